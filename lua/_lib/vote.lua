@@ -1,0 +1,30 @@
+-- Provides no_vote_until(master, incarnation, guard_ms, now_us): the time on
+-- this master's clock (us) until which it has no vote, or nil when it has one.
+--
+-- A master that restarted, failed over or was flushed may have forgotten leases
+-- that still run. What it can't have kept is a marker that names the incarnation
+-- which the caller's socket talks to; so a marker that is missing or names
+-- another incarnation starts the guard (the delayed restart of the Redlock
+-- paper). Without a marker key there is no guard at all.
+local function no_vote_until(master, incarnation, guard_ms, now_us)
+  if not master then
+    return nil
+  end
+  local marker = redis.call('HMGET', master, 'incarnation', 'no_vote_until_us', 'guard_ms')
+  local known_ms = tonumber(marker[3] or 0)
+  local largest_ms = math.max(known_ms, tonumber(guard_ms))
+  local until_us = tonumber(marker[2] or 0)
+  if marker[1] ~= incarnation then
+    until_us = now_us + largest_ms * 1000
+    redis.call('HSET', master, 'incarnation', incarnation,
+      'no_vote_until_us', digits(until_us), 'guard_ms', digits(largest_ms))
+  elseif largest_ms > known_ms then
+    redis.call('HSET', master, 'guard_ms', digits(largest_ms))
+  end
+  -- A clock that was set back must not lengthen the guard.
+  until_us = math.min(until_us, now_us + largest_ms * 1000)
+  if now_us < until_us then
+    return until_us
+  end
+  return nil
+end

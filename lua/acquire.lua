@@ -1,0 +1,64 @@
+-- Takes the lock if it is free and nobody else's turn. Never queues.
+--
+-- KEYS
+--   lock      hash    the hold: <client>:<uuid> -> hold count
+--   queue     zset    waiters by ticket
+--   waiters   zset    waiters by the time (ms) until which they count as alive
+--   token     string  the last fencing token
+--   master    hash    incarnation and guard of this master; optional
+-- ARGV
+--   owner        text   <client>:<uuid> of this hold
+--   count        int    hold count to begin with
+--   lease_ms     ms     lease of the hold
+--   fair         flag   1: whoever waits and listens comes first
+--   void_us      us     time on this master's clock after which this call does nothing
+--   incarnation  text   what the caller's socket is connected to
+--   guard_ms     ms     for how long a master that may have forgotten has no vote
+-- RETURNS
+--   granted  now_us token                the hold is the caller's
+--   refused  now_us pttl_ms ahead holder  somebody has it, or comes first (pttl 0, no holder)
+--   void     now_us                      came too late, nothing was done
+--   no_vote  now_us until_us             this master may have forgotten leases until then
+-- WRITES
+--   lock      lease_ms
+--   token     the lease and what the token is ahead of the clock
+--   master    none
+-- PUBLISHES
+--   wake  to the first that listens, when the lock is free and it is another's turn
+-- REPEATABLE
+--   A second arrival finds the hold its own: the same token, the count untouched.
+
+--#include clock
+--#include digits
+--#include holder
+--#include lengthen
+--#include remember
+--#include vote
+--#include queue
+--#include take
+
+local lock = KEYS[1]
+local queue = KEYS[2]
+local waiters = KEYS[3]
+local token = KEYS[4]
+local master = KEYS[5]
+local owner = ARGV[1]
+local count = ARGV[2]
+local lease_ms = ARGV[3]
+local fair = ARGV[4]
+local void_us = ARGV[5]
+local incarnation = ARGV[6]
+local guard_ms = ARGV[7]
+
+if now_us > tonumber(void_us) then
+  return { 'void', now_us }
+end
+local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
+if until_us then
+  return { 'no_vote', now_us, until_us }
+end
+local granted, holder = try_to_take(lock, queue, waiters, token, owner, count, lease_ms, fair, now_us)
+if granted then
+  return granted
+end
+return { 'refused', now_us, holder and redis.call('PTTL', lock) or 0, redis.call('ZCARD', queue), holder or '' }

@@ -1,0 +1,82 @@
+-- Takes the lock if it is free and the caller's turn; else waits in the queue.
+-- A caller that is queued already keeps its place.
+--
+-- KEYS
+--   lock      hash    the hold: <client>:<uuid> -> hold count
+--   queue     zset    waiters by ticket
+--   waiters   zset    waiters by the time (ms) until which they count as alive
+--   token     string  the last fencing token
+--   master    hash    incarnation and guard of this master; optional
+-- ARGV
+--   owner        text   <client>:<uuid> of this wait, and of the hold it may become
+--   count        int    hold count to begin with
+--   lease_ms     ms     lease of the hold
+--   fair         flag   1: whoever waits and listens comes first
+--   alive_ms     ms     for how long the waiter counts as alive without a sign
+--   queue_ms     ms     for how long the queue outlives its last sign of life
+--   void_us      us     time on this master's clock after which this call does nothing
+--   incarnation  text   what the caller's socket is connected to
+--   guard_ms     ms     for how long a master that may have forgotten has no vote
+-- RETURNS
+--   granted  now_us token                       the hold is the caller's
+--   queued   now_us pttl_ms ahead holder ticket  the caller waits behind `ahead` others
+--   void     now_us                             came too late, nothing was done
+--   no_vote  now_us until_us                    this master may have forgotten leases until then
+-- WRITES
+--   lock      lease_ms
+--   queue     queue_ms
+--   waiters   queue_ms
+--   token     the lease and what the token is ahead of the clock
+--   master    none
+-- PUBLISHES
+--   wake  to the first that listens, when the lock is free and it is another's turn
+-- REPEATABLE
+--   A second arrival finds its ticket, or its hold.
+
+--#include clock
+--#include digits
+--#include holder
+--#include lengthen
+--#include remember
+--#include vote
+--#include queue
+--#include take
+
+local lock = KEYS[1]
+local queue = KEYS[2]
+local waiters = KEYS[3]
+local token = KEYS[4]
+local master = KEYS[5]
+local owner = ARGV[1]
+local count = ARGV[2]
+local lease_ms = ARGV[3]
+local fair = ARGV[4]
+local alive_ms = ARGV[5]
+local queue_ms = ARGV[6]
+local void_us = ARGV[7]
+local incarnation = ARGV[8]
+local guard_ms = ARGV[9]
+
+if now_us > tonumber(void_us) then
+  return { 'void', now_us }
+end
+local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
+if until_us then
+  return { 'no_vote', now_us, until_us }
+end
+local granted, holder = try_to_take(lock, queue, waiters, token, owner, count, lease_ms, fair, now_us)
+if granted then
+  return granted
+end
+
+local ticket = tonumber(redis.call('ZSCORE', queue, owner) or 0)
+if ticket == 0 then
+  local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
+  ticket = math.max(tonumber(last[2] or 0) + 1, now_us)
+  redis.call('ZADD', queue, digits(ticket), owner)
+end
+redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), owner)
+redis.call('PEXPIRE', queue, queue_ms)
+redis.call('PEXPIRE', waiters, queue_ms)
+return { 'queued', now_us, holder and redis.call('PTTL', lock) or 0, redis.call('ZRANK', queue, owner), holder or '',
+  ticket }

@@ -1,0 +1,46 @@
+-- An operator's way to end a hold, whoever has it: the queue goes on.
+--
+-- KEYS
+--   lock      hash    the hold: <client>:<uuid> -> hold count
+--   queue     zset    waiters by ticket
+--   waiters   zset    waiters by the time (ms) until which they count as alive
+--   token     string  the last fencing token
+-- ARGV
+--   fence     int    the largest token that a quorum knows; written back where it is missing
+--   lease_ms  ms     for how long the token is remembered at least
+--   void_us   us     time on this master's clock after which this call does nothing
+-- RETURNS
+--   released  now_us  somebody held it; nobody does now
+--   absent    now_us  nobody held it
+--   void      now_us  came too late, nothing was done
+-- WRITES
+--   token     the lease and what the token is ahead of the clock
+-- PUBLISHES
+--   wake  to the first waiter that listens
+-- REPEATABLE
+--   Until its void time: a second arrival may end the next hold as well.
+
+--#include clock
+--#include digits
+--#include remember
+--#include queue
+
+local lock = KEYS[1]
+local queue = KEYS[2]
+local waiters = KEYS[3]
+local token = KEYS[4]
+local fence = ARGV[1]
+local lease_ms = ARGV[2]
+local void_us = ARGV[3]
+
+if now_us > tonumber(void_us) then
+  return { 'void', now_us }
+end
+local ended = redis.call('DEL', lock) == 1
+if ended then
+  local last = math.max(tonumber(fence), tonumber(redis.call('GET', token) or 0))
+  remember(token, last, now_us, tonumber(lease_ms))
+end
+drop_overdue(queue, waiters, now_us)
+wake_first(lock, queue, nil)
+return { ended and 'released' or 'absent', now_us }

@@ -1,0 +1,34 @@
+-- Gives up a place in the queue, never a hold, and passes the turn on.
+--
+-- KEYS
+--   lock      hash    the hold: <client>:<uuid> -> hold count
+--   queue     zset    waiters by ticket
+--   waiters   zset    waiters by the time (ms) until which they count as alive
+-- ARGV
+--   owner     text   <client>:<uuid> of the wait
+-- RETURNS
+--   left      now_us  the place was there and is given up
+--   absent    now_us  there was no such place
+-- WRITES
+--   none
+-- PUBLISHES
+--   wake  to the first waiter that listens, when the lock is free
+-- REPEATABLE
+--   A second arrival finds nothing; it may wake the head once more.
+
+--#include clock
+--#include digits
+--#include queue
+
+local lock = KEYS[1]
+local queue = KEYS[2]
+local waiters = KEYS[3]
+local owner = ARGV[1]
+
+local left = redis.call('ZREM', queue, owner) > 0
+redis.call('ZREM', waiters, owner)
+if redis.call('EXISTS', lock) == 0 then
+  drop_overdue(queue, waiters, now_us)
+  wake_first(lock, queue, nil)
+end
+return { left and 'left' or 'absent', now_us }

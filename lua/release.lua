@@ -1,0 +1,48 @@
+-- Ends whatever this owner has here, a hold or a place in the queue, and passes
+-- the turn on. Also the undo of an attempt whose outcome is not known.
+--
+-- KEYS
+--   lock      hash    the hold: <client>:<uuid> -> hold count
+--   queue     zset    waiters by ticket
+--   waiters   zset    waiters by the time (ms) until which they count as alive
+--   token     string  the last fencing token
+-- ARGV
+--   owner     text   <client>:<uuid> of the hold, which is never used again
+--   fence     int    its fencing token, 0 when not known; written back where it is missing
+--   lease_ms  ms     for how long the token is remembered at least
+-- RETURNS
+--   released  now_us  the hold was here and has ended
+--   absent    now_us  there was no such hold (any more)
+-- WRITES
+--   token     the lease and what the token is ahead of the clock
+-- PUBLISHES
+--   wake  to the first waiter that listens, when the lock is free
+-- REPEATABLE
+--   A second arrival finds nothing; it may wake the head once more.
+
+--#include clock
+--#include digits
+--#include remember
+--#include queue
+
+local lock = KEYS[1]
+local queue = KEYS[2]
+local waiters = KEYS[3]
+local token = KEYS[4]
+local owner = ARGV[1]
+local fence = ARGV[2]
+local lease_ms = ARGV[3]
+
+-- HDEL comes first: a master that is out of memory takes it, and then the rest.
+local ended = redis.pcall('HDEL', lock, owner) == 1
+if redis.call('ZREM', queue, owner) > 0 then
+  redis.call('ZREM', waiters, owner)
+end
+if tonumber(fence) > tonumber(redis.call('GET', token) or 0) and ended then
+  remember(token, tonumber(fence), now_us, tonumber(lease_ms))
+end
+if ended or redis.call('EXISTS', lock) == 0 then
+  drop_overdue(queue, waiters, now_us)
+  wake_first(lock, queue, nil)
+end
+return { ended and 'released' or 'absent', now_us }

@@ -1,0 +1,61 @@
+-- The sign of life of one client for all its waiters on one lock: restores what
+-- this master has lost, removes who is overdue, and makes good a lost wake-up.
+--
+-- KEYS
+--   lock      hash    the hold: <client>:<uuid> -> hold count
+--   queue     zset    waiters by ticket
+--   waiters   zset    waiters by the time (ms) until which they count as alive
+-- ARGV
+--   client    text   the client whose waiters these are
+--   alive_ms  ms     for how long they count as alive from now on
+--   queue_ms  ms     for how long the queue outlives its last sign of life
+--   void_us   us     time on this master's clock after which this call does nothing
+--   ...       pairs  ticket and <client>:<uuid> of each waiter
+-- RETURNS
+--   tended    now_us pttl_ms turn head  the lease left; whose turn it is among these; who is first in the queue
+--   void      now_us                    came too late, nothing was done
+-- WRITES
+--   queue     queue_ms
+--   waiters   queue_ms
+-- PUBLISHES
+--   wake  to the first waiter that listens, when the lock is free
+-- REPEATABLE
+--   A second arrival finds all tickets in their places.
+
+--#include clock
+--#include digits
+--#include holder
+--#include queue
+
+local lock = KEYS[1]
+local queue = KEYS[2]
+local waiters = KEYS[3]
+local client = ARGV[1]
+local alive_ms = ARGV[2]
+local queue_ms = ARGV[3]
+local void_us = ARGV[4]
+
+if now_us > tonumber(void_us) then
+  return { 'void', now_us }
+end
+local holder = holder_of(lock)
+local alive_until_ms = digits(now_us / 1000 + alive_ms)
+for i = 5, #ARGV, 2 do
+  -- Whoever was granted the lock while this was on its way waits no more.
+  if ARGV[i + 1] ~= holder then
+    redis.call('ZADD', queue, 'NX', ARGV[i], ARGV[i + 1])
+    redis.call('ZADD', waiters, alive_until_ms, ARGV[i + 1])
+  end
+end
+redis.call('PEXPIRE', queue, queue_ms)
+redis.call('PEXPIRE', waiters, queue_ms)
+drop_overdue(queue, waiters, now_us)
+
+local head = redis.call('ZRANGE', queue, 0, 0)[1] or ''
+if holder then
+  return { 'tended', now_us, redis.call('PTTL', lock), '', head }
+end
+-- Its own waiters are told in the reply, which does not depend on Pub/Sub.
+local turn = wake_first(lock, queue, nil) or head
+local mine = string.sub(turn, 1, #client + 1) == client .. ':'
+return { 'tended', now_us, 0, mine and turn or '', head }
