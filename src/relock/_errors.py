@@ -1,0 +1,103 @@
+"""The error tree.
+
+    RelockError
+    ├── NotOwnedError        (RuntimeError)     the caller holds nothing: a mistake in the calling code
+    ├── LockLostError        (RuntimeError)     the caller held it; the lease ended under it
+    ├── AcquireTimeoutError  (TimeoutError)     somebody else has it
+    ├── QuorumError          (ConnectionError)  too few masters answered
+    ├── ConfigurationError   (ValueError)       an option, or a set of masters, that can't be right
+    └── ClientClosedError    (RuntimeError)     the client was closed
+
+Each carries what a handler needs as attributes, says in its message what to do, and survives pickling.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+
+class RelockError(Exception):
+    """The root of every error that relock raises on its own account.
+
+    Attributes:
+        lock: the name of the lock, or None where the error is not about one lock.
+    """
+
+    lock: str | None = None
+
+    def __init__(self, message: str = "", **details: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(details)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+    @classmethod
+    def _rebuilt(cls, args: tuple[Any, ...], details: dict[str, Any]) -> Self:
+        error = cls(*args, **details)
+        return error
+
+
+def _rebuild(kind: type[RelockError], args: tuple[Any, ...], details: dict[str, Any]) -> RelockError:
+    return kind._rebuilt(args, details)
+
+
+class NotOwnedError(RelockError, RuntimeError):
+    """The caller uses a hold that it does not have."""
+
+
+class LockLostError(RelockError, RuntimeError):
+    """The caller's hold ended before the caller released it; somebody else may have the lock.
+
+    Attributes:
+        token: the fencing token of the hold that was lost.
+        reason: why it was lost, in words.
+    """
+
+    token: int | None = None
+    reason: str = ""
+
+
+class AcquireTimeoutError(RelockError, TimeoutError):
+    """A ``with`` statement could not get the lock in time; its body did not run.
+
+    Attributes:
+        timeout: for how many seconds it waited.
+        holder: ``<client>:<uuid>`` of who had the lock at the last look, or None.
+        ahead: how many waiters came first at the last look.
+    """
+
+    timeout: float = 0.0
+    holder: str | None = None
+    ahead: int = 0
+
+
+class QuorumError(RelockError, ConnectionError):
+    """Fewer than a quorum of the masters answered.
+
+    Attributes:
+        failures: why each master that failed did so, by the master's address.
+        needed: how many answers a quorum takes.
+        answered: how many there were.
+    """
+
+    failures: Mapping[str, str] = {}
+    needed: int = 1
+    answered: int = 0
+
+
+class ConfigurationError(RelockError, ValueError):
+    """An option has a value that can't work, or the masters are not what a lock needs.
+
+    Attributes:
+        option: the option to change, or None where it is about a server's configuration.
+    """
+
+    option: str | None = None
+
+
+class ClientClosedError(RelockError, RuntimeError):
+    """The client was closed."""
+
+
+class RelockWarning(UserWarning):
+    """Something works, but promises less than it seems to; said once per client."""

@@ -1,0 +1,189 @@
+"""What users may set, checked before anything is sent.
+
+A value of a wrong type is a ``TypeError``, as everywhere in Python (a bool is no number here); a value that
+can't work is a `ConfigurationError` that names the option, the value and what would be right.
+"""
+
+import math
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from relock._errors import ConfigurationError
+
+TTL_SECONDS_MIN = 0.05
+TTL_SECONDS_MAX = 10 * 365.25 * 86400.0
+NODE_TIMEOUT_SECONDS_MIN = 0.1
+NODE_TIMEOUT_SECONDS_MAX = 1.0
+GUARD_FACTOR = 1.02  # covers clocks that run at different rates
+
+_TYPE_NAMES: dict[type, str] = {float: "a number of seconds", int: "an int", bool: "a bool", str: "a str"}
+
+
+def wrong(option: str, value: object, right: str) -> ConfigurationError:
+    """The error for a value that can't work."""
+    return ConfigurationError(f"{option}={value!r}: it must be {right}", option=option)
+
+
+def _check_type(option: str, value: object, kind: type) -> None:
+    accepted = (float, int) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{option} must be {_TYPE_NAMES[kind]}, not {type(value).__name__}: {value!r}")
+
+
+def _seconds(low: float, high: float, right: str, *, optional: bool = False) -> Callable[[Any, Any, Any], None]:
+    """A validator: a number of seconds from `low` to `high`."""
+
+    def validate(_instance: Any, attribute: Any, value: Any) -> None:
+        option = attribute.name
+        if value is None and optional:
+            return
+        _check_type(option, value, float)
+        if not low <= value <= high:  # also refuses NaN
+            raise wrong(option, value, right)
+
+    return validate
+
+
+def _flag(_instance: Any, attribute: Any, value: Any) -> None:
+    _check_type(attribute.name, value, bool)
+
+
+def _callback(_instance: Any, attribute: Any, value: Any) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{attribute.name} must be callable or None, not {type(value).__name__}: {value!r}")
+
+
+_TTL = _seconds(TTL_SECONDS_MIN, TTL_SECONDS_MAX, f"between {TTL_SECONDS_MIN} seconds and 10 years")
+
+
+def _timeout(_instance: Any, attribute: Any, value: Any) -> None:
+    if value is None:
+        return
+    _check_type(attribute.name, value, float)
+    if value != -1 and not 0 <= value < math.inf:
+        raise wrong(attribute.name, value, "0 or more seconds, -1 to wait as long as it takes, or None")
+
+
+def _owner(_instance: Any, attribute: Any, value: Any) -> None:
+    if value is None:
+        return
+    _check_type(attribute.name, value, str)
+    if not value:
+        raise wrong(attribute.name, value, "a non-empty str, or None for the calling thread")
+
+
+_MAX_HOLD = _seconds(math.ulp(0.0), math.inf, "more than 0 seconds, or None", optional=True)
+
+
+@frozen(kw_only=True)
+class LockOptions:
+    """The options of one lock; times are seconds."""
+
+    ttl: float = field(default=30.0, validator=_TTL)
+    renew: bool = field(default=True, validator=_flag)
+    fair: bool = field(default=True, validator=_flag)
+    timeout: float | None = field(default=None, validator=_timeout)
+    owner: str | None = field(default=None, validator=_owner)
+    max_hold: float | None = field(default=None, validator=_MAX_HOLD)
+    on_lost: Callable[..., object] | None = field(default=None, validator=_callback)
+
+
+def _prefix(_instance: Any, attribute: Any, value: Any) -> None:
+    _check_type(attribute.name, value, str)
+    if not value or "{" in value or "}" in value:
+        raise wrong(attribute.name, value, "a non-empty str without braces")
+    check_utf8(attribute.name, value)
+
+
+def _client_name(_instance: Any, attribute: Any, value: Any) -> None:
+    _check_type(attribute.name, value, str)
+    if not value:
+        raise wrong(attribute.name, value, "a non-empty str")
+    check_utf8(attribute.name, value)
+
+
+def _min_replicas(_instance: Any, attribute: Any, value: Any) -> None:
+    _check_type(attribute.name, value, int)
+    if value < 0:
+        raise wrong(attribute.name, value, "0 or more")
+    if value > 0:
+        raise wrong(attribute.name, value, "0: waiting for replicas is not supported yet")
+
+
+def default_client_name() -> str:
+    """Host and process, for people who read the keys."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+@frozen(kw_only=True)
+class ClientOptions:
+    """The options of a client; times are seconds. ``docs/reference/options.md`` explains each."""
+
+    ttl: float = field(default=30.0, validator=_TTL)
+    renew: bool = field(default=True, validator=_flag)
+    fair: bool = field(default=True, validator=_flag)
+    node_timeout: float | None = field(
+        default=None, validator=_seconds(0.001, TTL_SECONDS_MAX, "more than 0 and at most ttl/3 seconds", optional=True)
+    )
+    max_hold: float | None = field(default=None, validator=_MAX_HOLD)
+    patience: float = field(default=30.0, validator=_seconds(0.0, math.inf, "0 or more seconds"))
+    restart_guard: float = field(
+        default=0.0, validator=_seconds(0.0, TTL_SECONDS_MAX, "0 (no guard) or more seconds, at most 10 years")
+    )
+    min_replicas: int = field(default=0, validator=_min_replicas)
+    replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
+    drift_factor: float = field(default=0.01, validator=_seconds(0.0, 0.5, "between 0.0 and 0.5"))
+    prefix: str = field(default="lock", validator=_prefix)
+    client_name: str = field(factory=default_client_name, validator=_client_name)
+    on_lost: Callable[..., object] | None = field(default=None, validator=_callback)
+    on_event: Callable[..., object] | None = field(default=None, validator=_callback)
+
+    def __attrs_post_init__(self) -> None:
+        if self.node_timeout is not None and self.node_timeout > self.ttl / 3:
+            raise wrong("node_timeout", self.node_timeout, f"at most a third of the ttl of {self.ttl} s")
+
+    @property
+    def guard_ms(self) -> int:
+        """For how many milliseconds a master that may have forgotten leases has no vote."""
+        return math.ceil(self.restart_guard * GUARD_FACTOR * 1000)
+
+    def node_timeout_for(self, ttl: float) -> float:
+        """The longest wait (s) for one master in one attempt at a lock with this ttl."""
+        if self.node_timeout is None:
+            wanted = min(max(ttl / 10, NODE_TIMEOUT_SECONDS_MIN), NODE_TIMEOUT_SECONDS_MAX)
+        else:
+            wanted = self.node_timeout
+        return min(wanted, ttl / 3)
+
+    def for_lock(self, **given: Any) -> LockOptions:
+        """The options of a lock: the client's, but for those that are given and not None."""
+        wanted = {option: value for option, value in given.items() if value is not None}
+        base = LockOptions(ttl=self.ttl, renew=self.renew, fair=self.fair, max_hold=self.max_hold)
+        return evolve(base, **wanted) if wanted else base
+
+
+def check_utf8(option: str, value: str) -> None:
+    """Refuses a str with lone surrogates, which has no UTF-8 form."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise wrong(option, value, "text that has a UTF-8 form") from None
+
+
+def check_name(name: object) -> str:
+    """The name of a lock, or the error that says what would be right.
+
+    Raises:
+        TypeError: `name` is not a str.
+        ConfigurationError: it is empty, has no UTF-8 form, or begins with ``}``.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a lock must be a str, not {type(name).__name__}: {name!r}")
+    if not name or name.startswith("}"):
+        raise wrong("name", name, "a non-empty str that does not begin with '}' (it would have no Cluster hash tag)")
+    check_utf8("name", name)
+    return name

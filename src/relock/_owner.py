@@ -1,0 +1,57 @@
+"""Who owns a hold.
+
+On the masters a hold is named ``<client>:<uuid>``: one client object, one outermost acquire. Who may *use* it is
+local knowledge: a thread, or whoever names the same ``owner=``. A thread is not known by its ident, because
+idents are recycled: it is known by an object in its `threading.local`, which dies with the thread.
+"""
+
+import itertools
+import re
+import threading
+import weakref
+from collections.abc import Hashable
+
+_serials = itertools.count(1)
+_UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
+_READABLE_LENGTH_MAX = 64
+
+
+OwnerKey = Hashable
+
+
+class ThreadOwner:
+    """One thread, for as long as it lives. Only that thread's `threading.local` keeps this object."""
+
+    __slots__ = ("__weakref__", "ref", "serial")
+
+    def __init__(self) -> None:
+        self.serial = next(_serials)
+        self.ref = weakref.ref(self)  # dead once the thread has ended
+
+
+ThreadRef = weakref.ref[ThreadOwner]
+
+
+class _Local(threading.local):
+    owner: ThreadOwner | None = None
+
+
+_local = _Local()
+
+
+def current_thread_owner() -> ThreadOwner:
+    """The calling thread, also one that was started through ``_thread``."""
+    owner = _local.owner
+    if owner is None:
+        owner = _local.owner = ThreadOwner()
+    return owner
+
+
+def readable(text: str) -> str:
+    """`text` as it may stand inside a ``<client>`` or a ``<uuid>``: short, and without ``:`` or blanks."""
+    return _UNREADABLE.sub("_", text)[:_READABLE_LENGTH_MAX]
+
+
+def new_uuid(random_hex: str, owner: str | None) -> str:
+    """The name of one hold among all holds of its client; the readable part shows the user's ``owner=``."""
+    return random_hex if owner is None else f"{readable(owner)}.{random_hex}"

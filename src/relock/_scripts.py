@@ -1,0 +1,234 @@
+"""The Lua scripts: found, checked, packed.
+
+Each file of ``lua/`` begins with a header that is parsed here and is the script's signature: Python passes KEYS and
+ARGV by the names that the header gives them, so that swapped arguments can't be written. A script whose header and
+body disagree is refused when it is loaded. Fragments of ``lua/_lib/`` are put in by ``--#include NAME``, once each,
+where the line stands.
+
+The wheel carries ``lua/`` as ``relock/_lua``; an editable install and a checkout use the top-level folder.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cache, cached_property
+from pathlib import Path
+
+from attrs import field, frozen
+
+from relock._keys import LockKeys
+
+SECTIONS = ("KEYS", "ARGV", "RETURNS", "WRITES", "PUBLISHES", "REPEATABLE")
+UNITS = ("text", "int", "ms", "us", "flag", "pairs")
+CONNECTION_ARGUMENTS = ("void_us", "incarnation", "guard_ms")
+REST = "..."
+
+_INCLUDE = re.compile(r"^--#include (\w+)$", re.MULTILINE)
+_USE = {kind: re.compile(rf"^local (\w+) = {kind}\[(\d+)\]$", re.MULTILINE) for kind in ("KEYS", "ARGV")}
+_INDEX = {kind: re.compile(rf"{kind}\[(\w+)") for kind in ("KEYS", "ARGV")}
+_STATUS = re.compile(r"(?:return|and) \{ ?(?:\w+ and )?'(\w+)'(?: or '(\w+)')?")
+
+
+class ScriptError(Exception):
+    """A script of ``lua/`` is not what its header says; it names the file and the line of the header."""
+
+
+@frozen
+class Parameter:
+    """One of KEYS or ARGV: its name, its Redis type or unit, and what it means."""
+
+    name: str
+    unit: str
+    meaning: str
+
+    @property
+    def optional(self) -> bool:
+        """Whether callers may leave it out."""
+        return self.meaning.endswith("; optional")
+
+
+@frozen
+class Script:
+    """One Lua command, ready to be sent."""
+
+    name: str
+    purpose: str
+    keys: tuple[Parameter, ...]
+    arguments: tuple[Parameter, ...]
+    statuses: dict[str, str]
+    header: dict[str, tuple[str, ...]]
+    source: bytes
+    sha: str
+    _heads: dict[tuple[LockKeys, bool], tuple[int, bytes]] = field(factory=dict, init=False, eq=False, repr=False)
+
+    @cached_property
+    def own_arguments(self) -> tuple[str, ...]:
+        """The arguments that a flow gives; the rest belongs to the connection that the script takes."""
+        return tuple(p.name for p in self.arguments if p.name not in (*CONNECTION_ARGUMENTS, REST))
+
+    @cached_property
+    def connection_arguments(self) -> tuple[str, ...]:
+        """The arguments that only the connection can know: void time, incarnation and guard."""
+        return tuple(p.name for p in self.arguments if p.name in CONNECTION_ARGUMENTS)
+
+    def call(self, keys: LockKeys, *rest: bytes | str | int, **arguments: bytes | str | int) -> "Call":
+        """A call of this script: its own arguments by name, those of ``...`` after them.
+
+        Raises:
+            TypeError: the names are not those of the header.
+        """
+        if len(arguments) != len(self.own_arguments):
+            raise TypeError(f"{self.name} takes {self.own_arguments}, not {tuple(arguments)}")
+        try:
+            ordered = [arguments[name] for name in self.own_arguments]
+        except KeyError as error:
+            raise TypeError(f"{self.name} takes {self.own_arguments}, not {tuple(arguments)}") from error
+        return Call(self, keys, tuple(map(_encode, ordered)), tuple(map(_encode, rest)))
+
+    def pack(self, keys: LockKeys, arguments: Sequence[bytes], *, guarded: bool) -> bytes:
+        """The command as bytes for the wire: EVALSHA, the keys, the arguments in the header's order."""
+        head = self._heads.get((keys, guarded))
+        if head is None:
+            head = self._head(b"EVALSHA", self.sha.encode(), keys, guarded)
+            if len(self._heads) >= 4096:  # as many as there are cached keys
+                self._heads.clear()
+            self._heads[keys, guarded] = head
+        return _join(head, arguments)
+
+    def pack_source(self, keys: LockKeys, arguments: Sequence[bytes], *, guarded: bool) -> bytes:
+        """As `pack`, with the source: for a master that does not have the script (any more)."""
+        return _join(self._head(b"EVAL", self.source, keys, guarded), arguments)
+
+    def _head(self, command: bytes, body: bytes, keys: LockKeys, guarded: bool) -> tuple[int, bytes]:
+        named = [getattr(keys, p.name) for p in self.keys if guarded or not p.optional]
+        items = (command, body, b"%d" % len(named), *named)
+        return len(items), b"".join(map(_bulk, items))
+
+
+@frozen
+class Call:
+    """One script with its keys and arguments: what a flow asks of every master.
+
+    The arguments that only a connection can know (void time, incarnation, guard) are missing here.
+    """
+
+    script: Script
+    keys: LockKeys
+    arguments: tuple[bytes, ...]
+    rest: tuple[bytes, ...] = ()
+
+
+def _encode(value: bytes | str | int) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else b"%d" % value
+
+
+def _bulk(item: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(item), item)
+
+
+def _join(head: tuple[int, bytes], arguments: Sequence[bytes]) -> bytes:
+    count, packed = head
+    return b"*%d\r\n%b%b" % (count + len(arguments), packed, b"".join(map(_bulk, arguments)))
+
+
+def find_folder() -> Path:
+    """Where the scripts are: in the package (a wheel), or at the top of the checkout (an editable install).
+
+    Raises:
+        ScriptError: in neither place, so the installation is broken.
+    """
+    package = Path(__file__).resolve().parent
+    for folder in (package / "_lua", package.parent.parent / "lua"):
+        if folder.is_dir():
+            return folder
+    raise ScriptError(f"no Lua scripts beside {package}: the installation of redis-relock is incomplete")
+
+
+@cache
+def load(name: str, folder: Path | None = None) -> Script:
+    """The script ``lua/NAME.lua``, checked.
+
+    Raises:
+        ScriptError: the file is missing, or its header and its body disagree.
+    """
+    folder = folder or find_folder()
+    path = folder / f"{name}.lua"
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ScriptError(f"{path}: {error.strerror}") from error
+    purpose, sections, body = _split(path, text)
+    keys = _parameters(path, "KEYS", sections, body)
+    arguments = _parameters(path, "ARGV", sections, body)
+    source = _INCLUDE.sub(lambda match: _fragment(folder, match[1]), body).encode()
+    return Script(
+        name=name,
+        purpose=purpose,
+        keys=keys,
+        arguments=arguments,
+        statuses=_statuses(path, sections, source.decode()),
+        header=sections,
+        source=source,
+        sha=hashlib.sha1(source, usedforsecurity=False).hexdigest(),
+    )
+
+
+def script_names(folder: Path | None = None) -> list[str]:
+    """The names of all scripts, in alphabetical order."""
+    return sorted(path.stem for path in (folder or find_folder()).glob("*.lua"))
+
+
+def _split(path: Path, text: str) -> tuple[str, dict[str, tuple[str, ...]], str]:
+    """A file's purpose, the lines of each section of its header, and its body."""
+    head, _, body = text.partition("\n\n")
+    lines = [line.removeprefix("--") for line in head.splitlines()]
+    sections: dict[str, list[str]] = {}
+    purpose: list[str] = []
+    current = purpose
+    for line in lines:
+        title = line.strip()
+        if title in SECTIONS:
+            current = sections[title] = []
+        elif title:
+            current.append(title)
+    if tuple(sections) != SECTIONS:
+        raise ScriptError(f"{path}: the header has the sections {list(sections)}, not {list(SECTIONS)} in this order")
+    return " ".join(purpose), {title: tuple(lines) for title, lines in sections.items()}, body
+
+
+def _parameters(path: Path, kind: str, sections: dict[str, tuple[str, ...]], body: str) -> tuple[Parameter, ...]:
+    declared = []
+    for line in sections[kind]:
+        name, unit, meaning = line.split(None, 2)
+        if kind == "ARGV" and unit not in UNITS:
+            raise ScriptError(f"{path}: {name} has the unit {unit!r}, not one of {UNITS}")
+        declared.append(Parameter(name, unit, meaning))
+    used = [(match[1], int(match[2])) for match in _USE[kind].finditer(body)]
+    wanted = [(p.name, i) for i, p in enumerate(declared, 1) if p.name != REST]
+    if used != wanted:
+        raise ScriptError(f"{path}: the header declares {kind} {wanted}, the body names {used}")
+    indices = {index for index in _INDEX[kind].findall(body) if index.isdigit()}
+    if indices != {str(i) for _, i in wanted}:
+        raise ScriptError(f"{path}: the body uses {kind} {sorted(indices)}, the header declares {len(wanted)}")
+    unused = [p.name for p in declared if p.name != REST and len(re.findall(rf"\b{p.name}\b", body)) < 2]
+    if unused:
+        raise ScriptError(f"{path}: the header declares {unused}, which the body does not use")
+    return tuple(declared)
+
+
+def _fragment(folder: Path, name: str) -> str:
+    path = folder / "_lib" / f"{name}.lua"
+    try:
+        return path.read_text().rstrip()
+    except OSError as error:
+        raise ScriptError(f"{path}: {error.strerror}") from error
+
+
+def _statuses(path: Path, sections: dict[str, tuple[str, ...]], source: str) -> dict[str, str]:
+    declared = {line.split(None, 1)[0]: line for line in sections["RETURNS"]}
+    returned = {status for pair in _STATUS.findall(source) for status in pair if status}
+    if set(declared) != returned:
+        raise ScriptError(f"{path}: the header returns {sorted(declared)}, the body returns {sorted(returned)}")
+    return declared
