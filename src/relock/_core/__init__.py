@@ -1,0 +1,1 @@
+"""What decides: no sockets, no threads, no event loop, no clock, no randomness. Those are passed in."""

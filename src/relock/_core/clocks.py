@@ -1,0 +1,40 @@
+"""How far a master's clock is ahead of ours: bounds that every reply narrows and time widens."""
+
+from attrs import define, field
+
+STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the next have not stepped
+
+
+@define
+class Offset:
+    """Bounds on (the master's clock minus ours), in seconds.
+
+    A reply that carries the master's time shows that the difference lies between that time less our clock when the
+    reply was read, and that time less our clock when the request was sent. Between replies the bounds widen by
+    `drift_factor`, because the clocks may run at different rates.
+    """
+
+    drift_factor: float
+    low: float = float("-inf")
+    high: float = float("inf")
+    seen_at: float = field(default=0.0)
+
+    def see(self, low: float, high: float, now: float) -> float:
+        """Narrows the bounds. Returns by how many seconds the master's clock stepped, 0.0 if it did not.
+
+        Bounds that don't overlap the old ones are a step, ahead (above 0) or back (below 0); the most that it may
+        have been is returned.
+        """
+        widened = self.drift_factor * (now - self.seen_at)
+        old_low, old_high = self.low - widened, self.high + widened
+        self.seen_at = now
+        if low > old_high + STEP_SECONDS or high < old_low - STEP_SECONDS:
+            self.low, self.high = low, high
+            return high - old_low if low > old_high else low - old_high
+        self.low = max(old_low, low)
+        self.high = min(old_high, high)
+        return 0.0
+
+    def earliest(self, when: float) -> float:
+        """The master's clock at our time `when`, on the early side."""
+        return when + self.low - self.drift_factor * max(0.0, when - self.seen_at)

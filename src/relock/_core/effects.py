@@ -1,0 +1,106 @@
+"""What a flow may ask for, and what it can rely on.
+
+A *flow* is a generator that decides. It yields *effects*, which are plain values, and is sent their results; a
+*driver* carries them out: with threads, later with asyncio, and in simulations over virtual time. This is the
+contract between the two.
+
+* There are four effects: `Ask`, `Listen`, `Park`, `Undo`. A driver answers each with the type that stands in its
+  docstring. An effect that can't be carried out is answered (a master that is down is a `Failure`, a value);
+  only what makes the whole call senseless is raised: wrong configuration, a closed client.
+* Time and randomness are no effects: a flow gets ``clock`` and ``jitter`` as callables. All times are seconds on
+  that one clock, which goes on while the machine is suspended.
+* A driver runs a flow to its end. If an exception (an interrupt, a cancellation, a mistake) leaves the run
+  instead, the driver **undoes the flow's owner**: its hold and its place in the queue end, in the background and
+  shielded from further interrupts, and the exception goes on. So a flow needs no clean-up clauses of its own for
+  that case, and contains none.
+* What an effect opened (a waiter's registration) belongs to the driver, which closes it when the run ends.
+* No callback of a user runs inside a flow.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from relock._keys import LockKeys
+from relock._scripts import Call
+
+Clock = Callable[[], float]
+Reply = list[Any]
+
+
+@frozen
+class Failure:
+    """A master gave no reply that counts, and why.
+
+    Attributes:
+        master: its address, without a password.
+        why: the reason, in words.
+        permanent: no patience mends it: a wrong password, a missing right.
+        sent: the script may have run, or may yet run until its void time.
+    """
+
+    master: str
+    why: str
+    permanent: bool = False
+    sent: bool = True
+
+
+Answer = Sequence[Reply | Failure]
+"""What one master said to each call of an `Ask`."""
+
+
+@frozen
+class Ask:
+    """Send these calls to all masters at once, and come back when the outcome is certain.
+
+    Answered with one `Answer` for each master, in their order, at the latest at `until`: whoever is silent then
+    is a `Failure`. Nothing is ever sent twice, but for a script that a master did not know.
+    """
+
+    calls: tuple[Call, ...]
+    until: float
+
+
+@frozen
+class Listen:
+    """Register `owner` as a waiter for the lock of `keys`, and see that its client is subscribed to its wake-ups on a quorum.
+
+    Answered with a bool: whether the subscription is confirmed, at the latest at `until`. From then on no
+    wake-up for `owner` is missed, also one that comes before its `Park`.
+    """
+
+    keys: LockKeys
+    owner: bytes
+    until: float
+
+
+@frozen
+class Park:
+    """Sleep until `owner` is woken, or until `until`.
+
+    Meanwhile the driver gives the sign of life for `owner` with its `ticket`. Answered with a bool: whether it was
+    woken (its turn may have come, or the masters deserve another look). A driver may wake for no reason.
+    """
+
+    keys: LockKeys
+    owner: bytes
+    ticket: int | None
+    until: float
+
+
+@frozen
+class Undo:
+    """End whatever `owner` may have on any master, in the background.
+
+    It goes out at once, and again after `until`, when nothing of the owner can arrive late any more; and until a
+    quorum has confirmed it, or a lease of `ttl` seconds has run out. Answered at once with None.
+    """
+
+    keys: LockKeys
+    owner: bytes
+    ttl: float
+    until: float
+
+
+Effect = Ask | Listen | Park | Undo

@@ -1,0 +1,79 @@
+"""Looking at a lock from outside, and an operator's way to end a hold."""
+
+from collections.abc import Generator, Sequence
+
+from attrs import frozen
+
+from relock._core.effects import Ask, Clock, Effect, Failure, Reply
+from relock._core.flows.ask import first_of_each
+from relock._core.quorum import is_status, quorum_of
+from relock._core.terms import Terms
+from relock._scripts import load
+
+INSPECT = load("inspect")
+FORCE_RELEASE = load("force_release")
+QUEUE_LIMIT = 10_000
+
+Answers = Sequence[Reply | Failure]
+
+
+@frozen
+class LockInfo:
+    """What a quorum of the masters agree on about one lock.
+
+    Attributes:
+        name: the lock's name.
+        owner: ``<client>:<uuid>`` of the holder; None when it is free, or another library's.
+        hold_count: how many levels the holder has; 0 when it is free, or another library's.
+        ttl: seconds until the lease ends; 0.0 when it is free, infinity for another library's without an end.
+        token: the last fencing token that is remembered; None when there is none.
+        queue: the waiters, in the order in which they will be served.
+    """
+
+    name: str
+    owner: str | None
+    hold_count: int
+    ttl: float
+    token: int | None
+    queue: tuple[str, ...]
+
+    @property
+    def held(self) -> bool:
+        """Whether anybody has it."""
+        return self.ttl != 0.0
+
+
+def look(terms: Terms, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, object, Answers]:
+    """Asks all masters who has the lock."""
+    call = INSPECT.call(terms.keys, limit=limit)
+    return first_of_each((yield Ask((call,), clock() + terms.node_timeout)))
+
+
+def agree(name: str, answers: Answers) -> LockInfo | None:
+    """What a quorum of `answers` agree on, or None where too few answered."""
+    replies = [answer for answer in answers if isinstance(answer, list)]
+    quorum = quorum_of(len(answers))
+    if len(replies) < quorum:
+        return None
+    held = [reply for reply in replies if reply[0] == b"held"]
+    token = max(reply[5] if reply[0] == b"held" else reply[2] for reply in replies) or None
+    queue = tuple(waiter.decode() for waiter in max((reply[-1] for reply in replies), key=len))
+    if len(replies) - len(held) >= quorum:
+        return LockInfo(name, None, 0, 0.0, token, queue)
+    _, _, pttl_ms, owner, count, *_ = min(held, key=lambda reply: -reply[4])
+    ttl = max(pttl_ms, 1) / 1000 if pttl_ms >= 0 else float("inf")
+    return LockInfo(name, owner.decode(errors="replace") or None, count, ttl, token, queue)
+
+
+def force_release(terms: Terms, clock: Clock) -> Generator[Effect, object, tuple[bool, Answers]]:
+    """Ends the hold of whoever has the lock, and keeps the tokens rising.
+
+    Returns whether a quorum held it, and the answers.
+    """
+    answers = yield from look(terms, clock, limit=1)
+    info = agree(terms.keys.name, answers)
+    if info is None:
+        return False, answers
+    call = FORCE_RELEASE.call(terms.keys, fence=info.token or 0, lease_ms=terms.lease_ms)
+    answers = first_of_each((yield Ask((call,), clock() + terms.node_timeout)))
+    return any(is_status(answer, b"released") for answer in answers), answers
