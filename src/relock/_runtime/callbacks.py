@@ -1,0 +1,44 @@
+"""The thread on which users' callbacks run: never the watchdog's, never the hub's."""
+
+import logging
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from relock._runtime.service import Service
+
+logger = logging.getLogger(__name__)
+
+
+class Callbacks(Service):
+    """Runs callbacks one after the other, in the order in which they were handed in."""
+
+    name = "relock-callbacks"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: SimpleQueue[tuple[Callable[[Any], object], Any] | None] = SimpleQueue()
+
+    def call(self, callback: Callable[[Any], object], value: object) -> None:
+        """Hands in a callback; returns at once."""
+        self._waiting.put((callback, value))
+        self.ensure()
+
+    def step(self) -> None:
+        """Runs the next callback; what it raises is logged and harms nothing."""
+        task = self._waiting.get()
+        if task is None:
+            return
+        callback, value = task
+        try:
+            callback(value)
+        except Exception:
+            logger.exception("the callback %r failed on %r", callback, value)
+
+    def stop(self) -> None:
+        """Ends the thread after the callbacks that were handed in before."""
+        self._waiting.put((self._end, None))
+        self.ensure()
+
+    def _end(self, _: object) -> None:
+        self.stopping = True

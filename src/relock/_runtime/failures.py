@@ -1,0 +1,60 @@
+"""Why a master gave no reply that counts: from redis-py's exceptions to the values that flows see."""
+
+import ssl
+
+from redis import exceptions as redis_errors
+
+from relock._core.effects import Failure
+
+# What no patience mends, by the beginning of the server's message or by redis-py's type.
+_PERMANENT_TYPES = (
+    redis_errors.AuthenticationError,
+    redis_errors.AuthenticationWrongNumberOfArgsError,
+    redis_errors.NoPermissionError,
+    redis_errors.AuthorizationError,
+)
+_PERMANENT_TEXTS = ("DB index is out of range", "WRONGPASS", "NOAUTH", "NOPERM", "invalid password")
+
+_ADVICE = (
+    ("NOPERM", "give this user the rights that the documentation's ACL page lists"),
+    ("OOM", "it is out of memory: raise maxmemory or free some"),
+    ("READONLY", "it is a read-only replica: name the master"),
+    ("WRONGPASS", "check the user and the password"),
+    ("NOAUTH", "it needs a password: put it into the URL"),
+    ("LOADING", "it is loading its data; wait until it is done"),
+    ("BUSY", "a script keeps it busy"),
+    ("MASTERDOWN", "it is a replica that has lost its master"),
+    ("Connection refused", "nothing listens there: start it, or correct the address"),
+    ("Timeout", "it did not answer in time"),
+)
+
+
+def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
+    """The `Failure` of `master` for an exception of redis-py; `sent`: the script may have run, or may yet run."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, redis_errors.BusyLoadingError):
+        text, sent = f"LOADING: {text}", False
+    elif isinstance(error, redis_errors.NoPermissionError) and "NOPERM" not in text:
+        text = f"NOPERM: {text}"
+    elif isinstance(error, redis_errors.OutOfMemoryError) and "OOM" not in text:
+        text = f"OOM: {text}"
+    elif isinstance(error, redis_errors.ReadOnlyError) and "READONLY" not in text:
+        text = f"READONLY: {text}"
+    if isinstance(error, redis_errors.ResponseError):
+        sent = False  # the server answered, so nothing is on its way any more
+    return Failure(master, with_advice(text), permanent=_is_permanent(error, text), sent=sent)
+
+
+def with_advice(text: str) -> str:
+    """A server's or a socket's words, and what to do about them."""
+    for sign, advice in _ADVICE:
+        if sign in text:
+            return f"{text} ({advice})"
+    return text
+
+
+def _is_permanent(error: BaseException, text: str) -> bool:
+    causes = (error, error.__cause__, error.__context__)
+    if any(isinstance(cause, ssl.SSLError) for cause in causes):
+        return True
+    return isinstance(error, _PERMANENT_TYPES) or any(sign in text for sign in _PERMANENT_TEXTS)

@@ -1,0 +1,225 @@
+"""Waiters and their wake-ups: one Pub/Sub connection to each master, however many wait.
+
+A client subscribes once to a channel of its own. The masters' scripts publish ``wake <uuid> <name>`` there when it is
+a waiter's turn; the hub puts a token into that waiter's queue, so that a message that comes before the wait is not
+lost. A message for a waiter that this client does not have (any more) means that others are waiting for a dead turn:
+it is passed on at once.
+"""
+
+import logging
+import threading
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from attrs import field, frozen
+from redis import exceptions as redis_errors
+
+from relock._core.effects import Clock
+from relock._core.quorum import quorum_of
+from relock._keys import LockKeys, client_channel, lock_keys
+from relock._runtime.links import NETWORK_ERRORS, Master
+from relock._runtime.nodes import Wire
+from relock._runtime.service import Service
+
+logger = logging.getLogger(__name__)
+
+PING_SECONDS = 2.5
+RECONNECT_SECONDS_MIN = 0.02
+RECONNECT_SECONDS_MAX = 1.0
+
+
+@frozen(eq=False)
+class Waiter:
+    """One acquire that waits: who, for what, and where to wake it."""
+
+    owner: bytes
+    keys: LockKeys
+    wakes: SimpleQueue[bool] = field(factory=SimpleQueue)
+    tickets: list[int] = field(factory=list)  # the present one is the last; empty until it is queued
+
+    def wake(self) -> None:
+        """Makes it look again."""
+        self.wakes.put(True)
+
+    def park(self, seconds: float) -> bool:
+        """Sleeps until woken, `seconds` at most. Returns whether it was woken."""
+        try:
+            self.wakes.get(timeout=max(0.0, seconds))
+        except Empty:
+            return False
+        while not self.wakes.empty():  # several reasons to look are one
+            self.wakes.get_nowait()
+        return True
+
+
+class HubListener(Protocol):
+    """Whom the hub tells what it can't do itself."""
+
+    def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
+        """Somebody who waits here no more was told that it is its turn."""
+
+    def subscribed(self) -> None:
+        """A subscription is confirmed (again): what was published before may be lost."""
+
+
+class Hub:
+    """All waiters of one client, and a subscription to each master."""
+
+    def __init__(self, client: str, prefix: str, masters: tuple[Master, ...], clock: Clock, owner: HubListener) -> None:
+        self.client = client
+        self.prefix = prefix
+        self.waiters: dict[bytes, Waiter] = {}
+        self._clock = clock
+        self._listener = owner
+        self._subscriptions = tuple(Subscription(self, master) for master in masters)
+        self._quorum = quorum_of(len(masters))
+
+    def register(self, owner: bytes, keys: LockKeys) -> Waiter:
+        """The waiter `owner`, from now on found by its wake-ups."""
+        return self.waiters.setdefault(owner, Waiter(owner, keys))
+
+    def forget(self, owner: bytes) -> None:
+        """`owner` waits no more."""
+        self.waiters.pop(owner, None)
+
+    def listen(self, until: float) -> bool:
+        """Whether a quorum has confirmed the subscription, waiting for that until `until` at most."""
+        for subscription in self._subscriptions:
+            subscription.ensure()
+        for subscription in self._subscriptions:
+            if self._confirmed() >= self._quorum:
+                break
+            subscription.confirmed.wait(max(0.0, until - self._clock()))
+        return self._confirmed() >= self._quorum
+
+    def _confirmed(self) -> int:
+        return sum(subscription.confirmed.is_set() for subscription in self._subscriptions)
+
+    def message(self, payload: bytes) -> None:
+        """Acts on one message of the client's channel; what is no wake-up is nothing to us."""
+        verb, _, rest = payload.partition(b" ")
+        uuid, _, name = rest.partition(b" ")
+        if verb != b"wake" or not name:
+            return
+        owner = b"%b:%b" % (self.client.encode(), uuid)
+        waiter = self.waiters.get(owner)
+        if waiter is not None:
+            waiter.wake()
+        else:
+            self._listener.pass_turn_on(lock_keys(self.prefix, name.decode()), owner)
+
+    def wake_all(self) -> None:
+        """Makes every waiter look again: the masters, or the way to them, have changed."""
+        for waiter in list(self.waiters.values()):
+            waiter.wake()
+
+    def subscribed(self) -> None:
+        """A subscription is confirmed; see `HubListener.subscribed`."""
+        self._listener.subscribed()
+
+    def stop(self) -> None:
+        """Ends the subscriptions."""
+        for subscription in self._subscriptions:
+            subscription.stop()
+
+    def join(self, timeout: float) -> None:
+        """Waits for the threads to end, `timeout` seconds at most for each."""
+        for subscription in self._subscriptions:
+            subscription.join(timeout)
+
+    def abandon(self) -> None:
+        """In a forked child: closes the copies of the parent's sockets."""
+        for subscription in self._subscriptions:
+            subscription.disconnect()
+
+
+class Subscription(Service):
+    """The subscription to one master: connected while it is used, and again after every failure."""
+
+    name = "relock-hub"
+
+    def __init__(self, hub: Hub, master: Master) -> None:
+        super().__init__()
+        self.confirmed = threading.Event()
+        self._hub = hub
+        self._master = master
+        self._connection: Wire | None = None
+        self._pinged = False
+        self._failures = 0
+        self._retry = threading.Event()
+
+    def step(self) -> None:
+        """Reads one message, or pings, or connects."""
+        try:
+            if self._connection is None:
+                self._connect()
+            else:
+                self._read()
+        except NETWORK_ERRORS as error:
+            self._lost(error)
+        except Exception as error:  # redis-py raises others when a connection is closed under it
+            self._lost(error)
+            if not self.stopping:
+                logger.exception("the subscription to %s failed unexpectedly", self._master.address)
+
+    def _connect(self) -> None:
+        connection = self._connection = self._master.connection()
+        connection.connect()
+        channel = client_channel(self._hub.prefix, self._hub.client)
+        connection.send_command("SUBSCRIBE", channel, check_health=False)
+        reply = connection.read_response(disconnect_on_error=False)
+        if reply[0] != b"subscribe":
+            raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {reply[0]!r}")
+        self._pinged, self._failures = False, 0
+        self.confirmed.set()
+        self._hub.subscribed()
+
+    def _read(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if not connection.can_read(PING_SECONDS):
+            self._ping(connection)
+            return
+        reply = connection.read_response(disconnect_on_error=False)
+        if reply[0] == b"message":
+            self._hub.message(reply[2])
+        else:
+            self._pinged = False
+
+    def _ping(self, connection: Wire) -> None:
+        """Somebody waits and nothing has come for a while: is anybody there?"""
+        if self._pinged:
+            raise redis_errors.TimeoutError("no answer to a ping")
+        if self._hub.waiters:
+            connection.send_command("PING", check_health=False)
+            self._pinged = True
+
+    def _lost(self, error: BaseException) -> None:
+        """Closes the connection; the first time one waits a moment only, then longer and longer."""
+        self.confirmed.clear()
+        self.disconnect()
+        if self.stopping:
+            return
+        logger.debug("the subscription to %s broke: %s", self._master.address, error)
+        if self._failures:
+            # Connecting failed as well, so the waiters' own requests will tell what is wrong.
+            self._hub.wake_all()
+        pause = min(RECONNECT_SECONDS_MIN * 2 ** min(self._failures, 10), RECONNECT_SECONDS_MAX)
+        self._failures += 1
+        self._retry.wait(pause)
+
+    def disconnect(self) -> None:
+        """Closes the socket; from another thread, this ends a read that is under way."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.disconnect()
+            except NETWORK_ERRORS:
+                logger.debug("closing the subscription to %s failed", self._master.address, exc_info=True)
+
+    def stop(self) -> None:
+        """Ends the thread, wherever it sleeps."""
+        super().stop()
+        self._retry.set()
+        self.disconnect()

@@ -1,0 +1,199 @@
+"""The thread for all that must reach the masters but must not keep a caller: undoing, passing on, signs of life.
+
+An undo goes out at once, and again once whatever it undoes can't arrive late any more (its void time); where it finds
+no quorum it is repeated until the lease has run out by itself.
+"""
+
+import heapq
+import itertools
+import logging
+from collections import defaultdict
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from relock._core.effects import Failure
+from relock._core.flows import release
+from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
+from relock._core.flows.tend import tend
+from relock._core.hold import Hold
+from relock._keys import LockKeys
+from relock._runtime.service import Service
+
+if TYPE_CHECKING:
+    from relock._runtime.threads import Session
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.25
+_order = itertools.count()
+
+
+@frozen
+class Undo:
+    """A hold or a place in the queue to end on every master.
+
+    Attributes:
+        void_at: our time after which nothing of it can arrive any more.
+        give_up_at: our time at which its lease has run out by itself.
+    """
+
+    keys: LockKeys
+    owner: bytes
+    token: int
+    ttl: float
+    void_at: float
+    give_up_at: float
+
+
+@frozen
+class PassOn:
+    """A turn that came for somebody who waits no more."""
+
+    keys: LockKeys
+    owner: bytes
+
+
+@frozen
+class Settle:
+    """A hold whose count on the masters may differ from the true one."""
+
+    hold: Hold
+
+
+@frozen
+class Tend:
+    """Signs of life, now; afterwards they come by themselves while anybody waits."""
+
+
+Task = Undo | PassOn | Settle | Tend
+
+
+@frozen(order=True)
+class _Due:
+    at: float
+    order: int
+    task: Task = field(order=False)
+
+
+class Janitor(Service):
+    """Carries out tasks in the order in which they are due."""
+
+    name = "relock-janitor"
+
+    def __init__(self, session: "Session") -> None:
+        super().__init__()
+        self._session = session
+        self._incoming: SimpleQueue[Task | None] = SimpleQueue()
+        self._due: list[_Due] = []
+        self._tend_at = 0.0
+
+    def hand(self, task: Task) -> None:
+        """Takes on a task; returns at once."""
+        self._incoming.put(task)
+        self.ensure()
+
+    def ensure_tending(self) -> None:
+        """Somebody is queued: signs of life are due from now on."""
+        now = self._session.clock()
+        if self._tend_at <= now:  # nobody waited before, so the thread may sleep without a timer
+            self._tend_at = now + SIGN_OF_LIFE_SECONDS
+            self._incoming.put(None)
+        self.ensure()
+
+    def step(self) -> None:
+        """Waits for a task or the next due moment, and acts."""
+        now = self._session.clock()
+        moment = self._next_moment()
+        try:
+            task = self._incoming.get(timeout=None if moment is None else max(0.0, moment - now))
+        except Empty:
+            task = None
+        if task is not None:
+            self._act(task)
+        self._act_on_due(self._session.clock())
+
+    def _next_moment(self) -> float | None:
+        moments = [self._due[0].at] if self._due else []
+        if self._session.hub.waiters:
+            moments.append(self._tend_at)
+        return min(moments, default=None)
+
+    def _act_on_due(self, now: float) -> None:
+        while self._due and self._due[0].at <= now and not self.stopping:
+            self._act(heapq.heappop(self._due).task)
+        if self._session.hub.waiters and self._tend_at <= now:
+            self._tend()
+
+    def _act(self, task: Task) -> None:
+        if isinstance(task, Undo):
+            self._undo(task)
+        elif isinstance(task, PassOn):
+            self._pass_on(task)
+        elif isinstance(task, Settle):
+            self._settle(task.hold)
+        else:
+            self._tend()
+
+    def _later(self, at: float, task: Task) -> None:
+        heapq.heappush(self._due, _Due(at, next(_order), task))
+
+    def _undo(self, task: Undo) -> None:
+        session = self._session
+        now = session.clock()
+        flow = release.end(task.keys, task.owner, task.token, task.ttl, now + session.node_timeout)
+        answers = session.run(flow)
+        done = not any(isinstance(answer, Failure) for answer in answers)
+        now = session.clock()
+        if done and now > task.void_at:
+            return
+        if done:
+            self._later(task.void_at + 0.001, task)
+        elif now < task.give_up_at:
+            self._later(min(now + RETRY_SECONDS, task.give_up_at), task)
+        else:
+            logger.debug("%s could not be undone; its lease has run out", task.owner.decode())
+
+    def _pass_on(self, task: PassOn) -> None:
+        session = self._session
+        session.run(release.leave(task.keys, task.owner, session.clock() + session.node_timeout))
+
+    def _settle(self, hold: Hold) -> None:
+        """Writes the count until it is the true one: the owner may go on meanwhile."""
+        session = self._session
+        while hold.count > 0 and hold.remaining(session.clock()) > 0:
+            count = hold.count
+            answers = session.run(release.write_count(hold, count, 0.0, session.clock, session.node_timeout))
+            if any(isinstance(answer, Failure) for answer in answers):
+                self._later(session.clock() + RETRY_SECONDS, Settle(hold))
+                return
+            if hold.count == count:
+                return
+
+    def _tend(self) -> None:
+        """The sign of life for all waiters that are queued, one script for each lock, all in one batch."""
+        session = self._session
+        self._tend_at = session.clock() + SIGN_OF_LIFE_SECONDS
+        queues: defaultdict[LockKeys, list[tuple[int, bytes]]] = defaultdict(list)
+        for waiter in list(session.hub.waiters.values()):
+            if waiter.tickets:
+                queues[waiter.keys].append((waiter.tickets[-1], waiter.owner))
+        if not queues:
+            return
+        turns, well = session.run(tend(session.client_id, tuple(queues.items()), session.clock, session.node_timeout))
+        for owner in turns:
+            waiter_or_none = session.hub.waiters.get(owner)
+            if waiter_or_none is not None:
+                waiter_or_none.wake()
+        if not well:
+            session.hub.wake_all()  # each looks for itself what is wrong, and its patience counts
+        for keys, waiters in queues.items():
+            for _, owner in waiters:
+                if owner not in session.hub.waiters:  # it left while its sign of life was on the way
+                    self._pass_on(PassOn(keys, owner))
+
+    def stop(self) -> None:
+        """Ends the thread; what is not done yet stays undone, and the leases end it."""
+        super().stop()
+        self._incoming.put(None)

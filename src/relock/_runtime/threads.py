@@ -1,0 +1,530 @@
+"""The driver for threads: one session of a client in one process.
+
+A session carries out what flows ask for, and keeps the book of holds. Nothing on the way of an acquire or a release
+takes a lock of Python's: an interrupt may strike between any two instructions, also between taking a lock and the
+``try`` that would let it go. The book is a dict, whose single operations are atomic; a link is taken out of a deque
+and put back as the last step. What an interrupted call may have left is known to its `Claim`, from before the first
+byte is sent, and is undone in the background.
+"""
+
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from attrs import define, frozen
+
+from relock._core.effects import Answer, Ask, Effect, Failure, Listen, Park, Undo
+from relock._core.flows import release as release_flows
+from relock._core.flows.extend import extend as extend_flow
+from relock._core.hold import FORGOTTEN, RENEW_PART, Hold
+from relock._core.quorum import Granted, Outcome, Refused, count_status, quorum_of
+from relock._core.terms import Terms
+from relock._core.waiting import Wait, acquire
+from relock._errors import ClientClosedError, LockLostError, NotOwnedError
+from relock._events import (
+    Event,
+    Lost,
+    MasterBack,
+    MasterDown,
+    NotGranted,
+    Released,
+    ReleaseUnconfirmed,
+)
+from relock._events import Granted as GrantedEvent
+from relock._keys import LockKeys
+from relock._options import ClientOptions, LockOptions
+from relock._owner import OwnerKey, ThreadRef, new_uuid, readable
+from relock._runtime import janitor as tasks
+from relock._runtime.callbacks import Callbacks
+from relock._runtime.clock import clock
+from relock._runtime.hub import Hub
+from relock._runtime.janitor import Janitor
+from relock._runtime.links import NETWORK_ERRORS, Link, Master, MasterListener
+from relock._runtime.nodes import Node
+from relock._runtime.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+event_logger = logging.getLogger("relock.events")
+
+FOREVER = float("inf")
+JOIN_SECONDS = 2.0
+
+
+@define(eq=False)
+class Claim:
+    """What one call of acquire or release may leave behind if it is interrupted; filled in before anything is sent."""
+
+    keys: LockKeys | None = None
+    owner: bytes | None = None  # of an outermost acquire that is under way
+    ttl: float = 0.0
+    hold: Hold | None = None  # of a nested acquire, or a release
+    count: int = 0  # what an interrupt must leave of that hold's levels
+    gate: Any = None
+
+    def settle(self) -> None:
+        """Nothing is left to be undone."""
+        self.owner = self.hold = None
+
+
+@define
+class Counters:
+    """Counts of a session. Each is changed by single statements that CPython does not interrupt."""
+
+    grants: int = 0
+    refusals: int = 0
+    waits: int = 0
+    renewals: int = 0
+    losses: int = 0
+
+    def renewed(self) -> None:
+        """One renewal was confirmed by a quorum."""
+        self.renewals += 1
+
+
+@frozen
+class Who:
+    """Who calls: the key of its holds, its thread if a thread owns them, and the readable name if the user gave one."""
+
+    key: OwnerKey
+    thread: ThreadRef | None
+    name: str | None
+
+
+HoldKey = tuple[str, OwnerKey]
+
+
+class Session(MasterListener):
+    """All that a client has in one process: connections, threads, holds. A forked child makes a new one."""
+
+    def __init__(self, nodes: Sequence[Node], options: ClientOptions) -> None:
+        self.options = options
+        self.client_id = f"{readable(options.client_name)}-{os.urandom(8).hex()}"
+        self.clock = clock
+        self.masters = tuple(Master(i, node, options, clock, self) for i, node in enumerate(nodes))
+        self.quorum = quorum_of(len(self.masters))
+        self.node_timeout = options.node_timeout_for(options.ttl)
+        self.holds: dict[HoldKey, Hold] = {}
+        self.counters = Counters()
+        self.hub = Hub(self.client_id, options.prefix, self.masters, clock, self)
+        self.janitor = Janitor(self)
+        self.watchdog = Watchdog(self)
+        self.callbacks = Callbacks()
+        self.closed = False
+        self._gates: dict[HoldKey, Any] = {}
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            Ask: self._ask,
+            Listen: self._listen,
+            Park: self._park,
+            Undo: self._undo,
+        }
+
+    # The driver: see the contract in relock._core.effects ---------------------------------------------------------
+
+    def run(self, flow: Generator[Effect, Any, Any]) -> Any:
+        """Carries out what `flow` asks for, to its end; returns what the flow returns."""
+        handlers = self._handlers
+        try:
+            effect = flow.send(None)
+            while True:
+                effect = flow.send(handlers[type(effect)](effect))
+        except StopIteration as end:
+            return end.value
+
+    def _ask(self, ask: Ask) -> list[Answer]:
+        self.check_open()
+        under_way = [self._send(master, ask) for master in self.masters]
+        return [one if isinstance(one, list) else self._receive(ask, *one) for one in under_way]
+
+    def _send(self, master: Master, ask: Ask) -> list[Failure] | tuple[Link, float]:
+        link = None
+        try:
+            link = master.check_out()
+            sent_at = self.clock()
+            link.request(ask.calls, ask.until)
+        except NETWORK_ERRORS as error:
+            if link is not None:
+                link.close()
+            return [master.failed(error, sent=link is not None)] * len(ask.calls)
+        return link, sent_at
+
+    def _receive(self, ask: Ask, link: Link, sent_at: float) -> Answer:
+        master = link.master
+        try:
+            answers = link.replies(ask.calls, sent_at, ask.until)
+        except NETWORK_ERRORS as error:
+            link.close()
+            return [master.failed(error, sent=True)] * len(ask.calls)
+        master.give_back(link)
+        return answers
+
+    def _listen(self, listen: Listen) -> bool:
+        self.counters.waits += 1
+        self.hub.register(listen.owner, listen.keys)
+        return self.hub.listen(listen.until)
+
+    def _park(self, park: Park) -> bool:
+        waiter = self.hub.register(park.owner, park.keys)
+        if park.ticket is not None:
+            waiter.tickets.append(park.ticket)
+            self.janitor.ensure_tending()
+        self.check_open()  # after registering, so that close() finds whoever comes too late for this
+        woken = waiter.park(park.until - self.clock())
+        self.check_open()
+        return woken
+
+    def _undo(self, undo: Undo) -> None:
+        self.undo(undo.keys, undo.owner, 0, undo.ttl, undo.until)
+
+    def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> None:
+        """Has the janitor end whatever `owner` may have on any master."""
+        if not self.closed:
+            self.janitor.hand(tasks.Undo(keys, owner, token, ttl, void_at, max(void_at, self.clock()) + ttl))
+
+    def check_open(self) -> None:
+        """Raises `ClientClosedError` once the client was closed."""
+        if self.closed:
+            raise ClientClosedError("the client is closed: make a new one")
+
+    # The book of holds ----------------------------------------------------------------------------------------------
+
+    def hold_of(self, name: str, key: OwnerKey) -> Hold | None:
+        """The caller's hold, or its latest one if that was lost; None without either."""
+        return self.holds.get((name, key))
+
+    def local_holds(self, name: str) -> list[Hold]:
+        """The holds of `name` that callers of this client have, whoever they are."""
+        return [hold for (held, _), hold in self.holds.copy().items() if held == name and hold.loss is None]
+
+    def all_holds(self) -> list[Hold]:
+        """Every hold of this client, and the lost ones whose owners have not noticed yet."""
+        for key, hold in self.holds.copy().items():
+            if hold.loss is not None and hold.thread is not None and hold.thread() is None:
+                self.holds.pop(key, None)  # nobody is left to be told
+        return list(self.holds.copy().values())
+
+    def is_current(self, hold: Hold) -> bool:
+        """Whether `hold` is held still: neither released nor lost."""
+        return hold.loss is None and self.holds.get((hold.keys.name, hold.key)) is hold
+
+    def check_valid(self, hold: Hold) -> None:
+        """Raises `LockLostError` if `hold` is lost, saying so where nobody has yet."""
+        now = self.clock()
+        if hold.loss is None:
+            reason = hold.reason_for_loss(now)
+            if reason is None:
+                return
+            self.lose(hold, reason)
+        raise lost_error(hold)
+
+    def lose(self, hold: Hold, reason: str) -> None:
+        """The hold is over. The first to find it says so: to its locks' callbacks, the client's, and the log."""
+        if not self.is_current(hold):
+            return
+        now = self.clock()
+        loss = hold.lose(reason, now)
+        if loss is None:
+            return
+        self.counters.losses += 1
+        logger.warning("lock %r was lost after %.3f s: %s", loss.lock, loss.held_for, reason)
+        for callback in hold.callbacks:
+            self.callbacks.call(callback, loss)
+        if self.options.on_lost is not None:
+            self.callbacks.call(self.options.on_lost, loss)
+        self.emit(Lost(loss.lock, reason))
+        if reason != FORGOTTEN:
+            self.undo(hold.keys, hold.owner, hold.token, hold.ttl, now)
+
+    def emit(self, event: Event) -> None:
+        """Tells an event to the logger ``relock.events`` and to the client's callback."""
+        level = logging.DEBUG if isinstance(event, _ORDINARY_EVENTS) else logging.WARNING
+        event_logger.log(level, "%s", event)
+        if self.options.on_event is not None:
+            self.callbacks.call(self.options.on_event, event)
+
+    # Acquire ----------------------------------------------------------------------------------------------------------
+
+    def acquire(
+        self, claim: Claim, terms: Terms, options: LockOptions, who: Who, until: float, *, count: int = 1
+    ) -> Outcome | None:
+        """One more level for the caller: a nested one on its hold, or an outermost one with `count` levels.
+
+        Returns None when the caller has it now, else what the last look found.
+
+        Raises:
+            LockLostError: the caller's hold was lost and it has not left every level yet.
+        """
+        if who.name is not None and not self._enter_gate(claim, (terms.keys.name, who.key), until):
+            return _JOINING
+        hold = self.holds.get((terms.keys.name, who.key))
+        if hold is not None and hold.count > 0:
+            self._nest(claim, hold, options)
+            outcome = None
+        else:
+            outcome = self._take(claim, terms, options, who, until, count)
+        self.leave_gate(claim)
+        return outcome
+
+    def _take(
+        self, claim: Claim, terms: Terms, options: LockOptions, who: Who, until: float, count: int
+    ) -> Outcome | None:
+        started_at = self.clock()
+        owner = f"{self.client_id}:{new_uuid(os.urandom(16).hex(), who.name)}".encode()
+        claim.keys, claim.ttl, claim.owner = terms.keys, terms.ttl, owner
+        outcome: Outcome | None = self.run(acquire(Wait(terms, owner, count, until, self.clock, random.random)))
+        self.hub.forget(owner)
+        if isinstance(outcome, Granted):
+            self._enter_book(terms, options, who, owner, count, outcome)
+            self.counters.grants += 1
+            if self.is_observed:
+                self.emit(GrantedEvent(terms.keys.name, self.clock() - started_at, outcome.token))
+            outcome = None
+        elif isinstance(outcome, Refused):
+            self.counters.refusals += 1
+            if self.is_observed:
+                self.emit(NotGranted(terms.keys.name, self.clock() - started_at))
+        claim.settle()
+        return outcome
+
+    def _enter_book(
+        self, terms: Terms, options: LockOptions, who: Who, owner: bytes, count: int, grant: Granted
+    ) -> None:
+        granted_at = max(grant.ends) - terms.validity  # the moment before the request was sent
+        hold = Hold(
+            keys=terms.keys,
+            owner=owner,
+            key=who.key,
+            thread=who.thread,
+            ttl=terms.ttl,
+            drift_factor=self.options.drift_factor,
+            quorum=self.quorum,
+            token=grant.token,
+            ends=grant.ends,
+            count=count,
+            granted_at=granted_at,
+            renew=options.renew,
+            renew_at=granted_at + terms.ttl / RENEW_PART if options.renew else FOREVER,
+            renew_until=FOREVER if options.max_hold is None else granted_at + options.max_hold,
+            callbacks=[] if options.on_lost is None else [options.on_lost],
+        )
+        self.holds[terms.keys.name, who.key] = hold
+        self.watchdog.watch(hold)
+
+    def _nest(self, claim: Claim, hold: Hold, options: LockOptions) -> None:
+        self.check_valid(hold)
+        claim.count, claim.hold = hold.count, hold
+        hold.count += 1
+        if options.ttl > hold.ttl:
+            hold.ttl = options.ttl
+            self.run(extend_flow((hold,), self.clock, self.node_timeout))
+        self._write_count(hold)
+        self.check_valid(hold)
+        if options.on_lost is not None and options.on_lost not in hold.callbacks:
+            hold.callbacks.append(options.on_lost)
+        claim.settle()
+
+    def _write_count(self, hold: Hold) -> None:
+        flow = release_flows.write_count(hold, hold.count, 0.0, self.clock, self.node_timeout)
+        if any(isinstance(answer, Failure) for answer in self.run(flow)):
+            self.janitor.hand(tasks.Settle(hold))
+
+    # Release --------------------------------------------------------------------------------------------------------
+
+    def release(self, claim: Claim, name: str, who: Who, *, levels: int = 1) -> int:
+        """Leaves `levels` levels (0: all) of the caller's hold; returns how many there were.
+
+        Raises:
+            NotOwnedError: the caller holds nothing.
+            LockLostError: the hold was lost before.
+        """
+        hold = self.holds.get((name, who.key))
+        if hold is None or hold.count == 0:
+            raise not_owned(name)
+        if who.name is not None:
+            self._enter_gate(claim, (name, who.key), FOREVER)
+            if hold.count == 0:  # another thread of this owner was faster
+                raise not_owned(name)
+        had = hold.count
+        left = had - levels if levels else 0
+        claim.count, claim.hold = left, hold
+        self._check_before_release(hold, left)
+        if left:
+            hold.count = left
+            self._write_count(hold)
+            self.check_valid(hold)
+        else:
+            self._end(hold)
+        claim.settle()
+        self.leave_gate(claim)
+        return had
+
+    def _check_before_release(self, hold: Hold, left: int) -> None:
+        try:
+            self.check_valid(hold)
+        except LockLostError:
+            hold.count = left
+            raise
+
+    def _end(self, hold: Hold) -> None:
+        """The last level: the hold ends here and now, and then on the masters."""
+        self.holds.pop((hold.keys.name, hold.key), None)
+        sent_at = self.clock()
+        flow = release_flows.end(hold.keys, hold.owner, hold.token, hold.ttl, sent_at + self.node_timeout)
+        answers = self.run(flow)
+        now = self.clock()
+        if count_status(answers, b"absent") >= self.quorum:
+            self.holds[hold.keys.name, hold.key] = hold  # a lost hold stays in the book until its owner knows
+            self.lose(hold, FORGOTTEN)
+            hold.count = 0
+            raise lost_error(hold)
+        hold.count = 0
+        if any(isinstance(answer, Failure) for answer in answers):
+            self.undo(hold.keys, hold.owner, hold.token, hold.ttl, now)
+        if count_status(answers, b"released") < self.quorum:
+            self.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(now)))
+        elif self.is_observed:
+            self.emit(Released(hold.keys.name, now - hold.granted_at))
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether anybody wants to hear of ordinary events."""
+        return self.options.on_event is not None or event_logger.isEnabledFor(logging.DEBUG)
+
+    def abandon(self, claim: Claim) -> None:
+        """An interrupt has left a call that made `claim`: what it may have left is ended in the background.
+
+        A call that ended in an error of its own has settled its claim before.
+        """
+        self.leave_gate(claim)
+        hold, owner = claim.hold, claim.owner
+        if owner is not None and claim.keys is not None:
+            self.hub.forget(owner)
+            self._forget_owner(claim.keys.name, owner)
+            self.undo(claim.keys, owner, 0, claim.ttl, self.clock() + self.node_timeout)
+        elif hold is not None:
+            hold.count = claim.count
+            if claim.count:
+                self.janitor.hand(tasks.Settle(hold))
+            elif hold.loss is None:
+                self.holds.pop((hold.keys.name, hold.key), None)
+                self.undo(hold.keys, hold.owner, hold.token, hold.ttl, self.clock())
+        claim.settle()
+
+    def _forget_owner(self, name: str, owner: bytes) -> None:
+        for key, hold in self.holds.copy().items():
+            if key[0] == name and hold.owner == owner:
+                self.holds.pop(key, None)
+
+    # Threads that share an owner= ----------------------------------------------------------------------------------
+
+    def _enter_gate(self, claim: Claim, key: HoldKey, until: float) -> bool:
+        """Lets one thread of an ``owner=`` in at a time; the others wait here, and join the hold that it gets."""
+        while True:
+            gate = self._gates.setdefault(key, threading.RLock())
+            claim.gate = gate  # before it is entered: an interrupt between the two must find it
+            left = until - self.clock()
+            if not gate.acquire(timeout=min(max(left, 0.0), threading.TIMEOUT_MAX)):
+                claim.gate = None
+                return False
+            if self._gates.get(key) is gate:
+                return True
+            gate.release()
+
+    def leave_gate(self, claim: Claim) -> None:
+        """Lets the next thread of an ``owner=`` in, if this one is in."""
+        gate, claim.gate = claim.gate, None
+        if gate is not None:
+            try:
+                gate.release()
+            except RuntimeError:  # interrupted before it got in
+                logger.debug("a gate was left before it was entered")
+
+    # Extend -----------------------------------------------------------------------------------------------------------
+
+    def extend(self, hold: Hold, ttl: float | None) -> list[Failure] | None:
+        """Renews `hold` now. Returns the failures where no quorum confirmed it, None when one did.
+
+        Raises:
+            LockLostError: it was lost, before or by now.
+        """
+        self.check_valid(hold)
+        hold.ttl = max(hold.ttl, ttl or 0.0)
+        answers = self.run(extend_flow((hold,), self.clock, self.node_timeout))[0]
+        self.check_valid(hold)
+        self.watchdog.watch(hold)
+        if count_status(answers, b"extended") >= self.quorum:
+            return None
+        return [answer for answer in answers if isinstance(answer, Failure)]
+
+    # What others report -----------------------------------------------------------------------------------------------
+
+    def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
+        """See `relock._runtime.hub.HubListener`."""
+        self.janitor.hand(tasks.PassOn(keys, owner))
+
+    def subscribed(self) -> None:
+        """See `relock._runtime.hub.HubListener`."""
+        if self.hub.waiters:
+            self.janitor.hand(tasks.Tend())
+
+    def master_down(self, master: Master, why: str) -> None:
+        """See `relock._runtime.links.MasterListener`."""
+        self.emit(MasterDown(None, master.address, why))
+
+    def master_back(self, master: Master) -> None:
+        """See `relock._runtime.links.MasterListener`."""
+        self.emit(MasterBack(None, master.address))
+
+    def master_stepped(self, master: Master, seconds: float) -> None:
+        """See `relock._runtime.links.MasterListener`. Leases end by the master's clock, so earlier on ours."""
+        logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)
+        if seconds > 0:
+            for hold in self.holds.copy().values():
+                hold.shift(master.index, seconds)
+            self.watchdog.poke()
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends threads, waits and connections; leaves the holds to their leases."""
+        self.closed = True
+        services = (self.watchdog, self.hub, self.janitor)
+        for service in services:
+            service.stop()
+        self.hub.wake_all()
+        for service in services:
+            service.join(JOIN_SECONDS)
+        for master in self.masters:
+            master.close()
+        self.callbacks.stop()
+
+    def abandon_in_child(self) -> None:
+        """In a forked child: closes the copies of the parent's sockets, without a word to any server."""
+        self.closed = True
+        self.hub.abandon()
+        for master in self.masters:
+            master.abandon()
+
+
+_ORDINARY_EVENTS = (GrantedEvent, NotGranted, Released, MasterBack)
+_JOINING = Refused(holder=None, ahead=0, lease_left=0.0, ticket=None, undecided=False)
+
+
+def not_owned(name: str) -> NotOwnedError:
+    """The error for a caller that holds nothing."""
+    return NotOwnedError(f"the caller does not hold {name!r}: only the thread (or owner=) that has it can", lock=name)
+
+
+def lost_error(hold: Hold) -> LockLostError:
+    """The error for a hold that was lost."""
+    loss = hold.loss
+    if loss is None:
+        raise AssertionError("only a lost hold has a loss")
+    return LockLostError(
+        f"the hold of {loss.lock!r} with token {loss.token} was lost: {loss.reason}; stop what it protected",
+        lock=loss.lock,
+        token=loss.token,
+        reason=loss.reason,
+    )

@@ -1,0 +1,82 @@
+"""The watchdog's thread: one for all holds of a client. What it does is decided in `relock._core.renewal`."""
+
+import logging
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from relock._core.flows.extend import extend
+from relock._core.hold import Hold
+from relock._core.quorum import count_status
+from relock._core.renewal import FOREVER, due_at, take_stock
+from relock._events import RenewalFailing
+from relock._runtime.service import Service
+
+if TYPE_CHECKING:
+    from relock._runtime.threads import Session
+
+logger = logging.getLogger(__name__)
+
+BATCH = 100  # holds that one write renews: bounds what one reply buffer takes
+
+
+class Watchdog(Service):
+    """Renews holds and notices those that are lost. Safety does not depend on it: see `Hold.deadline`."""
+
+    name = "relock-watchdog"
+
+    def __init__(self, session: "Session") -> None:
+        super().__init__()
+        self._session = session
+        self._pokes: SimpleQueue[None] = SimpleQueue()
+        self._look_at = 0.0
+
+    def watch(self, hold: Hold) -> None:
+        """Sees to it that `hold` is looked at in time; wakes the thread only if it would sleep too long."""
+        if due_at(hold) < self._look_at or not self.running:
+            self.poke()
+
+    def poke(self) -> None:
+        """Makes it take stock now."""
+        self._pokes.put(None)
+        self.ensure()
+
+    def step(self) -> None:
+        """Takes stock, acts, and sleeps until the moment that the stock names."""
+        session = self._session
+        self._look_at = FOREVER  # a hold that is granted from here on pokes, whatever this stock finds
+        stock = take_stock(session.all_holds(), session.clock())
+        for hold, reason in stock.lost:
+            session.lose(hold, reason)
+        for i in range(0, len(stock.renew), BATCH):
+            self._renew(stock.renew[i : i + BATCH])
+        if stock.lost or stock.renew:
+            return  # what these now are is for the next stock to say
+        self._sleep(stock.look_at)
+
+    def _sleep(self, look_at: float) -> None:
+        self._look_at = look_at
+        left = look_at - self._session.clock()
+        try:
+            self._pokes.get(timeout=None if look_at == FOREVER else max(0.0, left))
+        except Empty:
+            return
+        while not self._pokes.empty():
+            self._pokes.get_nowait()
+
+    def _renew(self, holds: tuple[Hold, ...]) -> None:
+        session = self._session
+        answers = session.run(extend(holds, session.clock, session.node_timeout))
+        now = session.clock()
+        for hold, answer in zip(holds, answers, strict=True):
+            reason = hold.reason_for_loss(now)
+            if reason is not None:
+                session.lose(hold, reason)
+            elif count_status(answer, b"extended") >= hold.quorum:
+                session.counters.renewed()
+            elif session.is_current(hold):
+                session.emit(RenewalFailing(hold.keys.name, hold.remaining(now)))
+
+    def stop(self) -> None:
+        """Ends the thread; no hold is renewed any more."""
+        super().stop()
+        self._pokes.put(None)

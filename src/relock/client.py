@@ -1,0 +1,316 @@
+"""The client: where locks come from, and what one can ask about them."""
+
+import functools
+import inspect
+import logging
+import os
+import string
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from attrs import frozen
+
+from relock._core.flows import inspect as inspect_flows
+from relock._core.flows.inspect import LockInfo
+from relock._core.quorum import quorum_of
+from relock._core.terms import Terms
+from relock._errors import ConfigurationError
+from relock._keys import LockKeys, lock_keys, name_of, scan_pattern
+from relock._options import ClientOptions, LockOptions, check_name
+from relock._runtime.links import NETWORK_ERRORS
+from relock._runtime.nodes import parse_nodes
+from relock._runtime.threads import Session
+from relock.lock import Lock, quorum_error
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NAMES_PER_SCAN = 500
+_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+@frozen
+class MasterState:
+    """What a client knows of one master.
+
+    Attributes:
+        address: where it is; never holds a password.
+        version: the server's, once connected.
+        down: why it does not answer, or None.
+        problems: what is wrong with it, in words.
+    """
+
+    address: str
+    version: str
+    down: str | None
+    problems: tuple[str, ...]
+
+
+@frozen
+class Statistics:
+    """Counts of one client since it was made (or forked), and the state of its masters."""
+
+    grants: int
+    refusals: int
+    waits: int
+    renewals: int
+    losses: int
+    held: int
+    waiting: int
+    masters: tuple[MasterState, ...]
+
+
+class Client:
+    """Locks on one Redis or Valkey master.
+
+    Making one checks the arguments and sends nothing; it connects when it is first used. It may be shared by
+    threads. After ``fork()`` the child's copy works as a fresh client that holds nothing.
+
+    Args:
+        nodes: a URL (``redis://``, ``rediss://``, ``unix://``), or a redis-py client.
+        options: see `ClientOptions`.
+
+    Raises:
+        TypeError: an argument of a wrong type.
+        ConfigurationError: one that can't work.
+    """
+
+    def __init__(self, nodes: object, **options: Any) -> None:
+        self._nodes = parse_nodes(nodes)
+        unknown = set(options) - {attribute.name for attribute in ClientOptions.__attrs_attrs__}
+        if unknown:
+            raise TypeError(f"Client() has no option {', '.join(sorted(unknown))}")
+        self._options = ClientOptions(**{option: value for option, value in options.items()})
+        self._lock_options = self._options.for_lock()
+        self._addresses = tuple(node.address for node in self._nodes)
+        self.session = Session(self._nodes, self._options)
+        _clients.add(self)
+
+    # Locks ----------------------------------------------------------------------------------------------------------
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | None = None,
+        renew: bool | None = None,
+        fair: bool | None = None,
+        timeout: float | None = None,
+        owner: str | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[..., object] | None = None,
+    ) -> Lock:
+        """A lock; sends nothing. What is None is as the client says.
+
+        Args:
+            name: any non-empty str that has a UTF-8 form and does not begin with ``}``.
+            ttl: lease in seconds, from 0.05 to 10 years.
+            renew: whether the watchdog extends the lease while the owner lives.
+            fair: first come, first served.
+            timeout: seconds that `Lock.acquire` and ``with`` wait at most, when no other timeout is passed.
+            owner: who holds it: whatever thread of this client names the same owner. None: the calling thread.
+            max_hold: seconds after which the watchdog renews the hold no more.
+            on_lost: called once with a `Loss` when the hold was lost, on a thread of its own.
+
+        Raises:
+            TypeError: an argument of a wrong type.
+            ConfigurationError: one that can't work.
+        """
+        check_name(name)
+        given = {"ttl": ttl, "renew": renew, "fair": fair, "timeout": timeout, "owner": owner}
+        if max_hold is None and on_lost is None and not any(value is not None for value in given.values()):
+            options = self._lock_options
+        else:
+            options = self._options.for_lock(**given, max_hold=max_hold, on_lost=on_lost)
+        return Lock(self, name, self._terms(lock_keys(self._options.prefix, name), options), options)
+
+    def _terms(self, keys: LockKeys, options: LockOptions) -> Terms:
+        return Terms.of(keys, self._addresses, options, self._options)
+
+    def synchronized(self, template: str, **lock_options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """A decorator: the function runs while it holds the lock that `template` names.
+
+        Args:
+            template: the lock's name; ``"orders:{order_id}"`` uses the function's argument ``order_id``.
+            lock_options: as for `lock`.
+
+        Raises:
+            ConfigurationError: when it decorates, if the template uses an argument that the function does not have.
+            TypeError: when it decorates a coroutine function; that takes the asyncio client.
+        """
+        check_name(template)
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            name_for = _template(template, function)
+
+            @functools.wraps(function)
+            def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+                with self.lock(name_for(*args, **kwargs), **lock_options):
+                    return function(*args, **kwargs)
+
+            return wrapper
+
+        return decorate
+
+    # Looking ----------------------------------------------------------------------------------------------------------
+
+    def info(self, name: str) -> LockInfo:
+        """Who has the lock, and who waits: what a quorum of the masters agree on.
+
+        Raises:
+            QuorumError: too few masters answered.
+        """
+        terms = self._terms(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
+        session = self.session
+        answers = session.run(inspect_flows.look(terms, session.clock))
+        return self._agree(name, answers)
+
+    def _agree(self, name: str, answers: inspect_flows.Answers) -> LockInfo:
+        info = inspect_flows.agree(name, answers)
+        if info is None:
+            raise self._no_quorum(name, answers)
+        return info
+
+    def _no_quorum(self, name: str | None, answers: inspect_flows.Answers) -> Exception:
+        failures = [answer for answer in answers if not isinstance(answer, list)]
+        return quorum_error(name, failures, quorum_of(len(answers)), len(answers) - len(failures))
+
+    def force_release(self, name: str) -> bool:
+        """Ends the hold of `name`, whoever has it; see `Lock.force_release`."""
+        terms = self._terms(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
+        session = self.session
+        released, answers = session.run(inspect_flows.force_release(terms, session.clock))
+        self._agree_on_end(name, answers)
+        return bool(released)
+
+    def _agree_on_end(self, name: str, answers: inspect_flows.Answers) -> None:
+        if sum(isinstance(answer, list) for answer in answers) < quorum_of(len(answers)):
+            raise self._no_quorum(name, answers)
+
+    def names(self, pattern: str = "*") -> Iterator[str]:
+        """The names that are held or waited for on any master, in no order, each once.
+
+        Args:
+            pattern: a glob, as in Redis: ``*``, ``?``, ``[...]``.
+
+        Raises:
+            QuorumError: too few masters answered. What changes while it runs may or may not be named.
+        """
+        if not isinstance(pattern, str):
+            raise TypeError(f"pattern must be a str, not {type(pattern).__name__}")
+        return self._names(pattern)
+
+    def _names(self, pattern: str) -> Generator[str, None, None]:
+        seen: set[str] = set()
+        failures = []
+        for master in self.session.masters:
+            self.session.check_open()
+            try:
+                for name in master.scan(scan_pattern(self._options.prefix, pattern), NAMES_PER_SCAN):
+                    found = name_of(self._options.prefix, name)
+                    if found is not None and found not in seen:
+                        seen.add(found)
+                        yield found
+            except NETWORK_ERRORS as error:
+                failures.append(master.failed(error, sent=False))
+        answered = len(self.session.masters) - len(failures)
+        if answered < quorum_of(len(self.session.masters)):
+            raise quorum_error(None, failures, quorum_of(len(self.session.masters)), answered)
+
+    def check(self) -> tuple[str, ...]:
+        """Connects, and returns what is wrong with these masters, in words; empty when all is well.
+
+        Raises:
+            QuorumError: too few masters answered.
+            ConfigurationError: one of them can't be used at all.
+        """
+        failures = []
+        for master in self.session.masters:
+            self.session.check_open()
+            try:
+                master.probe()
+            except NETWORK_ERRORS as error:
+                failures.append(master.failed(error, sent=False))
+        answered = len(self.session.masters) - len(failures)
+        if answered < quorum_of(len(self.session.masters)):
+            raise quorum_error(None, failures, quorum_of(len(self.session.masters)), answered)
+        return tuple(text for master in self.session.masters for text in master.problems.values())
+
+    def statistics(self) -> Statistics:
+        """Counts so far, and the state of each master; no I/O."""
+        session = self.session
+        counters = session.counters
+        return Statistics(
+            grants=counters.grants,
+            refusals=counters.refusals,
+            waits=counters.waits,
+            renewals=counters.renewals,
+            losses=counters.losses,
+            held=sum(hold.loss is None for hold in session.holds.copy().values()),
+            waiting=len(session.hub.waiters),
+            masters=tuple(
+                MasterState(m.address, m.version, m.down, tuple(m.problems.values())) for m in session.masters
+            ),
+        )
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends the watchdog, the waits and relock's own connections; may be called again.
+
+        Holds are not released, because a thread may still be inside: their leases run out, and a later
+        `Lock.release` ends them locally.
+        """
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.session.closed else "open"
+        return f"<{state} relock.Client of {', '.join(self._addresses)}>"
+
+    def _after_fork(self) -> None:
+        """In the child: nothing of the parent's is ours, neither its holds nor its connections."""
+        parents, self.session = self.session, Session(self._nodes, self._options)
+        self.session.closed = parents.closed
+        parents.abandon_in_child()
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_clients):
+        client._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _template(template: str, function: Callable[..., Any]) -> Callable[..., str]:
+    """What makes a lock's name of `template` and the arguments of a call of `function`."""
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"synchronized: {function.__qualname__} is a coroutine function; this client is for threads")
+    signature = inspect.signature(function)
+    used = {name.partition(".")[0].partition("[")[0] for _, name, _, _ in string.Formatter().parse(template) if name}
+    missing = used - set(signature.parameters)
+    if missing:
+        raise ConfigurationError(
+            f"synchronized({template!r}): {function.__qualname__} has no argument {', '.join(sorted(missing))}",
+            option="template",
+        )
+
+    def name_for(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return template.format(**bound.arguments)
+
+    return name_for

@@ -1,0 +1,347 @@
+"""The lock's door: the class people use, with the docstrings they read."""
+
+import math
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from relock._core.effects import Failure
+from relock._core.flows.inspect import LockInfo
+from relock._core.hold import Hold
+from relock._core.quorum import Granted, NoQuorum, Outcome, quorum_of
+from relock._core.terms import Terms
+from relock._errors import AcquireTimeoutError, LockLostError, QuorumError
+from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, wrong
+from relock._owner import current_thread_owner
+from relock._runtime.threads import FOREVER, Claim, Session, Who, not_owned
+
+if TYPE_CHECKING:
+    from relock.client import Client
+
+
+class Lock:
+    """A distributed lock: reentrant, fair, renewed while its owner lives. Made by `Client.lock`.
+
+    It stands in for `threading.RLock`: `acquire`, `release` and ``with`` behave alike, and a
+    `threading.Condition` takes it. A hold belongs to the calling thread, or to ``owner=``; all lock objects of one
+    client with the same name and owner share it.
+
+    Not promised: that a holder which was paused past its lease notices before somebody else has the lock. Check
+    `ensure` before what must not happen twice, and `token` where it happens.
+    """
+
+    def __init__(self, client: "Client", name: str, terms: Terms, options: LockOptions) -> None:
+        self._client = client
+        self._terms = terms
+        self._options = options
+        self._named_owner = None if options.owner is None else Who(("owner", options.owner), None, options.owner)
+        self.name = name
+
+    # Taking and giving back -----------------------------------------------------------------------------------------
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Takes the lock, or one more level of it if the caller has it.
+
+        Args:
+            blocking: False looks once and never queues; with ``fair=True`` that fails while others wait.
+            timeout: the longest wait in seconds; -1 for the lock's own ``timeout=``, or without one for as long as
+                it takes. A wait ends at its timeout plus at most one ``node_timeout``.
+
+        Returns:
+            True if the caller has it now, False if *somebody else* has it.
+
+        Raises:
+            ValueError: a timeout below 0 other than -1, or any with ``blocking=False``.
+            OverflowError: a timeout above `threading.TIMEOUT_MAX`.
+            QuorumError: too few masters answered the last attempt, and ``patience`` or the timeout is over.
+            LockLostError: the caller's hold was lost, and it has not left all its levels yet.
+            ClientClosedError: the client is closed.
+        """
+        limit = self._limit(blocking, timeout)
+        claim = Claim()
+        session = self._client.session
+        try:
+            outcome = session.acquire(claim, self._terms, self._options, self._who(), self._until(session, limit))
+            return outcome is None or self._refusal(outcome)
+        except BaseException:
+            session.abandon(claim)
+            raise
+
+    def release(self) -> None:
+        """Gives back one level; the last one ends the hold, whatever the masters do.
+
+        Fewer than a quorum that confirm it are an event and a log line, no error: the lease runs out by itself.
+
+        Raises:
+            NotOwnedError: the caller holds nothing.
+            LockLostError: the hold was lost before.
+        """
+        self._release(levels=1)
+
+    def _release(self, levels: int) -> int:
+        claim = Claim()
+        session = self._client.session
+        try:
+            return session.release(claim, self.name, self._who(), levels=levels)
+        except BaseException:
+            session.abandon(claim)
+            raise
+
+    def __enter__(self) -> Self:
+        """Takes the lock, waiting for the lock's own ``timeout=`` at most.
+
+        Raises:
+            AcquireTimeoutError: somebody else had it for all that time. The body does not run.
+            QuorumError, LockLostError, ClientClosedError: as `acquire`.
+        """
+        limit = self._limit(True, -1)
+        claim = Claim()
+        session = self._client.session
+        try:
+            outcome = session.acquire(claim, self._terms, self._options, self._who(), self._until(session, limit))
+            if outcome is None or self._refusal(outcome):
+                return self
+            raise self._timeout_error(outcome)
+        except BaseException:
+            session.abandon(claim)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Gives back one level; an exception of the body is never hidden.
+
+        Raises:
+            LockLostError: the hold was lost during a body that succeeded.
+            NotOwnedError: the body gave back more than it took, and succeeded.
+        """
+        try:
+            self.release()
+        except (LockLostError, RuntimeError):
+            if kind is None:
+                raise
+
+    # Looking, without I/O ---------------------------------------------------------------------------------------------
+
+    def owned(self) -> bool:
+        """Whether the caller has the lock; local, no I/O. False once the hold is lost."""
+        return self._valid_hold() is not None
+
+    @property
+    def hold_count(self) -> int:
+        """The caller's levels; local, no I/O. 0 without a hold, and once it is lost."""
+        hold = self._valid_hold()
+        return 0 if hold is None else hold.count
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token of the caller's hold, greater than every earlier holder's; None when not owned."""
+        hold = self._valid_hold()
+        return None if hold is None else hold.token
+
+    @property
+    def lost(self) -> bool:
+        """Whether the caller's latest hold was lost; False again with the next fresh acquire."""
+        hold = self._hold()
+        if hold is None:
+            return False
+        self._valid_hold()
+        return hold.loss is not None
+
+    def remaining(self) -> float:
+        """Seconds for which the caller's hold is surely still valid: local and conservative; 0.0 without one."""
+        hold = self._valid_hold()
+        return 0.0 if hold is None else hold.remaining(self._client.session.clock())
+
+    def ensure(self, seconds: float = 0.0) -> None:
+        """Checks, without I/O, that the caller's hold is valid for `seconds` more. It spends nothing.
+
+        Raises:
+            LockLostError: it was lost, or has less left than that; in the second case it goes on.
+            NotOwnedError: the caller holds nothing.
+            TypeError, ConfigurationError: `seconds` is no number of seconds from 0.
+        """
+        _check_seconds("seconds", seconds, 0.0, math.inf, "0 or more")
+        session = self._client.session
+        hold = self._hold()
+        if hold is None or hold.count == 0:
+            raise not_owned(self.name)
+        session.check_valid(hold)
+        left = hold.remaining(session.clock())
+        if left < seconds:
+            raise LockLostError(
+                f"the hold of {self.name!r} is sure for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
+                lock=self.name,
+                token=hold.token,
+                reason="less left than asked",
+            )
+
+    # Asking the masters -----------------------------------------------------------------------------------------------
+
+    def extend(self, ttl: float | None = None) -> float:
+        """Renews the caller's hold now, on a quorum.
+
+        Args:
+            ttl: the lease from now on, in seconds from 0.05 to 10 years; later renewals use the larger ttl. None for
+                the hold's own. The lease never gets shorter than it was.
+
+        Returns:
+            `remaining()` after it.
+
+        Raises:
+            NotOwnedError: the caller holds nothing.
+            LockLostError: the hold was lost.
+            QuorumError: too few masters confirmed it; the hold is still valid.
+        """
+        if ttl is not None:
+            _check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
+        session = self._client.session
+        hold = self._hold()
+        if hold is None or hold.count == 0:
+            raise not_owned(self.name)
+        failures = session.extend(hold, ttl)
+        if failures is not None:
+            needed = quorum_of(len(self._terms.masters))
+            raise quorum_error(self.name, failures, needed, len(self._terms.masters) - len(failures))
+        return hold.remaining(session.clock())
+
+    def locked(self) -> bool:
+        """Whether anybody has the lock; asks the masters. True unless a quorum says that it is free.
+
+        Raises:
+            QuorumError: too few masters answered.
+        """
+        return self._client.info(self.name).held
+
+    def info(self) -> LockInfo:
+        """Who has the lock and who waits; see `Client.info`."""
+        return self._client.info(self.name)
+
+    def force_release(self) -> bool:
+        """An operator's way to end a hold, whoever has it: the queue goes on, tokens go on rising.
+
+        The owner is not asked; it learns with its next renewal or use that the hold is lost.
+
+        Returns:
+            Whether anybody held it.
+
+        Raises:
+            QuorumError: too few masters answered.
+        """
+        return self._client.force_release(self.name)
+
+    # What threading.Condition and CPython's tests expect of an RLock ---------------------------------------------------
+
+    def _is_owned(self) -> bool:
+        return self.owned()
+
+    def _recursion_count(self) -> int:
+        return self.hold_count
+
+    def _release_save(self) -> int:
+        return self._release(levels=0)
+
+    def _acquire_restore(self, count: int) -> None:
+        claim = Claim()
+        session = self._client.session
+        try:
+            outcome = session.acquire(claim, self._terms, self._options, self._who(), FOREVER, count=count)
+            if outcome is not None and not self._refusal(outcome):
+                raise self._timeout_error(outcome)
+        except BaseException:
+            session.abandon(claim)
+            raise
+
+    def _at_fork_reinit(self) -> None:
+        """A forked child has a new session, and so holds nothing already."""
+
+    def __repr__(self) -> str:
+        """Local state only: no I/O, and nothing secret."""
+        holders = self._client.session.local_holds(self.name)
+        state = "locked" if holders else "unlocked"
+        count = max((hold.count for hold in holders), default=0)
+        kind = f"{type(self).__module__}.{type(self).__qualname__}"
+        return f"<{state} {kind} object name={self.name!r} count={count} at {id(self):#x}>"
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _who(self) -> Who:
+        if self._named_owner is not None:
+            return self._named_owner
+        thread = current_thread_owner()
+        return Who(thread.serial, thread.ref, None)
+
+    def _hold(self) -> Hold | None:
+        return self._client.session.hold_of(self.name, self._who().key)
+
+    def _valid_hold(self) -> Hold | None:
+        """The caller's hold while it is valid; says that it is lost where that is found here."""
+        hold = self._hold()
+        if hold is None or hold.loss is not None or hold.count == 0:
+            return None
+        session = self._client.session
+        reason = hold.reason_for_loss(session.clock())
+        if reason is None:
+            return hold
+        session.lose(hold, reason)
+        return None
+
+    def _limit(self, blocking: bool, timeout: float) -> float:
+        """For how many seconds to wait at most, judged as `threading.RLock.acquire` does."""
+        if not blocking:
+            if timeout != -1:
+                raise ValueError(f"timeout={timeout!r}: a non-blocking acquire takes no timeout")
+            return 0.0
+        if timeout == -1:
+            own = self._options.timeout
+            return FOREVER if own is None or own == -1 else own
+        if not timeout >= 0:  # also NaN
+            raise ValueError(f"timeout={timeout!r}: it must be 0 or more seconds, or -1 to wait as long as it takes")
+        if timeout > threading.TIMEOUT_MAX:
+            raise OverflowError(f"timeout={timeout!r}: it must be at most threading.TIMEOUT_MAX")
+        return timeout
+
+    @staticmethod
+    def _until(session: Session, limit: float) -> float:
+        return session.clock() + limit
+
+    def _refusal(self, outcome: Outcome) -> bool:
+        """False where somebody else has the lock; an error where too few masters answered."""
+        if isinstance(outcome, NoQuorum):
+            needed = quorum_of(len(self._terms.masters))
+            raise quorum_error(self.name, outcome.failures, needed, outcome.answered)
+        return False
+
+    def _timeout_error(self, outcome: Outcome) -> AcquireTimeoutError:
+        holder, ahead = (None, 0) if isinstance(outcome, Granted | NoQuorum) else (outcome.holder, outcome.ahead)
+        timeout = self._limit(True, -1)
+        return AcquireTimeoutError(
+            f"{self.name!r} was not to be had within {timeout} s: {holder or 'somebody else'} had it at the last look, "
+            f"{ahead} waited ahead",
+            lock=self.name,
+            timeout=timeout,
+            holder=holder,
+            ahead=ahead,
+        )
+
+
+def quorum_error(
+    name: str | None, failures: "tuple[Failure, ...] | list[Failure]", needed: int, answered: int
+) -> QuorumError:
+    """The error for too few answers, with each master's failure in it."""
+    by_master = {failure.master: failure.why for failure in failures}
+    reasons = "; ".join(f"{master} {why}" for master, why in by_master.items()) or "no master answered"
+    return QuorumError(
+        f"{answered} of the {needed} masters that it takes answered: {reasons}",
+        lock=name,
+        failures=by_master,
+        needed=needed,
+        answered=answered,
+    )
+
+
+def _check_seconds(option: str, value: object, low: float, high: float, right: str) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{option} must be a number of seconds, not {type(value).__name__}: {value!r}")
+    if not low <= value <= high:
+        raise wrong(option, value, right)
