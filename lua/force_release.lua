@@ -39,7 +39,7 @@ end
 local ended = redis.call('DEL', lock) == 1
 if ended then
   local last = math.max(tonumber(fence), tonumber(redis.call('GET', token) or 0))
-  remember(token, last, now_us, tonumber(lease_ms))
+  remember(token, last, now_us, lease_ms)
 end
 drop_overdue(queue, waiters, now_us)
 wake_first(lock, queue, nil)

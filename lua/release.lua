@@ -8,7 +8,7 @@
 --   token     string  the last fencing token
 -- ARGV
 --   owner     text   <client>:<uuid> of the hold, which is never used again
---   fence     int    its fencing token, 0 when not known; written back where it is missing
+--   fence     int    its fencing token, written back where it is missing; 0 where no master can miss it
 --   lease_ms  ms     for how long the token is remembered at least
 -- RETURNS
 --   released  now_us  the hold was here and has ended
@@ -35,14 +35,15 @@ local lease_ms = ARGV[3]
 
 -- HDEL comes first: a master that is out of memory takes it, and then the rest.
 local ended = redis.pcall('HDEL', lock, owner) == 1
-if redis.call('ZREM', queue, owner) > 0 then
+if ended and fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
+  remember(token, tonumber(fence), now_us, lease_ms)
+end
+if redis.call('EXISTS', queue) == 1 then
+  redis.call('ZREM', queue, owner)
   redis.call('ZREM', waiters, owner)
-end
-if tonumber(fence) > tonumber(redis.call('GET', token) or 0) and ended then
-  remember(token, tonumber(fence), now_us, tonumber(lease_ms))
-end
-if ended or redis.call('EXISTS', lock) == 0 then
-  drop_overdue(queue, waiters, now_us)
-  wake_first(lock, queue, nil)
+  if redis.call('EXISTS', lock) == 0 then
+    drop_overdue(queue, waiters, now_us)
+    wake_first(lock, queue, nil)
+  end
 end
 return { ended and 'released' or 'absent', now_us }

@@ -20,10 +20,14 @@ local function try_to_take(lock, queue, waiters, token_key, owner, count, lease_
     queued = true
   end
 
-  local token = math.max(tonumber(redis.call('GET', token_key) or 0) + 1, now_us)
   redis.call('HSET', lock, owner, count)
   redis.call('PEXPIRE', lock, lease_ms)
-  remember(token_key, token, now_us, tonumber(lease_ms))
+  local token = now_us
+  local last = remember(token_key, token, now_us, lease_ms)
+  if last and tonumber(last) >= token then -- the clock was set back, or this is not its first grant in a microsecond
+    token = tonumber(last) + 1
+    remember(token_key, token, now_us, lease_ms)
+  end
   if queued then
     redis.call('ZREM', queue, owner)
     redis.call('ZREM', waiters, owner)

@@ -11,6 +11,8 @@ import threading
 import weakref
 from collections.abc import Hashable
 
+from attrs import frozen
+
 _serials = itertools.count(1)
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
 _READABLE_LENGTH_MAX = 64
@@ -22,14 +24,33 @@ OwnerKey = Hashable
 class ThreadOwner:
     """One thread, for as long as it lives. Only that thread's `threading.local` keeps this object."""
 
-    __slots__ = ("__weakref__", "ref", "serial")
+    __slots__ = ("__weakref__", "who")
 
     def __init__(self) -> None:
-        self.serial = next(_serials)
-        self.ref = weakref.ref(self)  # dead once the thread has ended
+        self.who = Who(next(_serials), weakref.ref(self), None)
 
 
 ThreadRef = weakref.ref[ThreadOwner]
+
+
+@frozen
+class Who:
+    """Who calls.
+
+    Attributes:
+        key: what its holds are kept under.
+        thread: dead once the owner thread has ended; None where ``owner=`` names the owner.
+        name: what ``owner=`` names, or None.
+    """
+
+    key: OwnerKey
+    thread: ThreadRef | None
+    name: str | None
+
+
+def named(owner: str) -> Who:
+    """Whoever names this ``owner=``."""
+    return Who(("owner", owner), None, owner)
 
 
 class _Local(threading.local):
@@ -39,12 +60,12 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def current_thread_owner() -> ThreadOwner:
+def current_thread() -> Who:
     """The calling thread, also one that was started through ``_thread``."""
     owner = _local.owner
     if owner is None:
         owner = _local.owner = ThreadOwner()
-    return owner
+    return owner.who
 
 
 def readable(text: str) -> str:

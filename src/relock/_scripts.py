@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from attrs import field, frozen
 
@@ -22,6 +23,7 @@ SECTIONS = ("KEYS", "ARGV", "RETURNS", "WRITES", "PUBLISHES", "REPEATABLE")
 UNITS = ("text", "int", "ms", "us", "flag", "pairs")
 CONNECTION_ARGUMENTS = ("void_us", "incarnation", "guard_ms")
 REST = "..."
+HEADS_MAX = 4096  # packed heads that a script remembers: as many as there are cached keys
 
 _INCLUDE = re.compile(r"^--#include (\w+)$", re.MULTILINE)
 _USE = {kind: re.compile(rf"^local (\w+) = {kind}\[(\d+)\]$", re.MULTILINE) for kind in ("KEYS", "ARGV")}
@@ -71,26 +73,31 @@ class Script:
         """The arguments that only the connection can know: void time, incarnation and guard."""
         return tuple(p.name for p in self.arguments if p.name in CONNECTION_ARGUMENTS)
 
+    @cached_property
+    def is_guarded(self) -> bool:
+        """Whether the script asks for the master's vote."""
+        return any(p.optional for p in self.keys)
+
     def call(self, keys: LockKeys, *rest: bytes | str | int, **arguments: bytes | str | int) -> "Call":
         """A call of this script: its own arguments by name, those of ``...`` after them.
 
         Raises:
             TypeError: the names are not those of the header.
         """
-        if len(arguments) != len(self.own_arguments):
-            raise TypeError(f"{self.name} takes {self.own_arguments}, not {tuple(arguments)}")
         try:
-            ordered = [arguments[name] for name in self.own_arguments]
-        except KeyError as error:
-            raise TypeError(f"{self.name} takes {self.own_arguments}, not {tuple(arguments)}") from error
-        return Call(self, keys, tuple(map(_encode, ordered)), tuple(map(_encode, rest)))
+            ordered = [_encode(arguments[name]) for name in self.own_arguments]
+        except KeyError:
+            raise TypeError(f"{self.name} takes {self.own_arguments}, not {tuple(arguments)}") from None
+        if len(arguments) != len(ordered):
+            raise TypeError(f"{self.name} takes {self.own_arguments}, not {tuple(arguments)}")
+        return Call(self, keys, ordered, [_encode(item) for item in rest])
 
     def pack(self, keys: LockKeys, arguments: Sequence[bytes], *, guarded: bool) -> bytes:
         """The command as bytes for the wire: EVALSHA, the keys, the arguments in the header's order."""
         head = self._heads.get((keys, guarded))
         if head is None:
             head = self._head(b"EVALSHA", self.sha.encode(), keys, guarded)
-            if len(self._heads) >= 4096:  # as many as there are cached keys
+            if len(self._heads) >= HEADS_MAX:
                 self._heads.clear()
             self._heads[keys, guarded] = head
         return _join(head, arguments)
@@ -105,8 +112,7 @@ class Script:
         return len(items), b"".join(map(_bulk, items))
 
 
-@frozen
-class Call:
+class Call(NamedTuple):
     """One script with its keys and arguments: what a flow asks of every master.
 
     The arguments that only a connection can know (void time, incarnation, guard) are missing here.
@@ -114,8 +120,8 @@ class Call:
 
     script: Script
     keys: LockKeys
-    arguments: tuple[bytes, ...]
-    rest: tuple[bytes, ...] = ()
+    arguments: list[bytes]
+    rest: list[bytes]
 
 
 def _encode(value: bytes | str | int) -> bytes:
@@ -130,7 +136,9 @@ def _bulk(item: bytes) -> bytes:
 
 def _join(head: tuple[int, bytes], arguments: Sequence[bytes]) -> bytes:
     count, packed = head
-    return b"*%d\r\n%b%b" % (count + len(arguments), packed, b"".join(map(_bulk, arguments)))
+    items = [b"*%d\r\n%b" % (count + len(arguments), packed)]
+    items += [b"$%d\r\n%b\r\n" % (len(item), item) for item in arguments]
+    return b"".join(items)
 
 
 def find_folder() -> Path:

@@ -12,8 +12,8 @@ from relock._core.quorum import Granted, NoQuorum, Outcome, quorum_of
 from relock._core.terms import Terms
 from relock._errors import AcquireTimeoutError, LockLostError, QuorumError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, wrong
-from relock._owner import current_thread_owner
-from relock._runtime.threads import FOREVER, Claim, Session, Who, not_owned
+from relock._owner import Who, current_thread, named
+from relock._runtime.threads import FOREVER, Claim, Session, not_owned
 
 if TYPE_CHECKING:
     from relock.client import Client
@@ -34,7 +34,7 @@ class Lock:
         self._client = client
         self._terms = terms
         self._options = options
-        self._named_owner = None if options.owner is None else Who(("owner", options.owner), None, options.owner)
+        self._named_owner = None if options.owner is None else named(options.owner)
         self.name = name
 
     # Taking and giving back -----------------------------------------------------------------------------------------
@@ -266,10 +266,7 @@ class Lock:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _who(self) -> Who:
-        if self._named_owner is not None:
-            return self._named_owner
-        thread = current_thread_owner()
-        return Who(thread.serial, thread.ref, None)
+        return self._named_owner or current_thread()
 
     def _hold(self) -> Hold | None:
         return self._client.session.hold_of(self.name, self._who().key)

@@ -18,7 +18,7 @@ contract between the two.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import frozen
 
@@ -50,8 +50,7 @@ Answer = Sequence[Reply | Failure]
 """What one master said to each call of an `Ask`."""
 
 
-@frozen
-class Ask:
+class Ask(NamedTuple):
     """Send these calls to all masters at once, and come back when the outcome is certain.
 
     Answered with one `Answer` for each master, in their order, at the latest at `until`: whoever is silent then
@@ -62,8 +61,7 @@ class Ask:
     until: float
 
 
-@frozen
-class Listen:
+class Listen(NamedTuple):
     """Register `owner` as a waiter for the lock of `keys`, and see that its client is subscribed to its wake-ups on a quorum.
 
     Answered with a bool: whether the subscription is confirmed, at the latest at `until`. From then on no
@@ -75,8 +73,7 @@ class Listen:
     until: float
 
 
-@frozen
-class Park:
+class Park(NamedTuple):
     """Sleep until `owner` is woken, or until `until`.
 
     Meanwhile the driver gives the sign of life for `owner` with its `ticket`. Answered with a bool: whether it was
@@ -89,8 +86,7 @@ class Park:
     until: float
 
 
-@frozen
-class Undo:
+class Undo(NamedTuple):
     """End whatever `owner` may have on any master, in the background.
 
     It goes out at once, and again after `until`, when nothing of the owner can arrive late any more; and until a

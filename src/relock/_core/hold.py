@@ -34,6 +34,7 @@ class Hold:
         key: who may use it, locally.
         thread: the owner thread, or None where ``owner=`` names the owner.
         ttl: seconds; later renewals ask for this lease.
+        settled: every master knows the token, so the release need not write it back.
         ends: until when each master surely keeps the lease.
         count: the hold count.
         renew_at: when the watchdog is to renew it; infinity for never (again).
@@ -49,6 +50,7 @@ class Hold:
     drift_factor: float
     quorum: int
     token: int
+    settled: bool
     ends: list[float]
     count: int
     granted_at: float
@@ -58,11 +60,15 @@ class Hold:
     callbacks: list[Callable[[Loss], object]]
     deadline: float = 0.0
     loss: Loss | None = None
-    confirmed: bool = True
     _unsaid: list[bool] = field(factory=lambda: [True])
 
     def __attrs_post_init__(self) -> None:
         self.deadline = deadline_of(self.ends, self.quorum)
+
+    @property
+    def fence(self) -> int:
+        """The token that the release is to write back; 0 where no master can miss it."""
+        return 0 if self.settled else self.token
 
     def remaining(self, now: float) -> float:
         """Seconds for which the hold is surely still valid."""

@@ -32,10 +32,17 @@ def deadline_of(ends: Sequence[float], quorum: int) -> float:
 
 @frozen
 class Granted:
-    """A quorum granted the hold: its fencing token, and until when each master surely keeps it."""
+    """A quorum granted the hold.
+
+    Attributes:
+        token: its fencing token, the largest that was granted.
+        ends: until when each master surely keeps it.
+        settled: every master knows that token, so the release need not write it back.
+    """
 
     token: int
     ends: list[float]
+    settled: bool
 
 
 @frozen
@@ -92,11 +99,17 @@ def is_status(answer: Reply | Failure, status: bytes) -> bool:
 
 def count_grants(answers: Sequence[Reply | Failure], end: float, now: float) -> Granted | None:
     """The grant, if a quorum gave one and their leases still run; `end` is ``t0 + ttl - drift``."""
-    granted = [is_status(answer, b"granted") for answer in answers]
-    if sum(granted) < quorum_of(len(answers)) or now >= end:
+    ends, tokens = [], []
+    for answer in answers:
+        if is_status(answer, b"granted"):
+            tokens.append(answer[2])  # type: ignore[index]
+            ends.append(end)
+        else:
+            ends.append(NEVER)
+    if len(tokens) < quorum_of(len(answers)) or now >= end:
         return None
-    token = max(answer[2] for answer, yes in zip(answers, granted, strict=True) if yes and isinstance(answer, list))
-    return Granted(token, [end if yes else NEVER for yes in granted])
+    token = max(tokens)
+    return Granted(token, ends, settled=tokens.count(token) == len(answers))
 
 
 def judge(answers: Sequence[Reply | Failure], masters: Sequence[str], end: float, now: float) -> Outcome:
@@ -138,4 +151,7 @@ def _refusal(refusals: Sequence[Reply], *, undecided: bool) -> Refused:
 
 def count_status(answers: Sequence[Reply | Failure], status: bytes) -> int:
     """How many masters replied with `status`."""
-    return sum(is_status(answer, status) for answer in answers)
+    count = 0
+    for answer in answers:
+        count += is_status(answer, status)
+    return count

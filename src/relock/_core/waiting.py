@@ -48,38 +48,38 @@ class Wait:
 
 def acquire(wait: Wait) -> Generator[Effect, object, Outcome]:
     """Looks until the lock is granted, the deadline has come, or patience is over; leaves nothing behind."""
-    outcome: Outcome
-    listening, queued, undecided = False, False, False
+    terms, clock = wait.terms, wait.clock
+    limit = max(wait.until, clock()) + terms.node_timeout
+    outcome = yield from attempt(terms, wait.owner, wait.count, clock, queue=False, until=limit)
+    if isinstance(outcome, Granted):
+        return outcome
+    return (yield from _wait(wait, outcome, limit))
+
+
+def _wait(wait: Wait, outcome: Refused | NoQuorum, limit: float) -> Generator[Effect, object, Outcome]:
+    terms, clock = wait.terms, wait.clock
+    listening, undecided = False, outcome.undecided
     patience = _Patience(wait)
     while True:
-        outcome = yield from _look(wait, listening=listening)
-        if isinstance(outcome, Granted):
-            return outcome
-        queued = queued or listening
-        undecided = undecided or outcome.undecided
-        now = wait.clock()
+        now = clock()
         if now >= wait.until or patience.is_over(outcome, now):
             break
-        if isinstance(outcome, Refused) and not listening:
-            listen = Listen(wait.terms.keys, wait.owner, min(wait.until, now + wait.terms.node_timeout))
-            listening = bool((yield listen))
-            if listening:
-                continue
-        ticket = outcome.ticket if isinstance(outcome, Refused) else None
-        look_at = min(wait.until, now + patience.pause(outcome, listening=listening))
-        yield Park(wait.terms.keys, wait.owner, ticket, look_at)
-    if queued or undecided:
-        yield from _leave(wait, outcome)
+        if not listening and isinstance(outcome, Refused):
+            listening = bool((yield Listen(terms.keys, wait.owner, min(wait.until, now + terms.node_timeout))))
+        else:
+            ticket = outcome.ticket if isinstance(outcome, Refused) else None
+            look_at = min(wait.until, now + patience.pause(outcome, listening=listening))
+            yield Park(terms.keys, wait.owner, ticket, look_at)
+        found = yield from attempt(terms, wait.owner, wait.count, clock, queue=listening, until=limit)
+        if isinstance(found, Granted):
+            return found
+        outcome, undecided = found, undecided or found.undecided
+    if listening or undecided:
+        yield from _leave(wait, outcome, undecided=undecided)
     return outcome
 
 
-def _look(wait: Wait, *, listening: bool) -> Generator[Effect, object, Outcome]:
-    limit = max(wait.until, wait.clock()) + wait.terms.node_timeout
-    outcome = yield from attempt(wait.terms, wait.owner, wait.count, wait.clock, queue=listening, until=limit)
-    return outcome
-
-
-def _leave(wait: Wait, outcome: Refused | NoQuorum) -> Generator[Effect, object, None]:
+def _leave(wait: Wait, outcome: Refused | NoQuorum, *, undecided: bool) -> Generator[Effect, object, None]:
     """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background."""
     now = wait.clock()
     limit = now + wait.terms.node_timeout
@@ -88,7 +88,7 @@ def _leave(wait: Wait, outcome: Refused | NoQuorum) -> Generator[Effect, object,
         call = RELEASE.call(wait.terms.keys, owner=wait.owner, fence=0, lease_ms=wait.terms.lease_ms)
         answers = yield Ask((call,), min(limit, max(wait.until, now) + wait.terms.node_timeout))
     everywhere = isinstance(answers, list) and all(isinstance(answer[0], list) for answer in answers)
-    if outcome.undecided or not everywhere:
+    if undecided or not everywhere:
         yield Undo(wait.terms.keys, wait.owner, wait.terms.ttl, limit)
 
 

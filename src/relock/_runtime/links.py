@@ -37,7 +37,6 @@ class Link:
         self.incarnation = b""
         self.guard_ms = master.guard_ms
         self.guarded = master.guard_ms > 0
-        self._offset = Offset(master.options.drift_factor)
 
     def open(self) -> None:
         """Connects and learns what a script must be told of this socket.
@@ -76,6 +75,7 @@ class Link:
             return
         info = parse_info(b"\r\n".join(replies))
         self.incarnation = f"{info.get('run_id', '')}:{info.get('master_replid', '')}".encode()
+        self.master.see_incarnation(self.incarnation)
         self.master.check_info(info)
 
     def _learn_marker(self, marker: list[bytes | None]) -> None:
@@ -91,29 +91,27 @@ class Link:
     def sample(self, master_us: int, sent_at: float, now: float) -> None:
         """Learns from a reply: the master's clock (us) when it answered, our clock at the request and now."""
         seconds = master_us / 1e6
-        self._offset.see(seconds - now, seconds - sent_at, now)
-        self.master.see_offset(seconds - now, seconds - sent_at, now)
-
-    def void_us(self, until: float) -> int:
-        """The master's time (us) at our time `until`, on the early side."""
-        return int(self._offset.earliest(until) * 1e6)
+        step = self.master.offset.see(seconds - now, seconds - sent_at, now)
+        if step:
+            self.master.stepped(step)
 
     def request(self, calls: Sequence[Call], until: float) -> None:
         """Sends all `calls` in one write; what arrives after `until` is void where that matters."""
-        self.connection.send_packed_command(self._pack(calls, until), check_health=False)
+        void_us = b"%d" % (self.master.offset.earliest(until) * 1e6)
+        packed = [
+            call.script.pack(call.keys, self._arguments(call, void_us), guarded=self.guarded and call.script.is_guarded)
+            for call in calls
+        ]
+        self.connection.send_packed_command(packed, check_health=False)
 
-    def _pack(self, calls: Sequence[Call], until: float) -> list[bytes]:
-        return [call.script.pack(call.keys, self._arguments(call, until), guarded=self.guarded) for call in calls]
-
-    def _arguments(self, call: Call, until: float) -> tuple[bytes, ...]:
+    def _arguments(self, call: Call, void_us: bytes) -> list[bytes]:
         """The call's own arguments, then the connection's in the header's order, then the rest."""
-        known = call.script.connection_arguments
+        known = len(call.script.connection_arguments)
         if not known:
             return call.arguments
-        own: tuple[bytes, ...] = (b"%d" % self.void_us(until),)
-        if len(known) > 1:
-            own = (*own, self.incarnation, b"%d" % self.guard_ms)
-        return call.arguments + own + call.rest
+        if known == 1:
+            return [*call.arguments, void_us, *call.rest]
+        return [*call.arguments, void_us, self.incarnation, b"%d" % self.guard_ms]
 
     def replies(self, calls: Sequence[Call], sent_at: float, until: float) -> list[Reply | Failure]:
         """Reads the reply to each of `calls`. Afterwards the link is fit for another request.
@@ -121,24 +119,17 @@ class Link:
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the link.
         """
-        answers: list[Reply | Failure] = []
-        for call in calls:
-            self._await_readable(until)
-            answers.append(self._reply(call, sent_at, until))
+        tight = abs(until - sent_at - self.master.node_timeout) > 0.1 * self.master.node_timeout
+        answers = [self._reply(call, sent_at, until if tight else None) for call in calls]
         for i, answer in enumerate(answers):
             if answer is _UNKNOWN_SCRIPT:
                 answers[i] = self._send_source(calls[i], until)
         return answers
 
-    def _await_readable(self, until: float) -> None:
-        """Bounds the wait where the caller's limit is not the socket's own."""
-        left = until - self.master.clock()
-        if abs(left - self.master.node_timeout) > 0.1 * self.master.node_timeout and not self.connection.can_read(
-            max(left, 0.0)
-        ):
+    def _reply(self, call: Call, sent_at: float, until: float | None) -> Reply | Failure:
+        """One reply; `until` bounds the wait where the caller's limit is not the socket's own."""
+        if until is not None and not self.connection.can_read(max(until - self.master.clock(), 0.0)):
             raise redis_errors.TimeoutError("Timeout reading from the master")
-
-    def _reply(self, call: Call, sent_at: float, until: float) -> Reply | Failure:
         try:
             reply: Reply = self.connection.read_response()
         except redis_errors.NoScriptError:
@@ -153,9 +144,9 @@ class Link:
     def _send_source(self, call: Call, until: float) -> Reply | Failure:
         """The master did not run the script because it does not know it: this runs and loads it."""
         sent_at = self.master.clock()
-        packed = call.script.pack_source(call.keys, self._arguments(call, until), guarded=self.guarded)
+        arguments = self._arguments(call, b"%d" % (self.master.offset.earliest(until) * 1e6))
+        packed = call.script.pack_source(call.keys, arguments, guarded=self.guarded and call.script.is_guarded)
         self.connection.send_packed_command([packed], check_health=False)
-        self._await_readable(until)
         return self._reply(call, sent_at, until)
 
     def close(self) -> None:
@@ -188,7 +179,8 @@ class Master:
         self._listener = listener
         self._idle: deque[Link] = deque()
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
-        self._offset = Offset(options.drift_factor)
+        self.offset = Offset(options.drift_factor)
+        self._incarnation = b""
 
     def check_out(self) -> Link:
         """A link for the caller alone: an idle one, else a new one.
@@ -332,11 +324,15 @@ class Master:
         logger.warning(text)
         warnings.warn(text, RelockWarning, stacklevel=2)
 
-    def see_offset(self, low: float, high: float, now: float) -> None:
-        """Watches the master's clock for steps, over all links."""
-        step = self._offset.see(low, high, now)
-        if step:
-            self._listener.master_stepped(self, step)
+    def stepped(self, seconds: float) -> None:
+        """Its clock and ours moved apart by `seconds` at once."""
+        self._listener.master_stepped(self, seconds)
+
+    def see_incarnation(self, incarnation: bytes) -> None:
+        """A socket may lead to another server than the last one, with another clock."""
+        if incarnation != self._incarnation:
+            self._incarnation = incarnation
+            self.offset = Offset(self.options.drift_factor)
 
 
 class MasterListener:

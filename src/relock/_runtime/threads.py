@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from attrs import define, frozen
+from attrs import define
 
 from relock._core.effects import Answer, Ask, Effect, Failure, Listen, Park, Undo
 from relock._core.flows import release as release_flows
@@ -36,7 +36,7 @@ from relock._events import (
 from relock._events import Granted as GrantedEvent
 from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions
-from relock._owner import OwnerKey, ThreadRef, new_uuid, readable
+from relock._owner import OwnerKey, Who, new_uuid, readable
 from relock._runtime import janitor as tasks
 from relock._runtime.callbacks import Callbacks
 from relock._runtime.clock import clock
@@ -84,15 +84,6 @@ class Counters:
         self.renewals += 1
 
 
-@frozen
-class Who:
-    """Who calls: the key of its holds, its thread if a thread owns them, and the readable name if the user gave one."""
-
-    key: OwnerKey
-    thread: ThreadRef | None
-    name: str | None
-
-
 HoldKey = tuple[str, OwnerKey]
 
 
@@ -136,7 +127,7 @@ class Session(MasterListener):
     def _ask(self, ask: Ask) -> list[Answer]:
         self.check_open()
         under_way = [self._send(master, ask) for master in self.masters]
-        return [one if isinstance(one, list) else self._receive(ask, *one) for one in under_way]
+        return [self._receive(ask, one) for one in under_way]
 
     def _send(self, master: Master, ask: Ask) -> list[Failure] | tuple[Link, float]:
         link = None
@@ -150,7 +141,10 @@ class Session(MasterListener):
             return [master.failed(error, sent=link is not None)] * len(ask.calls)
         return link, sent_at
 
-    def _receive(self, ask: Ask, link: Link, sent_at: float) -> Answer:
+    def _receive(self, ask: Ask, sent: list[Failure] | tuple[Link, float]) -> Answer:
+        if isinstance(sent, list):
+            return sent
+        link, sent_at = sent
         master = link.master
         try:
             answers = link.replies(ask.calls, sent_at, ask.until)
@@ -301,6 +295,7 @@ class Session(MasterListener):
             drift_factor=self.options.drift_factor,
             quorum=self.quorum,
             token=grant.token,
+            settled=grant.settled,
             ends=grant.ends,
             count=count,
             granted_at=granted_at,
@@ -371,7 +366,7 @@ class Session(MasterListener):
         """The last level: the hold ends here and now, and then on the masters."""
         self.holds.pop((hold.keys.name, hold.key), None)
         sent_at = self.clock()
-        flow = release_flows.end(hold.keys, hold.owner, hold.token, hold.ttl, sent_at + self.node_timeout)
+        flow = release_flows.end(hold.keys, hold.owner, hold.fence, hold.ttl, sent_at + self.node_timeout)
         answers = self.run(flow)
         now = self.clock()
         if count_status(answers, b"absent") >= self.quorum:
