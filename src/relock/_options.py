@@ -100,6 +100,8 @@ def _prefix(_instance: Any, attribute: Any, value: Any) -> None:
 
 
 def _client_name(_instance: Any, attribute: Any, value: Any) -> None:
+    if value is None:
+        return
     _check_type(attribute.name, value, str)
     if not value:
         raise wrong(attribute.name, value, "a non-empty str")
@@ -115,7 +117,7 @@ def _min_replicas(_instance: Any, attribute: Any, value: Any) -> None:
 
 
 def default_client_name() -> str:
-    """Host and process, for people who read the keys."""
+    """Host and process, for people who read the keys. Asked for anew after a fork."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -138,7 +140,7 @@ class ClientOptions:
     replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
     drift_factor: float = field(default=0.01, validator=_seconds(0.0, 0.5, "between 0.0 and 0.5"))
     prefix: str = field(default="lock", validator=_prefix)
-    client_name: str = field(factory=default_client_name, validator=_client_name)
+    client_name: str | None = field(default=None, validator=_client_name)
     on_lost: Callable[..., object] | None = field(default=None, validator=_callback)
     on_event: Callable[..., object] | None = field(default=None, validator=_callback)
 

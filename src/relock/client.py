@@ -19,7 +19,7 @@ from relock._core.terms import Terms
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys, lock_keys, name_of, scan_pattern
 from relock._options import ClientOptions, LockOptions, check_name
-from relock._runtime.links import NETWORK_ERRORS
+from relock._runtime.links import NETWORK_ERRORS, Master
 from relock._runtime.nodes import parse_nodes
 from relock._runtime.threads import Session
 from relock.lock import Lock, quorum_error
@@ -41,12 +41,14 @@ class MasterState:
         address: where it is; never holds a password.
         version: the server's, once connected.
         down: why it does not answer, or None.
+        vote_in: seconds until it has a vote again; 0.0 when it has one, as far as this client knows.
         problems: what is wrong with it, in words.
     """
 
     address: str
     version: str
     down: str | None
+    vote_in: float
     problems: tuple[str, ...]
 
 
@@ -252,9 +254,7 @@ class Client:
             losses=counters.losses,
             held=sum(hold.loss is None for hold in session.holds.copy().values()),
             waiting=len(session.hub.waiters),
-            masters=tuple(
-                MasterState(m.address, m.version, m.down, tuple(m.problems.values())) for m in session.masters
-            ),
+            masters=tuple(_state_of(master, session.clock()) for master in session.masters),
         )
 
     # The end ----------------------------------------------------------------------------------------------------------
@@ -284,6 +284,11 @@ class Client:
         parents, self.session = self.session, Session(self._nodes, self._options)
         self.session.closed = parents.closed
         parents.abandon_in_child()
+
+
+def _state_of(master: Master, now: float) -> MasterState:
+    vote_in = max(0.0, master.vote_at - now)
+    return MasterState(master.address, master.version, master.down, vote_in, tuple(master.problems.values()))
 
 
 def _after_fork_in_child() -> None:

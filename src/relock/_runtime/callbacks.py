@@ -17,7 +17,7 @@ class Callbacks(Service):
 
     def __init__(self) -> None:
         super().__init__()
-        self._waiting: SimpleQueue[tuple[Callable[[Any], object], Any] | None] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[Callable[[Any], object], Any]] = SimpleQueue()
 
     def call(self, callback: Callable[[Any], object], value: object) -> None:
         """Hands in a callback; returns at once."""
@@ -26,10 +26,7 @@ class Callbacks(Service):
 
     def step(self) -> None:
         """Runs the next callback; what it raises is logged and harms nothing."""
-        task = self._waiting.get()
-        if task is None:
-            return
-        callback, value = task
+        callback, value = self._waiting.get()
         try:
             callback(value)
         except Exception:
@@ -37,8 +34,10 @@ class Callbacks(Service):
 
     def stop(self) -> None:
         """Ends the thread after the callbacks that were handed in before."""
-        self._waiting.put((self._end, None))
-        self.ensure()
+        if self.running:
+            self._waiting.put((self._end, None))
+        else:
+            super().stop()
 
     def _end(self, _: object) -> None:
         self.stopping = True

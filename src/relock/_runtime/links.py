@@ -25,6 +25,7 @@ from relock._scripts import Call
 
 logger = logging.getLogger(__name__)
 
+GUARD_NEWS_SECONDS = 0.1  # a guard that ends later than the last one by more than this is another guard
 NETWORK_ERRORS = (redis_errors.RedisError, OSError)
 
 
@@ -138,7 +139,10 @@ class Link:
             raise
         except redis_errors.ResponseError as error:
             return self.master.refused(call, error)
-        self.sample(reply[1], sent_at, self.master.clock())
+        now = self.master.clock()
+        self.sample(reply[1], sent_at, now)
+        if reply[0] == b"no_vote":
+            self.master.without_vote(reply[1], reply[2], now)
         return reply
 
     def _send_source(self, call: Call, until: float) -> Reply | Failure:
@@ -176,6 +180,7 @@ class Master:
         self.version = ""
         self.problems: dict[str, str] = {}
         self.down: str | None = None
+        self.vote_at = 0.0  # our time from which it has a vote again, if it has none now
         self._listener = listener
         self._idle: deque[Link] = deque()
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
@@ -324,6 +329,13 @@ class Master:
         logger.warning(text)
         warnings.warn(text, RelockWarning, stacklevel=2)
 
+    def without_vote(self, now_us: int, until_us: int, now: float) -> None:
+        """It refused to vote until `until_us` on its clock, which showed `now_us`."""
+        vote_at = now + (until_us - now_us) / 1e6
+        if vote_at > self.vote_at + GUARD_NEWS_SECONDS:
+            self._listener.master_without_vote(self, vote_at - now)
+        self.vote_at = vote_at
+
     def stepped(self, seconds: float) -> None:
         """Its clock and ours moved apart by `seconds` at once."""
         self._listener.master_stepped(self, seconds)
@@ -343,6 +355,9 @@ class MasterListener:
 
     def master_back(self, master: Master) -> None:
         """It answers again."""
+
+    def master_without_vote(self, master: Master, seconds: float) -> None:
+        """It may have forgotten leases, and has no vote for `seconds` more."""
 
     def master_stepped(self, master: Master, seconds: float) -> None:
         """Its clock went ahead by `seconds` (back, if below 0) all at once, or ours stood still for so long."""

@@ -2,44 +2,52 @@
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 
 logger = logging.getLogger(__name__)
+
+FAILURE_PAUSE_SECONDS = 0.1  # a failure that comes back at once must not keep a core busy
 
 
 class Service(ABC):
     """One background thread of a client.
 
-    Nothing here takes a lock, because it is called where an interrupt may strike between any two instructions: two
-    callers may both start a thread, and then all but the last one end by themselves.
+    Callers may be interrupted between any two instructions, so they take no lock here: two of them may both start a
+    thread. The threads settle among themselves who runs; the other one ends at once.
     """
 
     name = "relock"
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self.running = False
         self.stopping = False
+        self._thread: threading.Thread | None = None
+        self._running = threading.Lock()  # held by the thread that runs, for as long as it does
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread runs."""
+        return self._running.locked()
 
     def ensure(self) -> None:
         """Starts the thread unless it runs."""
-        if self.running or self.stopping:
+        if self._running.locked() or self.stopping:
             return
         thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-        self._thread = thread
         try:
             thread.start()
         except RuntimeError:  # the interpreter is shutting down
             logger.debug("%s can't be started any more", self.name, exc_info=True)
 
     def _run(self) -> None:
-        self.running = True
+        if not self._running.acquire(blocking=False):
+            return
+        self._thread = threading.current_thread()
         try:
-            while not self.stopping and self._thread is threading.current_thread():
+            while not self.stopping:
                 self._step_safely()
         finally:
-            if self._thread is threading.current_thread():
-                self.running = False
+            self._running.release()
 
     def _step_safely(self) -> None:
         try:
@@ -47,17 +55,18 @@ class Service(ABC):
         except Exception:
             if not self.stopping:
                 logger.exception("%s goes on after a failure", self.name)
+                time.sleep(FAILURE_PAUSE_SECONDS)
 
     @abstractmethod
     def step(self) -> None:
         """Does what is to be done now, and sleeps until there is more; called again and again."""
 
     def stop(self) -> None:
-        """Tells the thread to end; `wake` it as well where it sleeps."""
+        """Tells the thread to end. Whoever overrides this wakes it as well."""
         self.stopping = True
 
     def join(self, timeout: float) -> None:
         """Waits for the thread to end, `timeout` seconds at most; nothing when called on that thread."""
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+        if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)

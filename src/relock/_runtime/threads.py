@@ -29,13 +29,14 @@ from relock._events import (
     Lost,
     MasterBack,
     MasterDown,
+    MasterWithoutVote,
     NotGranted,
     Released,
     ReleaseUnconfirmed,
 )
 from relock._events import Granted as GrantedEvent
 from relock._keys import LockKeys
-from relock._options import ClientOptions, LockOptions
+from relock._options import ClientOptions, LockOptions, default_client_name
 from relock._owner import OwnerKey, Who, new_uuid, readable
 from relock._runtime import janitor as tasks
 from relock._runtime.callbacks import Callbacks
@@ -92,7 +93,7 @@ class Session(MasterListener):
 
     def __init__(self, nodes: Sequence[Node], options: ClientOptions) -> None:
         self.options = options
-        self.client_id = f"{readable(options.client_name)}-{os.urandom(8).hex()}"
+        self.client_id = f"{readable(options.client_name or default_client_name())}-{os.urandom(8).hex()}"
         self.clock = clock
         self.masters = tuple(Master(i, node, options, clock, self) for i, node in enumerate(nodes))
         self.quorum = quorum_of(len(self.masters))
@@ -126,6 +127,9 @@ class Session(MasterListener):
 
     def _ask(self, ask: Ask) -> list[Answer]:
         self.check_open()
+        return self._fan_out(ask)
+
+    def _fan_out(self, ask: Ask) -> list[Answer]:
         under_way = [self._send(master, ask) for master in self.masters]
         return [self._receive(ask, one) for one in under_way]
 
@@ -472,6 +476,11 @@ class Session(MasterListener):
         """See `relock._runtime.links.MasterListener`."""
         self.emit(MasterBack(None, master.address))
 
+    def master_without_vote(self, master: Master, seconds: float) -> None:
+        """See `relock._runtime.links.MasterListener`."""
+        why = "it restarted, failed over or was flushed, or relock has never seen it, and may have forgotten leases"
+        self.emit(MasterWithoutVote(None, master.address, seconds, why))
+
     def master_stepped(self, master: Master, seconds: float) -> None:
         """See `relock._runtime.links.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)
@@ -484,7 +493,10 @@ class Session(MasterListener):
 
     def close(self) -> None:
         """Ends threads, waits and connections; leaves the holds to their leases."""
+        if self.closed:
+            return
         self.closed = True
+        self._leave_queues()
         services = (self.watchdog, self.hub, self.janitor)
         for service in services:
             service.stop()
@@ -494,6 +506,13 @@ class Session(MasterListener):
         for master in self.masters:
             master.close()
         self.callbacks.stop()
+
+    def _leave_queues(self) -> None:
+        """Gives up the places of all who wait here. Where that fails, nobody listens for them, so nobody waits."""
+        waiters = [waiter for waiter in self.hub.waiters.copy().values() if waiter.tickets]
+        if waiters:
+            calls = tuple(release_flows.LEAVE.call(waiter.keys, owner=waiter.owner) for waiter in waiters)
+            self._fan_out(Ask(calls, self.clock() + self.node_timeout))
 
     def abandon_in_child(self) -> None:
         """In a forked child: closes the copies of the parent's sockets, without a word to any server."""
