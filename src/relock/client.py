@@ -89,8 +89,13 @@ class Client:
         self._options = ClientOptions(**{option: value for option, value in options.items()})
         self._lock_options = self._options.for_lock()
         self._addresses = tuple(node.address for node in self._nodes)
-        self.session = Session(self._nodes, self._options)
+        self._session = Session(self._nodes, self._options)
         _clients.add(self)
+
+    @property
+    def session(self) -> Session:
+        """What the client has in this process. Not for users: it may change with any release."""
+        return self._session
 
     # Locks ----------------------------------------------------------------------------------------------------------
 
@@ -281,8 +286,8 @@ class Client:
 
     def _after_fork(self) -> None:
         """In the child: nothing of the parent's is ours, neither its holds nor its connections."""
-        parents, self.session = self.session, Session(self._nodes, self._options)
-        self.session.closed = parents.closed
+        parents, self._session = self._session, Session(self._nodes, self._options)
+        self._session.closed = parents.closed
         parents.abandon_in_child()
 
 

@@ -3,7 +3,7 @@
 import math
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from relock._core.effects import Failure
 from relock._core.flows.inspect import LockInfo
@@ -15,8 +15,19 @@ from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, wrong
 from relock._owner import Who, current_thread, named
 from relock._runtime.threads import FOREVER, Claim, Session, not_owned
 
-if TYPE_CHECKING:
-    from relock.client import Client
+
+class Home(Protocol):
+    """What a lock needs of the client that made it."""
+
+    @property
+    def session(self) -> Session:
+        """The session of this process; another one after a fork."""
+
+    def info(self, name: str) -> LockInfo:
+        """Who has the lock, and who waits."""
+
+    def force_release(self, name: str) -> bool:
+        """Ends whatever hold there is."""
 
 
 class Lock:
@@ -30,7 +41,7 @@ class Lock:
     `ensure` before what must not happen twice, and `token` where it happens.
     """
 
-    def __init__(self, client: "Client", name: str, terms: Terms, options: LockOptions) -> None:
+    def __init__(self, client: Home, name: str, terms: Terms, options: LockOptions) -> None:
         self._client = client
         self._terms = terms
         self._options = options

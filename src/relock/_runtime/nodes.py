@@ -94,7 +94,7 @@ def parse_nodes(nodes: object) -> tuple[Node, ...]:
         TypeError: `nodes` is no URL, no redis-py client and no sequence of these.
         ConfigurationError: an empty sequence, an unknown URL scheme, or a way to run Redis that is not supported yet.
     """
-    if isinstance(nodes, str | redis.Redis) or not isinstance(nodes, Sequence):
+    if isinstance(nodes, str | bytes) or not isinstance(nodes, Sequence):
         nodes = [nodes]
     if not nodes:
         raise ConfigurationError(

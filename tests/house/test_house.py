@@ -1,0 +1,111 @@
+"""The house: who may import whom, how long a function may be, what is public."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import relock
+
+SOURCE = Path(relock.__file__).parent
+FUNCTION_LINES_MAX = 50  # without its docstring
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+# The storeys, from the ground: a module imports only from its own storey and those below.
+STOREYS = [
+    ("_errors", "_options", "_keys", "_owner", "_events"),
+    ("_scripts",),
+    ("_core",),
+    ("_runtime",),
+    ("lock",),
+    ("client",),
+    ("cli", "testing", "__init__", "__main__"),
+]
+# What only some rooms may touch.
+RESERVED = {
+    "redis": ("_runtime", "client"),
+    "threading": ("_runtime", "_owner", "lock", "cli"),
+    "socket": ("_options", "cli"),
+    "time": ("_runtime", "cli"),
+    "random": ("_runtime", "cli"),
+    "asyncio": (),
+}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def storey(name: str) -> int:
+    return next(floor for floor, rooms in enumerate(STOREYS) if name in rooms)
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_module_imports_only_from_its_storey_and_below(path: Path) -> None:
+    own = storey(room(path))
+    for name in imports(path):
+        if name.startswith("relock."):
+            assert storey(name.split(".")[1]) <= own, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_sockets_threads_and_clocks_stay_in_their_rooms(path: Path) -> None:
+    for name in imports(path):
+        rooms = RESERVED.get(name.split(".")[0])
+        assert rooms is None or room(path) in rooms, f"{path} imports {name}"
+
+
+def test_the_core_reads_no_clock_and_throws_no_dice() -> None:
+    for path in (SOURCE / "_core").rglob("*.py"):
+        roots = {name.split(".")[0] for name in imports(path)}
+        assert roots <= {"relock", "attrs", "collections", "typing", "math"}, path
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return 0 if not body else (body[-1].end_lineno or 0) - body[0].lineno + 1
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_functions_are_short(path: Path) -> None:
+    long = {f.name: length(f) for f in functions(path) if length(f) > FUNCTION_LINES_MAX}
+    assert not long
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_what_is_public_has_a_docstring(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    if path.name != "__main__.py":
+        assert ast.get_docstring(tree), path
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{path}: {node.name}"
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
+                    assert ast.get_docstring(member), f"{path}: {node.name}.{member.name}"
+
+
+def test_the_public_names() -> None:
+    assert sorted(relock.__all__) == relock.__all__
+    exported = {name for name in vars(relock) if not name.startswith("_") and name[0].isupper()}
+    assert exported == set(relock.__all__)
+
+
+def test_the_package_is_typed_and_names_its_version() -> None:
+    assert (SOURCE / "py.typed").exists()
+    assert relock.__version__.count(".") == 2

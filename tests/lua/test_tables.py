@@ -1,0 +1,505 @@
+"""The scripts as tables: a state, a call, the reply, the new state. On fakeredis and on real servers alike.
+
+Times: a row gives scores and deadlines relative to the master's clock, which is read just before.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+from attrs import Factory, define
+
+from relock._keys import lock_keys
+from relock._scripts import Script, load
+
+KEYS = lock_keys("lock", "a")
+ME, YOU, THEY = b"me:1", b"you:1", b"they:1"
+FAR = 10**16
+LEASE_MS = 30_000
+
+
+@define
+class State:
+    """What a master stores of lock ``a``; waiters in the order of their tickets."""
+
+    holder: dict[bytes, int] = Factory(dict)
+    foreign: bytes | None = None
+    pttl_ms: int = LEASE_MS
+    queue: list[bytes] = Factory(list)
+    overdue: list[bytes] = Factory(list)
+    token: int | None = None
+
+
+@define
+class Master:
+    """One server, and a subscriber for each client that is to listen."""
+
+    redis: Any
+    subscribers: list[Any] = Factory(list)
+
+    def now_us(self) -> int:
+        seconds, micros = self.redis.time()
+        return int(seconds) * 1_000_000 + int(micros)
+
+    def put(self, state: State) -> None:
+        if state.foreign is not None:
+            self.redis.set(KEYS.lock, state.foreign, px=state.pttl_ms)
+        if state.holder:
+            self.redis.hset(KEYS.lock, mapping=state.holder)
+            self.redis.pexpire(KEYS.lock, state.pttl_ms)
+        now_ms = self.now_us() // 1000
+        for place, waiter in enumerate(state.queue):
+            deadline = now_ms - 1 if waiter in state.overdue else now_ms + 10_000
+            self.redis.zadd(KEYS.queue, {waiter: place + 1})
+            self.redis.zadd(KEYS.waiters, {waiter: deadline})
+        if state.token is not None:
+            self.redis.set(KEYS.token, state.token)
+
+    def call(self, name: str, *rest: Any, guarded: bool = False, **arguments: Any) -> list[Any]:
+        script: Script = load(name)
+        connection = {"void_us": FAR, "incarnation": b"this", "guard_ms": 0}
+        given = {**connection, **arguments}
+        ordered = [given[p.name] for p in script.arguments if p.name != "..."]
+        keys = [getattr(KEYS, p.name) for p in script.keys if guarded or not p.optional]
+        reply: list[Any] = self.redis.eval(script.source, len(keys), *keys, *ordered, *rest)
+        return reply
+
+    def listen(self, client: str) -> None:
+        subscriber = self.redis.pubsub()
+        subscriber.subscribe(f"lock:client:{client}")
+        assert subscriber.get_message(timeout=5)["type"] == "subscribe"
+        self.subscribers.append(subscriber)
+
+    def woken(self) -> list[bytes]:
+        """What was published to whoever listens, all of it."""
+        messages = []
+        for subscriber in self.subscribers:
+            while (message := subscriber.get_message(timeout=0.05)) is not None:
+                messages.append(message["data"])
+        return messages
+
+    def holder(self) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = self.redis.hgetall(KEYS.lock)
+        return found
+
+    def queue(self) -> list[bytes]:
+        waiting: list[bytes] = self.redis.zrange(KEYS.queue, 0, -1)
+        assert set(waiting) == set(self.redis.zrange(KEYS.waiters, 0, -1)), "queue and waiters name the same"
+        return waiting
+
+
+@pytest.fixture(params=["fakeredis", "server"])
+def master(request: pytest.FixtureRequest) -> Iterator[Master]:
+    if request.param == "fakeredis":
+        client: Any = fakeredis.FakeRedis()  # a server of its own, so that no script poisons another test's
+    else:
+        client = redis.Redis.from_url(request.getfixturevalue("server").url)
+        client.flushall()
+    made = Master(client)
+    yield made
+    for subscriber in made.subscribers:
+        subscriber.close()
+    client.close()
+
+
+def acquire(master: Master, owner: bytes = ME, count: int = 1, fair: int = 1, **other: Any) -> list[Any]:
+    return master.call("acquire", owner=owner, count=count, lease_ms=LEASE_MS, fair=fair, **other)
+
+
+def enqueue(master: Master, owner: bytes = ME, fair: int = 1, **other: Any) -> list[Any]:
+    times = {"alive_ms": 7_000, "queue_ms": 30_000}
+    return master.call("enqueue", owner=owner, count=1, lease_ms=LEASE_MS, fair=fair, **times, **other)
+
+
+def release(master: Master, owner: bytes = ME, fence: int = 0) -> list[Any]:
+    return master.call("release", owner=owner, fence=fence, lease_ms=LEASE_MS)
+
+
+# acquire --------------------------------------------------------------------------------------------------------------
+
+
+def test_acquire_takes_a_free_lock_with_a_lease_and_the_clock_as_token(master: Master) -> None:
+    before = master.now_us()
+    status, now_us, token = acquire(master)
+    assert status == b"granted"
+    assert before <= now_us <= master.now_us()
+    assert token == now_us
+    assert master.holder() == {ME: b"1"}
+    assert 0 < master.redis.pttl(KEYS.lock) <= LEASE_MS
+    assert LEASE_MS < master.redis.pttl(KEYS.token) <= LEASE_MS + 1_000
+
+
+def test_acquire_begins_with_the_count_that_is_asked(master: Master) -> None:
+    acquire(master, count=3)
+    assert master.holder() == {ME: b"3"}
+
+
+def test_acquire_gives_a_token_above_one_that_is_ahead_of_the_clock(master: Master) -> None:
+    ahead = master.now_us() + 3_600_000_000
+    master.put(State(token=ahead))
+    assert acquire(master)[2] == ahead + 1
+    assert int(master.redis.get(KEYS.token)) == ahead + 1
+    assert master.redis.pttl(KEYS.token) > 3_590_000 + LEASE_MS, "it is remembered until the clock has passed it"
+
+
+@pytest.mark.parametrize(
+    ("state", "reply"),
+    [
+        pytest.param(State(holder={YOU: 2}), [0, YOU], id="held"),
+        pytest.param(State(holder={YOU: 1}, queue=[THEY]), [1, YOU], id="held, one waits"),
+        pytest.param(State(foreign=b"x"), [0, b""], id="another library's"),
+    ],
+)
+def test_acquire_is_refused_while_somebody_has_it(master: Master, state: State, reply: list[Any]) -> None:
+    master.put(state)
+    status, _, pttl_ms, *rest = acquire(master)
+    assert (status, rest) == (b"refused", reply)
+    assert 0 < pttl_ms <= LEASE_MS
+    assert master.queue() == state.queue, "it never queues"
+
+
+def test_acquire_reads_a_foreign_lock_without_a_ttl_as_held_without_an_end(master: Master) -> None:
+    master.redis.set(KEYS.lock, "x")
+    assert acquire(master)[2] == -1
+
+
+def test_acquire_again_finds_its_hold_and_leaves_the_count_alone(master: Master) -> None:
+    token = acquire(master)[2]
+    master.redis.hset(KEYS.lock, ME, 2)
+    assert acquire(master)[2] == token
+    assert master.holder() == {ME: b"2"}
+
+
+def test_acquire_leaves_a_free_lock_to_the_first_who_listens_and_wakes_it(master: Master) -> None:
+    master.put(State(queue=[YOU, THEY]))
+    master.listen("you")
+    master.listen("they")
+    status, _, pttl_ms, ahead, holder = acquire(master)
+    assert (status, pttl_ms, ahead, holder) == (b"refused", 0, 2, b"")
+    assert master.woken() == [b"wake 1 a"]
+
+
+def test_acquire_passes_over_waiters_that_nobody_listens_for(master: Master) -> None:
+    master.put(State(queue=[YOU, THEY]))
+    assert acquire(master)[0] == b"granted"
+    assert master.queue() == [YOU, THEY], "they may be alive all the same: they keep their places"
+
+
+def test_acquire_removes_waiters_that_are_overdue_although_they_listen(master: Master) -> None:
+    master.put(State(queue=[YOU], overdue=[YOU]))
+    master.listen("you")
+    assert acquire(master)[0] == b"granted"
+    assert master.queue() == []
+
+
+def test_unfair_acquire_takes_a_free_lock_before_the_queue(master: Master) -> None:
+    master.put(State(queue=[YOU]))
+    master.listen("you")
+    assert acquire(master, fair=0)[0] == b"granted"
+    assert master.woken() == []
+
+
+@pytest.mark.parametrize("name", ["acquire", "enqueue", "count", "extend", "tend", "force_release"])
+def test_what_comes_after_its_void_time_does_nothing(master: Master, name: str) -> None:
+    master.put(State(holder={YOU: 1}, queue=[THEY]))
+    arguments = {
+        "owner": YOU,
+        "count": 5,
+        "lease_ms": 1_000_000,
+        "fair": 1,
+        "alive_ms": 7_000,
+        "queue_ms": 30_000,
+        "client": "me",
+        "fence": 0,
+    }
+    own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
+    now_us = master.now_us()
+    rest = [now_us, ME] if name == "tend" else []
+    assert master.call(name, *rest, **own, void_us=now_us - 1)[0] == b"void"
+    assert master.holder() == {YOU: b"1"}
+    assert master.redis.pttl(KEYS.lock) <= LEASE_MS
+    assert master.queue() == [THEY]
+
+
+# enqueue --------------------------------------------------------------------------------------------------------------
+
+
+def test_enqueue_takes_a_free_lock(master: Master) -> None:
+    assert enqueue(master)[0] == b"granted"
+    assert master.queue() == []
+
+
+def test_enqueue_waits_at_the_end_and_keeps_its_ticket(master: Master) -> None:
+    master.put(State(holder={THEY: 1}))
+    status, now_us, pttl_ms, ahead, holder, ticket = enqueue(master, YOU)
+    assert (status, ahead, holder, ticket) == (b"queued", 0, THEY, now_us)
+    assert 0 < pttl_ms <= LEASE_MS
+    later = enqueue(master, ME)
+    assert (later[3], later[5] > ticket) == (1, True)
+    assert enqueue(master, YOU)[5] == ticket
+    assert master.queue() == [YOU, ME]
+    for key in (KEYS.queue, KEYS.waiters):
+        assert 0 < master.redis.pttl(key) <= 30_000
+
+
+def test_enqueue_gives_tickets_above_one_that_is_ahead_of_the_clock(master: Master) -> None:
+    master.put(State(holder={THEY: 1}))
+    ahead = master.now_us() + 3_600_000_000
+    master.redis.zadd(KEYS.queue, {YOU: ahead})
+    master.redis.zadd(KEYS.waiters, {YOU: ahead // 1000})
+    assert enqueue(master)[5] == ahead + 1
+
+
+def test_enqueue_is_granted_when_its_turn_comes_and_leaves_the_queue(master: Master) -> None:
+    master.put(State(queue=[ME, YOU]))
+    master.listen("you")
+    assert enqueue(master)[0] == b"granted"
+    assert master.queue() == [YOU]
+
+
+def test_enqueue_of_another_wakes_the_head_of_a_free_lock(master: Master) -> None:
+    master.put(State(queue=[YOU]))
+    master.listen("you")
+    assert enqueue(master)[:1] == [b"queued"]
+    assert master.woken() == [b"wake 1 a"]
+    assert master.queue() == [YOU, ME]
+
+
+# release and leave ----------------------------------------------------------------------------------------------------
+
+
+def test_release_ends_the_hold_and_wakes_the_head_alone(master: Master) -> None:
+    master.put(State(holder={ME: 3}, queue=[YOU, THEY]))
+    master.listen("you")
+    master.listen("they")
+    assert release(master)[0] == b"released"
+    assert master.holder() == {}
+    assert master.woken() == [b"wake 1 a"]
+
+
+def test_release_wakes_the_first_that_listens_past_any_number_of_dead(master: Master) -> None:
+    dead = [b"dead%d:1" % i for i in range(130)]
+    master.put(State(holder={ME: 1}, queue=[*dead, YOU]))
+    master.listen("you")
+    release(master)
+    assert master.woken() == [b"wake 1 a"]
+
+
+@pytest.mark.parametrize(
+    "state", [State(), State(holder={YOU: 1}), State(foreign=b"x")], ids=["free", "you", "foreign"]
+)
+def test_release_of_what_is_not_there_is_absent_and_harms_nobody(master: Master, state: State) -> None:
+    master.put(state)
+    assert release(master)[0] == b"absent"
+    assert master.redis.exists(KEYS.lock) == bool(state.holder or state.foreign)
+
+
+def test_release_gives_up_a_place_in_the_queue_too(master: Master) -> None:
+    master.put(State(holder={THEY: 1}, queue=[ME, YOU]))
+    assert release(master)[0] == b"absent"
+    assert master.queue() == [YOU]
+
+
+def test_release_writes_back_a_larger_token_and_never_a_smaller(master: Master) -> None:
+    token = acquire(master)[2]
+    release(master, fence=token + 10)
+    assert int(master.redis.get(KEYS.token)) == token + 10
+    acquire(master)
+    release(master, fence=1)
+    assert int(master.redis.get(KEYS.token)) > token + 10
+
+
+def test_leave_gives_up_a_place_never_a_hold(master: Master) -> None:
+    master.put(State(holder={ME: 1}, queue=[ME, YOU]))
+    assert master.call("leave", owner=ME)[0] == b"left"
+    assert master.holder() == {ME: b"1"}
+    assert master.queue() == [YOU]
+    assert master.call("leave", owner=ME)[0] == b"absent"
+
+
+def test_leave_passes_the_turn_on(master: Master) -> None:
+    master.put(State(queue=[ME, YOU]))
+    master.listen("you")
+    master.call("leave", owner=ME)
+    assert master.woken() == [b"wake 1 a"]
+
+
+# count and extend -----------------------------------------------------------------------------------------------------
+
+
+def test_count_writes_the_absolute_count_twice_the_same(master: Master) -> None:
+    master.put(State(holder={ME: 1}, pttl_ms=5_000))
+    for _ in range(2):
+        assert master.call("count", owner=ME, count=2, lease_ms=0)[0] == b"counted"
+    assert master.holder() == {ME: b"2"}
+    assert master.redis.pttl(KEYS.lock) <= 5_000
+
+
+def test_count_lengthens_the_lease_and_never_shortens_it(master: Master) -> None:
+    master.put(State(holder={ME: 1}, pttl_ms=5_000))
+    master.call("count", owner=ME, count=2, lease_ms=9_000)
+    assert 5_000 < master.redis.pttl(KEYS.lock) <= 9_000
+    master.call("count", owner=ME, count=2, lease_ms=1_000)
+    assert 5_000 < master.redis.pttl(KEYS.lock)
+
+
+def test_extend_renews_and_never_shortens(master: Master) -> None:
+    master.put(State(holder={ME: 2}, pttl_ms=5_000))
+    assert master.call("extend", owner=ME, lease_ms=9_000)[0] == b"extended"
+    assert 5_000 < master.redis.pttl(KEYS.lock) <= 9_000
+    master.call("extend", owner=ME, lease_ms=100)
+    assert 5_000 < master.redis.pttl(KEYS.lock)
+    assert master.holder() == {ME: b"2"}
+
+
+@pytest.mark.parametrize(
+    "state", [State(), State(holder={YOU: 1}), State(foreign=b"x")], ids=["free", "you", "foreign"]
+)
+@pytest.mark.parametrize("name", ["count", "extend"])
+def test_nothing_but_an_acquire_creates_a_hold(master: Master, name: str, state: State) -> None:
+    master.put(state)
+    arguments: dict[str, Any] = {"owner": ME, "lease_ms": 1_000}
+    if name == "count":
+        arguments["count"] = 2
+    assert master.call(name, **arguments)[0] == b"absent"
+    assert master.redis.exists(KEYS.lock) == bool(state.holder or state.foreign)
+    if state.holder:
+        assert master.holder() == {YOU: b"1"}
+
+
+# tend -----------------------------------------------------------------------------------------------------------------
+
+
+def tend(master: Master, *waiters: Any, client: str = "me") -> list[Any]:
+    return master.call("tend", *waiters, client=client, alive_ms=7_000, queue_ms=30_000)
+
+
+def test_tend_restores_lost_entries_with_their_old_tickets(master: Master) -> None:
+    master.put(State(holder={THEY: 1}))
+    master.redis.zadd(KEYS.queue, {YOU: 20})
+    master.redis.zadd(KEYS.waiters, {YOU: FAR})
+    assert tend(master, 10, ME, 30, b"me:2")[0] == b"tended"
+    assert master.queue() == [ME, YOU, b"me:2"]
+
+
+def test_tend_moves_deadlines_and_removes_the_overdue(master: Master) -> None:
+    master.put(State(holder={THEY: 1}, queue=[YOU, ME], overdue=[YOU, ME]))
+    tend(master, 2, ME)
+    assert master.queue() == [ME]
+    assert int(master.redis.zscore(KEYS.waiters, ME)) > master.now_us() // 1000 + 5_000
+
+
+def test_tend_never_queues_who_holds_the_lock(master: Master) -> None:
+    master.put(State(holder={ME: 1}))
+    tend(master, 1, ME)
+    assert master.queue() == []
+
+
+@pytest.mark.parametrize(
+    ("queue", "listening", "turn", "woken"),
+    [
+        pytest.param([ME, YOU], ["me", "you"], ME, 1, id="mine, and it listens"),
+        pytest.param([ME, YOU], [], ME, 0, id="mine, and it is told although its subscription broke"),
+        pytest.param([YOU, ME], ["me", "you"], b"", 1, id="another's"),
+        pytest.param([YOU, ME], ["me"], ME, 1, id="mine, after a dead one"),
+    ],
+)
+def test_tend_says_whose_turn_it_is(
+    master: Master, queue: list[bytes], listening: list[str], turn: bytes, woken: int
+) -> None:
+    master.put(State(queue=queue))
+    for client in listening:
+        master.listen(client)
+    assert tend(master, queue.index(ME) + 1, ME)[3] == turn
+    assert len(master.woken()) == woken
+
+
+def test_tend_says_nothing_of_turns_while_the_lock_is_held(master: Master) -> None:
+    master.put(State(holder={THEY: 1}, queue=[ME]))
+    master.listen("me")
+    status, _, pttl_ms, turn, head = tend(master, 1, ME)
+    assert (status, turn, head) == (b"tended", b"", ME)
+    assert 0 < pttl_ms <= LEASE_MS
+    assert master.woken() == []
+
+
+# inspect and force_release --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "reply"),
+    [
+        pytest.param(State(), [b"free", 0, []], id="free"),
+        pytest.param(State(queue=[YOU], token=7), [b"free", 7, [YOU]], id="free, one waits"),
+        pytest.param(State(holder={ME: 2}, queue=[YOU, THEY], token=7), [b"held", ME, 2, 7, [YOU, THEY]], id="held"),
+        pytest.param(State(foreign=b"x"), [b"held", b"", 0, 0, []], id="another library's"),
+    ],
+)
+def test_inspect(master: Master, state: State, reply: list[Any]) -> None:
+    master.put(state)
+    found = master.call("inspect", limit=100)
+    without_times = found[:1] + found[3 if found[0] == b"held" else 2 :]
+    assert without_times == reply
+
+
+def test_force_release_ends_any_hold_wakes_the_head_and_keeps_the_token(master: Master) -> None:
+    master.put(State(holder={THEY: 1}, queue=[YOU], token=5))
+    master.listen("you")
+    assert master.call("force_release", fence=9, lease_ms=LEASE_MS)[0] == b"released"
+    assert master.holder() == {}
+    assert int(master.redis.get(KEYS.token)) == 9
+    assert master.woken() == [b"wake 1 a"]
+    assert master.call("force_release", fence=9, lease_ms=LEASE_MS)[0] == b"absent"
+
+
+# the vote -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("take", [acquire, enqueue], ids=["acquire", "enqueue"])
+def test_a_master_without_its_marker_has_no_vote_until_the_guard_is_over(
+    master: Master, take: Callable[..., list[Any]]
+) -> None:
+    status, now_us, until_us = take(master, guarded=True, guard_ms=500)
+    assert (status, until_us) == (b"no_vote", now_us + 500_000)
+    assert take(master, guarded=True, guard_ms=500)[2] == until_us, "the guard began once"
+    assert (master.holder(), master.queue()) == ({}, [])
+    master.redis.hset(KEYS.master, "no_vote_until_us", master.now_us() - 1)
+    assert take(master, guarded=True, guard_ms=500)[0] == b"granted"
+
+
+def test_another_incarnation_starts_the_guard_again(master: Master) -> None:
+    marker = {"incarnation": "that", "no_vote_until_us": 0, "guard_ms": 900}
+    master.redis.hset(KEYS.master, mapping=marker)
+    status, now_us, until_us = acquire(master, guarded=True, guard_ms=500)
+    assert (status, until_us) == (b"no_vote", now_us + 900_000), "the largest guard in use counts"
+    assert master.redis.hget(KEYS.master, "incarnation") == b"this"
+
+
+def test_a_larger_guard_is_written_down_for_all(master: Master) -> None:
+    marker = {"incarnation": "this", "no_vote_until_us": 0, "guard_ms": 900}
+    master.redis.hset(KEYS.master, mapping=marker)
+    assert acquire(master, guarded=True, guard_ms=1_500)[0] == b"granted"
+    assert master.redis.hget(KEYS.master, "guard_ms") == b"1500"
+
+
+def test_a_clock_that_was_set_back_does_not_lengthen_the_guard(master: Master) -> None:
+    marker = {"incarnation": "this", "no_vote_until_us": master.now_us() + 10**12, "guard_ms": 500}
+    master.redis.hset(KEYS.master, mapping=marker)
+    status, now_us, until_us = acquire(master, guarded=True, guard_ms=500)
+    assert (status, until_us) == (b"no_vote", now_us + 500_000)
+    assert master.redis.ttl(KEYS.master) == -1
+
+
+# tidiness -------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_stays_for_ever_but_the_marker(master: Master) -> None:
+    enqueue(master, YOU, guarded=True, guard_ms=0)
+    enqueue(master, ME, guarded=True, guard_ms=0)
+    immortal = [key for key in master.redis.keys() if master.redis.ttl(key) == -1]
+    assert immortal == [KEYS.master]
+    release(master, ME)
+    release(master, YOU)
+    assert set(master.redis.keys()) == {KEYS.token, KEYS.master}

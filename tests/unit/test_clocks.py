@@ -1,0 +1,59 @@
+"""Bounds on the difference of two clocks."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relock._core.clocks import STEP_SECONDS, Offset
+
+
+def test_the_first_reply_bounds_the_difference() -> None:
+    offset = Offset(0.01)
+    assert offset.see(99.0, 101.0, now=10.0) == 0.0
+    assert offset.earliest(10.0) == 109.0
+
+
+def test_bounds_narrow_with_tighter_replies_and_widen_with_time() -> None:
+    offset = Offset(0.01)
+    offset.see(90.0, 110.0, now=0.0)
+    offset.see(99.0, 101.0, now=0.0)
+    offset.see(90.0, 110.0, now=0.0)
+    assert (offset.low, offset.high) == (99.0, 101.0)
+    offset.see(90.0, 110.0, now=10.0)
+    assert (round(offset.low, 9), round(offset.high, 9)) == (98.9, 101.1)
+
+
+def test_a_void_time_gets_earlier_with_the_age_of_the_sample() -> None:
+    offset = Offset(0.01)
+    offset.see(100.0, 100.5, now=0.0)
+    assert offset.earliest(50.0) == 150.0 - 0.5
+
+
+def test_a_step_ahead_is_reported_as_the_most_it_may_be() -> None:
+    offset = Offset(0.01)
+    offset.see(100.0, 100.1, now=0.0)
+    assert round(offset.see(103.0, 103.2, now=0.0), 9) == 3.2
+    assert offset.see(103.0, 103.2, now=0.0) == 0.0, "once"
+
+
+def test_a_step_back_is_below_zero() -> None:
+    offset = Offset(0.01)
+    offset.see(100.0, 100.1, now=0.0)
+    assert offset.see(90.0, 90.1, now=0.0) < -9
+
+
+@given(
+    st.floats(-1e6, 1e6),
+    st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 2.0), st.floats(0.0, 2.0)), min_size=1, max_size=30),
+)
+def test_clocks_that_do_not_step_are_never_accused_and_the_bounds_hold(
+    true_offset: float, replies: list[tuple[float, float, float]]
+) -> None:
+    offset = Offset(0.01)
+    now = 0.0
+    for pause, there, back in replies:
+        sent_at = now + pause
+        answered_at = sent_at + there
+        now = answered_at + back
+        master = answered_at + true_offset
+        assert offset.see(master - now, master - sent_at, now) == 0.0
+        assert offset.earliest(now) <= now + true_offset + STEP_SECONDS / 1000

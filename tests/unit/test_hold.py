@@ -1,0 +1,148 @@
+"""A hold's validity, and the watchdog's decisions, without a clock."""
+
+from typing import Any
+
+import pytest
+
+from relock._core.effects import Failure
+from relock._core.hold import EXPIRED, FORGOTTEN, MAX_HOLD, NOT_RENEWED, OWNER_ENDED, Hold
+from relock._core.quorum import NEVER
+from relock._core.renewal import FOREVER, take_stock
+from relock._keys import lock_keys
+
+EXTENDED, ABSENT = [b"extended", 0], [b"absent", 0]
+SILENT = Failure("a", "silent")
+
+
+def hold(masters: int = 1, **changes: Any) -> Hold:
+    fields: dict[str, Any] = {
+        "keys": lock_keys("lock", "a"),
+        "owner": b"me:1",
+        "key": 1,
+        "thread": None,
+        "ttl": 9.0,
+        "drift_factor": 0.0,
+        "quorum": masters // 2 + 1,
+        "token": 7,
+        "settled": True,
+        "ends": [9.0] * masters,
+        "count": 1,
+        "granted_at": 0.0,
+        "renew": True,
+        "renew_at": 3.0,
+        "renew_until": FOREVER,
+        "callbacks": [],
+    }
+    return Hold(**{**fields, **changes})
+
+
+def test_a_hold_is_valid_until_its_deadline_and_not_at_it() -> None:
+    one = hold()
+    assert one.remaining(8.0) == 1.0
+    assert one.reason_for_loss(8.999) is None
+    assert one.reason_for_loss(9.0) == EXPIRED
+    assert one.remaining(9.5) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, EXPIRED),
+        ({"renew": False}, NOT_RENEWED),
+        ({"renew_until": 5.0}, MAX_HOLD),
+        ({"thread": lambda: None}, OWNER_ENDED),
+        ({"ends": [NEVER]}, FORGOTTEN),
+    ],
+)
+def test_the_reason_of_a_loss(changes: dict[str, Any], reason: str) -> None:
+    assert hold(**changes).reason_for_loss(10.0) == reason
+
+
+def test_a_loss_is_said_once_and_keeps_what_was_held() -> None:
+    one = hold(count=2)
+    loss = one.lose(EXPIRED, 9.5)
+    assert loss is not None
+    assert (loss.lock, loss.owner, loss.token, loss.hold_count, loss.held_for) == ("a", "me:1", 7, 2, 9.5)
+    assert one.lose(EXPIRED, 9.6) is None
+    assert one.remaining(1.0) == 0.0
+
+
+def test_a_renewal_counts_from_the_moment_before_it_was_sent() -> None:
+    one = hold()
+    assert one.count_renewal([EXTENDED], sent_at=3.0, end=12.0, now=3.5)
+    assert (one.deadline, one.renew_at) == (12.0, 6.0)
+
+
+def test_a_renewal_that_arrives_after_the_deadline_counts_for_nothing() -> None:
+    one = hold()
+    assert not one.count_renewal([EXTENDED], sent_at=8.9, end=17.9, now=9.0)
+    assert one.deadline == 9.0
+
+
+def test_a_renewal_never_shortens() -> None:
+    one = hold(ends=[20.0])
+    one.count_renewal([EXTENDED], sent_at=3.0, end=12.0, now=3.5)
+    assert one.deadline == 20.0
+
+
+def test_silence_changes_nothing_and_is_tried_again_after_a_tenth() -> None:
+    one = hold()
+    assert not one.count_renewal([SILENT], sent_at=3.0, end=12.0, now=3.5)
+    assert (one.deadline, one.renew_at) == (9.0, 3.5 + 0.9)
+
+
+def test_absent_ends_the_hold_at_once_where_it_rules_a_quorum_out() -> None:
+    one = hold()
+    one.count_renewal([ABSENT], sent_at=3.0, end=12.0, now=3.5)
+    assert one.reason_for_loss(3.5) == FORGOTTEN
+    three = hold(masters=3)
+    three.count_renewal([ABSENT, SILENT, EXTENDED], sent_at=3.0, end=12.0, now=3.5)
+    assert three.deadline == 9.0, "two leases still run, the second largest end counts"
+
+
+def test_two_partial_renewals_of_different_masters_advance_the_deadline() -> None:
+    five = hold(masters=5)
+    five.count_renewal([EXTENDED, EXTENDED, SILENT, SILENT, SILENT], sent_at=3.0, end=12.0, now=3.5)
+    assert five.deadline == 9.0
+    five.count_renewal([SILENT, SILENT, EXTENDED, SILENT, SILENT], sent_at=4.0, end=13.0, now=4.5)
+    assert five.deadline == 12.0
+
+
+def test_a_masters_clock_that_went_ahead_ends_its_lease_earlier() -> None:
+    one = hold()
+    one.shift(0, 4.0)
+    assert one.deadline == 5.0
+
+
+def test_stock_renews_what_is_due_and_what_is_nearly_due_with_it() -> None:
+    due, nearly, later = hold(renew_at=3.0), hold(renew_at=3.2), hold(renew_at=5.0)
+    stock = take_stock([due, nearly, later], now=3.0)
+    assert stock.renew == (due, nearly)
+    assert stock.look_at == 5.0
+    assert not stock.lost
+
+
+def test_a_retry_is_not_due_at_once() -> None:
+    one = hold()
+    one.count_renewal([SILENT], sent_at=3.0, end=12.0, now=3.5)
+    assert take_stock([one], now=3.5).renew == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"renew_at": FOREVER}, {"renew_until": 2.0}, {"thread": lambda: None}],
+    ids=["renew=False", "max_hold", "its thread ended"],
+)
+def test_what_is_not_renewed_is_looked_at_at_its_deadline(changes: dict[str, Any]) -> None:
+    one = hold(**changes)
+    stock = take_stock([one], now=4.0)
+    assert stock.renew == ()
+    assert stock.look_at == 9.0
+    assert take_stock([one], now=9.0).lost[0][0] is one
+
+
+def test_without_holds_there_is_nothing_to_look_at() -> None:
+    assert take_stock([], now=1.0).look_at == FOREVER
+    lost = hold()
+    lost.lose(EXPIRED, 9.0)
+    assert take_stock([lost], now=10.0).look_at == FOREVER

@@ -1,0 +1,165 @@
+"""Bad input: each is refused before anything is sent, with the value and what would be right."""
+
+import math
+from typing import Any
+
+import pytest
+import redis
+
+from relock import Client, ConfigurationError, RelockError
+from relock._options import ClientOptions
+
+NOWHERE = "redis://127.0.0.1:1"  # nothing listens there, and nothing here asks
+
+WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"ttl": 0.049}, "0.05"),
+    ({"ttl": 0}, "0.05"),
+    ({"ttl": -1}, "0.05"),
+    ({"ttl": math.nan}, "nan"),
+    ({"ttl": math.inf}, "10 years"),
+    ({"ttl": 11 * 366 * 86400}, "10 years"),
+    ({"node_timeout": 0}, "more than 0"),
+    ({"node_timeout": 11.0}, "third"),
+    ({"max_hold": 0}, "more than 0"),
+    ({"patience": -0.1}, "0 or more"),
+    ({"patience": math.nan}, "nan"),
+    ({"restart_guard": -1}, "no guard"),
+    ({"drift_factor": 0.6}, "between"),
+    ({"min_replicas": -1}, "0 or more"),
+    ({"min_replicas": 1}, "not supported yet"),
+    ({"replica_timeout": 0}, "more than 0"),
+    ({"prefix": ""}, "braces"),
+    ({"prefix": "a{b"}, "braces"),
+    ({"prefix": "\ud800"}, "UTF-8"),
+    ({"client_name": ""}, "non-empty"),
+]
+WRONG_TYPES: list[dict[str, Any]] = [
+    {"ttl": "30"},
+    {"ttl": True},
+    {"ttl": None},
+    {"renew": 1},
+    {"fair": "yes"},
+    {"min_replicas": 1.5},
+    {"min_replicas": False},
+    {"prefix": b"lock"},
+    {"client_name": 7},
+    {"on_lost": "callback"},
+    {"on_event": 1},
+    {"unheard_of": 1},
+]
+
+
+@pytest.mark.parametrize(("option", "hint"), WRONG_VALUES, ids=lambda value: str(value))
+def test_a_wrong_value_names_the_option_the_value_and_what_would_be_right(option: dict[str, Any], hint: str) -> None:
+    name, value = next(iter(option.items()))
+    with pytest.raises(ConfigurationError) as caught:
+        Client(NOWHERE, **option)
+    assert caught.value.option == name
+    assert f"{name}={value!r}" in str(caught.value)
+    assert hint in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, RelockError)
+
+
+@pytest.mark.parametrize("option", WRONG_TYPES, ids=str)
+def test_a_wrong_type_is_a_type_error(option: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=next(iter(option))):
+        Client(NOWHERE, **option)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hint"),
+    [
+        ([], "at least one"),
+        ("http://localhost", "http"),
+        ("localhost:6379", "redis://"),
+        (["redis://a", "redis://b"], "2 masters"),
+        ("redis+sentinel://a:26379/m", "Sentinel"),
+        ("redis+cluster://a:7000", "Cluster"),
+    ],
+)
+def test_nodes_that_can_not_work(nodes: Any, hint: str) -> None:
+    with pytest.raises(ConfigurationError, match=hint) as caught:
+        Client(nodes)
+    assert caught.value.option == "nodes"
+
+
+@pytest.mark.parametrize("nodes", [None, 5, [5], b"redis://localhost"])
+def test_nodes_of_a_wrong_type(nodes: Any) -> None:
+    with pytest.raises(TypeError, match="nodes"):
+        Client(nodes)
+
+
+@pytest.mark.parametrize("name", ["", "}x", "\ud800"])
+def test_names_that_can_not_work(name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Client(NOWHERE).lock(name)
+    assert caught.value.option == "name"
+
+
+@pytest.mark.parametrize("name", [None, 5, b"a"])
+def test_names_of_a_wrong_type(name: Any) -> None:
+    with pytest.raises(TypeError, match="name"):
+        Client(NOWHERE).lock(name)
+
+
+@pytest.mark.parametrize(
+    "option", [{"ttl": 0.01}, {"timeout": -2}, {"timeout": math.nan}, {"owner": ""}, {"max_hold": -1}], ids=str
+)
+def test_wrong_values_of_a_lock(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Client(NOWHERE).lock("a", **option)
+    assert caught.value.option == next(iter(option))
+
+
+@pytest.mark.parametrize("option", [{"ttl": "1"}, {"timeout": True}, {"owner": 5}, {"on_lost": 5}], ids=str)
+def test_wrong_types_of_a_lock(option: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=next(iter(option))):
+        Client(NOWHERE).lock("a", **option)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, -1.0])
+def test_ensure_judges_its_argument(seconds: float) -> None:
+    with pytest.raises(ConfigurationError):
+        Client(NOWHERE).lock("a").ensure(seconds)
+    with pytest.raises(TypeError):
+        Client(NOWHERE).lock("a").ensure("1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ttl", [0.01, math.inf, math.nan])
+def test_extend_judges_its_argument(ttl: float) -> None:
+    with pytest.raises(ConfigurationError):
+        Client(NOWHERE).lock("a").extend(ttl)
+    with pytest.raises(TypeError):
+        Client(NOWHERE).lock("a").extend(True)
+
+
+@pytest.mark.parametrize(("ttl", "expected"), [(30.0, 1.0), (5.0, 0.5), (0.5, 0.1), (0.05, 0.05 / 3), (600.0, 1.0)])
+def test_the_node_timeout_is_a_tenth_of_the_ttl_within_bounds(ttl: float, expected: float) -> None:
+    assert ClientOptions(ttl=ttl).node_timeout_for(ttl) == pytest.approx(expected)
+
+
+def test_a_node_timeout_of_ones_own_is_at_most_a_third_of_a_locks_ttl() -> None:
+    options = ClientOptions(node_timeout=2.0)
+    assert options.node_timeout_for(30.0) == 2.0
+    assert options.node_timeout_for(3.0) == 1.0
+
+
+def test_passwords_reach_no_repr_and_no_error() -> None:
+    client = Client("redis://user:hush@127.0.0.1:1/2")
+    assert repr(client) == "<open relock.Client of redis://127.0.0.1:1/2>"
+    for texts in (repr(client), repr(client._nodes), repr(client.statistics()), repr(client.lock("a"))):
+        assert "hush" not in texts
+    with pytest.raises(ConfigurationError) as caught:
+        Client("redis://user:hush@127.0.0.1:notaport")
+    assert "hush" not in str(caught.value)
+
+
+def test_a_client_of_redis_py_is_taken_with_its_own_settings_but_never_resends() -> None:
+    given = redis.Redis(host="127.0.0.1", port=1, db=3, password="hush", decode_responses=True)
+    (node,) = Client(given)._nodes
+    assert node.address == "redis://127.0.0.1:1/3"
+    connection: Any = node.connection(0.5)
+    assert connection.password == "hush"
+    assert connection.retry._retries == 0
+    assert connection.encoder.decode_responses is False

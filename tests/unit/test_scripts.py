@@ -1,0 +1,139 @@
+"""The loader: what a header says is what a body does, or the script is refused."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from relock import _scripts
+from relock._keys import lock_keys
+from relock._scripts import ScriptError, find_folder, load, script_names
+
+GOOD = """\
+-- Does a thing.
+--
+-- KEYS
+--   lock    hash  the hold
+-- ARGV
+--   owner   text  who
+--   void_us us    when it is over
+-- RETURNS
+--   done    now_us  it is done
+-- WRITES
+--   none
+-- PUBLISHES
+--   none
+-- REPEATABLE
+--   yes
+
+--#include clock
+
+local lock = KEYS[1]
+local owner = ARGV[1]
+local void_us = ARGV[2]
+
+redis.call('HGET', lock, owner, void_us)
+return { 'done', now_us }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "_lib").mkdir()
+    (tmp_path / "_lib" / "clock.lua").write_text("local now_us = 1\n")
+    return tmp_path
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "thing.lua").write_text(text)
+    return folder
+
+
+def test_every_script_that_ships_is_what_its_header_says() -> None:
+    names = script_names()
+    assert len(names) >= 9
+    for name in names:
+        script = load(name)
+        assert script.purpose.endswith(".")
+        assert script.statuses
+
+
+def test_a_good_script_is_loaded_with_its_fragments(folder: Path) -> None:
+    script = load("thing", write(folder, GOOD))
+    assert script.purpose == "Does a thing."
+    assert script.own_arguments == ("owner",)
+    assert script.connection_arguments == ("void_us",)
+    assert b"local now_us = 1" in script.source
+    assert b"#include" not in script.source
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("local owner = ARGV[1]", "local who = ARGV[1]", "the body names"),
+        ("local lock = KEYS[1]", "local lock = KEYS[2]", "the body names"),
+        ("redis.call('HGET', lock, owner, void_us)", "redis.call('HGET', KEYS[2], owner, void_us)", "KEYS"),
+        ("redis.call('HGET', lock, owner, void_us)", "redis.call('HGET', lock, owner)", "does not use"),
+        ("return { 'done', now_us }", "return { 'undone', now_us }", "returns"),
+        ("--   owner   text  who\n", "", "the body names"),
+        ("owner   text", "owner   seconds", "unit"),
+        ("-- PUBLISHES\n--   none\n", "", "sections"),
+        ("--#include clock", "--#include clocks", "clocks.lua"),
+    ],
+)
+def test_a_script_that_is_not_what_its_header_says_is_refused(folder: Path, old: str, new: str, complaint: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ScriptError, match=complaint):
+        load("thing", write(folder, GOOD.replace(old, new)))
+
+
+def test_a_missing_script_is_named() -> None:
+    with pytest.raises(ScriptError, match=re.escape("nothing.lua")):
+        load("nothing")
+
+
+def test_arguments_are_passed_by_name_and_only_by_the_right_ones() -> None:
+    script, keys = load("count"), lock_keys("lock", "a")
+    call = script.call(keys, lease_ms=5, count=2, owner="me")
+    assert call.arguments == [b"me", b"2", b"5"]
+    for wrong in ({"owner": "me"}, {"owner": "me", "count": 1, "lease_ms": 5, "more": 1}):
+        with pytest.raises(TypeError, match="count takes"):
+            script.call(keys, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_command_is_packed_as_the_protocol_wants_it() -> None:
+    script, keys = load("leave"), lock_keys("lock", "a")
+    packed = script.pack(keys, [b"m\xc3\xa9"], guarded=False)
+    words = [b"EVALSHA", script.sha.encode(), b"3", keys.lock, keys.queue, keys.waiters, b"m\xc3\xa9"]
+    wanted = b"*7\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+    assert packed == wanted
+    assert script.pack(keys, [b"m\xc3\xa9"], guarded=False) == wanted, "from the cache too"
+    assert script.pack_source(keys, [b"x"], guarded=False).startswith(b"*7\r\n$4\r\nEVAL\r\n")
+
+
+def test_only_a_guarded_call_names_the_master_key() -> None:
+    script, keys = load("acquire"), lock_keys("lock", "a")
+    assert keys.master not in script.pack(keys, [], guarded=False)
+    assert keys.master in script.pack(keys, [], guarded=True)
+
+
+def test_the_cache_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_scripts, "HEADS_MAX", 3)
+    script = load("leave")
+    for i in range(10):
+        script.pack(lock_keys("lock", f"bounded-{i}"), [b"x"], guarded=False)
+        assert len(script._heads) <= 3
+
+
+def test_scripts_read_the_masters_clock_once_and_never_take_a_clients() -> None:
+    for name in script_names():
+        source = load(name).source.decode()
+        assert source.count("redis.call('TIME')") == 1
+
+
+def test_numbers_become_text_only_by_digits() -> None:
+    for path in [*find_folder().glob("*.lua"), *(find_folder() / "_lib").glob("*.lua")]:
+        code = re.sub(r"--.*", "", path.read_text())
+        assert "tostring" not in code
+        if path.stem != "digits":
+            assert "string.format" not in code

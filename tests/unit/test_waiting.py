@@ -1,0 +1,203 @@
+"""The wait loop, driven by hand over virtual time: one master, whose answers are written down."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import Factory, define
+
+from relock._core.effects import Ask, Effect, Failure, Listen, Park, Undo
+from relock._core.quorum import Granted, NoQuorum, Refused
+from relock._core.terms import Terms
+from relock._core.waiting import LOOK_AGAIN_SECONDS_MAX, Wait, acquire
+from relock._keys import lock_keys
+from relock._options import ClientOptions
+
+GRANTED = [b"granted", 0, 100]
+HELD = [b"refused", 0, 5_000, 1, b"you:1"]
+QUEUED = [b"queued", 0, 5_000, 1, b"you:1", 77]
+HEAD = [b"queued", 0, 5_000, 0, b"you:1", 77]
+MY_TURN_SOON = [b"queued", 0, 0, 0, b"", 77]
+GONE = [b"absent", 0]
+DOWN = Failure("a", "down", sent=False)
+SILENT = Failure("a", "silent")
+FORBIDDEN = Failure("a", "NOPERM", permanent=True, sent=False)
+NO_VOTE = [b"no_vote", 0, 2_000_000]
+
+
+@define
+class Driver:
+    """Answers each effect from a script of answers; time passes only where a flow sleeps or a master is silent."""
+
+    answers: list[Any]
+    listens: bool = True
+    woken: Callable[[Park], float] = lambda _: float("inf")  # seconds after which a park is woken
+    now: float = 1000.0
+    effects: list[Effect] = Factory(list)
+
+    def clock(self) -> float:
+        return self.now
+
+    def run(self, until: float = float("inf"), **options: Any) -> Any:
+        client = ClientOptions(**options)
+        terms = Terms.of(lock_keys("lock", "a"), ("a",), client.for_lock(), client)
+        flow = acquire(Wait(terms, b"me:1", 1, until, self.clock, lambda: 1.0))
+        try:
+            effect = flow.send(None)
+            while True:
+                effect = flow.send(self._carry_out(effect))
+        except StopIteration as end:
+            return end.value
+
+    def _carry_out(self, effect: Effect) -> Any:
+        self.effects.append(effect)
+        if isinstance(effect, Ask):
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            if answer is SILENT:
+                self.now = effect.until
+            return [[answer]]
+        if isinstance(effect, Listen):
+            return self.listens
+        if isinstance(effect, Park):
+            pause = min(self.woken(effect), max(0.0, effect.until - self.now))
+            self.now += pause
+            return self.now < effect.until
+        return None
+
+    def scripts(self) -> list[str]:
+        return [effect.calls[0].script.name for effect in self.effects if isinstance(effect, Ask)]
+
+    def parks(self) -> list[Park]:
+        return [effect for effect in self.effects if isinstance(effect, Park)]
+
+    def undone(self) -> bool:
+        return any(isinstance(effect, Undo) for effect in self.effects)
+
+
+def test_a_free_lock_takes_one_request_and_nothing_else() -> None:
+    driver = Driver([GRANTED])
+    outcome = driver.run()
+    assert outcome == Granted(100, [1000.0 + 30 - 0.302], settled=True)
+    assert driver.scripts() == ["acquire"]
+    assert len(driver.effects) == 1
+
+
+def test_one_look_never_queues_and_leaves_nothing() -> None:
+    driver = Driver([HELD])
+    assert driver.run(until=1000.0) == Refused("you:1", 1, 5.0, None, undecided=False)
+    assert driver.scripts() == ["acquire"]
+    assert not driver.undone()
+
+
+def test_a_waiter_listens_before_it_queues_and_is_granted_when_woken() -> None:
+    driver = Driver([HELD, QUEUED, GRANTED], woken=lambda _: 1.5)
+    assert isinstance(driver.run(), Granted)
+    kinds = [type(effect).__name__ for effect in driver.effects]
+    assert kinds == ["Ask", "Listen", "Ask", "Park", "Ask"]
+    assert driver.scripts() == ["acquire", "enqueue", "enqueue"]
+    assert driver.parks()[0].ticket == 77
+
+
+def test_the_head_looks_again_when_the_holders_lease_ends() -> None:
+    driver = Driver([HELD, HEAD, GRANTED])
+    driver.run()
+    assert driver.parks()[0].until == pytest.approx(1005.0, abs=0.01)
+
+
+def test_who_is_not_the_head_sleeps_but_never_without_a_timer() -> None:
+    driver = Driver([HELD, QUEUED, GRANTED])
+    driver.run()
+    assert driver.parks()[0].until == 1000.0 + LOOK_AGAIN_SECONDS_MAX
+
+
+def test_the_head_of_a_free_lock_looks_again_soon() -> None:
+    driver = Driver([HELD, MY_TURN_SOON, GRANTED])
+    driver.run()
+    assert driver.parks()[0].until < 1000.1
+
+
+def test_a_wait_ends_at_its_timeout_and_gives_its_place_up() -> None:
+    driver = Driver([HELD, QUEUED, QUEUED, GONE])
+    outcome = driver.run(until=1003.0)
+    assert isinstance(outcome, Refused)
+    assert driver.now == 1003.0
+    assert driver.scripts() == ["acquire", "enqueue", "enqueue", "release"]
+    assert not driver.undone()
+
+
+def test_a_place_that_could_not_be_given_up_is_given_up_in_the_background() -> None:
+    driver = Driver([HELD, QUEUED, QUEUED, SILENT])
+    driver.run(until=1003.0)
+    assert driver.undone()
+    assert driver.now <= 1003.0 + 1.0
+
+
+def test_without_a_subscription_nobody_queues() -> None:
+    driver = Driver([HELD, HELD, HELD, GRANTED], listens=False)
+    assert isinstance(driver.run(), Granted)
+    assert set(driver.scripts()) == {"acquire"}
+
+
+def test_patience_ends_a_wait_that_no_quorum_answers() -> None:
+    driver = Driver([DOWN])
+    outcome = driver.run(patience=4.0)
+    assert outcome == NoQuorum((DOWN,), 0, None)
+    assert 1004.0 <= driver.now < 1004.1
+    assert len(driver.scripts()) < 20, "with a back-off"
+    assert not driver.undone(), "nothing was ever sent"
+
+
+def test_without_patience_one_failure_is_enough() -> None:
+    driver = Driver([DOWN])
+    driver.run(patience=0)
+    assert driver.scripts() == ["acquire"]
+
+
+def test_a_timeout_comes_before_patience() -> None:
+    driver = Driver([DOWN])
+    assert isinstance(driver.run(until=1002.0), NoQuorum)
+    assert driver.now == 1002.0
+
+
+def test_an_answer_renews_patience() -> None:
+    driver = Driver([DOWN, DOWN, HELD, DOWN, DOWN, GRANTED])
+    assert isinstance(driver.run(patience=0.3), Granted)
+
+
+def test_what_no_patience_mends_ends_the_wait_at_once() -> None:
+    driver = Driver([FORBIDDEN])
+    outcome = driver.run()
+    assert isinstance(outcome, NoQuorum)
+    assert outcome.permanent
+    assert driver.scripts() == ["acquire"]
+
+
+def test_patience_does_not_run_while_a_master_waits_for_its_vote() -> None:
+    driver = Driver([NO_VOTE, NO_VOTE, NO_VOTE, GRANTED])
+    assert isinstance(driver.run(patience=0.1), Granted)
+    assert driver.now == 1006.0
+
+
+def test_a_silent_master_leaves_an_undo() -> None:
+    driver = Driver([SILENT])
+    driver.run(until=1000.0)
+    assert driver.undone()
+    assert driver.scripts() == ["acquire"], "no second request that it would be silent to"
+
+
+def test_silence_that_was_followed_by_a_refusal_is_undone_all_the_same() -> None:
+    driver = Driver([SILENT, HELD, QUEUED, QUEUED, GONE])
+    driver.run(until=1008.0)
+    assert driver.undone()
+
+
+def test_a_request_that_came_too_late_is_sent_again_at_once() -> None:
+    driver = Driver([[b"void", 0], GRANTED])
+    assert isinstance(driver.run(until=1000.0), Granted)
+    assert driver.scripts() == ["acquire", "acquire"]
+
+
+def test_requests_that_always_come_too_late_are_no_endless_loop() -> None:
+    driver = Driver([[b"void", 0]])
+    assert isinstance(driver.run(until=1000.0), NoQuorum)
+    assert len(driver.scripts()) == 3
