@@ -10,7 +10,7 @@ from relock._core.flows.inspect import LockInfo
 from relock._core.hold import Hold
 from relock._core.quorum import Granted, NoQuorum, Outcome, quorum_of
 from relock._core.terms import Terms
-from relock._errors import AcquireTimeoutError, LockLostError, QuorumError
+from relock._errors import AcquireTimeoutError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, wrong
 from relock._owner import Who, current_thread, named
 from relock._runtime.threads import FOREVER, Claim, Session, not_owned
@@ -91,11 +91,13 @@ class Lock:
 
     def _release(self, levels: int) -> int:
         claim = Claim()
-        session = self._client.session
         try:
-            return session.release(claim, self.name, self._who(), levels=levels)
+            return self._client.session.release(claim, self.name, self._who(), levels=levels)
+        except RelockError:
+            self._client.session.leave_gate(claim)
+            raise
         except BaseException:
-            session.abandon(claim)
+            self._client.session.give_up(claim, self.name, self._who(), levels)
             raise
 
     def __enter__(self) -> Self:
@@ -126,11 +128,16 @@ class Lock:
             LockLostError: the hold was lost during a body that succeeded.
             NotOwnedError: the body gave back more than it took, and succeeded.
         """
+        claim = Claim()
         try:
-            self.release()
-        except (LockLostError, RuntimeError):
+            self._client.session.release(claim, self.name, self._who())
+        except RelockError:
+            self._client.session.leave_gate(claim)
             if kind is None:
                 raise
+        except BaseException:
+            self._client.session.give_up(claim, self.name, self._who(), 1)
+            raise
 
     # Looking, without I/O ---------------------------------------------------------------------------------------------
 

@@ -65,10 +65,6 @@ class Claim:
     count: int = 0  # what an interrupt must leave of that hold's levels
     gate: Any = None
 
-    def settle(self) -> None:
-        """Nothing is left to be undone."""
-        self.owner = self.hold = None
-
 
 @define
 class Counters:
@@ -283,7 +279,8 @@ class Session(MasterListener):
             self.counters.refusals += 1
             if self.is_observed:
                 self.emit(NotGranted(terms.keys.name, self.clock() - started_at))
-        claim.settle()
+        if outcome is not None:
+            claim.owner = None  # the flow has left nothing; the error that may follow is no interrupt
         return outcome
 
     def _enter_book(
@@ -322,9 +319,10 @@ class Session(MasterListener):
         self.check_valid(hold)
         if options.on_lost is not None and options.on_lost not in hold.callbacks:
             hold.callbacks.append(options.on_lost)
-        claim.settle()
 
     def _write_count(self, hold: Hold) -> None:
+        if self.closed:
+            return
         flow = release_flows.write_count(hold, hold.count, 0.0, self.clock, self.node_timeout)
         if any(isinstance(answer, Failure) for answer in self.run(flow)):
             self.janitor.hand(tasks.Settle(hold))
@@ -355,7 +353,6 @@ class Session(MasterListener):
             self.check_valid(hold)
         else:
             self._end(hold)
-        claim.settle()
         self.leave_gate(claim)
         return had
 
@@ -369,6 +366,9 @@ class Session(MasterListener):
     def _end(self, hold: Hold) -> None:
         """The last level: the hold ends here and now, and then on the masters."""
         self.holds.pop((hold.keys.name, hold.key), None)
+        if self.closed:
+            hold.count = 0
+            return
         sent_at = self.clock()
         flow = release_flows.end(hold.keys, hold.owner, hold.fence, hold.ttl, sent_at + self.node_timeout)
         answers = self.run(flow)
@@ -394,7 +394,7 @@ class Session(MasterListener):
     def abandon(self, claim: Claim) -> None:
         """An interrupt has left a call that made `claim`: what it may have left is ended in the background.
 
-        A call that ended in an error of its own has settled its claim before.
+        It comes after an error of the call's own, too, and then finds nothing to do.
         """
         self.leave_gate(claim)
         hold, owner = claim.hold, claim.owner
@@ -409,7 +409,16 @@ class Session(MasterListener):
             elif hold.loss is None:
                 self.holds.pop((hold.keys.name, hold.key), None)
                 self.undo(hold.keys, hold.owner, hold.token, hold.ttl, self.clock())
-        claim.settle()
+
+    def give_up(self, claim: Claim, name: str, who: Who, levels: int) -> None:
+        """An interrupt has left a release: what it was to give back is given back, in the background.
+
+        Whoever leaves a ``with`` block by an interrupt in its last step does not hold the lock any more.
+        """
+        hold = self.holds.get((name, who.key))
+        if claim.hold is None and hold is not None and hold.count > 0:
+            claim.hold, claim.count = hold, max(0, hold.count - levels) if levels else 0
+        self.abandon(claim)
 
     def _forget_owner(self, name: str, owner: bytes) -> None:
         for key, hold in self.holds.copy().items():

@@ -1,0 +1,236 @@
+"""An exception at any instruction of relock's code leaves the hold with the caller, or undone.
+
+Opcode tracing raises at each instruction in turn: first a run counts the instructions that relock's own frames
+execute, then one run for each of them raises there. Afterwards either the caller has the hold, with the same count
+here and on the master, and can release it; or nothing is left, here or there, and nothing is renewed.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import relock
+from relock import Client, Lock
+from support.servers import Server
+from support.until import until
+
+SOURCE = str(Path(relock.__file__).parent)
+
+
+class Interrupt(BaseException):
+    """What the tests raise; nothing in relock knows it."""
+
+
+class Tracer:
+    """Counts the instructions of relock's code in one thread, and raises at one of them."""
+
+    def __init__(self, raise_at: int | None = None) -> None:
+        self.count = 0
+        self.where = ""
+        self._raise_at = raise_at
+
+    def __enter__(self) -> "Tracer":
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(SOURCE):
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        if event == "opcode":
+            self.count += 1
+            if self.count == self._raise_at:
+                self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                sys.settrace(None)
+                frame.f_trace = None
+                raise Interrupt(self.where)
+        return self._trace
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url, ttl=30.0) as client:
+        warm_up(client)
+        yield client
+
+
+def warm_up(client: Client) -> None:
+    """Connections are open and scripts loaded, so that every run takes the same way."""
+    with client.lock("warm"), client.lock("warm"):
+        pass
+
+
+def acquire(lock: Lock) -> None:
+    lock.acquire()
+
+
+def acquire_nested(lock: Lock) -> None:
+    lock.acquire()
+
+
+def release(lock: Lock) -> None:
+    lock.release()
+
+
+def use(lock: Lock) -> None:
+    with lock:
+        pass
+
+
+def prepare(action: Callable[[Lock], None], lock: Lock) -> None:
+    levels = {"acquire": 0, "acquire_nested": 1, "release": 1, "release_nested": 2, "use": 0}[action.__name__]
+    for _ in range(levels):
+        lock.acquire()
+
+
+def release_nested(lock: Lock) -> None:
+    lock.release()
+
+
+def leave(lock: Lock) -> None:
+    while lock.owned():
+        lock.release()
+
+
+def count_instructions(action: Callable[[Lock], None], client: Client, name: str) -> int:
+    for attempt in range(2):  # the first run fills caches
+        lock = client.lock(f"{name}-count-{attempt}")
+        prepare(action, lock)
+        with Tracer() as tracer:
+            action(lock)
+        leave(lock)
+    return tracer.count
+
+
+@pytest.mark.parametrize("action", [acquire, acquire_nested, release, release_nested, use], ids=lambda a: a.__name__)
+def test_an_exception_at_any_instruction_leaves_the_hold_with_the_caller_or_undone(
+    action: Callable[[Lock], None], client: Client, server: Server, name: str
+) -> None:
+    redis = server.client()
+    total = count_instructions(action, client, name)
+    assert total > 100, "the tracer sees relock's code"
+    with_caller: list[str] = []
+    left: list[tuple[str, str]] = []
+    for point in range(1, total + 1):
+        lock = client.lock(f"{name}-{point}")
+        prepare(action, lock)
+        with Tracer(raise_at=point) as tracer:
+            try:
+                action(lock)
+            except Interrupt:
+                pass
+        if lock.owned():
+            with_caller.append(tracer.where)
+            # A nested call that was interrupted settles its count in the background.
+            until(
+                lambda lock=lock: redis.hvals(f"lock:{{{lock.name}}}") == [b"%d" % lock.hold_count],
+                within=10.0,
+                what=f"the same count here and there after an interrupt in {tracer.where}",
+            )
+            leave(lock)
+        left.append((lock.name, tracer.where))
+    for lock_name, where in left:
+        until(
+            lambda lock_name=lock_name: not redis.exists(
+                f"lock:{{{lock_name}}}", f"lock:{{{lock_name}}}:queue", f"lock:{{{lock_name}}}:waiters"
+            ),
+            within=10.0,
+            what=f"nothing left after an interrupt in {where}",
+        )
+    assert client.statistics().held == 0, "nothing is renewed for nobody"
+    print(f"{action.__name__}: {total} instructions, the caller kept the hold after {len(with_caller)}")
+    if action in (acquire, use):
+        assert len(with_caller) < 20, "only the last few instructions, after the work is done, may leave it with the caller"
+
+
+def test_an_exception_in_a_wait_leaves_nothing_in_the_queue(client: Client, server: Server, name: str) -> None:
+    """Points of a contended acquire, from the request to the queue: each tenth, for a wait takes many."""
+    redis = server.client()
+    holder = client.lock(name, owner="holder")
+    holder.acquire()
+    lock = client.lock(name)
+    with Tracer() as tracer:
+        assert not lock.acquire(timeout=0.05)
+    for point in range(1, tracer.count, 7):
+        with Tracer(raise_at=point) as one:
+            try:
+                assert not lock.acquire(timeout=0.05)
+            except Interrupt:
+                pass
+        assert not lock.owned()
+        until(
+            lambda: redis.zcard(f"lock:{{{name}}}:queue") == 0,
+            within=10.0,
+            what=f"an empty queue after an interrupt in {one.where}",
+        )
+    assert client.statistics().waiting == 0
+    holder.release()
+    until(lambda: not redis.exists(f"lock:{{{name}}}"), within=10.0, what="a free lock")
+
+
+class Alarm(Exception):
+    """What the signal handler raises."""
+
+
+@pytest.fixture
+def alarms() -> Iterator[None]:
+    def ring(_number: int, _frame: object) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_between_request_and_reply_undoes_the_grant(
+    own_server: Server, name: str, alarms: None
+) -> None:
+    """The server is stopped, so the request is under way when the signal comes; it runs once the server goes on."""
+    with Client(own_server.url, ttl=6.0, node_timeout=2.0) as client:
+        warm_up(client)
+        lock = client.lock(name)
+        own_server.stop()
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        with pytest.raises(Alarm):
+            lock.acquire()
+        timer.join()
+        own_server.cont()
+        assert not lock.owned()
+        redis = own_server.client()
+        until(lambda: not redis.exists(f"lock:{{{name}}}"), within=5.0, what="the grant is undone")
+        with client.lock(name, timeout=5):
+            assert redis.hlen(f"lock:{{{name}}}") == 1
+        time.sleep(0)
+
+
+def test_a_signal_ends_a_wait_at_once_and_leaves_the_queue(
+    client: Client, server: Server, name: str, alarms: None
+) -> None:
+    holder = client.lock(name, owner="holder")
+    holder.acquire()
+    redis = server.client()
+
+    def interrupt_when_queued() -> None:
+        until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 1, within=10.0, what="it waits")
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=interrupt_when_queued)
+    thread.start()
+    with pytest.raises(Alarm):
+        client.lock(name).acquire()
+    thread.join()
+    until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 0, within=5.0, what="an empty queue")
+    holder.release()
