@@ -1,0 +1,82 @@
+"""Other processes that take part in a test, and talk in lines of JSON."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from support.servers import die_with_parent
+
+FOLDER = Path(__file__).parent.parent
+
+
+class Worker:
+    """A Python process that runs a module of the tests: objects in on its stdin, objects out on its stdout."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), *sys.path])}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env=environment,
+            preexec_fn=die_with_parent,
+        )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, thing: Any) -> None:
+        """Writes one object to its stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(thing) + "\n")
+        self._process.stdin.flush()
+
+    def receive(self, within: float = 30.0) -> Any:
+        """The next object from its stdout; fails if it ended or says nothing within so many seconds."""
+        line = self._lines.get(timeout=within)
+        assert line is not None, f"worker {self.pid} ended without a word"
+        return json.loads(line)
+
+    def kill(self) -> None:
+        """Ends it with SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Freezes it (SIGSTOP)."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def cont(self) -> None:
+        """Lets it go on (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def wait(self, within: float = 30.0) -> int:
+        """Waits until it has ended; returns its exit code."""
+        return self._process.wait(within)
+
+    def close(self) -> None:
+        """Ends it, whatever it does."""
+        self.kill()
+        if self._process.stdin is not None:
+            try:
+                self._process.stdin.close()
+            except BrokenPipeError:
+                pass

@@ -1,0 +1,258 @@
+"""A TCP proxy that loses and delays: single requests, single replies, single messages, or everything.
+
+It understands as much of the protocol as it takes to tell requests and replies apart and to count them. A fault is
+armed by a test for the next request (or message) that matches, and strikes once.
+"""
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from attrs import Factory, define
+
+Words = list[bytes]
+Match = Callable[[Words], bool]
+
+
+def calls_script(*names: str) -> Match:
+    """Matches EVALSHA and EVAL of these scripts of relock."""
+    from relock._scripts import load
+
+    scripts = [load(name) for name in names]
+    wanted = {script.sha.encode() for script in scripts} | {script.source for script in scripts}
+    return lambda words: words[0].upper() in (b"EVALSHA", b"EVAL") and words[1] in wanted
+
+
+class Framer:
+    """Cuts a stream of the protocol (RESP2) into whole values."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The values that are complete now, as the bytes that they are."""
+        self._buffer += data
+        values = []
+        while (end := self._end(0)) is not None:
+            values.append(self._buffer[:end])
+            self._buffer = self._buffer[end:]
+        return values
+
+    def _end(self, start: int) -> int | None:
+        """Where the value that begins at `start` ends, or None while it is incomplete."""
+        newline = self._buffer.find(b"\r\n", start)
+        if newline < 0:
+            return None
+        kind, number = self._buffer[start : start + 1], self._buffer[start + 1 : newline]
+        position: int | None = newline + 2
+        if kind == b"$":
+            position = newline + 2 if number == b"-1" else newline + 4 + int(number)
+            return position if position <= len(self._buffer) else None
+        if kind == b"*":
+            for _ in range(max(0, int(number))):
+                position = None if position is None or position >= len(self._buffer) else self._end(position)
+        return position
+
+
+def words_of(value: bytes) -> Words:
+    """The bulk strings of a request or of a message, without the lines around them."""
+    lines = value.split(b"\r\n")
+    words, rest = [], value
+    if lines[0][:1] != b"*":
+        return []
+    rest = value[len(lines[0]) + 2 :]
+    while rest[:1] == b"$":
+        header, _, rest = rest.partition(b"\r\n")
+        length = int(header[1:])
+        words.append(rest[:length])
+        rest = rest[length + 2 :]
+    return words
+
+
+@define(eq=False)
+class Fault:
+    """One fault that is armed; `struck` once it has found its request."""
+
+    match: Match
+    kind: str
+    close: bool = False
+    struck: threading.Event = Factory(threading.Event)
+    go_on: threading.Event = Factory(threading.Event)
+    done: threading.Event = Factory(threading.Event)
+
+    def release(self) -> None:
+        """Lets a held request go on to the server."""
+        self.go_on.set()
+
+
+class Proxy:
+    """Listens on loopback, in front of one server."""
+
+    def __init__(self, port: int) -> None:
+        self._server_port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.faults: list[Fault] = []
+        self.flows = threading.Event()
+        self.flows.set()
+        self.lock = threading.Lock()
+        self._pairs: list[_Pair] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def swallow_reply(self, match: Match, *, close: bool = False) -> Fault:
+        """The request reaches the server, its reply reaches nobody; `close` breaks the connection then."""
+        return self._arm(Fault(match, "swallow", close))
+
+    def lose_request(self, match: Match) -> Fault:
+        """The request reaches nobody, and the connection breaks."""
+        return self._arm(Fault(match, "lose"))
+
+    def hold_request(self, match: Match) -> Fault:
+        """The request, and what follows on its connection, waits until `Fault.release`.
+
+        Then it reaches the server, whether or not the client is there still: a script that comes late. `done` is set
+        when the server has answered it.
+        """
+        return self._arm(Fault(match, "hold"))
+
+    def swallow_message(self, match: Match) -> Fault:
+        """One message of Pub/Sub reaches nobody; `match` gets its words: kind, channel, payload."""
+        return self._arm(Fault(match, "message"))
+
+    def _arm(self, fault: Fault) -> Fault:
+        with self.lock:
+            self.faults.append(fault)
+        return fault
+
+    def strike(self, words: Words, kinds: tuple[str, ...]) -> Fault | None:
+        """The first armed fault of `kinds` that matches, disarmed."""
+        with self.lock:
+            for fault in self.faults:
+                if fault.kind in kinds and words and fault.match(words):
+                    self.faults.remove(fault)
+                    return fault
+        return None
+
+    def pause(self) -> None:
+        """Lets nothing through, in either direction, and closes nothing: a black hole."""
+        self.flows.clear()
+
+    def resume(self) -> None:
+        """Lets everything through again, what was held as well."""
+        self.flows.set()
+
+    def break_all(self) -> None:
+        """Closes every connection."""
+        for pair in list(self._pairs):
+            pair.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+            except OSError:
+                client.close()
+                continue
+            self._pairs.append(_Pair(self, client, server))
+
+    def close(self) -> None:
+        """Ends it."""
+        self._listener.close()
+        self.resume()
+        for fault in self.faults:
+            fault.release()
+        self.break_all()
+
+
+class _Pair:
+    """One client's connection and its twin to the server."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._server = server
+        self._owed: deque[Fault | None] = deque()  # for each request under way, the fault that waits for its reply
+        self._client_gone = False
+        for target in (self._requests, self._replies):
+            threading.Thread(target=target, daemon=True).start()
+
+    def _requests(self) -> None:
+        framer = Framer()
+        while data := _receive(self._client):
+            for request in framer.feed(data):
+                self._forward(request)
+        self._client_gone = True
+        _shut(self._server, socket.SHUT_WR)
+
+    def _forward(self, request: bytes) -> None:
+        self._proxy.flows.wait()
+        fault = self._proxy.strike(words_of(request), ("swallow", "lose", "hold"))
+        if fault is not None:
+            fault.struck.set()
+            if fault.kind == "lose":
+                fault.done.set()
+                self.close()
+                return
+            if fault.kind == "hold":
+                fault.go_on.wait()
+        self._owed.append(fault)
+        _send(self._server, request)
+
+    def _replies(self) -> None:
+        framer = Framer()
+        while data := _receive(self._server):
+            for reply in framer.feed(data):
+                self._back(reply)
+        self.close()
+
+    def _back(self, reply: bytes) -> None:
+        self._proxy.flows.wait()
+        words = words_of(reply)
+        is_message = words[:1] == [b"message"]
+        fault = None
+        if is_message:
+            fault = self._proxy.strike(words, ("message",))
+        elif self._owed:
+            fault = self._owed.popleft()
+        if fault is None or fault.kind == "hold":
+            _send(self._client, reply)
+        elif fault.close:
+            self.close()
+        if fault is not None:
+            fault.struck.set()
+            fault.done.set()
+
+    def close(self) -> None:
+        for end in (self._client, self._server):
+            _shut(end, socket.SHUT_RDWR)
+
+
+def _receive(end: socket.socket) -> bytes:
+    try:
+        return end.recv(65536)
+    except OSError:
+        return b""
+
+
+def _send(end: socket.socket, data: bytes) -> None:
+    try:
+        end.sendall(data)
+    except OSError:
+        pass  # whoever it was for has gone
+
+
+def _shut(end: socket.socket, how: int) -> None:
+    try:
+        end.shutdown(how)
+    except OSError:
+        pass
