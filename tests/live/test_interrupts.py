@@ -16,11 +16,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from support.servers import Server
+from support.until import until
 
 import relock
 from relock import Client, Lock
-from support.servers import Server
-from support.until import until
 
 SOURCE = str(Path(relock.__file__).parent)
 
@@ -143,8 +143,10 @@ def test_an_exception_at_any_instruction_leaves_the_hold_with_the_caller_or_undo
         left.append((lock.name, tracer.where))
     for lock_name, where in left:
         until(
-            lambda lock_name=lock_name: not redis.exists(
-                f"lock:{{{lock_name}}}", f"lock:{{{lock_name}}}:queue", f"lock:{{{lock_name}}}:waiters"
+            lambda lock_name=lock_name: (
+                not redis.exists(
+                    f"lock:{{{lock_name}}}", f"lock:{{{lock_name}}}:queue", f"lock:{{{lock_name}}}:waiters"
+                )
             ),
             within=10.0,
             what=f"nothing left after an interrupt in {where}",
@@ -152,7 +154,9 @@ def test_an_exception_at_any_instruction_leaves_the_hold_with_the_caller_or_undo
     assert client.statistics().held == 0, "nothing is renewed for nobody"
     print(f"{action.__name__}: {total} instructions, the caller kept the hold after {len(with_caller)}")
     if action in (acquire, use):
-        assert len(with_caller) < 20, "only the last few instructions, after the work is done, may leave it with the caller"
+        assert len(with_caller) < 20, (
+            "only the last few instructions, after the work is done, may leave it with the caller"
+        )
 
 
 def test_an_exception_in_a_wait_leaves_nothing_in_the_queue(client: Client, server: Server, name: str) -> None:
@@ -194,9 +198,7 @@ def alarms() -> Iterator[None]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_signal_between_request_and_reply_undoes_the_grant(
-    own_server: Server, name: str, alarms: None
-) -> None:
+def test_a_signal_between_request_and_reply_undoes_the_grant(own_server: Server, name: str, alarms: None) -> None:
     """The server is stopped, so the request is under way when the signal comes; it runs once the server goes on."""
     with Client(own_server.url, ttl=6.0, node_timeout=2.0) as client:
         warm_up(client)

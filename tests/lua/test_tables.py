@@ -342,7 +342,7 @@ def test_count_lengthens_the_lease_and_never_shortens_it(master: Master) -> None
     master.call("count", owner=ME, count=2, lease_ms=9_000)
     assert 5_000 < master.redis.pttl(KEYS.lock) <= 9_000
     master.call("count", owner=ME, count=2, lease_ms=1_000)
-    assert 5_000 < master.redis.pttl(KEYS.lock)
+    assert master.redis.pttl(KEYS.lock) > 5_000
 
 
 def test_extend_renews_and_never_shortens(master: Master) -> None:
@@ -350,7 +350,7 @@ def test_extend_renews_and_never_shortens(master: Master) -> None:
     assert master.call("extend", owner=ME, lease_ms=9_000)[0] == b"extended"
     assert 5_000 < master.redis.pttl(KEYS.lock) <= 9_000
     master.call("extend", owner=ME, lease_ms=100)
-    assert 5_000 < master.redis.pttl(KEYS.lock)
+    assert master.redis.pttl(KEYS.lock) > 5_000
     assert master.holder() == {ME: b"2"}
 
 

@@ -1,0 +1,30 @@
+"""Clients for the tests against real servers."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from relock import Client
+from support.servers import Server
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Client]]:
+    """Makes clients that are closed with the test."""
+    made: list[Client] = []
+
+    def connect(url: str, **options: Any) -> Client:
+        client = Client(url, **options)
+        made.append(client)
+        return client
+
+    yield connect
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def client(connect: Callable[..., Client], server: Server) -> Client:
+    """A client of `server` with the default options."""
+    return connect(server.url)

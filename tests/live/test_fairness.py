@@ -1,0 +1,209 @@
+"""First come, first served; and whoever is dead, stopped or gone delays nobody."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from relock import AcquireTimeoutError, Client
+from support.processes import Worker
+from support.servers import Server
+from support.until import until
+
+PROCESSES = 8
+WAITERS = 64
+ROUNDS = 20
+
+
+@pytest.fixture
+def lockers(start_worker: Callable[..., Worker], server: Server) -> Callable[[int], list[Worker]]:
+    """Starts processes that acquire as they are told."""
+
+    def start(count: int) -> list[Worker]:
+        workers = [start_worker("workers.locker", server.url) for _ in range(count)]
+        for worker in workers:
+            assert worker.receive()["event"] == "ready"
+        return workers
+
+    return start
+
+
+def acquire(worker: Worker, name: str, number: int, **more: Any) -> None:
+    worker.send({"do": "acquire", "id": number, "name": name, **more})
+
+
+def queued(server: Server, name: str) -> int:
+    found: int = server.client().zcard(f"lock:{{{name}}}:queue")
+    return found
+
+
+def granted(worker: Worker, within: float = 30.0) -> dict[str, Any]:
+    while True:
+        said: dict[str, Any] = worker.receive(within)
+        if said["event"] == "granted":
+            return said
+
+
+@pytest.mark.timeout(600)
+def test_waiters_of_many_processes_are_served_in_the_order_in_which_they_queued(
+    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
+) -> None:
+    workers = lockers(PROCESSES)
+    redis = server.client()
+    for turn in range(ROUNDS):
+        lock_name = f"{name}-{turn}"
+        lock = client.lock(lock_name)
+        lock.acquire()
+        for number in range(WAITERS):
+            acquire(workers[number % PROCESSES], lock_name, turn * WAITERS + number, hold=0)
+            until(
+                lambda key=f"lock:{{{lock_name}}}:queue", wanted=number + 1: redis.zcard(key) == wanted,
+                within=30,
+                what=f"waiter {number} is in the queue",
+            )
+        lock.release()
+        said = [granted(workers[number % PROCESSES]) for number in range(WAITERS)]
+        order = [one["id"] - turn * WAITERS for one in sorted(said, key=lambda one: one["token"])]
+        assert order == list(range(WAITERS)), f"round {turn}"
+
+
+def test_a_newcomer_does_not_pass_the_queue(
+    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
+) -> None:
+    (worker,) = lockers(1)
+    lock = client.lock(name)
+    lock.acquire()
+    acquire(worker, name, 1, hold=0)
+    until(lambda: queued(server, name) == 1, within=10, what="it waits")
+    worker.stop()
+    lock.release()
+    assert not lock.acquire(blocking=False), "it is free, but its turn has come for another"
+    worker.cont()
+    granted(worker)
+
+
+def test_with_fair_false_a_newcomer_may_pass_and_waiters_are_woken_one_by_one(
+    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
+) -> None:
+    (worker,) = lockers(1)
+    lock = client.lock(name, fair=False)
+    lock.acquire()
+    for number in range(3):
+        acquire(worker, name, number, options={"fair": False})
+        until(lambda wanted=number + 1: queued(server, name) == wanted, within=10, what="they wait")
+    worker.stop()
+    lock.release()
+    assert lock.acquire(blocking=False)
+    worker.cont()
+    lock.release()
+    for left in (2, 1, 0):
+        said = granted(worker)
+        assert queued(server, name) == left
+        worker.send({"do": "release", "id": said["id"]})
+
+
+def test_a_waiter_that_times_out_leaves_nothing_behind(client: Client, server: Server, name: str) -> None:
+    holder = client.lock(name, owner="holder")
+    holder.acquire()
+    begin = time.monotonic()
+    assert client.lock(name).acquire(timeout=0.2) is False
+    assert time.monotonic() - begin >= 0.2
+    assert queued(server, name) == 0
+    with pytest.raises(AcquireTimeoutError) as caught, client.lock(name, timeout=0.1):
+        pytest.fail("the body ran without the lock")
+    assert caught.value.lock == name
+    assert caught.value.timeout == 0.1
+    assert caught.value.holder == client.info(name).owner
+    assert caught.value.ahead == 0
+    assert queued(server, name) == 0
+
+
+def dead_waiters(
+    server: Server, lockers: Callable[[int], list[Worker]], name: str, count: int, *, fork: bool = False
+) -> list[int]:
+    """Waiters of `count` processes that are killed; returns the children that live on."""
+    workers = lockers(count)
+    children = []
+    for number, worker in enumerate(workers):
+        acquire(worker, name, number)
+        until(lambda wanted=number + 1: queued(server, name) == wanted, within=10, what="it waits")
+        if fork:
+            worker.send({"do": "fork"})
+            children.append(worker.receive()["child"])
+    for worker in workers:
+        worker.kill()
+    return children
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("fork", [False, True], ids=["all gone", "a forked child of each lives on"])
+def test_five_dead_waiters_at_the_head_delay_nobody(
+    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str, fork: bool
+) -> None:
+    lock = client.lock(name)
+    lock.acquire()
+    children = dead_waiters(server, lockers, name, 5, fork=fork)
+    (live,) = lockers(1)
+    acquire(live, name, 9, hold=0)
+    until(lambda: queued(server, name) == 6, within=10, what="it waits behind the dead")
+    begin = time.monotonic()
+    lock.release()
+    said = granted(live)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    assert said["at"] - begin < 0.1
+
+
+def test_a_stopped_waiter_delays_the_others_by_at_most_ten_seconds(
+    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
+) -> None:
+    stopped, live = lockers(2)
+    lock = client.lock(name)
+    lock.acquire()
+    acquire(stopped, name, 1, hold=0)
+    until(lambda: queued(server, name) == 1, within=10, what="it waits")
+    acquire(live, name, 2, hold=0)
+    until(lambda: queued(server, name) == 2, within=10, what="the other waits")
+    stopped.stop()
+    begin = time.monotonic()
+    lock.release()
+    assert granted(live)["at"] - begin <= 10.0
+    stopped.cont()
+    granted(stopped)
+
+
+def test_what_the_dead_leave_in_the_queue_goes_by_itself(
+    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
+) -> None:
+    lock = client.lock(name)
+    lock.acquire()
+    dead_waiters(server, lockers, name, 2)
+    (live,) = lockers(1)
+    acquire(live, name, 9)
+    until(lambda: queued(server, name) == 3, within=10, what="it waits behind the dead")
+    until(lambda: queued(server, name) == 1, within=15, what="the dead are removed by the living")
+    assert 0 < server.client().pttl(f"lock:{{{name}}}:queue") <= 30_000
+
+
+def test_threads_of_one_process_are_served_in_order(client: Client, server: Server, name: str) -> None:
+    lock = client.lock(name)
+    lock.acquire()
+    order: list[int] = []
+
+    def take(number: int) -> None:
+        with client.lock(name):
+            order.append(number)
+
+    threads = []
+    for number in range(20):
+        threads.append(threading.Thread(target=take, args=(number,)))
+        threads[-1].start()
+        until(lambda wanted=number + 1: queued(server, name) == wanted, within=10, what="it waits")
+    lock.release()
+    for thread in threads:
+        thread.join()
+    assert order == list(range(20))

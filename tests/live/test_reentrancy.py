@@ -1,0 +1,170 @@
+"""Reentrancy: one field with the exact count, whatever the nesting."""
+
+import random
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from relock import Client, NotOwnedError
+from support.servers import Server
+
+
+def on_server(server: Server, name: str) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = server.client().hgetall(f"lock:{{{name}}}")
+    return found
+
+
+@pytest.mark.every_server
+def test_one_field_holds_the_exact_count_over_several_objects(client: Client, server: Server, name: str) -> None:
+    one, two = client.lock(name), client.lock(name)
+    one.acquire()
+    (owner,) = on_server(server, name)
+    two.acquire()
+    with one:
+        assert on_server(server, name) == {owner: b"3"}
+        assert one.hold_count == two.hold_count == 3
+    one.release()
+    assert on_server(server, name) == {owner: b"1"}
+    two.release()
+    assert on_server(server, name) == {}
+    assert not one.owned()
+
+
+def test_the_owner_is_the_client_and_a_uuid_of_its_own_for_each_outermost_acquire(
+    client: Client, server: Server, name: str
+) -> None:
+    owners = set()
+    for _ in range(3):
+        with client.lock(name):
+            owners.update(on_server(server, name))
+    assert len(owners) == 3
+    assert {owner.partition(b":")[0] for owner in owners} == {client.session.client_id.encode()}
+
+
+def test_the_count_is_right_after_exceptions(client: Client, server: Server, name: str) -> None:
+    lock = client.lock(name)
+    with lock:
+        with pytest.raises(ZeroDivisionError), lock:
+            assert list(on_server(server, name).values()) == [b"2"]
+            raise ZeroDivisionError
+        assert list(on_server(server, name).values()) == [b"1"]
+    assert on_server(server, name) == {}
+
+
+def test_condition_wait_gives_up_all_levels_and_restores_them(client: Client, server: Server, name: str) -> None:
+    lock = client.lock(name)
+    condition = threading.Condition(lock)  # type: ignore[arg-type]
+    seen: list[int] = []
+
+    def notify() -> None:
+        with condition:
+            seen.extend(int(count) for count in on_server(server, name).values())
+            condition.notify()
+
+    with condition, lock, lock:
+        thread = threading.Thread(target=notify)
+        thread.start()
+        assert condition.wait(timeout=30)
+        assert list(on_server(server, name).values()) == [b"3"]
+        assert lock.hold_count == 3
+    thread.join()
+    assert seen == [1], "the other thread had it alone"
+    assert on_server(server, name) == {}
+
+
+def test_ten_thousand_random_steps_keep_both_counts_equal(
+    client: Client, server: Server, name: str, seed: int
+) -> None:
+    dice = random.Random(seed)
+    locks = [client.lock(name) for _ in range(3)]
+    redis = server.client()
+    count = 0
+    for step in range(10_000):
+        lock = dice.choice(locks)
+        if dice.random() < (0.5 if count < 20 else 0.1):
+            assert lock.acquire(blocking=dice.random() < 0.5)
+            count += 1
+        elif count == 0:
+            with pytest.raises(NotOwnedError):
+                lock.release()
+        else:
+            lock.release()
+            count -= 1
+        assert lock.hold_count == count
+        found = redis.hvals(f"lock:{{{name}}}")
+        assert found == ([b"%d" % count] if count else []), f"after step {step}"
+
+
+def test_a_nested_acquire_may_lengthen_the_lease_and_never_shortens_it(
+    client: Client, server: Server, name: str
+) -> None:
+    redis = server.client()
+    with client.lock(name, ttl=20), client.lock(name, ttl=5) as inner:
+        assert redis.pttl(f"lock:{{{name}}}") > 10_000
+        with client.lock(name, ttl=60):
+            assert redis.pttl(f"lock:{{{name}}}") > 50_000
+            assert inner.remaining() > 50
+
+
+def test_threads_share_an_owner_and_one_releases_what_another_acquired(
+    client: Client, server: Server, name: str, run: Callable[..., None]
+) -> None:
+    lock = client.lock(name, owner="job-7")
+    run(lock.acquire)
+    assert lock.owned()
+    (owner,) = on_server(server, name)
+    assert b":job-7." in owner, "readable in the uuid"
+    assert not client.lock(name).owned()
+    assert not client.lock(name, owner="job-8").acquire(blocking=False)
+    lock.acquire()
+    assert on_server(server, name) == {owner: b"2"}
+    run(lock.release)
+    run(lock.release)
+    assert on_server(server, name) == {}
+
+
+def test_threads_that_share_an_owner_wait_with_one_place_and_join_its_hold(
+    client: Client, server: Server, name: str
+) -> None:
+    from support.until import until
+
+    holder = client.lock(name)
+    holder.acquire()
+    taken: list[bool] = []
+
+    def take() -> None:
+        taken.append(client.lock(name, owner="job").acquire(timeout=30))
+
+    threads = [threading.Thread(target=take) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(client.info(name).queue) == 1, within=10, what="one of them queues")
+    assert not client.lock(name, owner="job").acquire(timeout=0.05), "a timeout is kept behind the gate too"
+    holder.release()
+    for thread in threads:
+        thread.join()
+    assert taken == [True] * 5
+    assert client.lock(name, owner="job").hold_count == 5
+    assert list(on_server(server, name).values()) == [b"5"]
+
+
+@pytest.fixture
+def run() -> Callable[..., None]:
+    """Runs something on a thread of its own, to the end."""
+
+    def run(what: Callable[[], object]) -> None:
+        failures: list[BaseException] = []
+
+        def target() -> None:
+            try:
+                what()
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+        assert not failures
+
+    return run

@@ -1,0 +1,160 @@
+"""It stands in for threading.RLock: CPython's own tests of locks and conditions say so, and a few more."""
+
+import gc
+import importlib.util
+import itertools
+import os
+import threading
+import unittest
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from relock import Client, NotOwnedError
+from support.servers import Server
+
+HAS_CPYTHON_TESTS = importlib.util.find_spec("test") is not None and (
+    importlib.util.find_spec("test.lock_tests") is not None
+)
+_names = itertools.count()
+
+
+@pytest.fixture
+def fresh_lock(client: Client) -> Callable[[], Any]:
+    """Makes locks of a client whose background threads run already: CPython's tests count threads."""
+    with client.lock("warm-up"):
+        thread = threading.Thread(target=client.lock("warm-up").acquire, kwargs={"timeout": 0.05})
+        thread.start()
+        thread.join()
+    return lambda: client.lock(f"rlock-{next(_names)}")
+
+
+
+
+@pytest.mark.skipif(not HAS_CPYTHON_TESTS and not os.environ.get("CI"), reason="this Python comes without its tests")
+@pytest.mark.parametrize("case", ["RLockTests", "ConditionTests"])
+def test_the_lock_tests_of_cpython(case: str, fresh_lock: Callable[[], Any]) -> None:
+    from test import lock_tests
+
+    base: type[unittest.TestCase] = getattr(lock_tests, case)
+
+    class Ours(base):  # type: ignore[misc, valid-type]
+        locktype: ClassVar[Any] = staticmethod(fresh_lock)
+        condtype: ClassVar[Any] = staticmethod(
+            lambda lock=None: threading.Condition(fresh_lock() if lock is None else lock)
+        )
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(Ours).run(result)
+    problems = [text for _, text in itertools.chain(result.failures, result.errors)]
+    assert not problems, "\n".join(problems)
+    assert result.testsRun > 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((False, 1), ValueError),
+        ((True, -2), ValueError),
+        ((True, float("nan")), ValueError),
+        ((True, threading.TIMEOUT_MAX * 2), OverflowError),
+        ((True, 1e100), OverflowError),
+    ],
+)
+def test_arguments_are_judged_as_an_rlock_judges_them(
+    client: Client, name: str, arguments: tuple[Any, ...], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        client.lock(name).acquire(*arguments)
+
+
+def test_the_largest_timeout_is_taken(client: Client, name: str) -> None:
+    assert client.lock(name).acquire(True, threading.TIMEOUT_MAX)
+
+
+def test_acquire_takes_its_arguments_by_position_and_by_name(client: Client, name: str) -> None:
+    lock = client.lock(name)
+    assert lock.acquire(False) is True
+    assert lock.acquire(blocking=True, timeout=-1) is True
+    assert lock.acquire(True, 0.5) is True
+
+
+def test_a_release_by_somebody_else_is_a_runtime_error(client: Client, name: str) -> None:
+    lock = client.lock(name)
+    with pytest.raises(RuntimeError):
+        lock.release()
+    with lock:
+        errors: list[BaseException] = []
+
+        def release() -> None:
+            try:
+                lock.release()
+            except NotOwnedError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=release)
+        thread.start()
+        thread.join()
+        assert len(errors) == 1
+        assert lock.owned()
+
+
+def test_repr_is_local_and_names_the_state(client: Client, server: Server, name: str) -> None:
+    lock = client.lock(name)
+    before = server.calls()
+    assert repr(lock).startswith("<unlocked relock.lock.Lock object")
+    assert f"name={name!r}" in repr(lock)
+    assert server.calls() == before
+    with lock, lock:
+        assert repr(lock).startswith("<locked relock.lock.Lock object")
+        assert "count=2" in repr(lock)
+
+
+def test_weak_references_work_and_nothing_keeps_a_lock_alive(client: Client, name: str) -> None:
+    lock = client.lock(name)
+    reference = weakref.ref(lock)
+    assert reference() is lock
+    with lock:
+        pass
+    del lock
+    gc.collect()
+    assert reference() is None
+
+
+def test_making_a_lock_and_a_client_sends_nothing(server: Server, connect: Callable[..., Client], name: str) -> None:
+    before = server.calls()
+    repr(connect("redis://127.0.0.1:1").lock(name))
+    repr(connect(server.url).lock(name))
+    assert server.calls() == before
+
+
+@pytest.fixture
+def queue_with_an_rlock(fresh_lock: Callable[[], Any]) -> Iterator[Any]:
+    """Code of the standard library that takes an RLock, here one of ours."""
+    import queue
+
+    one: Any = queue.Queue()
+    one.mutex = fresh_lock()
+    one.not_empty = threading.Condition(one.mutex)
+    one.not_full = threading.Condition(one.mutex)
+    one.all_tasks_done = threading.Condition(one.mutex)
+    yield one
+
+
+def test_a_queue_of_the_standard_library_works_with_it(queue_with_an_rlock: Any) -> None:
+    got: list[int] = []
+
+    def consume() -> None:
+        for _ in range(20):
+            got.append(queue_with_an_rlock.get(timeout=30))
+            queue_with_an_rlock.task_done()
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    for number in range(20):
+        queue_with_an_rlock.put(number)
+    queue_with_an_rlock.join()
+    thread.join()
+    assert got == list(range(20))

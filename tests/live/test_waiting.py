@@ -1,0 +1,234 @@
+"""Waiting costs nothing, and loses nothing."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from relock import Client, ClientClosedError, QuorumError
+from support.processes import Worker
+from support.proxy import Proxy
+from support.servers import Server
+from support.until import until
+
+THREADS = 500
+
+
+def wait_in_threads(client: Client, name: str, count: int, timeout: float = 60.0) -> tuple[list[threading.Thread], list[bool]]:
+    taken: list[bool] = []
+
+    def take() -> None:
+        lock = client.lock(name)
+        if lock.acquire(timeout=timeout):
+            taken.append(True)
+            lock.release()
+
+    threads = [threading.Thread(target=take) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(client.info(name).queue) == count, within=60, what="all wait")
+    return threads, taken
+
+
+def test_five_hundred_waiters_cost_fewer_than_twenty_commands_a_second(
+    client: Client, server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    holder = connect(server.url).lock(name)
+    holder.acquire()
+    threads, taken = wait_in_threads(client, name, THREADS)
+    assert len(server.client().client_list(_type="pubsub")) == 1
+    before, begin = sum(server.calls().values()), time.monotonic()
+    time.sleep(10)  # what is measured is what happens while nothing does
+    calls, seconds = sum(server.calls().values()) - before, time.monotonic() - begin
+    print(f"{THREADS} waiters: {calls / seconds:.1f} commands a second")
+    assert calls / seconds < 20
+    holder.release()
+    for thread in threads:
+        thread.join()
+    assert taken == [True] * THREADS
+
+
+def test_one_pubsub_connection_serves_all_who_wait(client: Client, server: Server, name: str) -> None:
+    holder = client.lock(name, owner="holder")
+    holder.acquire()
+    threads, _ = wait_in_threads(client, name, 20)
+    assert len(server.client().client_list(_type="pubsub")) == 1
+    holder.release()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_release_wakes_one_waiter(client: Client, server: Server, name: str) -> None:
+    """Twenty waiters, each granted once: one message and one script for each turn, and no more."""
+    holder = client.lock(name, owner="holder")
+    holder.acquire()
+    threads, taken = wait_in_threads(client, name, 20)
+    before = server.calls()["evalsha"]
+    published = server.client().info("commandstats")["cmdstat_publish"]["calls"] if has_published(server) else 0
+    holder.release()
+    for thread in threads:
+        thread.join()
+    assert taken == [True] * 20
+    now = server.client().info("commandstats")["cmdstat_publish"]["calls"]
+    assert now - published <= 20 + 2
+    assert server.calls()["evalsha"] - before <= 1 + 2 * 20 + 4, "a release, then a take and a release for each"
+
+
+def has_published(server: Server) -> bool:
+    return "cmdstat_publish" in server.client().info("commandstats")
+
+
+@pytest.mark.every_server
+def test_nothing_is_lost_when_the_pubsub_connection_is_killed(client: Client, server: Server, name: str) -> None:
+    holder = client.lock(name, owner="holder")
+    holder.acquire()
+    threads, taken = wait_in_threads(client, name, 5)
+    for _ in range(3):
+        server.cli("CLIENT", "KILL", "TYPE", "pubsub")
+        until(lambda: server.client().client_list(_type="pubsub"), within=10, what="it subscribes again")
+    server.cli("CLIENT", "KILL", "TYPE", "pubsub")
+    begin = time.monotonic()
+    holder.release()
+    for thread in threads:
+        thread.join()
+    assert taken == [True] * 5
+    assert time.monotonic() - begin < 5 * 3.0
+
+
+def test_a_swallowed_message_costs_less_than_three_seconds_at_any_ttl(
+    server: Server, proxy: Proxy, connect: Callable[..., Client], name: str
+) -> None:
+    waiting = connect(proxy.url, ttl=600.0)
+    holder = connect(server.url, ttl=600.0).lock(name)
+    holder.acquire()
+    threads, taken = wait_in_threads(waiting, name, 1)
+    fault = proxy.swallow_message(lambda words: words[0] == b"message")
+    begin = time.monotonic()
+    holder.release()
+    threads[0].join()
+    assert fault.struck.is_set()
+    assert taken == [True]
+    assert time.monotonic() - begin < 3.0
+
+
+def test_waiters_survive_a_restart_of_the_server(
+    own_server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(own_server.url)
+    lock = client.lock(name, owner="holder")
+    lock.acquire()
+    threads, taken = wait_in_threads(client, name, 3)
+    own_server.restart()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert taken == [True] * 3, "the server forgot the holder, and the waiters go on in turn"
+
+
+def test_queue_places_that_a_master_lost_are_restored_in_order(client: Client, server: Server, name: str) -> None:
+    holder = client.lock(name, owner="holder")
+    holder.acquire()
+    threads, _ = wait_in_threads(client, name, 4)
+    before = client.info(name).queue
+    server.cli("DEL", f"lock:{{{name}}}:queue", f"lock:{{{name}}}:waiters")
+    until(lambda: client.info(name).queue == before, within=10, what="the queue is as it was")
+    holder.release()
+    for thread in threads:
+        thread.join()
+
+
+def test_the_head_takes_over_when_holder_and_head_are_killed_together(
+    client: Client, server: Server, start_worker: Callable[..., Worker], name: str
+) -> None:
+    holder, head = (start_worker("workers.locker", server.url, '{"ttl": 1.5}') for _ in range(2))
+    for number, worker in enumerate((holder, head)):
+        assert worker.receive()["event"] == "ready"
+        worker.send({"do": "acquire", "id": number, "name": name})
+        until(
+            lambda wanted=number: client.info(name).held and len(client.info(name).queue) == wanted,
+            within=10,
+            what="it holds, or waits",
+        )
+    threads, taken = [], []
+    lock = client.lock(name)
+    taken_at: list[float] = []
+
+    def take() -> None:
+        taken.append(lock.acquire(timeout=30))
+        taken_at.append(time.monotonic())
+        lock.release()
+
+    threads.append(threading.Thread(target=take))
+    threads[0].start()
+    until(lambda: len(client.info(name).queue) == 2, within=10, what="it waits behind the head")
+    holder.kill()
+    head.kill()
+    begin = time.monotonic()
+    threads[0].join()
+    assert taken == [True]
+    assert taken_at[0] - begin < 1.5 + 3.0
+
+
+def test_a_foreign_lock_without_a_ttl_that_goes_is_noticed_within_three_seconds(
+    client: Client, server: Server, name: str
+) -> None:
+    key = f"lock:{{{name}}}"
+    server.client().set(key, "somebody else's")
+    assert client.lock(name).acquire(blocking=False) is False
+    assert client.lock(name).locked()
+    threads, taken = wait_in_threads(client, name, 1)
+    server.cli("DEL", key)
+    begin = time.monotonic()
+    threads[0].join()
+    assert taken == [True]
+    assert time.monotonic() - begin < 3.0
+
+
+def test_no_patience_is_left_when_the_server_stays_away(own_server: Server, connect: Callable[..., Client], name: str) -> None:
+    client = connect(own_server.url, patience=0.5)
+    holder = client.lock(name, owner="holder")
+    holder.acquire()
+    errors: list[QuorumError] = []
+
+    def take() -> None:
+        try:
+            client.lock(name).acquire()
+        except QuorumError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    until(lambda: len(client.info(name).queue) == 1, within=10, what="it waits")
+    own_server.kill()
+    thread.join(timeout=30)
+    (error,) = errors
+    assert (error.needed, error.answered, list(error.failures)) == (1, 0, [own_server.url])
+    assert error.lock == name
+
+
+def test_close_ends_every_wait_and_leaves_the_queue(
+    server: Server, client: Client, connect: Callable[..., Client], name: str
+) -> None:
+    holder = client.lock(name)
+    holder.acquire()
+    other = connect(server.url)
+    errors: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            other.lock(name).acquire()
+        except ClientClosedError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(client.info(name).queue) == 3, within=10, what="they wait")
+    other.close()
+    for thread in threads:
+        thread.join(timeout=10)
+    assert len(errors) == 3
+    assert client.info(name).queue == ()
+    other.close()
+    with pytest.raises(ClientClosedError):
+        other.lock(name).acquire(blocking=False)

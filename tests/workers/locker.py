@@ -1,0 +1,78 @@
+"""A process whose threads acquire and release as they are told, one JSON object a line.
+
+In: ``{"do": "acquire", "id": 1, "name": "a", "timeout": 5, "hold": 0.0}``, ``{"do": "release", "id": 1}``,
+``{"do": "fork"}`` (a child that lives on and does nothing). Out: ``{"id": 1, "event": "granted", "token": 7}`` and
+``released``, ``refused``, ``lost``, ``error``, each with the time of CLOCK_MONOTONIC, which all processes share.
+With ``hold`` a thread releases by itself after so many seconds; without it, when told.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from relock import Client, RelockError
+
+_write = threading.Lock()
+
+
+def say(**thing: Any) -> None:
+    with _write:
+        print(json.dumps({**thing, "at": time.monotonic()}), flush=True)
+
+
+class Locker:
+    """All threads of one process, by id."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._client = Client(url, on_lost=self._lost, **options)
+        self._release: dict[int, threading.Event] = {}
+
+    def _lost(self, loss: Any) -> None:
+        say(id=None, event="lost", reason=loss.reason, token=loss.token)
+
+    def do(self, order: dict[str, Any]) -> None:
+        if order["do"] == "acquire":
+            self._release[order["id"]] = threading.Event()
+            threading.Thread(target=self._acquire, args=(order,), daemon=True).start()
+        elif order["do"] == "release":
+            self._release[order["id"]].set()
+        elif order["do"] == "fork":
+            self._fork()
+
+    def _acquire(self, order: dict[str, Any]) -> None:
+        lock = self._client.lock(order["name"], **order.get("options", {}))
+        try:
+            if not lock.acquire(timeout=order.get("timeout", -1)):
+                say(id=order["id"], event="refused")
+                return
+            say(id=order["id"], event="granted", token=lock.token)
+            self._release[order["id"]].wait(order.get("hold"))
+            say(id=order["id"], event="releasing")
+            lock.release()
+            say(id=order["id"], event="released")
+        except RelockError as error:
+            say(id=order["id"], event="error", error=type(error).__name__, message=str(error))
+
+    def _fork(self) -> None:
+        child = os.fork()
+        if child == 0:
+            sys.stdout.close()
+            while os.getppid() != 1:
+                time.sleep(0.05)
+            time.sleep(30)
+            os._exit(0)
+        say(id=None, event="forked", child=child)
+
+
+def main() -> None:
+    locker = Locker(sys.argv[1], **json.loads(sys.argv[2] if len(sys.argv) > 2 else "{}"))
+    say(id=None, event="ready")
+    for line in sys.stdin:
+        locker.do(json.loads(line))
+
+
+if __name__ == "__main__":
+    main()
