@@ -345,7 +345,7 @@ def quorum_error(
 ) -> QuorumError:
     """The error for too few answers, with each master's failure in it."""
     by_master = {failure.master: failure.why for failure in failures}
-    reasons = "; ".join(f"{master} {why}" for master, why in by_master.items()) or "no master answered"
+    reasons = "; ".join(f"{master}: {why}" for master, why in by_master.items()) or "no master answered"
     return QuorumError(
         f"{answered} of the {needed} masters that it takes answered: {reasons}",
         lock=name,

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 START_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1
@@ -79,9 +81,9 @@ class Server:
             try:
                 self.cli("PING")
                 return
-            except redis.ResponseError:
-                return  # it answers, if only to say who may ask
-            except redis.ConnectionError as error:
+            except (redis.ResponseError, redis.BusyLoadingError):
+                return  # it answers, if only to say that one may not ask, or not yet
+            except (redis.ConnectionError, redis.TimeoutError) as error:
                 if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
                     raise AssertionError(f"{self.kind} did not start: {self.log()}") from error
             time.sleep(0.01)
@@ -108,8 +110,9 @@ class Server:
         return self._process.pid
 
     def client(self, **options: Any) -> redis.Redis:
-        """A redis-py client for looking behind relock's back."""
-        return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, **options)
+        """A redis-py client for looking behind relock's back; it resends nothing."""
+        retry = Retry(NoBackoff(), 0)
+        return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, retry=retry, **options)
 
     def cli(self, *words: Any) -> Any:
         """One command on a connection of its own, and its reply."""

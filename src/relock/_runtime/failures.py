@@ -21,6 +21,8 @@ _ADVICE = (
     ("READONLY", "it is a read-only replica: name the master"),
     ("WRONGPASS", "check the user and the password"),
     ("NOAUTH", "it needs a password: put it into the URL"),
+    ("Authentication required", "it needs a password: put it into the URL"),
+    ("invalid username-password", "check the user and the password"),
     ("LOADING", "it is loading its data; wait until it is done"),
     ("BUSY", "a script keeps it busy"),
     ("MASTERDOWN", "it is a replica that has lost its master"),

@@ -1,0 +1,209 @@
+"""Servers that can't be used, or promise less than they seem to: which one, and what to do about it."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from relock import Client, ConfigurationError, MasterBack, MasterDown, QuorumError, RelockWarning
+from support.servers import Server, free_port
+from support.until import until
+
+
+def failure(client: Client, name: str, **acquire: Any) -> str:
+    with pytest.raises(QuorumError) as caught:
+        client.lock(name).acquire(**acquire)
+    ((master, why),) = caught.value.failures.items()
+    assert master in str(caught.value)
+    assert why in str(caught.value)
+    return why
+
+
+def test_a_refused_connection_says_what_to_start(connect: Callable[..., Client], name: str) -> None:
+    why = failure(connect(f"redis://127.0.0.1:{free_port()}"), name, blocking=False)
+    assert "refused" in why
+    assert "start it" in why
+
+
+@pytest.mark.parametrize("url", ["redis://:wrong@127.0.0.1:{port}", "redis://127.0.0.1:{port}"], ids=["wrong", "none"])
+def test_a_wrong_password_raises_at_once_however_long_one_would_wait(
+    start_server: Callable[..., Server], connect: Callable[..., Client], name: str, url: str
+) -> None:
+    server = start_server(password="hush")
+    why = failure(connect(url.format(port=server.port)), name)  # blocking, without a timeout
+    assert "password" in why
+    assert "hush" not in why
+
+
+def test_the_right_password_works_and_is_told_to_nobody(
+    start_server: Callable[..., Server], connect: Callable[..., Client], name: str
+) -> None:
+    server = start_server(password="hush")
+    client = connect(server.url)
+    with client.lock(name) as lock:
+        shown = [repr(client), repr(lock), repr(client.statistics()), repr(client.info(name))]
+    assert not any("hush" in text for text in shown)
+
+
+def test_a_database_that_is_not_there_raises_at_once(connect: Callable[..., Client], server: Server, name: str) -> None:
+    assert "DB index" in failure(connect(f"redis://127.0.0.1:{server.port}/9999"), name)
+
+
+def test_databases_are_told_apart(connect: Callable[..., Client], server: Server, name: str) -> None:
+    with connect(f"redis://127.0.0.1:{server.port}/1").lock(name):
+        assert connect(server.url).lock(name).acquire(blocking=False)
+
+
+def test_a_replica_is_refused(
+    server: Server, start_server: Callable[..., Server], connect: Callable[..., Client], name: str
+) -> None:
+    replica = start_server("--replicaof", "127.0.0.1", str(server.port))
+    with pytest.raises(ConfigurationError, match="replica"):
+        connect(replica.url).lock(name).acquire()
+
+
+def test_a_master_that_becomes_a_replica_is_no_vote_and_says_so(
+    own_server: Server, server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(own_server.url)
+    with client.lock(name):
+        pass
+    own_server.cli("REPLICAOF", "127.0.0.1", str(server.port))
+    with pytest.raises((QuorumError, ConfigurationError), match="replica"):
+        client.lock(name).acquire(blocking=False)
+
+
+def test_a_server_that_loads_is_no_vote(
+    start_server: Callable[..., Server], connect: Callable[..., Client], name: str
+) -> None:
+    server = start_server("--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024")
+    with server.client() as redis_client:
+        for number in range(500):
+            redis_client.set(f"key-{number}", "x" * 1000)
+        redis_client.save()
+    server.restart()
+    assert "loading" in failure(connect(server.url), name, blocking=False).lower()
+
+
+def test_an_evicting_policy_is_warned_of_once(
+    start_server: Callable[..., Server], connect: Callable[..., Client], name: str
+) -> None:
+    server = start_server("--maxmemory-policy", "allkeys-lru")
+    client = connect(server.url)
+    with pytest.warns(RelockWarning, match="noeviction") as caught, client.lock(name):
+        pass
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        server.cli("CLIENT", "KILL", "TYPE", "normal")
+        with client.lock(name, timeout=10):
+            pass
+    assert any("allkeys-lru" in problem for problem in client.check())
+
+
+def test_a_good_server_has_nothing_to_be_said_of_it(client: Client, name: str) -> None:
+    assert client.check() == ()
+    (master,) = client.statistics().masters
+    assert (master.down, master.vote_in, master.problems) == (None, 0.0, ())
+    assert master.version
+
+
+def test_a_server_that_goes_and_comes_back_is_told(
+    own_server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    events: list[Any] = []
+    client = connect(own_server.url, on_event=events.append)
+    with client.lock(name):
+        own_server.kill()
+    failure(client, name, blocking=False)
+    until(lambda: any(isinstance(event, MasterDown) for event in events), within=5, what="it is down")
+    assert client.statistics().masters[0].down is not None
+    own_server.start()
+    with client.lock(name, timeout=20):
+        pass
+    until(lambda: any(isinstance(event, MasterBack) for event in events), within=5, what="it is back")
+    assert client.statistics().masters[0].down is None
+
+
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_client_of_redis_py_is_used_as_it_is_configured(
+    server: Server, connect: Callable[..., Client], name: str, decode: bool, protocol: int
+) -> None:
+    given = redis.Redis(host="127.0.0.1", port=server.port, db=2, decode_responses=decode, protocol=protocol)
+    client = connect(given)  # type: ignore[arg-type]
+    with client.lock(name), client.lock(name) as lock:
+        assert client.info(name).hold_count == lock.hold_count == 2
+        assert list(client.names()) == [name]
+        assert given.exists(f"lock:{{{name}}}")
+    client.close()
+    assert given.ping(), "what the user gave is the user's to close"
+
+
+def test_a_unix_socket_works(server: Server, connect: Callable[..., Client], name: str) -> None:
+    with connect(f"unix://{server.socket_path}").lock(name) as lock:
+        assert lock.owned()
+
+
+def test_a_url_may_be_given_in_a_sequence_of_one(server: Server, connect: Callable[..., Client], name: str) -> None:
+    with connect([server.url]).lock(name) as lock:  # type: ignore[arg-type]
+        assert lock.owned()
+
+
+def test_names_lists_what_is_held_or_waited_for(client: Client, server: Server) -> None:
+    with client.lock("orders:1"), client.lock("orders:2"), client.lock("users:1"):
+        server.client().zadd("lock:{orders:3}:queue", {"somebody:1": 1})
+        assert set(client.names()) == {"orders:1", "orders:2", "orders:3", "users:1"}
+        assert set(client.names("orders:*")) == {"orders:1", "orders:2", "orders:3"}
+    assert set(client.names("users:*")) == set()
+
+
+def test_synchronized_names_the_lock_by_the_arguments(client: Client, server: Server) -> None:
+    class Shop:
+        @client.synchronized("orders:{order_id}")
+        def sell(self, order_id: int, amount: int = 1) -> tuple[int, list[str]]:
+            return amount, list(client.names())
+
+    assert Shop().sell(42) == (1, ["orders:42"])
+    assert Shop().sell(order_id=7, amount=3) == (3, ["orders:7"])
+    assert list(client.names()) == []
+
+
+def test_synchronized_refuses_an_argument_that_the_function_does_not_have(client: Client) -> None:
+    with pytest.raises(ConfigurationError, match="order"):
+
+        @client.synchronized("orders:{order}")
+        def sell(order_id: int) -> None:
+            raise AssertionError(order_id)
+
+
+def test_synchronized_takes_the_options_of_a_lock(client: Client, name: str) -> None:
+    @client.synchronized(name, timeout=0.05)
+    def work() -> None:
+        raise AssertionError("the body ran without the lock")
+
+    holder = client.lock(name, owner="holder")
+    holder.acquire()
+    with pytest.raises(TimeoutError):
+        work()
+
+
+def test_info_and_locked_raise_where_no_quorum_answers(connect: Callable[..., Client], name: str) -> None:
+    client = connect(f"redis://127.0.0.1:{free_port()}")
+    lock = client.lock(name)
+    for ask in (lock.info, lock.locked, lock.force_release, lambda: list(client.names()), client.check):
+        with pytest.raises(QuorumError):
+            ask()
+
+
+def test_a_hold_may_be_released_after_close(connect: Callable[..., Client], server: Server, name: str) -> None:
+    client = connect(server.url)
+    lock = client.lock(name)
+    lock.acquire()
+    client.close()
+    assert lock.owned()
+    lock.release()
+    assert not lock.owned()
+    assert server.client().exists(f"lock:{{{name}}}"), "its lease runs out by itself"

@@ -1,0 +1,306 @@
+"""Replies that are lost, requests that come late: neither harms a hold, and neither leaves an orphan."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from relock import Client, QuorumError, ReleaseUnconfirmed
+from support.proxy import Proxy, calls_script
+from support.servers import Server
+from support.until import until
+
+TTL = 6.0  # a node timeout of 0.6 s
+PATIENT = {"ttl": TTL}
+
+
+@pytest.fixture
+def flaky(proxy: Proxy, connect: Callable[..., Client]) -> Client:
+    """A client behind the proxy."""
+    client = connect(proxy.url, **PATIENT)
+    with client.lock("warm-up"), client.lock("warm-up"):
+        pass
+    return client
+
+
+def holds(server: Server, name: str) -> list[bytes]:
+    found: list[bytes] = server.client().hvals(f"lock:{{{name}}}")
+    return found
+
+
+def nothing_left(server: Server, name: str) -> bool:
+    keys = [f"lock:{{{name}}}{part}" for part in ("", ":queue", ":waiters")]
+    return server.client().exists(*keys) == 0
+
+
+@pytest.mark.parametrize("close", [False, True], ids=["silence", "broken connection"])
+def test_a_swallowed_grant_is_found_again_by_a_blocking_acquire(
+    flaky: Client, server: Server, proxy: Proxy, name: str, close: bool
+) -> None:
+    fault = proxy.swallow_reply(calls_script("acquire"), close=close)
+    lock = flaky.lock(name)
+    assert lock.acquire(timeout=20)
+    assert fault.struck.is_set()
+    assert holds(server, name) == [b"1"]
+    lock.release()
+    assert nothing_left(server, name)
+
+
+def test_a_swallowed_grant_of_a_single_try_is_undone(flaky: Client, server: Server, proxy: Proxy, name: str) -> None:
+    fault = proxy.swallow_reply(calls_script("acquire"))
+    with pytest.raises(QuorumError):
+        flaky.lock(name).acquire(blocking=False)
+    assert fault.done.is_set()
+    until(lambda: nothing_left(server, name), within=TTL / 2, what="the grant that nobody heard of is undone")
+
+
+def test_a_swallowed_enqueue_leaves_one_place(
+    flaky: Client, server: Server, proxy: Proxy, connect: Callable[..., Client], name: str
+) -> None:
+    holder = connect(server.url).lock(name)
+    holder.acquire()
+    proxy.swallow_reply(calls_script("enqueue"))
+    taken: list[bool] = []
+
+    def take() -> None:
+        lock = flaky.lock(name)
+        taken.append(lock.acquire(timeout=20))
+        lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    until(lambda: server.client().zcard(f"lock:{{{name}}}:queue") == 1, within=10, what="it queues")
+    holder.release()
+    thread.join()
+    assert taken == [True]
+    assert nothing_left(server, name)
+
+
+def test_a_swallowed_nested_acquire_and_release_leave_the_right_count(
+    flaky: Client, server: Server, proxy: Proxy, name: str
+) -> None:
+    lock = flaky.lock(name)
+    lock.acquire()
+    proxy.swallow_reply(calls_script("count"))
+    assert lock.acquire()
+    assert (lock.hold_count, holds(server, name)) == (2, [b"2"])
+    proxy.swallow_reply(calls_script("count"))
+    lock.release()
+    assert (lock.hold_count, holds(server, name)) == (1, [b"1"])
+    lock.release()
+    assert nothing_left(server, name)
+
+
+def test_a_count_that_never_arrived_converges(flaky: Client, server: Server, proxy: Proxy, name: str) -> None:
+    lock = flaky.lock(name)
+    lock.acquire()
+    fault = proxy.lose_request(calls_script("count"))
+    assert lock.acquire()
+    assert fault.struck.is_set()
+    until(lambda: holds(server, name) == [b"2"], within=10, what="the janitor writes the count")
+    lock.release()
+    lock.release()
+    assert nothing_left(server, name)
+
+
+def test_a_swallowed_release_is_no_error_and_is_made_good(
+    flaky: Client, server: Server, proxy: Proxy, name: str, connect: Callable[..., Client]
+) -> None:
+    events: list[Any] = []
+    client = connect(proxy.url, **PATIENT, on_event=events.append)
+    lock = client.lock(name)
+    lock.acquire()
+    proxy.swallow_reply(calls_script("release"))
+    lock.release()
+    assert not lock.owned()
+    assert nothing_left(server, name)
+    until(lambda: any(isinstance(e, ReleaseUnconfirmed) for e in events), within=5, what="an event says so")
+    assert client.statistics().losses == 0
+
+
+def test_a_release_that_never_arrived_is_repeated(flaky: Client, server: Server, proxy: Proxy, name: str) -> None:
+    lock = flaky.lock(name)
+    lock.acquire()
+    proxy.lose_request(calls_script("release"))
+    lock.release()
+    until(lambda: nothing_left(server, name), within=TTL / 2, what="the janitor repeats it before the lease ends")
+
+
+def test_a_swallowed_renewal_is_made_good(proxy: Proxy, server: Server, connect: Callable[..., Client], name: str) -> None:
+    client = connect(proxy.url, ttl=1.5)
+    with client.lock(name) as lock:
+        fault = proxy.swallow_reply(calls_script("extend"))
+        until(fault.done.is_set, within=10, what="the reply is swallowed")
+        until(lambda: client.statistics().renewals >= 2, within=10, what="renewals go on")
+        assert lock.owned()
+        assert holds(server, name) == [b"1"]
+
+
+def test_a_grant_that_comes_late_creates_nothing(flaky: Client, server: Server, proxy: Proxy, name: str) -> None:
+    fault = proxy.hold_request(calls_script("acquire"))
+    lock = flaky.lock(name)
+    with pytest.raises(QuorumError):
+        lock.acquire(blocking=False)
+    with flaky.lock(name, timeout=10):  # the same thread's next acquire
+        assert holds(server, name) == [b"1"]
+        fault.release()
+        until(fault.done.is_set, within=10, what="the late script runs")
+        assert holds(server, name) == [b"1"], "it harms no later hold"
+    assert nothing_left(server, name), "it leaves no orphan"
+
+
+def test_an_enqueue_that_comes_late_queues_nobody(
+    flaky: Client, server: Server, proxy: Proxy, connect: Callable[..., Client], name: str
+) -> None:
+    holder = connect(server.url).lock(name)
+    holder.acquire()
+    fault = proxy.hold_request(calls_script("enqueue"))
+    with pytest.raises(QuorumError):  # the last thing it knew was silence
+        flaky.lock(name).acquire(timeout=0.3)
+    fault.release()
+    until(fault.done.is_set, within=10, what="the late script runs")
+    until(lambda: server.client().zcard(f"lock:{{{name}}}:queue") == 0, within=5, what="nobody is queued")
+    holder.release()
+    with flaky.lock(name, timeout=10):
+        pass
+    assert nothing_left(server, name)
+
+
+def test_a_release_that_comes_late_harms_no_later_hold(flaky: Client, server: Server, proxy: Proxy, name: str) -> None:
+    lock = flaky.lock(name)
+    lock.acquire()
+    fault = proxy.hold_request(calls_script("release"))
+    lock.release()
+    assert lock.acquire(timeout=20), "the janitor's release came first"
+    fault.release()
+    until(fault.done.is_set, within=10, what="the late script runs")
+    assert holds(server, name) == [b"1"]
+    lock.release()
+    assert nothing_left(server, name)
+
+
+def test_an_undo_that_comes_late_harms_no_later_hold(flaky: Client, server: Server, proxy: Proxy, name: str) -> None:
+    proxy.swallow_reply(calls_script("acquire"))
+    fault = proxy.hold_request(calls_script("release"))
+    lock = flaky.lock(name)
+    with pytest.raises(QuorumError):
+        lock.acquire(blocking=False)
+    assert lock.acquire(timeout=20)
+    until(fault.struck.is_set, within=10, what="the undo is held back")
+    fault.release()
+    until(fault.done.is_set, within=10, what="the late undo runs")
+    assert holds(server, name) == [b"1"]
+    lock.release()
+    assert nothing_left(server, name)
+
+
+def test_a_renewal_that_comes_late_harms_no_later_hold(
+    proxy: Proxy, server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(proxy.url, ttl=1.5)
+    lock = client.lock(name)
+    lock.acquire()
+    fault = proxy.hold_request(calls_script("extend"))
+    until(fault.struck.is_set, within=10, what="a renewal is held back")
+    lock.release()
+    other = connect(server.url, ttl=30.0).lock(name)
+    assert other.acquire(timeout=10)
+    before = server.client().pttl(f"lock:{{{name}}}")
+    fault.release()
+    until(fault.done.is_set, within=10, what="the late renewal runs")
+    assert holds(server, name) == [b"1"]
+    assert server.client().pttl(f"lock:{{{name}}}") <= before
+    other.release()
+    assert nothing_left(server, name)
+
+
+def test_a_count_that_comes_late_writes_nothing(flaky: Client, server: Server, proxy: Proxy, name: str) -> None:
+    lock = flaky.lock(name)
+    lock.acquire()
+    fault = proxy.hold_request(calls_script("count"))
+    assert lock.acquire()
+    lock.release()
+    until(lambda: holds(server, name) == [b"1"], within=10, what="the count converges")
+    fault.release()
+    until(fault.done.is_set, within=10, what="the late count runs")
+    assert holds(server, name) == [b"1"]
+    lock.release()
+    assert nothing_left(server, name)
+
+
+@pytest.mark.every_server
+def test_script_flush_goes_unnoticed(client: Client, server: Server, name: str) -> None:
+    stop = threading.Event()
+
+    def flush() -> None:
+        redis = server.client()
+        while not stop.is_set():
+            redis.script_flush()
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    try:
+        for _ in range(200):
+            with client.lock(name), client.lock(name) as lock:
+                lock.extend()
+    finally:
+        stop.set()
+        thread.join()
+    assert nothing_left(server, name)
+
+
+@pytest.mark.every_server
+def test_a_master_that_is_out_of_memory_refuses_to_grant_and_lets_go(
+    client: Client, server: Server, name: str
+) -> None:
+    lock = client.lock(name)
+    lock.acquire()
+    lock.acquire()
+    server.cli("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(QuorumError, match="out of memory"):
+            client.lock(f"{name}-other").acquire(blocking=False)
+        lock.release()
+        lock.extend()
+        lock.release()
+    finally:
+        server.cli("CONFIG", "SET", "maxmemory", "0")
+    assert nothing_left(server, name)
+
+
+@pytest.mark.parametrize("kind", ["string", "list", "set"])
+def test_a_key_of_another_type_reads_as_held_by_somebody_else(
+    client: Client, server: Server, name: str, kind: str
+) -> None:
+    key = f"lock:{{{name}}}"
+    redis = server.client()
+    {"string": lambda: redis.set(key, "x"), "list": lambda: redis.rpush(key, "x"), "set": lambda: redis.sadd(key, "x")}[
+        kind
+    ]()
+    lock = client.lock(name)
+    assert lock.acquire(blocking=False) is False
+    assert lock.acquire(timeout=0.05) is False
+    assert lock.locked()
+    assert lock.info().owner is None
+    assert redis.exists(key)
+
+
+def test_a_lock_of_set_nx_px_respects_ours(client: Client, server: Server, name: str) -> None:
+    with client.lock(name):
+        assert server.client().set(f"lock:{{{name}}}", "x", nx=True, px=1000) is None
+
+
+def test_a_black_hole_ends_a_try_after_the_node_timeout(
+    flaky: Client, proxy: Proxy, server: Server, name: str
+) -> None:
+    proxy.pause()
+    begin = time.monotonic()
+    with pytest.raises(QuorumError):
+        flaky.lock(name).acquire(blocking=False)
+    proxy.resume()
+    assert time.monotonic() - begin >= 0.5
+    with flaky.lock(name, timeout=20):
+        pass
+    until(lambda: nothing_left(server, name), within=10, what="nothing is left of the try")

@@ -1,0 +1,158 @@
+"""Fencing tokens rise, whatever happens between two holders; and a master that may have forgotten has no vote."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from relock import Client, ConfigurationError, MasterWithoutVote, QuorumError, RelockWarning
+from support.processes import Worker
+from support.servers import Server
+from support.until import until
+
+
+def take(client: Client, name: str) -> int:
+    with client.lock(name, timeout=30) as lock:
+        assert lock.token is not None
+        return lock.token
+
+
+@pytest.mark.every_server
+def test_tokens_rise_with_every_outermost_acquire_and_stay_in_nested_ones(client: Client, server: Server, name: str) -> None:
+    tokens = []
+    for _ in range(50):
+        with client.lock(name) as lock:
+            tokens.append(lock.token)
+            with client.lock(name) as nested:
+                assert nested.token == lock.token
+    assert tokens == sorted(set(tokens))
+
+
+def test_tokens_rise_after_the_holder_was_killed(
+    client: Client, server: Server, start_worker: Callable[..., Worker], name: str
+) -> None:
+    worker = start_worker("workers.locker", server.url, '{"ttl": 0.5}')
+    assert worker.receive()["event"] == "ready"
+    worker.send({"do": "acquire", "id": 1, "name": name})
+    token = worker.receive()["token"]
+    worker.kill()
+    assert take(client, name) > token
+
+
+def test_tokens_rise_after_the_lease_ran_out(connect: Callable[..., Client], server: Server, name: str) -> None:
+    client = connect(server.url, ttl=0.2, renew=False)
+    lock = client.lock(name, owner="forgetful")
+    lock.acquire()
+    token = lock.token
+    assert token is not None
+    assert take(client, name) > token
+
+
+def test_tokens_rise_after_a_release_by_force(client: Client, server: Server, name: str) -> None:
+    holder = client.lock(name, owner="holder")
+    holder.acquire()
+    token = holder.token
+    assert token is not None
+    assert client.lock(name).force_release() is True
+    assert client.lock(name).force_release() is False
+    assert take(client, name) > token
+
+
+def test_tokens_rise_after_a_restart_without_persistence(
+    own_server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(own_server.url)
+    before = take(client, name)
+    own_server.restart()
+    assert take(client, name) > before
+
+
+def test_tokens_rise_although_the_last_one_is_ahead_of_the_clock(client: Client, server: Server, name: str) -> None:
+    ahead = time.time_ns() // 1000 + 3_600_000_000
+    server.client().set(f"lock:{{{name}}}:token", ahead)
+    assert [take(client, name) - ahead for _ in range(3)] == [1, 2, 3]
+
+
+# The restart guard ----------------------------------------------------------------------------------------------------
+
+GUARD = 1.0
+
+
+def no_vote_for(client: Client, name: str) -> float:
+    """For how many seconds the master refuses to vote, by its own word."""
+    try:
+        with client.lock(name, timeout=0):
+            return 0.0
+    except QuorumError as error:
+        (why,) = error.failures.values()
+        assert "no vote for" in why
+        return float(why.split("no vote for ")[1].split()[0])
+
+
+@pytest.mark.every_server
+def test_a_master_that_relock_never_saw_grants_nothing_before_the_guard_is_over(
+    connect: Callable[..., Client], server: Server, name: str
+) -> None:
+    events: list[Any] = []
+    client = connect(server.url, ttl=GUARD, restart_guard=GUARD, on_event=events.append)
+    begin = time.monotonic()
+    assert 0 < no_vote_for(client, name) <= 1.1
+    with client.lock(name, timeout=30):
+        assert time.monotonic() - begin >= GUARD
+    until(lambda: any(isinstance(e, MasterWithoutVote) for e in events), within=5, what="an event names it")
+    assert no_vote_for(client, name) == 0.0
+
+
+@pytest.mark.parametrize("how", ["restarted", "flushed"])
+def test_a_master_that_forgot_grants_nothing_to_a_client_that_never_saw_it_either(
+    own_server: Server, connect: Callable[..., Client], name: str, how: str
+) -> None:
+    watching = connect(own_server.url, ttl=GUARD, restart_guard=GUARD)
+    holder = watching.lock(name, owner="holder")
+    assert holder.acquire(timeout=30)
+    begin = time.monotonic()
+    if how == "restarted":
+        own_server.restart()
+    else:
+        own_server.cli("FLUSHALL")
+    newcomer = connect(own_server.url, ttl=GUARD, restart_guard=GUARD)
+    assert newcomer.lock(name).acquire(timeout=30)
+    assert time.monotonic() - begin >= GUARD, "the first hold was over by then"
+    assert not holder.owned()
+
+
+def test_without_the_guard_there_are_two_holders(own_server: Server, connect: Callable[..., Client], name: str) -> None:
+    """The control: what the guard is for."""
+    holder = connect(own_server.url, ttl=30.0).lock(name)
+    holder.acquire()
+    own_server.restart()
+    other = connect(own_server.url).lock(name)
+    assert other.acquire(timeout=10)
+    assert holder.owned()
+    assert other.owned()
+
+
+def test_a_client_without_a_guard_obeys_the_one_that_it_finds(
+    own_server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    assert no_vote_for(connect(own_server.url, ttl=GUARD, restart_guard=GUARD), name) > 0
+    with pytest.warns(RelockWarning, match="larger restart guard"):
+        assert no_vote_for(connect(own_server.url, ttl=GUARD), name) > 0
+
+
+def test_patience_does_not_run_while_the_master_waits_for_its_vote(
+    own_server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(own_server.url, ttl=GUARD, restart_guard=GUARD, patience=0)
+    assert client.lock(name).acquire()
+
+
+def test_where_info_is_not_allowed_a_guard_is_a_configuration_error(
+    start_server: Callable[..., Server], connect: Callable[..., Client], name: str
+) -> None:
+    server = start_server()
+    server.cli("ACL", "SETUSER", "default", "-info")
+    with pytest.raises(ConfigurationError, match="INFO") as caught:
+        connect(server.url, restart_guard=5.0).lock(name).acquire()
+    assert caught.value.option == "restart_guard"

@@ -1,0 +1,292 @@
+"""Renewal, and what happens when there is none: a hold is kept while its owner lives, and its loss is told."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from relock import Client, LockLostError, Loss, NotOwnedError, RenewalFailing
+from support.processes import Worker
+from support.proxy import Proxy, calls_script
+from support.servers import Server
+from support.until import until
+
+
+def threads_named(part: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if part in thread.name]
+
+
+@pytest.mark.every_server
+def test_a_hold_outlives_its_ttl_while_its_owner_lives(connect: Callable[..., Client], server: Server, name: str) -> None:
+    client = connect(server.url, ttl=0.6)
+    with client.lock(name) as lock:
+        token = lock.token
+        begin = time.monotonic()
+        until(lambda: time.monotonic() - begin > 1.5, within=10, what="more than two leases pass")
+        assert lock.owned()
+        assert lock.token == token
+        assert client.info(name).token == token
+    assert client.statistics().renewals >= 3
+
+
+def test_a_thousand_holds_are_renewed_in_batches_by_one_thread(
+    connect: Callable[..., Client], server: Server, name: str
+) -> None:
+    client = connect(server.url, ttl=3.0)
+    before = len(threads_named("watchdog"))
+    for number in range(1000):
+        client.lock(f"{name}-{number}").acquire()
+    until(lambda: client.statistics().renewals >= 2000, within=30, what="each is renewed twice")
+    assert len(threads_named("watchdog")) <= before + 1
+    assert client.statistics().losses == 0
+    assert client.statistics().held == 1000
+    for number in range(1000):
+        client.lock(f"{name}-{number}").release()
+
+
+def test_a_failing_renewal_is_tried_again_until_it_succeeds(
+    connect: Callable[..., Client], server: Server, proxy: Proxy, name: str
+) -> None:
+    events: list[Any] = []
+    client = connect(proxy.url, ttl=2.0, on_event=events.append)
+    with client.lock(name) as lock:
+        for _ in range(3):
+            fault = proxy.lose_request(calls_script("extend"))
+            until(fault.struck.is_set, within=10, what="a renewal is lost")
+        until(lambda: client.statistics().renewals >= 1, within=10, what="a renewal succeeds")
+        assert lock.owned()
+    until(lambda: any(isinstance(event, RenewalFailing) for event in events), within=5, what="it was said")
+
+
+def test_a_hold_whose_server_stays_away_is_lost_at_its_deadline_and_said_once(
+    own_server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    of_lock: list[Loss] = []
+    of_client: list[Loss] = []
+    client = connect(own_server.url, ttl=1.0, on_lost=of_client.append)
+    lock = client.lock(name, on_lost=of_lock.append)
+    lock.acquire()
+    lock.acquire()
+    token = lock.token
+    own_server.kill()
+    until(lambda: of_client, within=10, what="the loss is told")
+    assert not lock.owned()
+    assert lock.lost
+    assert (lock.hold_count, lock.token, lock.remaining()) == (0, None, 0.0)
+    with pytest.raises(LockLostError) as caught:
+        lock.acquire()
+    assert caught.value.token == token
+    for _ in range(2):
+        with pytest.raises(LockLostError):
+            lock.release()
+    with pytest.raises(NotOwnedError):
+        lock.release()
+    assert of_lock == of_client
+    (loss,) = of_client
+    assert (loss.lock, loss.token, loss.hold_count) == (name, token, 2)
+    assert 0.9 < loss.held_for < 5.0
+    own_server.start()
+    with lock:
+        assert not lock.lost
+
+
+@pytest.mark.parametrize("how", ["deleted", "flushed", "by force"])
+def test_a_hold_that_the_master_forgot_is_lost_with_the_next_renewal(
+    connect: Callable[..., Client], server: Server, name: str, how: str
+) -> None:
+    losses: list[Loss] = []
+    client = connect(server.url, ttl=1.0, on_lost=losses.append)
+    lock = client.lock(name)
+    lock.acquire()
+    if how == "deleted":
+        server.cli("DEL", f"lock:{{{name}}}")
+    elif how == "flushed":
+        server.cli("FLUSHALL")
+    else:
+        assert connect(server.url).lock(name).force_release() is True
+    until(lambda: losses, within=10, what="the watchdog finds out")
+    assert "no longer know it" in losses[0].reason
+    assert not lock.owned()
+    with pytest.raises(LockLostError):
+        lock.release()
+    assert not client.info(name).held, "it is never put back"
+
+
+@pytest.mark.parametrize("use", ["release", "acquire", "extend"])
+def test_the_next_use_finds_out_that_the_key_was_deleted(
+    client: Client, server: Server, name: str, use: str
+) -> None:
+    lock = client.lock(name)
+    lock.acquire()
+    server.cli("DEL", f"lock:{{{name}}}")
+    with pytest.raises(LockLostError, match="no longer know it"):
+        getattr(lock, use)()
+    assert lock.lost
+
+
+def test_a_with_block_says_that_its_hold_was_lost_but_never_hides_the_bodys_error(
+    client: Client, server: Server, name: str
+) -> None:
+    with pytest.raises(LockLostError), client.lock(name):
+        server.cli("DEL", f"lock:{{{name}}}")
+    with pytest.raises(ZeroDivisionError), client.lock(name):
+        server.cli("DEL", f"lock:{{{name}}}")
+        raise ZeroDivisionError
+
+
+def test_a_hold_whose_thread_ended_is_renewed_no_more_and_ends_with_its_lease(
+    connect: Callable[..., Client], server: Server, name: str
+) -> None:
+    losses: list[Loss] = []
+    client = connect(server.url, ttl=1.0, on_lost=losses.append)
+    thread = threading.Thread(target=client.lock(name).acquire)
+    thread.start()
+    thread.join()
+    begin = time.monotonic()
+    assert client.lock(name).acquire(timeout=30)
+    assert time.monotonic() - begin < 1.0 + 3.0
+    until(lambda: losses, within=10, what="the loss is told")
+    assert "thread ended" in losses[0].reason
+
+
+def test_max_hold_ends_renewal(connect: Callable[..., Client], server: Server, name: str) -> None:
+    losses: list[Loss] = []
+    client = connect(server.url, ttl=0.6, on_lost=losses.append)
+    lock = client.lock(name, max_hold=1.0)
+    lock.acquire()
+    until(lambda: losses, within=10, what="it is lost")
+    assert "max_hold" in losses[0].reason
+    assert 1.0 <= losses[0].held_for < 3.0
+    with pytest.raises(LockLostError, match="max_hold"):
+        lock.release()
+
+
+def test_without_renewal_a_hold_is_lost_at_its_deadline(connect: Callable[..., Client], server: Server, name: str) -> None:
+    losses: list[Loss] = []
+    client = connect(server.url, ttl=0.4, renew=False, on_lost=losses.append)
+    lock = client.lock(name)
+    lock.acquire()
+    until(lambda: losses, within=10, what="it is lost")
+    assert "renew=False" in losses[0].reason
+    assert client.statistics().renewals == 0
+    assert lock.lost
+
+
+def test_a_process_that_ends_ends_its_holds_within_a_ttl(
+    client: Client, server: Server, start_worker: Callable[..., Worker], name: str
+) -> None:
+    worker = start_worker("workers.locker", server.url, '{"ttl": 1.0}')
+    assert worker.receive()["event"] == "ready"
+    worker.send({"do": "acquire", "id": 1, "name": name})
+    assert worker.receive()["event"] == "granted"
+    worker.kill()
+    begin = time.monotonic()
+    until(lambda: not client.info(name).held, within=10, what="the lease ends")
+    assert time.monotonic() - begin <= 1.1
+
+
+def test_a_process_that_was_stopped_past_its_deadline_is_told(
+    client: Client, server: Server, start_worker: Callable[..., Worker], name: str
+) -> None:
+    worker = start_worker("workers.locker", server.url, '{"ttl": 0.5}')
+    assert worker.receive()["event"] == "ready"
+    worker.send({"do": "acquire", "id": 1, "name": name})
+    assert worker.receive()["event"] == "granted"
+    worker.stop()
+    until(lambda: client.lock(name).acquire(blocking=False), within=10, what="another has it")
+    worker.cont()
+    assert worker.receive()["event"] == "lost"
+    worker.send({"do": "release", "id": 1})
+    events = [worker.receive()["event"], worker.receive()["event"]]
+    assert events == ["releasing", "error"]
+    assert client.lock(name).owned(), "nothing of the stopped one touched the next holder"
+
+
+def test_a_callback_that_blocks_delays_no_renewal(connect: Callable[..., Client], server: Server, name: str) -> None:
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def block(_loss: Loss) -> None:
+        blocked.set()
+        go_on.wait(30)
+
+    client = connect(server.url, ttl=0.6, on_lost=block)
+    client.lock(f"{name}-lost").acquire()
+    kept = client.lock(name)
+    kept.acquire()
+    server.cli("DEL", f"lock:{{{name}-lost}}")
+    assert blocked.wait(10)
+    renewals = client.statistics().renewals
+    until(lambda: client.statistics().renewals >= renewals + 3, within=10, what="renewals go on")
+    assert kept.owned()
+    go_on.set()
+    kept.release()
+
+
+def test_an_exception_in_a_callback_harms_nothing(
+    connect: Callable[..., Client], server: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    client = connect(server.url, ttl=1.0, on_lost=fail, on_event=fail)
+    with client.lock(name):
+        pass
+    until(lambda: "failed on" in caplog.text, within=10, what="it is logged")
+    with client.lock(name) as lock:
+        assert lock.owned()
+
+
+def test_extend_lengthens_the_lease_and_never_shortens_it(client: Client, server: Server, name: str) -> None:
+    redis = server.client()
+    with client.lock(name, ttl=5) as lock:
+        assert 55 < lock.extend(60) <= 60
+        assert redis.pttl(f"lock:{{{name}}}") > 55_000
+        assert lock.extend(1) > 50
+        assert lock.extend() > 50
+    with pytest.raises(NotOwnedError):
+        lock.extend()
+
+
+def test_ensure_spends_nothing(client: Client, name: str) -> None:
+    with client.lock(name, ttl=5) as lock:
+        lock.ensure()
+        lock.ensure(2.0)
+        with pytest.raises(LockLostError, match="extend"):
+            lock.ensure(60)
+        assert lock.owned()
+        assert not lock.lost
+    with pytest.raises(NotOwnedError):
+        lock.ensure()
+
+
+def test_a_clock_of_the_master_that_steps_ahead_shortens_what_is_trusted(
+    connect: Callable[..., Client], server: Server, name: str
+) -> None:
+    """The client's own view is moved, which is what a paused virtual machine looks like from inside."""
+    client = connect(server.url, ttl=30.0, renew=False)
+    lock = client.lock(name)
+    lock.acquire()
+    session = client.session
+    (master,) = session.masters
+    before = lock.remaining()
+    master.offset.low -= 10.0
+    master.offset.high -= 10.0
+    with client.lock(f"{name}-other"):
+        pass
+    assert lock.remaining() < before - 9.5
+
+
+def test_signals_do_not_stop_the_watchdog(connect: Callable[..., Client], server: Server, name: str) -> None:
+    client = connect(server.url, ttl=0.5)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    with client.lock(name) as lock:
+        for _ in range(20):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        renewals = client.statistics().renewals
+        until(lambda: client.statistics().renewals >= renewals + 3, within=10, what="renewals go on")
+        assert lock.owned()
+    signal.signal(signal.SIGUSR1, before)

@@ -1,0 +1,38 @@
+"""What processes of multiprocessing and a pre-forking server run; importable, so that they can be spawned."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from relock import Client, Lock, RelockError
+
+
+def add(url: str, name: str, ledger: str, rounds: int) -> None:
+    """Adds `rounds` to the number in a file, by read-modify-write under the lock."""
+    path = Path(ledger)
+    with Client(url) as client:
+        for _ in range(rounds):
+            with client.lock(name):
+                path.write_text(str(int(path.read_text()) + 1))
+
+
+def try_what_the_parent_holds(lock: Lock, results: Any) -> None:
+    """In a forked child: what does the parent's lock do here?"""
+    try:
+        lock.release()
+        results.put("released")
+    except RelockError as error:
+        results.put(type(error).__name__)
+    results.put((lock.owned(), lock.hold_count, lock.acquire(blocking=False)))
+    results.put(os.getpid())
+
+
+def serve(client: Client, name: str, ledger: str, rounds: int) -> None:
+    """A worker of a pre-forking server: it uses the client that its parent made before the fork."""
+    path = Path(ledger)
+    for _ in range(rounds):
+        with client.lock(name):
+            number = int(path.read_text())
+            time.sleep(0)
+            path.write_text(str(number + 1))
