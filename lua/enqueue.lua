@@ -35,6 +35,7 @@
 
 --#include clock
 --#include digits
+--#include on_hash
 --#include holder
 --#include lengthen
 --#include remember

@@ -20,6 +20,7 @@
 --   A second arrival extends the same hold again.
 
 --#include clock
+--#include on_hash
 --#include mine
 --#include lengthen
 

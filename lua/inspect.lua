@@ -17,6 +17,7 @@
 --   It only reads.
 
 --#include clock
+--#include on_hash
 --#include holder
 
 local lock = KEYS[1]

@@ -23,6 +23,7 @@
 --#include clock
 --#include digits
 --#include remember
+--#include on_hash
 --#include queue
 
 local lock = KEYS[1]
@@ -34,7 +35,7 @@ local fence = ARGV[2]
 local lease_ms = ARGV[3]
 
 -- HDEL comes first: a master that is out of memory takes it, and then the rest.
-local ended = redis.pcall('HDEL', lock, owner) == 1
+local ended = on_hash('HDEL', lock, owner) == 1
 if ended and fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
   remember(token, tonumber(fence), now_us, lease_ms)
 end

@@ -24,6 +24,7 @@
 
 --#include clock
 --#include digits
+--#include on_hash
 --#include holder
 --#include queue
 

@@ -1,9 +1,8 @@
--- Provides holder_of(lock): who has the lock, or nil when it is free.
--- A key of another type belongs to some other library's lock. That reads as
--- held, by a holder without a name, and is never an error.
+-- Provides holder_of(lock): who has the lock, or nil when it is free. A key of
+-- another type reads as held, by a holder without a name, and is never an error.
 local function holder_of(lock)
-  local owners = redis.pcall('HKEYS', lock)
-  if owners.err then
+  local owners = on_hash('HKEYS', lock)
+  if not owners then
     return ''
   end
   return owners[1]

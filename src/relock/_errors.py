@@ -33,8 +33,7 @@ class RelockError(Exception):
 
     @classmethod
     def _rebuilt(cls, args: tuple[Any, ...], details: dict[str, Any]) -> Self:
-        error = cls(*args, **details)
-        return error
+        return cls(*args, **details)
 
 
 def _rebuild(kind: type[RelockError], args: tuple[Any, ...], details: dict[str, Any]) -> RelockError:

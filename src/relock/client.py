@@ -5,10 +5,11 @@ import inspect
 import logging
 import os
 import string
+import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Never, ParamSpec, Self, TypeVar
 
 from attrs import frozen
 
@@ -16,7 +17,7 @@ from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.quorum import quorum_of
 from relock._core.terms import Terms
-from relock._errors import ConfigurationError
+from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import LockKeys, lock_keys, name_of, scan_pattern
 from relock._options import ClientOptions, LockOptions, check_name
 from relock._runtime.links import NETWORK_ERRORS, Master
@@ -86,16 +87,24 @@ class Client:
         unknown = set(options) - {attribute.name for attribute in ClientOptions.__attrs_attrs__}
         if unknown:
             raise TypeError(f"Client() has no option {', '.join(sorted(unknown))}")
-        self._options = ClientOptions(**{option: value for option, value in options.items()})
+        self._options = ClientOptions(**dict(options.items()))
         self._lock_options = self._options.for_lock()
         self._addresses = tuple(node.address for node in self._nodes)
         self._session = Session(self._nodes, self._options)
         _clients.add(self)
+        if 0 < self._options.restart_guard < self._options.ttl:
+            self._warn_of_short_guard()
 
     @property
     def session(self) -> Session:
         """What the client has in this process. Not for users: it may change with any release."""
         return self._session
+
+    def _warn_of_short_guard(self) -> None:
+        guard, ttl = self._options.restart_guard, self._options.ttl
+        text = f"restart_guard={guard} is below the ttl of {ttl} s: a lease that a restart forgot may outlast the guard"
+        logger.warning(text)
+        warnings.warn(text, RelockWarning, stacklevel=3)
 
     # Locks ----------------------------------------------------------------------------------------------------------
 
@@ -147,7 +156,7 @@ class Client:
 
         Raises:
             ConfigurationError: when it decorates, if the template uses an argument that the function does not have.
-            TypeError: when it decorates a coroutine function; that takes the asyncio client.
+            TypeError: when it decorates a coroutine function, or a generator function, whose body runs later.
         """
         check_name(template)
 
@@ -163,7 +172,7 @@ class Client:
 
         return decorate
 
-    # Looking ----------------------------------------------------------------------------------------------------------
+    # Looking --------------------------------------------------------------------------------------------------------
 
     def info(self, name: str) -> LockInfo:
         """Who has the lock, and who waits: what a quorum of the masters agree on.
@@ -262,7 +271,7 @@ class Client:
             masters=tuple(_state_of(master, session.clock()) for master in session.masters),
         )
 
-    # The end ----------------------------------------------------------------------------------------------------------
+    # The end --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Ends the watchdog, the waits and relock's own connections; may be called again.
@@ -279,6 +288,9 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a Client can't be pickled: make one in each process")
 
     def __repr__(self) -> str:
         state = "closed" if self.session.closed else "open"
@@ -307,8 +319,10 @@ if hasattr(os, "register_at_fork"):
 
 def _template(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """What makes a lock's name of `template` and the arguments of a call of `function`."""
-    if inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"synchronized: {function.__qualname__} is a coroutine function; this client is for threads")
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"synchronized: {function.__qualname__} is a generator function; its body runs after the call")
     signature = inspect.signature(function)
     used = {name.partition(".")[0].partition("[")[0] for _, name, _, _ in string.Formatter().parse(template) if name}
     missing = used - set(signature.parameters)

@@ -3,7 +3,7 @@
 import math
 import threading
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Never, Protocol, Self
 
 from relock._core.effects import Failure
 from relock._core.flows.inspect import LockInfo
@@ -139,7 +139,7 @@ class Lock:
             self._client.session.give_up(claim, self.name, self._who(), 1)
             raise
 
-    # Looking, without I/O ---------------------------------------------------------------------------------------------
+    # Looking, without I/O -------------------------------------------------------------------------------------------
 
     def owned(self) -> bool:
         """Whether the caller has the lock; local, no I/O. False once the hold is lost."""
@@ -194,7 +194,7 @@ class Lock:
                 reason="less left than asked",
             )
 
-    # Asking the masters -----------------------------------------------------------------------------------------------
+    # Asking the masters ---------------------------------------------------------------------------------------------
 
     def extend(self, ttl: float | None = None) -> float:
         """Renews the caller's hold now, on a quorum.
@@ -248,7 +248,7 @@ class Lock:
         """
         return self._client.force_release(self.name)
 
-    # What threading.Condition and CPython's tests expect of an RLock ---------------------------------------------------
+    # What threading.Condition and CPython's tests expect of an RLock ------------------------------------------------
 
     def _is_owned(self) -> bool:
         return self.owned()
@@ -272,6 +272,9 @@ class Lock:
 
     def _at_fork_reinit(self) -> None:
         """A forked child has a new session, and so holds nothing already."""
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a Lock can't be pickled: make one of a client in each process")
 
     def __repr__(self) -> str:
         """Local state only: no I/O, and nothing secret."""
@@ -331,8 +334,8 @@ class Lock:
         holder, ahead = (None, 0) if isinstance(outcome, Granted | NoQuorum) else (outcome.holder, outcome.ahead)
         timeout = self._limit(True, -1)
         return AcquireTimeoutError(
-            f"{self.name!r} was not to be had within {timeout} s: {holder or 'somebody else'} had it at the last look, "
-            f"{ahead} waited ahead",
+            f"{self.name!r} was not to be had within {timeout} s: at the last look "
+            f"{f'{holder} had it' if holder else 'it was the turn of others'}, and {ahead} waited ahead",
             lock=self.name,
             timeout=timeout,
             holder=holder,
@@ -346,8 +349,10 @@ def quorum_error(
     """The error for too few answers, with each master's failure in it."""
     by_master = {failure.master: failure.why for failure in failures}
     reasons = "; ".join(f"{master}: {why}" for master, why in by_master.items()) or "no master answered"
+    total = len(by_master) + answered
+    subject = "" if name is None else f"{name!r}: "
     return QuorumError(
-        f"{answered} of the {needed} masters that it takes answered: {reasons}",
+        f"{subject}{answered} of {total} masters answered, and it takes {needed}: {reasons}",
         lock=name,
         failures=by_master,
         needed=needed,

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.servers import Server
 
 from relock import Client
-from support.servers import Server
 
 
 @pytest.fixture

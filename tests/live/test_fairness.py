@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from relock import AcquireTimeoutError, Client
 from support.processes import Worker
 from support.servers import Server
 from support.until import until
+
+from relock import AcquireTimeoutError, Client
 
 PROCESSES = 8
 WAITERS = 64
@@ -41,6 +41,12 @@ def queued(server: Server, name: str) -> int:
     return found
 
 
+def await_queue(server: Server, name: str, wanted: int) -> None:
+    """Waits until so many wait for the lock."""
+    with server.client() as redis:
+        until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == wanted, within=30, what=f"{wanted} wait")
+
+
 def granted(worker: Worker, within: float = 30.0) -> dict[str, Any]:
     while True:
         said: dict[str, Any] = worker.receive(within)
@@ -53,18 +59,13 @@ def test_waiters_of_many_processes_are_served_in_the_order_in_which_they_queued(
     client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
 ) -> None:
     workers = lockers(PROCESSES)
-    redis = server.client()
     for turn in range(ROUNDS):
         lock_name = f"{name}-{turn}"
         lock = client.lock(lock_name)
         lock.acquire()
         for number in range(WAITERS):
             acquire(workers[number % PROCESSES], lock_name, turn * WAITERS + number, hold=0)
-            until(
-                lambda key=f"lock:{{{lock_name}}}:queue", wanted=number + 1: redis.zcard(key) == wanted,
-                within=30,
-                what=f"waiter {number} is in the queue",
-            )
+            await_queue(server, lock_name, number + 1)
         lock.release()
         said = [granted(workers[number % PROCESSES]) for number in range(WAITERS)]
         order = [one["id"] - turn * WAITERS for one in sorted(said, key=lambda one: one["token"])]
@@ -94,7 +95,7 @@ def test_with_fair_false_a_newcomer_may_pass_and_waiters_are_woken_one_by_one(
     lock.acquire()
     for number in range(3):
         acquire(worker, name, number, options={"fair": False})
-        until(lambda wanted=number + 1: queued(server, name) == wanted, within=10, what="they wait")
+        await_queue(server, name, number + 1)
     worker.stop()
     lock.release()
     assert lock.acquire(blocking=False)
@@ -130,7 +131,7 @@ def dead_waiters(
     children = []
     for number, worker in enumerate(workers):
         acquire(worker, name, number)
-        until(lambda wanted=number + 1: queued(server, name) == wanted, within=10, what="it waits")
+        await_queue(server, name, number + 1)
         if fork:
             worker.send({"do": "fork"})
             children.append(worker.receive()["child"])
@@ -202,7 +203,7 @@ def test_threads_of_one_process_are_served_in_order(client: Client, server: Serv
     for number in range(20):
         threads.append(threading.Thread(target=take, args=(number,)))
         threads[-1].start()
-        until(lambda wanted=number + 1: queued(server, name) == wanted, within=10, what="it waits")
+        await_queue(server, name, number + 1)
     lock.release()
     for thread in threads:
         thread.join()

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from relock import Client, NotOwnedError
 from support.servers import Server
 from support.until import until
 from workers import spawned
+
+from relock import Client, NotOwnedError
 
 fork = multiprocessing.get_context("fork")
 spawn = multiprocessing.get_context("spawn")
@@ -59,7 +59,11 @@ def test_the_child_is_a_client_of_its_own(client: Client, server: Server, name: 
 
         def check() -> bool:
             with client.lock(name, timeout=10) as lock:
-                return lock.owned() and client.session.client_id != parents and str(os.getpid()) in client.session.client_id
+                return (
+                    lock.owned()
+                    and client.session.client_id != parents
+                    and str(os.getpid()) in client.session.client_id
+                )
 
         assert in_child(check)
     assert client.lock(name).acquire(timeout=10)

@@ -7,13 +7,13 @@ import os
 import threading
 import unittest
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
+from support.servers import Server
 
 from relock import Client, NotOwnedError
-from support.servers import Server
 
 HAS_CPYTHON_TESTS = importlib.util.find_spec("test") is not None and (
     importlib.util.find_spec("test.lock_tests") is not None
@@ -29,8 +29,6 @@ def fresh_lock(client: Client) -> Callable[[], Any]:
         thread.start()
         thread.join()
     return lambda: client.lock(f"rlock-{next(_names)}")
-
-
 
 
 @pytest.mark.skipif(not HAS_CPYTHON_TESTS and not os.environ.get("CI"), reason="this Python comes without its tests")
@@ -131,7 +129,7 @@ def test_making_a_lock_and_a_client_sends_nothing(server: Server, connect: Calla
 
 
 @pytest.fixture
-def queue_with_an_rlock(fresh_lock: Callable[[], Any]) -> Iterator[Any]:
+def queue_with_an_rlock(fresh_lock: Callable[[], Any]) -> Any:
     """Code of the standard library that takes an RLock, here one of ours."""
     import queue
 
@@ -140,7 +138,7 @@ def queue_with_an_rlock(fresh_lock: Callable[[], Any]) -> Iterator[Any]:
     one.not_empty = threading.Condition(one.mutex)
     one.not_full = threading.Condition(one.mutex)
     one.all_tasks_done = threading.Condition(one.mutex)
-    yield one
+    return one
 
 
 def test_a_queue_of_the_standard_library_works_with_it(queue_with_an_rlock: Any) -> None:

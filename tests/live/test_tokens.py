@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from relock import Client, ConfigurationError, MasterWithoutVote, QuorumError, RelockWarning
 from support.processes import Worker
 from support.servers import Server
 from support.until import until
+
+from relock import Client, ConfigurationError, MasterWithoutVote, QuorumError, RelockWarning
 
 
 def take(client: Client, name: str) -> int:
@@ -19,13 +19,16 @@ def take(client: Client, name: str) -> int:
 
 
 @pytest.mark.every_server
-def test_tokens_rise_with_every_outermost_acquire_and_stay_in_nested_ones(client: Client, server: Server, name: str) -> None:
-    tokens = []
+def test_tokens_rise_with_every_outermost_acquire_and_stay_in_nested_ones(
+    client: Client, server: Server, name: str
+) -> None:
+    tokens: list[int] = []
     for _ in range(50):
         with client.lock(name) as lock:
-            tokens.append(lock.token)
+            tokens.append(lock.token or 0)
             with client.lock(name) as nested:
                 assert nested.token == lock.token
+    assert tokens[0] > 0
     assert tokens == sorted(set(tokens))
 
 

@@ -3,19 +3,22 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
-
-from relock import Client, ClientClosedError, QuorumError
 from support.processes import Worker
 from support.proxy import Proxy
 from support.servers import Server
 from support.until import until
 
+from relock import Client, ClientClosedError, QuorumError
+
 THREADS = 500
 
 
-def wait_in_threads(client: Client, name: str, count: int, timeout: float = 60.0) -> tuple[list[threading.Thread], list[bool]]:
+def wait_in_threads(
+    client: Client, name: str, count: int, timeout: float = 60.0
+) -> tuple[list[threading.Thread], list[bool]]:
     taken: list[bool] = []
 
     def take() -> None:
@@ -75,6 +78,11 @@ def test_a_release_wakes_one_waiter(client: Client, server: Server, name: str) -
     assert server.calls()["evalsha"] - before <= 1 + 2 * 20 + 4, "a release, then a take and a release for each"
 
 
+def is_held_with_queue(client: Client, name: str, waiters: int) -> bool:
+    info = client.info(name)
+    return info.held and len(info.queue) == waiters
+
+
 def has_published(server: Server) -> bool:
     return "cmdstat_publish" in server.client().info("commandstats")
 
@@ -112,9 +120,7 @@ def test_a_swallowed_message_costs_less_than_three_seconds_at_any_ttl(
     assert time.monotonic() - begin < 3.0
 
 
-def test_waiters_survive_a_restart_of_the_server(
-    own_server: Server, connect: Callable[..., Client], name: str
-) -> None:
+def test_waiters_survive_a_restart_of_the_server(own_server: Server, connect: Callable[..., Client], name: str) -> None:
     client = connect(own_server.url)
     lock = client.lock(name, owner="holder")
     lock.acquire()
@@ -144,11 +150,7 @@ def test_the_head_takes_over_when_holder_and_head_are_killed_together(
     for number, worker in enumerate((holder, head)):
         assert worker.receive()["event"] == "ready"
         worker.send({"do": "acquire", "id": number, "name": name})
-        until(
-            lambda wanted=number: client.info(name).held and len(client.info(name).queue) == wanted,
-            within=10,
-            what="it holds, or waits",
-        )
+        until(partial(is_held_with_queue, client, name, number), within=10, what="it holds, or waits")
     threads, taken = [], []
     lock = client.lock(name)
     taken_at: list[float] = []
@@ -184,7 +186,9 @@ def test_a_foreign_lock_without_a_ttl_that_goes_is_noticed_within_three_seconds(
     assert time.monotonic() - begin < 3.0
 
 
-def test_no_patience_is_left_when_the_server_stays_away(own_server: Server, connect: Callable[..., Client], name: str) -> None:
+def test_no_patience_is_left_when_the_server_stays_away(
+    own_server: Server, connect: Callable[..., Client], name: str
+) -> None:
     client = connect(own_server.url, patience=0.5)
     holder = client.lock(name, owner="holder")
     holder.acquire()

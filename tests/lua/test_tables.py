@@ -57,7 +57,7 @@ class Master:
         if state.token is not None:
             self.redis.set(KEYS.token, state.token)
 
-    def call(self, name: str, *rest: Any, guarded: bool = False, **arguments: Any) -> list[Any]:
+    def call(self, name: str, *rest: Any, guarded: Any = False, **arguments: Any) -> list[Any]:
         script: Script = load(name)
         connection = {"void_us": FAR, "incarnation": b"this", "guard_ms": 0}
         given = {**connection, **arguments}
@@ -498,8 +498,8 @@ def test_a_clock_that_was_set_back_does_not_lengthen_the_guard(master: Master) -
 def test_nothing_stays_for_ever_but_the_marker(master: Master) -> None:
     enqueue(master, YOU, guarded=True, guard_ms=0)
     enqueue(master, ME, guarded=True, guard_ms=0)
-    immortal = [key for key in master.redis.keys() if master.redis.ttl(key) == -1]
+    immortal = [key for key in master.redis.scan_iter() if master.redis.ttl(key) == -1]
     assert immortal == [KEYS.master]
     release(master, ME)
     release(master, YOU)
-    assert set(master.redis.keys()) == {KEYS.token, KEYS.master}
+    assert set(master.redis.scan_iter()) == {KEYS.token, KEYS.master}

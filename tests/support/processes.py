@@ -27,7 +27,7 @@ class Worker:
             text=True,
             bufsize=1,
             env=environment,
-            preexec_fn=die_with_parent,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  (it only calls prctl)
         )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()

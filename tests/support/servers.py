@@ -70,7 +70,7 @@ class Server:
             *self._arguments,
         ]
         log = (self.folder / "log").open("ab")
-        self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)
+        self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)  # noqa: PLW1509  (it only calls prctl)
         log.close()
         self._await_answer()
         return self

@@ -49,7 +49,7 @@ WRONG_TYPES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("option", "hint"), WRONG_VALUES, ids=lambda value: str(value))
+@pytest.mark.parametrize(("option", "hint"), WRONG_VALUES, ids=str)
 def test_a_wrong_value_names_the_option_the_value_and_what_would_be_right(option: dict[str, Any], hint: str) -> None:
     name, value = next(iter(option.items()))
     with pytest.raises(ConfigurationError) as caught:

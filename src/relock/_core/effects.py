@@ -62,7 +62,7 @@ class Ask(NamedTuple):
 
 
 class Listen(NamedTuple):
-    """Register `owner` as a waiter for the lock of `keys`, and see that its client is subscribed to its wake-ups on a quorum.
+    """Register `owner` as a waiter for the lock of `keys`, and see that its wake-ups are subscribed to on a quorum.
 
     Answered with a bool: whether the subscription is confirmed, at the latest at `until`. From then on no
     wake-up for `owner` is missed, also one that comes before its `Park`.

@@ -13,10 +13,34 @@ _PERMANENT_TYPES = (
     redis_errors.NoPermissionError,
     redis_errors.AuthorizationError,
 )
-_PERMANENT_TEXTS = ("DB index is out of range", "WRONGPASS", "NOAUTH", "NOPERM", "invalid password")
+_NO_RIGHT_IN_SCRIPT = ("executing the script can't", "ACL failure in script")  # the words differ by version
+_PERMANENT_TEXTS = (
+    "DB index is out of range",
+    "WRONGPASS",
+    "NOAUTH",
+    "NOPERM",
+    "invalid password",
+    *_NO_RIGHT_IN_SCRIPT,
+)
 
+# Errors that come before a script's first write. After any other one, some of it may have been done.
+_NOTHING_WRITTEN = (
+    "NOAUTH",
+    "NOSCRIPT",
+    "LOADING",
+    "BUSY",
+    "OOM",
+    "READONLY",
+    "MASTERDOWN",
+    "MOVED",
+    "ASK",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+)
+
+_ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
 _ADVICE = (
-    ("NOPERM", "give this user the rights that the documentation's ACL page lists"),
+    *((sign, _ACL_PAGE) for sign in ("NOPERM", *_NO_RIGHT_IN_SCRIPT)),
     ("OOM", "it is out of memory: raise maxmemory or free some"),
     ("READONLY", "it is a read-only replica: name the master"),
     ("WRONGPASS", "check the user and the password"),
@@ -42,8 +66,8 @@ def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
         text = f"OOM: {text}"
     elif isinstance(error, redis_errors.ReadOnlyError) and "READONLY" not in text:
         text = f"READONLY: {text}"
-    if isinstance(error, redis_errors.ResponseError):
-        sent = False  # the server answered, so nothing is on its way any more
+    if isinstance(error, redis_errors.ResponseError) and any(sign in text for sign in _NOTHING_WRITTEN):
+        sent = False
     return Failure(master, with_advice(text), permanent=_is_permanent(error, text), sent=sent)
 
 

@@ -272,7 +272,7 @@ class Master:
     def refused(self, call: Call, error: redis_errors.ResponseError) -> Failure:
         """The `Failure` for a script that the master answered with an error."""
         logger.debug("%s refused %s: %s", self.address, call.script.name, error)
-        return failure_of(self.address, error, sent=False)
+        return failure_of(self.address, error, sent=True)
 
     def close(self) -> None:
         """Closes every connection."""
@@ -286,7 +286,7 @@ class Master:
         for link in list(self._links):
             link.close()  # redis-py closes without shutdown where the process is not the one that connected
 
-    # What connections report ------------------------------------------------------------------------------------
+    # What connections report ----------------------------------------------------------------------------------------
 
     def check_info(self, info: dict[str, str]) -> None:
         """Judges what INFO says: a replica is refused, a policy that evicts is warned of."""
@@ -366,4 +366,4 @@ class MasterListener:
 def parse_info(text: bytes) -> dict[str, str]:
     """The fields of an INFO reply."""
     fields = (line.split(":", 1) for line in text.decode(errors="replace").splitlines() if ":" in line)
-    return {name: value for name, value in fields}
+    return dict(fields)

@@ -5,6 +5,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 
+from relock._errors import ClientClosedError
+
 logger = logging.getLogger(__name__)
 
 FAILURE_PAUSE_SECONDS = 0.1  # a failure that comes back at once must not keep a core busy
@@ -52,6 +54,8 @@ class Service(ABC):
     def _step_safely(self) -> None:
         try:
             self.step()
+        except ClientClosedError:
+            return
         except Exception:
             if not self.stopping:
                 logger.exception("%s goes on after a failure", self.name)

@@ -109,7 +109,7 @@ class Session(MasterListener):
             Undo: self._undo,
         }
 
-    # The driver: see the contract in relock._core.effects ---------------------------------------------------------
+    # The driver: see the contract in relock._core.effects -----------------------------------------------------------
 
     def run(self, flow: Generator[Effect, Any, Any]) -> Any:
         """Carries out what `flow` asks for, to its end; returns what the flow returns."""
@@ -238,7 +238,7 @@ class Session(MasterListener):
         if self.options.on_event is not None:
             self.callbacks.call(self.options.on_event, event)
 
-    # Acquire ----------------------------------------------------------------------------------------------------------
+    # Acquire --------------------------------------------------------------------------------------------------------
 
     def acquire(
         self, claim: Claim, terms: Terms, options: LockOptions, who: Who, until: float, *, count: int = 1
@@ -257,12 +257,12 @@ class Session(MasterListener):
             self._nest(claim, hold, options)
             outcome = None
         else:
-            outcome = self._take(claim, terms, options, who, until, count)
+            outcome = self._take(claim, terms, options, who, until=until, count=count)
         self.leave_gate(claim)
         return outcome
 
     def _take(
-        self, claim: Claim, terms: Terms, options: LockOptions, who: Who, until: float, count: int
+        self, claim: Claim, terms: Terms, options: LockOptions, who: Who, *, until: float, count: int
     ) -> Outcome | None:
         started_at = self.clock()
         owner = f"{self.client_id}:{new_uuid(os.urandom(16).hex(), who.name)}".encode()
@@ -270,7 +270,7 @@ class Session(MasterListener):
         outcome: Outcome | None = self.run(acquire(Wait(terms, owner, count, until, self.clock, random.random)))
         self.hub.forget(owner)
         if isinstance(outcome, Granted):
-            self._enter_book(terms, options, who, owner, count, outcome)
+            self._enter_book(terms, options, who, outcome, owner=owner, count=count)
             self.counters.grants += 1
             if self.is_observed:
                 self.emit(GrantedEvent(terms.keys.name, self.clock() - started_at, outcome.token))
@@ -284,7 +284,7 @@ class Session(MasterListener):
         return outcome
 
     def _enter_book(
-        self, terms: Terms, options: LockOptions, who: Who, owner: bytes, count: int, grant: Granted
+        self, terms: Terms, options: LockOptions, who: Who, grant: Granted, *, owner: bytes, count: int
     ) -> None:
         granted_at = max(grant.ends) - terms.validity  # the moment before the request was sent
         hold = Hold(
@@ -311,21 +311,22 @@ class Session(MasterListener):
     def _nest(self, claim: Claim, hold: Hold, options: LockOptions) -> None:
         self.check_valid(hold)
         claim.count, claim.hold = hold.count, hold
-        hold.count += 1
         if options.ttl > hold.ttl:
             hold.ttl = options.ttl
             self.run(extend_flow((hold,), self.clock, self.node_timeout))
-        self._write_count(hold)
+        count = hold.count + 1
+        written = self._write_count(hold, count)
         self.check_valid(hold)
+        hold.count = count
+        if not written:
+            self.janitor.hand(tasks.Settle(hold))
         if options.on_lost is not None and options.on_lost not in hold.callbacks:
             hold.callbacks.append(options.on_lost)
 
-    def _write_count(self, hold: Hold) -> None:
-        if self.closed:
-            return
-        flow = release_flows.write_count(hold, hold.count, 0.0, self.clock, self.node_timeout)
-        if any(isinstance(answer, Failure) for answer in self.run(flow)):
-            self.janitor.hand(tasks.Settle(hold))
+    def _write_count(self, hold: Hold, count: int) -> bool:
+        """Writes the count to the masters; returns whether all of them answered."""
+        flow = release_flows.write_count(hold, count, 0.0, self.clock, self.node_timeout)
+        return not any(isinstance(answer, Failure) for answer in self.run(flow))
 
     # Release --------------------------------------------------------------------------------------------------------
 
@@ -348,9 +349,11 @@ class Session(MasterListener):
         claim.count, claim.hold = left, hold
         self._check_before_release(hold, left)
         if left:
+            written = self.closed or self._write_count(hold, left)
+            self._check_before_release(hold, left)
             hold.count = left
-            self._write_count(hold)
-            self.check_valid(hold)
+            if not written:
+                self.janitor.hand(tasks.Settle(hold))
         else:
             self._end(hold)
         self.leave_gate(claim)
@@ -425,7 +428,7 @@ class Session(MasterListener):
             if key[0] == name and hold.owner == owner:
                 self.holds.pop(key, None)
 
-    # Threads that share an owner= ----------------------------------------------------------------------------------
+    # Threads that share an owner= -----------------------------------------------------------------------------------
 
     def _enter_gate(self, claim: Claim, key: HoldKey, until: float) -> bool:
         """Lets one thread of an ``owner=`` in at a time; the others wait here, and join the hold that it gets."""
@@ -449,7 +452,7 @@ class Session(MasterListener):
             except RuntimeError:  # interrupted before it got in
                 logger.debug("a gate was left before it was entered")
 
-    # Extend -----------------------------------------------------------------------------------------------------------
+    # Extend ---------------------------------------------------------------------------------------------------------
 
     def extend(self, hold: Hold, ttl: float | None) -> list[Failure] | None:
         """Renews `hold` now. Returns the failures where no quorum confirmed it, None when one did.
@@ -466,7 +469,7 @@ class Session(MasterListener):
             return None
         return [answer for answer in answers if isinstance(answer, Failure)]
 
-    # What others report -----------------------------------------------------------------------------------------------
+    # What others report ---------------------------------------------------------------------------------------------
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
         """See `relock._runtime.hub.HubListener`."""
@@ -498,17 +501,17 @@ class Session(MasterListener):
                 hold.shift(master.index, seconds)
             self.watchdog.poke()
 
-    # The end ----------------------------------------------------------------------------------------------------------
+    # The end --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Ends threads, waits and connections; leaves the holds to their leases."""
         if self.closed:
             return
         self.closed = True
-        self._leave_queues()
         services = (self.watchdog, self.hub, self.janitor)
         for service in services:
             service.stop()
+        self._leave_queues()
         self.hub.wake_all()
         for service in services:
             service.join(JOIN_SECONDS)

@@ -1,0 +1,62 @@
+"""The scripts are found from a wheel, from a source archive and from an editable install."""
+
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+CHECK = """
+from relock._scripts import find_folder, load, script_names
+import relock
+names = script_names()
+assert len(names) >= 9, names
+for name in names:
+    load(name)
+print(relock.__file__)
+print(find_folder())
+"""
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source archive, the wheel built from the archive."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "build", "-o", str(folder), str(ROOT)], check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
+def test_every_script_is_found_in_an_installation_from(kind: str, archives: Path, tmp_path: Path) -> None:
+    wanted = {
+        "wheel": [str(next(archives.glob("*.whl")))],
+        "sdist": [str(next(archives.glob("*.tar.gz")))],
+        "editable": ["-e", str(ROOT)],
+    }[kind]
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted]
+    subprocess.run(install, check=True, cwd=tmp_path)
+    shown = subprocess.run([python, "-c", CHECK], check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    module, folder = shown.split()
+    in_package = Path(module).parent / "_lua"
+    assert Path(folder) == (ROOT / "lua" if kind == "editable" else in_package.resolve())
+
+
+def test_the_wheel_carries_what_it_needs_and_nothing_else(archives: Path) -> None:
+    with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
+        names = wheel.namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert len(tops) == 2, "the package and its metadata"
+    assert "relock/py.typed" in names
+    assert "relock/_lua/acquire.lua" in names
+    assert "relock/_lua/_lib/take.lua" in names
+
+
+def test_the_core_imports_without_any_extra() -> None:
+    blocked = "import sys\nfor m in ('click', 'rich', 'hiredis', 'lupa'): sys.modules[m] = None\nimport relock\n"
+    subprocess.run([sys.executable, "-c", blocked], check=True)
