@@ -1,0 +1,268 @@
+"""The promises of docs/concepts/guarantees.md, each shown on a real server; the numbers are the page's."""
+
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.servers import Server
+from support.until import until
+
+import relock
+from relock import Client, LockLostError, Loss, QuorumError
+
+SLACK = 1.0  # for a busy machine
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("relock"), "propagate", False)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as client:
+        yield client
+
+
+@contextmanager
+def process(server: Server, code: str) -> Iterator["subprocess.Popen[str]"]:
+    """A process that has a client and runs `code`, which says "ready"; it is killed at the end."""
+    program = f"import time\nfrom relock import Client\nclient = Client({server.url!r})\n{code}\n"
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", program],
+        env=os.environ | {"PYTHONPATH": str(Path(relock.__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            yield child
+        finally:
+            child.kill()
+
+
+def queued(client: Client, number: int) -> None:
+    """Waits until so many wait for the lock "a"."""
+    until(lambda: len(client.info("a").queue) == number, within=10, what=f"{number} in the queue")
+
+
+@contextmanager
+def waiter(client: Client) -> Iterator[threading.Event]:
+    """A thread that takes the lock "a"; the event is set once it has it."""
+    got = threading.Event()
+
+    def take() -> None:
+        client.lock("a").acquire()
+        got.set()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    yield got
+    thread.join(30)
+
+
+HOLDER = "client.lock('a', ttl=1).acquire(); print('ready'); time.sleep(60)"
+WAITER = "print('ready'); client.lock('a').acquire()"
+
+
+def test_1_exclusion(server: Server) -> None:
+    """Several clients with several threads each: nobody is ever inside with somebody else."""
+    inside = 0
+    seen = []
+
+    def work(client: Client) -> None:
+        nonlocal inside
+        for _ in range(10):
+            with client.lock("a", ttl=5):
+                inside += 1
+                seen.append(inside)
+                time.sleep(0.001)
+                inside -= 1
+
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.url)) for _ in range(3)]
+        threads = [threading.Thread(target=work, args=(client,)) for client in clients for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert seen == [1] * 90
+
+
+def test_2_the_deadline_is_checked_without_the_watchdog(client: Client) -> None:
+    lock = client.lock("a", ttl=0.3)
+    assert lock.acquire()
+    client.session.watchdog.stop()
+    time.sleep(0.35)
+    assert (lock.owned(), lock.token, lock.hold_count, lock.remaining()) == (False, None, 0, 0.0)
+    for use in (lock.ensure, lock.acquire, lock.extend, lock.release):
+        with pytest.raises(LockLostError):
+            use()
+
+
+def test_3_a_loss_is_said_once_and_stays(client: Client) -> None:
+    losses: list[Loss] = []
+    lock = client.lock("a", on_lost=losses.append)
+    lock.acquire()
+    token = lock.token
+    assert lock.acquire()
+    assert client.force_release("a")
+    for _ in range(2):
+        with pytest.raises(LockLostError):
+            lock.release()
+    until(lambda: losses, within=10, what="the callback")
+    time.sleep(0.05)
+    assert [(loss.lock, loss.token) for loss in losses] == [("a", token)]
+    assert lock.acquire(timeout=0)
+    assert not lock.lost
+    lock.release()
+
+
+def test_4_tokens_rise(client: Client, server: Server) -> None:
+    lock = client.lock("a")
+    tokens = []
+    for turn in range(5):
+        lock.acquire()
+        assert lock.token is not None
+        tokens.append(lock.token)
+        lock.acquire()
+        assert lock.token == tokens[-1]
+        lock.release()
+        if turn % 2:
+            client.force_release("a")
+            with contextlib.suppress(LockLostError):
+                lock.release()
+        else:
+            lock.release()
+    assert all(earlier < later for earlier, later in itertools.pairwise(tokens))
+    ahead = tokens[-1] + 3_600_000_000  # as if the server's clock had been set back by an hour
+    server.cli("SET", "lock:{a}:token", ahead, "PX", 7_200_000)
+    with lock:
+        assert lock.token == ahead + 1
+
+
+def test_7_a_dead_process_holds_for_one_lease_at_most(server: Server, client: Client) -> None:
+    with process(server, HOLDER) as holder:
+        assert not client.lock("a").acquire(timeout=0)
+        holder.kill()
+        begin = time.monotonic()
+        assert client.lock("a").acquire(timeout=10)
+        assert time.monotonic() - begin < 1 + SLACK
+
+
+def test_7_a_dead_thread_holds_for_one_lease_at_most(client: Client) -> None:
+    thread = threading.Thread(target=client.lock("a", ttl=1).acquire)
+    thread.start()
+    thread.join()
+    begin = time.monotonic()
+    assert client.lock("a").acquire(timeout=10)
+    assert time.monotonic() - begin < 1 + SLACK
+
+
+def test_8_waiters_are_served_in_order(server: Server) -> None:
+    served: list[int] = []
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.url)) for _ in range(3)]
+        holder = clients[0].lock("a")
+        holder.acquire()
+
+        def wait(number: int) -> None:
+            with clients[number % 3].lock("a"):
+                served.append(number)
+
+        threads = [threading.Thread(target=wait, args=(number,)) for number in range(9)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            queued(clients[0], number + 1)
+        holder.release()
+        for thread in threads:
+            thread.join(30)
+    assert served == list(range(9))
+
+
+def test_9_a_dead_waiter_delays_nobody(server: Server, client: Client) -> None:
+    holder = client.lock("a")
+    holder.acquire()
+    with process(server, WAITER) as first:
+        queued(client, 1)
+        with waiter(client) as got:
+            queued(client, 2)
+            first.kill()
+            first.wait()
+            time.sleep(0.2)  # the server sees the connection closing
+            begin = time.monotonic()
+            holder.release()
+            assert got.wait(10)
+            assert time.monotonic() - begin < SLACK
+
+
+def test_9_a_stopped_waiter_delays_the_others_less_than_ten_seconds(server: Server, client: Client) -> None:
+    holder = client.lock("a")
+    holder.acquire()
+    with process(server, WAITER) as first:
+        queued(client, 1)
+        with waiter(client) as got:
+            queued(client, 2)
+            first.send_signal(signal.SIGSTOP)
+            holder.release()
+            assert got.wait(10)
+
+
+def test_10_a_free_lock_is_noticed_without_a_message(server: Server, client: Client) -> None:
+    holder = client.lock("a")
+    holder.acquire()
+    with waiter(client) as got:
+        queued(client, 1)
+        server.cli("DEL", "lock:{a}")  # nobody publishes anything
+        begin = time.monotonic()
+        assert got.wait(10)
+        assert time.monotonic() - begin < 3.0
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.3])
+def test_11_an_acquire_ends_on_time(client: Client, timeout: float) -> None:
+    client.lock("a", owner="somebody else").acquire()
+    begin = time.monotonic()
+    assert client.lock("a").acquire(timeout=timeout) is False
+    assert timeout <= time.monotonic() - begin < timeout + 1.0
+
+
+def test_12_a_silent_server_is_an_error_and_on_time(own_server: Server) -> None:
+    with Client(own_server.url, node_timeout=0.2) as client:
+        client.check()
+        own_server.stop()
+        try:
+            begin = time.monotonic()
+            with pytest.raises(QuorumError):
+                client.lock("a").acquire(timeout=0.5)
+            assert time.monotonic() - begin < 0.5 + 0.2 + SLACK
+        finally:
+            own_server.cont()
+        assert client.lock("a").acquire(timeout=10)
+
+
+@pytest.mark.parametrize("milliseconds", [500, None])
+def test_14_locks_of_other_libraries_are_respected(server: Server, client: Client, milliseconds: int | None) -> None:
+    lease = () if milliseconds is None else ("PX", milliseconds)
+    assert server.cli("SET", "lock:{a}", "theirs", "NX", *lease)
+    lock = client.lock("a")
+    assert lock.locked()
+    assert not lock.acquire(timeout=0)
+    begin = time.monotonic()
+    if milliseconds is None:
+        deleter = threading.Timer(0.2, lambda: server.cli("DEL", "lock:{a}"))
+        deleter.start()
+    assert lock.acquire(timeout=10)
+    assert time.monotonic() - begin < 3.2 + SLACK
+    assert not server.cli("SET", "lock:{a}", "theirs", "NX")

@@ -1,0 +1,80 @@
+"""What the reference lists is what there is."""
+
+import re
+from pathlib import Path
+
+import attrs
+import pytest
+
+import relock
+from relock._core.flows.acquire import ALIVE_SECONDS, QUEUE_SECONDS, SIGN_OF_LIFE_SECONDS
+from relock._options import ClientOptions, LockOptions, default_client_name
+from relock._scripts import load, script_names
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+REFERENCE = DOCS / "reference"
+
+
+def _rows(page: str) -> dict[str, list[str]]:
+    """The rows of all tables of a page, by the names in their first cells."""
+    rows: dict[str, list[str]] = {}
+    for line in (REFERENCE / page).read_text().splitlines():
+        if line.startswith("| `"):
+            first, *others = (cell.strip() for cell in line.strip("|").split(" | "))
+            for name in re.findall(r"`(\w+)`", first):
+                rows.setdefault(name, others)
+    return rows
+
+
+@pytest.mark.parametrize("option", list(attrs.fields(ClientOptions)), ids=lambda field: str(field.name))
+def test_options_have_their_defaults(option: "attrs.Attribute[object]") -> None:
+    shown = _rows("options.md")[option.name][0].strip("`")
+    if option.name == "client_name":
+        assert shown == "host and pid"
+        assert default_client_name()
+    else:
+        assert shown.strip('"') == str(option.default)
+
+
+def test_options_of_a_lock_are_listed() -> None:
+    assert {field.name for field in attrs.fields(LockOptions)} <= set(_rows("options.md"))
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = "\n".join(page.read_text() for page in REFERENCE.glob("*.md"))
+    documented = set(re.findall(r"auto(?:class|exception):: relock\.(\w+)", pages))
+    assert documented == set(relock.__all__)
+
+
+def test_numbers_are_those_of_the_code() -> None:
+    text = (REFERENCE / "options.md").read_text()
+    assert f"| every {SIGN_OF_LIFE_SECONDS:g} s |" in text
+    assert f"| for {ALIVE_SECONDS:g} s |" in text
+    assert f"| by {QUEUE_SECONDS:g} s |" in text
+
+
+def test_keys_are_those_of_the_scripts() -> None:
+    text = (REFERENCE / "keys.md").read_text()
+    keys = {parameter.name for name in script_names() for parameter in load(name).keys}
+    assert keys == {"lock", "queue", "waiters", "token", "master"}
+    for key in keys - {"lock", "master"}:
+        assert f"`lock:{{NAME}}:{key}`" in text
+    assert "`lock:master`" in text
+
+
+def test_links_between_the_top_level_pages_exist() -> None:
+    root = DOCS.parent
+    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        for target in re.findall(r"\]\(([^)#:]+)\)", (root / page).read_text()):
+            assert (root / target).is_file(), f"{page}: {target}"
+
+
+def test_the_guarantees_name_tests_that_exist() -> None:
+    tests = DOCS.parent / "tests"
+    files = list(tests.rglob("test_*.py"))
+    names = {file.stem for file in files}
+    for file in files:
+        names |= set(re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE))
+    named = set(re.findall(r"\b(test_\w+)", (DOCS / "concepts" / "guarantees.md").read_text()))
+    assert named
+    assert named <= names
