@@ -236,3 +236,25 @@ def test_a_signal_ends_a_wait_at_once_and_leaves_the_queue(
     thread.join()
     until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 0, within=5.0, what="an empty queue")
     holder.release()
+
+
+def test_close_right_after_an_interrupt_leaves_nothing(
+    connect: Callable[..., Client], server: Server, name: str, alarms: None
+) -> None:
+    holder = connect(server.url).lock(name)
+    holder.acquire()
+    redis = server.client()
+    for _ in range(5):
+        client = connect(server.url)
+
+        def interrupt_when_queued() -> None:
+            until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 1, within=10.0, what="it waits")
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        thread = threading.Thread(target=interrupt_when_queued)
+        thread.start()
+        with pytest.raises(AlarmError):
+            client.lock(name).acquire()
+        client.close()
+        assert redis.zcard(f"lock:{{{name}}}:queue") == 0
+        thread.join()

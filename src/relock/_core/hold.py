@@ -122,8 +122,12 @@ class Hold:
         if sum(extended) >= self.quorum:
             self.renew_at = sent_at + self.ttl / RENEW_PART if self.renew else float("inf")
             return True
-        self.renew_at = now + self.ttl / RETRY_PART if self.renew else float("inf")
+        self.retry_renewal(now)
         return False
+
+    def retry_renewal(self, now: float) -> None:
+        """The renewal failed: the next one comes sooner than it would have."""
+        self.renew_at = now + self.ttl / RETRY_PART if self.renew else float("inf")
 
     def drop_absent(self, answers: Sequence[Reply | Failure]) -> None:
         """A master that says the hold is not there counts no more; silence changes nothing."""

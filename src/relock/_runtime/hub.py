@@ -35,7 +35,7 @@ class Waiter:
     owner: bytes
     keys: LockKeys
     wakes: SimpleQueue[bool] = field(factory=SimpleQueue)
-    tickets: list[int] = field(factory=list)  # the present one is the last; empty until it is queued
+    tickets: list[int] = field(factory=list)  # at most one: empty until it is queued
 
     def wake(self) -> None:
         """Makes it look again."""

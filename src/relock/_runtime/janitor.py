@@ -7,6 +7,7 @@ no quorum it is repeated until the lease has run out by itself.
 import heapq
 import itertools
 import logging
+import threading
 from collections import defaultdict
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -88,6 +89,7 @@ class Janitor(Service):
         self._incoming: SimpleQueue[Task | None] = SimpleQueue()
         self._due: list[_Due] = []
         self._tend_at = 0.0
+        self._closing = threading.Event()
 
     def hand(self, task: Task) -> None:
         """Takes on a task; returns at once."""
@@ -104,6 +106,9 @@ class Janitor(Service):
 
     def step(self) -> None:
         """Waits for a task or the next due moment, and acts."""
+        if self._closing.is_set():
+            self._finish()
+            return
         now = self._session.clock()
         moment = self._next_moment()
         try:
@@ -143,29 +148,31 @@ class Janitor(Service):
         session = self._session
         now = session.clock()
         flow = release.end(task.keys, task.owner, task.token, task.ttl, now + session.node_timeout)
-        answers = session.run(flow)
+        answers = session.run_shielded(flow)
         done = not any(isinstance(answer, Failure) for answer in answers)
         now = session.clock()
         if done and now > task.void_at:
             return
-        if done:
+        if done and not self._closing.is_set():
             self._later(task.void_at + 0.001, task)
-        elif now < task.give_up_at:
+        elif now < task.give_up_at and not self._closing.is_set():
             self._later(min(now + RETRY_SECONDS, task.give_up_at), task)
         else:
             logger.debug("%s could not be undone; its lease has run out", task.owner.decode())
 
     def _pass_on(self, task: PassOn) -> None:
         session = self._session
-        session.run(release.leave(task.keys, task.owner, session.clock() + session.node_timeout))
+        session.run_shielded(release.leave(task.keys, task.owner, session.clock() + session.node_timeout))
 
     def _settle(self, hold: Hold) -> None:
         """Writes the count until it is the true one: the owner may go on meanwhile."""
         session = self._session
         while hold.count > 0 and hold.remaining(session.clock()) > 0:
             count = hold.count
-            answers = session.run(release.write_count(hold, count, 0.0, session.clock, session.node_timeout))
+            answers = session.run_shielded(release.write_count(hold, count, 0.0, session.clock, session.node_timeout))
             if any(isinstance(answer, Failure) for answer in answers):
+                if self._closing.is_set():
+                    return
                 self._later(session.clock() + RETRY_SECONDS, Settle(hold))
                 return
             if hold.count == count:
@@ -178,10 +185,12 @@ class Janitor(Service):
         queues: defaultdict[LockKeys, list[tuple[int, bytes]]] = defaultdict(list)
         for waiter in list(session.hub.waiters.values()):
             if waiter.tickets:
-                queues[waiter.keys].append((waiter.tickets[-1], waiter.owner))
+                queues[waiter.keys].append((waiter.tickets[0], waiter.owner))
         if not queues:
             return
-        turns, well = session.run(tend(session.client_id, tuple(queues.items()), session.clock, session.node_timeout))
+        turns, well = session.run_shielded(
+            tend(session.client_id, tuple(queues.items()), session.clock, session.node_timeout)
+        )
         for owner in turns:
             waiter_or_none = session.hub.waiters.get(owner)
             if waiter_or_none is not None:
@@ -193,7 +202,22 @@ class Janitor(Service):
                 if owner not in session.hub.waiters:  # it left while its sign of life was on the way
                     self._pass_on(PassOn(keys, owner))
 
-    def stop(self) -> None:
-        """Ends the thread; what is not done yet stays undone, and the leases end it."""
+    def _finish(self) -> None:
+        """Does what was handed in before the client was closed, once and not for long; then ends the thread."""
+        give_up_at = self._session.clock() + self._session.node_timeout
+        while not self._incoming.empty():
+            task = self._incoming.get_nowait()
+            if task is not None:
+                self._later(0.0, task)
+        while self._due and self._session.clock() < give_up_at:
+            task = heapq.heappop(self._due).task
+            if not isinstance(task, Tend):
+                self._act(task)
         super().stop()
+
+    def stop(self) -> None:
+        """Ends the thread after what was handed in before; what a master does not hear of, the leases end."""
+        if not self.running:
+            super().stop()
+        self._closing.set()
         self._incoming.put(None)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import redis
 from attrs import field, frozen
@@ -118,16 +117,17 @@ def _parse_node(node: object) -> Node:
 
 
 def _node_of_url(url: str) -> Node:
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0] if "://" in url else ""
     if scheme in _NOT_YET:
         raise ConfigurationError(f"nodes: {_NOT_YET[scheme]} ({scheme}://) is not supported yet", option="nodes")
     try:
-        pool = ConnectionPool.from_url(url)
-        return _node(pool)
-    except ValueError as error:
-        shown = f"{scheme}://" if scheme else "a URL without a scheme"
+        return _node(ConnectionPool.from_url(url))
+    except ValueError:
+        # The text of that error may hold a part of the password, so only the scheme is shown.
+        shown = f"a URL that begins with {scheme}://" if scheme else "a URL without a scheme"
         raise ConfigurationError(
-            f"nodes: {shown} can't be used ({error}); write redis://host:port/db, rediss:// or unix:///path",
+            f"nodes: {shown} can't be understood; write redis://host:port/db, rediss://host:port/db or unix:///path, "
+            "and a password with its special characters percent-encoded",
             option="nodes",
         ) from None
 

@@ -108,12 +108,19 @@ class Session(MasterListener):
             Park: self._park,
             Undo: self._undo,
         }
+        self._shielded_handlers = {**self._handlers, Ask: self._fan_out}
 
     # The driver: see the contract in relock._core.effects -----------------------------------------------------------
 
     def run(self, flow: Generator[Effect, Any, Any]) -> Any:
         """Carries out what `flow` asks for, to its end; returns what the flow returns."""
-        handlers = self._handlers
+        return self._run(flow, self._handlers)
+
+    def run_shielded(self, flow: Generator[Effect, Any, Any]) -> Any:
+        """As `run`, for cleaning up: also while the client is being closed."""
+        return self._run(flow, self._shielded_handlers)
+
+    def _run(self, flow: Generator[Effect, Any, Any], handlers: dict[type, Callable[[Any], Any]]) -> Any:
         try:
             effect = flow.send(None)
             while True:
@@ -162,7 +169,7 @@ class Session(MasterListener):
     def _park(self, park: Park) -> bool:
         waiter = self.hub.register(park.owner, park.keys)
         if park.ticket is not None:
-            waiter.tickets.append(park.ticket)
+            waiter.tickets[:] = [park.ticket]
             self.janitor.ensure_tending()
         self.check_open()  # after registering, so that close() finds whoever comes too late for this
         woken = waiter.park(park.until - self.clock())
@@ -509,9 +516,9 @@ class Session(MasterListener):
             return
         self.closed = True
         services = (self.watchdog, self.hub, self.janitor)
+        self._leave_queues()
         for service in services:
             service.stop()
-        self._leave_queues()
         self.hub.wake_all()
         for service in services:
             service.join(JOIN_SECONDS)

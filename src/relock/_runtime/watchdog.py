@@ -8,6 +8,7 @@ from relock._core.flows.extend import extend
 from relock._core.hold import Hold
 from relock._core.quorum import count_status
 from relock._core.renewal import FOREVER, due_at, take_stock
+from relock._errors import ConfigurationError
 from relock._events import RenewalFailing
 from relock._runtime.service import Service
 
@@ -28,11 +29,18 @@ class Watchdog(Service):
         super().__init__()
         self._session = session
         self._pokes: SimpleQueue[None] = SimpleQueue()
-        self._look_at = 0.0
+        self._look_at = FOREVER
+        self._watched_until = FOREVER
 
     def watch(self, hold: Hold) -> None:
-        """Sees to it that `hold` is looked at in time; wakes the thread only if it would sleep too long."""
-        if due_at(hold) < self._look_at or not self.running:
+        """Sees to it that `hold` is looked at in time; wakes the thread only if it would sleep too long.
+
+        The thread keeps to the moment that it was woken for, also when that hold is gone by then. Otherwise each of
+        many short holds would find it asleep for ever, and pay for waking it.
+        """
+        due = due_at(hold)
+        if due < self._look_at or not self.running:
+            self._watched_until = due
             self.poke()
 
     def poke(self) -> None:
@@ -51,7 +59,9 @@ class Watchdog(Service):
             self._renew(stock.renew[i : i + BATCH])
         if stock.lost or stock.renew:
             return  # what these now are is for the next stock to say
-        self._sleep(stock.look_at)
+        if self._watched_until <= session.clock():
+            self._watched_until = FOREVER
+        self._sleep(min(stock.look_at, self._watched_until))
 
     def _sleep(self, look_at: float) -> None:
         self._look_at = look_at
@@ -65,7 +75,13 @@ class Watchdog(Service):
 
     def _renew(self, holds: tuple[Hold, ...]) -> None:
         session = self._session
-        answers = session.run(extend(holds, session.clock, session.node_timeout))
+        try:
+            answers = session.run(extend(holds, session.clock, session.node_timeout))
+        except ConfigurationError:  # the master has become a replica, say: no reason to give up before the deadline
+            logger.warning("a renewal failed", exc_info=True)
+            for hold in holds:
+                hold.retry_renewal(session.clock())
+            return
         now = session.clock()
         for hold, answer in zip(holds, answers, strict=True):
             reason = hold.reason_for_loss(now)

@@ -1,0 +1,125 @@
+"""The command of ``relock run``: a child process that waits for its go, and dies with its parent.
+
+It is forked *before* the lock is asked for, while this process has no other thread yet. A fork later, beside the
+library's threads, could deadlock the child on a lock that another thread held at that moment (which is why
+``preexec_fn`` of `subprocess` is unsafe with threads). It also makes the kernel bind the parent-death signal to the
+main thread: Linux sends that signal when the *thread* that forked ends, not the process.
+
+Until its go the child is this program, blocked on a pipe. It then executes the command; if the pipe is closed instead,
+it leaves without having done anything.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from relock.cli._exit_codes import ExitCode, of_signal
+
+PR_SET_PDEATHSIG = 1
+
+# Of the child until it executes the command: a Python handler would not survive that anyway.
+_DEFAULT_IN_CHILD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# Python ignores these at its start, and what is ignored stays so in the command; `subprocess` restores them as well.
+_IGNORED_BY_PYTHON = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name))
+
+
+class Command:
+    """A command that is ready to go; signals and waits for it without ever touching another process."""
+
+    def __init__(self, pid: int, gate: int) -> None:
+        self.pid = pid
+        self.exit_code: int | None = None  # as a shell reports it, once it has ended
+        self._gate = gate
+
+    @classmethod
+    def prepare(cls, words: Sequence[str]) -> Self:
+        """Forks the child; call it from the main thread, before there are others."""
+        die_with_parent = parent_death_signal()
+        parent = os.getpid()
+        gate_read, gate_write = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(gate_read)
+            return cls(pid, gate_write)
+        try:
+            os.close(gate_write)
+            _be_the_command(words, gate_read, die_with_parent, parent)
+        finally:
+            os._exit(ExitCode.NOT_EXECUTABLE)  # never back into the caller's code, whatever happened
+
+    def go(self, token: int) -> None:
+        """Executes the command, with the fencing token in its environment."""
+        with contextlib.suppress(BrokenPipeError):  # it was killed while it waited; `poll` says by what
+            os.write(self._gate, b"%d\n" % token)
+        self._close_gate()
+
+    def cancel(self) -> None:
+        """There is no go, or no supervision any more: the child must not be left behind."""
+        self._close_gate()
+        if self.poll() is None:
+            self.send(signal.SIGKILL)
+            self._reap(0)
+
+    def poll(self) -> int | None:
+        """The exit code once the command has ended, None while it runs."""
+        if self.exit_code is None:
+            self._reap(os.WNOHANG)
+        return self.exit_code
+
+    def send(self, signum: int) -> None:
+        """Signals the command, unless it was reaped: until then its pid is nobody else's."""
+        if self.exit_code is None:
+            with contextlib.suppress(PermissionError):  # it runs as another user now (sudo), out of our reach
+                os.kill(self.pid, signum)
+
+    def _reap(self, flags: int) -> None:
+        pid, status = os.waitpid(self.pid, flags)
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            self.exit_code = code if code >= 0 else of_signal(-code)
+
+    def _close_gate(self) -> None:
+        gate, self._gate = self._gate, -1
+        if gate >= 0:
+            os.close(gate)
+
+
+def parent_death_signal() -> Callable[[], None] | None:
+    """What makes the kernel kill the calling process when its parent dies; None where there is no such thing.
+
+    The signal is SIGKILL: without a parent there is nobody who would renew the lock, and nobody who would follow a
+    SIGTERM up before the lease ends.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    return lambda: None if prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0 else os._exit(ExitCode.NOT_EXECUTABLE)
+
+
+def _be_the_command(words: Sequence[str], gate: int, die_with_parent: Callable[[], None] | None, parent: int) -> None:
+    """In the child: waits for the go, and becomes the command. Comes back only if there is none."""
+    for signum in _DEFAULT_IN_CHILD:
+        if signal.getsignal(signum) != signal.SIG_IGN:  # nohup, or a background job of a script: that stays
+            signal.signal(signum, signal.SIG_DFL)
+    if die_with_parent is not None:
+        die_with_parent()
+        if os.getppid() != parent:  # it died before the kernel knew that we care
+            os._exit(of_signal(signal.SIGKILL))
+    told = os.read(gate, 64)
+    if not told:
+        os._exit(ExitCode.OK)
+    os.close(gate)
+    for signum in _IGNORED_BY_PYTHON:
+        signal.signal(signum, signal.SIG_DFL)
+    environment = {**os.environ, "RELOCK_TOKEN": told.decode().strip()}
+    try:
+        os.execvpe(words[0], list(words), environment)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        os.write(2, f"relock: {words[0]}: {error.strerror}\n".encode(errors="replace"))
+        os._exit(ExitCode.NOT_FOUND if missing else ExitCode.NOT_EXECUTABLE)

@@ -1,0 +1,49 @@
+"""The exit codes: one table, which ``relock --help`` prints and scripts may rely on."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What ``relock`` exits with on its own account; ``relock run`` passes its command's exit code on.
+
+    Where sysexits.h has a fitting code that is used, because few commands use those for anything else. A lost lock has
+    none there and takes the first number above them.
+    """
+
+    OK = 0
+    WRONG = 1
+    USAGE = 2
+    UNREACHABLE = 69
+    NOT_AVAILABLE = 75
+    CONFIGURATION = 78
+    LOST = 79
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+    SIGNALLED = 128
+
+
+MEANINGS = (
+    (ExitCode.OK, "done; for run: the command's own exit code is passed on, whatever it is"),
+    (ExitCode.WRONG, "doctor found something wrong"),
+    (ExitCode.USAGE, "the command line is wrong"),
+    (ExitCode.UNREACHABLE, "too few masters answered (EX_UNAVAILABLE)"),
+    (ExitCode.NOT_AVAILABLE, "run: somebody else has the lock, and --no-wait or --wait is over (EX_TEMPFAIL)"),
+    (ExitCode.CONFIGURATION, "the masters are not what a lock needs, or click and rich are missing (EX_CONFIG)"),
+    (ExitCode.LOST, "run: the lock was lost; a command that still ran was ended"),
+    (ExitCode.NOT_EXECUTABLE, "run: the command can't be executed"),
+    (ExitCode.NOT_FOUND, "run: there is no such command"),
+)
+
+
+def of_signal(signum: int) -> int:
+    """What a shell reports for a command that signal `signum` ended."""
+    return ExitCode.SIGNALLED + signum
+
+
+def _table() -> str:
+    r"""A code a line, behind the mark that keeps click from folding lines."""
+    lines = [f"{code.value:>5}  {meaning}" for code, meaning in MEANINGS]
+    return "\n".join(["\b", "Exit codes:", *lines, "128+n  run: signal n ended the command, or the wait for the lock"])
+
+
+EPILOG = _table()

@@ -1,0 +1,54 @@
+"""The group of commands. Each is imported when it is used: starting one must not cost what another needs."""
+
+import importlib
+import logging
+from typing import Any
+
+import click
+
+import relock
+from relock._errors import RelockError
+from relock.cli._exit_codes import EPILOG
+from relock.cli._output import failed, show_warnings
+
+_COMMANDS = ("run", "status", "ls", "release", "doctor", "demo")
+
+
+class Commands(click.Group):
+    """A group that imports its commands late, and reports the library's errors as one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the commands that there are."""
+        return [name for name in _COMMANDS if self.get_command(ctx, name) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """The command in the module of its name; None where this installation does not have it."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module = f"relock.cli.{cmd_name}"
+        try:
+            command = getattr(importlib.import_module(module), cmd_name)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            return None
+        return command if isinstance(command, click.Command) else None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except RelockError as error:
+            raise failed(error) from None
+
+
+@click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(relock.__version__, prog_name="relock")
+def cli() -> None:
+    """Distributed locks on Redis and Valkey, from the shell.
+
+    The masters are named by --node or RELOCK_NODES (URLs, separated by blanks or commas). RELOCK_USERNAME and
+    RELOCK_PASSWORD apply to every URL that has no password of its own.
+    """
+    logging.getLogger("relock").addHandler(logging.NullHandler())  # what matters is printed by the commands
+    show_warnings()

@@ -1,0 +1,95 @@
+"""What the commands print: plain text that can't take over a terminal, JSON, and errors of one line."""
+
+import contextlib
+import json
+import warnings
+from typing import Any
+
+import click
+
+from relock._errors import (
+    AcquireTimeoutError,
+    ConfigurationError,
+    LockLostError,
+    QuorumError,
+    RelockError,
+    RelockWarning,
+)
+from relock.cli._exit_codes import ExitCode
+
+_CODES: tuple[tuple[type[RelockError], ExitCode], ...] = (
+    (AcquireTimeoutError, ExitCode.NOT_AVAILABLE),
+    (LockLostError, ExitCode.LOST),
+    (QuorumError, ExitCode.UNREACHABLE),
+    (ConfigurationError, ExitCode.CONFIGURATION),
+)
+_ON_THE_COMMAND_LINE = ("name", "ttl", "prefix")
+
+
+class CommandFailed(click.ClickException):
+    """An end with one line on stderr and an exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance, and says so
+
+    def show(self, file: Any = None) -> None:  # noqa: ARG002 - click's signature
+        """Prints the line."""
+        say(self.message)
+
+
+def failed(error: RelockError) -> CommandFailed:
+    """An error of the library, as the command line reports it."""
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.WRONG)
+    if isinstance(error, ConfigurationError) and error.option in _ON_THE_COMMAND_LINE:
+        code = ExitCode.USAGE
+    return CommandFailed(str(error), code)
+
+
+def say(message: str) -> None:
+    """One line for people, on stderr. In ``run``, stdout belongs to the command."""
+    with contextlib.suppress(OSError):  # stderr may be closed, its reader gone: nothing that matters fails for that
+        click.echo(f"relock: {printable(message)}", err=True)
+
+
+def printable(text: str) -> str:
+    """`text` on one line and without control characters: anybody who may queue chooses names that others list."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
+
+
+def print_json(value: Any, *, err: bool = False) -> None:
+    """One JSON document on one line."""
+    click.echo(json.dumps(value), err=err)
+
+
+def show_warnings() -> None:
+    """What the library warns of becomes one line on stderr; each text once, as the library sees to itself."""
+    show_others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, RelockWarning):
+            say(f"warning: {message}")
+        else:
+            show_others(message, category, *where, **more)
+
+    warnings.showwarning = show
+    warnings.simplefilter("always", RelockWarning)
+
+
+class Seconds(click.ParamType[float]):
+    """A finite number of seconds within bounds; click's own type takes NaN for any number."""
+
+    name = "seconds"
+
+    def __init__(self, low: float, high: float) -> None:
+        self._low, self._high = low, high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, or the error that says what would be right."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        if not self._low <= seconds <= self._high:  # also refuses NaN
+            self.fail(f"{value!r} is not from {self._low:g} to {self._high:g} seconds", param, ctx)
+        return seconds

@@ -1,0 +1,92 @@
+"""Signals of ``relock run``: an exception while it waits for the lock, a message while the command runs."""
+
+import contextlib
+import os
+import select
+import signal
+from types import FrameType
+
+# SIGTSTP is not here: see `ignore_terminal_stop`.
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+_WAKE = 0  # the byte that is no signal
+
+
+class Interrupted(BaseException):
+    """A signal ended the wait for the lock. Like KeyboardInterrupt, nothing but its addressee may catch it."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
+class Signals:
+    """The signals of this process, in the order in which they came.
+
+    The handlers only raise (until `collect` is called) or do nothing at all: from then on Python's own C handler
+    writes each signal's number into a pipe, and `wait` reads them there. SIGCHLD is among them, so that one
+    `select` without polling notices the end of a child at once.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._raising = True
+
+    def install(self) -> None:
+        """Takes the signals over; those that this process was told to ignore (nohup, ``&``) stay ignored."""
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for signum in (*FORWARDED, signal.SIGCHLD):
+            if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
+                signal.signal(signum, self._handle)
+
+    def _handle(self, signum: int, _frame: FrameType | None) -> None:
+        if self._raising and signum != signal.SIGCHLD:
+            self._raising = False  # a second one must not interrupt the clean-up after the first
+            raise Interrupted(signum)
+
+    def collect(self) -> None:
+        """From now on nothing is raised, and `wait` reports what comes. What came before has been raised."""
+        self._raising = False
+
+    def wait(self, seconds: float) -> list[int]:
+        """The signals since the last call; sleeps until there is one, or `wake`, for `seconds` at most."""
+        ready, _, _ = select.select([self._read], [], [], max(0.0, seconds))
+        return [number for number in os.read(self._read, 4096) if number != _WAKE] if ready else []
+
+    def wake(self) -> None:
+        """Ends a `wait`; may be called by any thread."""
+        with contextlib.suppress(BlockingIOError):  # full, so whoever waits will wake anyway
+            os.write(self._write, bytes([_WAKE]))
+
+
+def ignore_terminal_stop() -> None:
+    """Ctrl-Z does nothing, here and (unless it decides otherwise) in the command, which inherits that.
+
+    A relock that is stopped can't renew the lock, and when both go on after the lease's end the command runs for a
+    moment beside the next holder, before relock can kill it. If only the command stopped, the shell would wait for
+    ever.
+    """
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+
+
+def terminal_has_sent(signum: int) -> bool:
+    """Whether the command has this signal already, because the terminal sent it to the whole foreground.
+
+    Ctrl-C goes to every process of the terminal's foreground group, so to the command as well; passing it on would
+    count as a second Ctrl-C there, on which many programs give up their clean-up. What a process sends to relock alone
+    with ``kill -INT`` looks the same from Python while relock is in the foreground; there SIGTERM is the one to use.
+    """
+    if signum not in FROM_TERMINAL:
+        return False
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False  # no terminal, so a process sent it, to us alone
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

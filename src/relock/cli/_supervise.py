@@ -1,0 +1,81 @@
+"""Watches a command while a lock is held for it, and ends the command in time if the lock can't be kept."""
+
+import signal
+from typing import Protocol, Self
+
+from attrs import frozen
+
+from relock.cli._output import say
+from relock.cli._signals import Signals, terminal_has_sent
+
+KILL_SECONDS_MAX = 0.05
+KILL_TTL_PART = 20
+LOOK_AGAIN_SECONDS = 1.0
+SLEEP_SECONDS_MIN = 0.001  # no limit is met to the last digit: never spin until it is
+
+
+class Supervised(Protocol):
+    """What is needed of a child process."""
+
+    def poll(self) -> int | None:
+        """The exit code once it has ended, None while it runs."""
+
+    def send(self, signum: int) -> None:
+        """Signals it."""
+
+
+class Kept(Protocol):
+    """What is needed of a lock."""
+
+    def remaining(self) -> float:
+        """Seconds for which it is surely still held."""
+
+
+@frozen
+class Limits:
+    """How much before the end of the lease (s) the command gets SIGTERM, and SIGKILL.
+
+    SIGKILL takes its time too: it is sent a moment before the end, not at it.
+    """
+
+    grace: float
+    kill: float
+
+    @classmethod
+    def of(cls, ttl: float, grace: float) -> Self:
+        """The limits for a lease of `ttl` seconds."""
+        return cls(grace, min(KILL_SECONDS_MAX, ttl / KILL_TTL_PART))
+
+
+def supervise(command: Supervised, lock: Kept, signals: Signals, limits: Limits) -> bool:
+    """Returns when the command has ended: whether it was ended because the lock could not be kept.
+
+    The lease's end is looked at anew after every sleep, so it does not matter why one was late.
+    """
+    sent = 0
+    while command.poll() is None:
+        left = lock.remaining()
+        if left <= limits.kill and sent != signal.SIGKILL:
+            sent = signal.SIGKILL
+            say("the lock is gone, or about to end: the command gets SIGKILL")
+            command.send(sent)
+        elif left <= limits.grace and not sent:
+            sent = signal.SIGTERM
+            say(f"the lock can't be kept, its lease ends in {left:.1f} s: the command gets SIGTERM")
+            command.send(sent)
+            command.send(signal.SIGCONT)  # a stopped one could not act on it
+        _forward(command, signals.wait(_seconds_to_sleep(left, sent, limits)))
+    return sent != 0
+
+
+def _seconds_to_sleep(left: float, sent: int, limits: Limits) -> float:
+    """Until the next limit. The end of the command, a signal and the loss of the lock all end the sleep."""
+    if sent == signal.SIGKILL:
+        return LOOK_AGAIN_SECONDS
+    return max(left - (limits.kill if sent else limits.grace), SLEEP_SECONDS_MIN)
+
+
+def _forward(command: Supervised, signums: list[int]) -> None:
+    for signum in signums:
+        if signum != signal.SIGCHLD and not terminal_has_sent(signum):
+            command.send(signum)

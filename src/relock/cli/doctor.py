@@ -1,0 +1,94 @@
+"""``relock doctor``: whether these masters can keep a promise."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from attrs import asdict
+
+from relock._runtime.examine import Examination, Finding, Verdict, compare, examine
+from relock._runtime.nodes import parse_nodes
+from relock.cli._exit_codes import ExitCode
+from relock.cli._nodes import Where, json_option, node_options
+from relock.cli._output import Seconds, print_json, printable
+
+_COLOURS = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
+_ALL = "all masters"
+
+
+@click.command
+@click.option(
+    "--timeout",
+    type=Seconds(0.01, 3600.0),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for each reply.",
+)
+@node_options
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, timeout: float, where: Where, as_json: bool) -> None:
+    """Try everything that locks need, on each master.
+
+    Looked at: whether it can be reached, is an independent master, its version, its clock against this machine's,
+    what it evicts and what a restart makes it forget; whether all lock scripts and Pub/Sub work for this user. The
+    scripts run on a scratch lock of a random name, which is gone within seconds.
+
+    Exits with 1 if anything is wrong. A note is no failure: it says what to know.
+    """
+    nodes = [node for url in where.urls for node in parse_nodes(url)]
+    examinations = [examine(node, where.options().prefix, timeout) for node in nodes]
+    together = compare(examinations)
+    everything = [*together, *(finding for one in examinations for finding in one.findings)]
+    healthy = all(finding.verdict is not Verdict.WRONG for finding in everything)
+    if as_json:
+        print_json(_as_json(examinations, together, healthy=healthy))
+    elif sys.stdout.isatty():
+        _print_table(examinations, together)
+    else:
+        _print_plain(examinations, together)
+    ctx.exit(ExitCode.OK if healthy else ExitCode.WRONG)
+
+
+def _as_json(examinations: Sequence[Examination], together: Sequence[Finding], *, healthy: bool) -> dict[str, Any]:
+    masters = []
+    for one in examinations:
+        master = asdict(one)
+        master["clock_offset_seconds"] = master.pop("clock_offset")
+        masters.append(master)
+    return {"healthy": healthy, "masters": masters, "together": [asdict(finding) for finding in together]}
+
+
+def _rows(examinations: Sequence[Examination], together: Sequence[Finding]) -> list[tuple[str, Finding]]:
+    rows = [(one.address, finding) for one in examinations for finding in one.findings]
+    return [*rows, *((_ALL, finding) for finding in together)]
+
+
+def _print_plain(examinations: Sequence[Examination], together: Sequence[Finding]) -> None:
+    """A line for each finding, its parts between tabs: for files, and for grep."""
+    for address, finding in _rows(examinations, together):
+        parts = (address, finding.verdict.value, finding.check, finding.says, finding.advice)
+        click.echo("\t".join(printable(part) for part in parts if part))
+
+
+def _print_table(examinations: Sequence[Examination], together: Sequence[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="relock doctor", title_justify="left")
+    for heading in ("master", "check", "", "what was found, and what to do"):
+        table.add_column(heading)
+    shown = ""
+    for address, finding in _rows(examinations, together):
+        if address != shown and shown:
+            table.add_section()
+        text = Text(printable(finding.says))  # Text, not str: what a server says is no markup
+        if finding.advice:
+            text.append(f"\n→ {printable(finding.advice)}", style="bold")
+        verdict = Text(finding.verdict.value, style=_COLOURS[finding.verdict])
+        table.add_row(Text("" if address == shown else printable(address)), finding.check, verdict, text)
+        shown = address
+    Console().print(table)

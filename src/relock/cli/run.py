@@ -1,0 +1,175 @@
+"""``relock run``: a command that runs while the lock is held, and not longer."""
+
+import contextlib
+import time
+
+import click
+from attrs import asdict, define
+
+from relock import Client, Event, Lock, LockLostError, MasterBack, MasterDown, QuorumError, ReleaseUnconfirmed
+from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN
+from relock.cli._command import Command
+from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
+from relock.cli._nodes import Where, json_option, node_options
+from relock.cli._output import CommandFailed, Seconds, print_json, printable, say
+from relock.cli._signals import Interrupted, Signals, ignore_terminal_stop
+from relock.cli._supervise import Limits, supervise
+
+GRACE_SECONDS_MAX = 5.0
+WITHDRAW_SECONDS = 2.0
+WITHDRAW_LOOK_SECONDS = 0.02
+
+
+@define
+class Report:
+    """What ``--json`` prints at the end, on stderr: stdout belongs to the command."""
+
+    name: str
+    outcome: str = "error"
+    exit_code: int = 0
+    token: int | None = None
+    waited_seconds: float = 0.0
+    held_seconds: float = 0.0
+
+
+@click.command(epilog=EPILOG)
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--ttl", type=Seconds(TTL_SECONDS_MIN, TTL_SECONDS_MAX), default=30.0, show_default=True,
+              help="The lease, renewed at a third of it.")  # fmt: skip
+@click.option("--wait", "wait_seconds", type=Seconds(0.0, TTL_SECONDS_MAX),
+              help="How long to wait for the lock; without it, as long as it takes.")  # fmt: skip
+@click.option("--no-wait", is_flag=True, help="Look once, and give up if somebody else has the lock or waits for it.")
+@click.option("--grace", type=Seconds(0.0, TTL_SECONDS_MAX), metavar="SECONDS",
+              help="How long before the end of the lease the command gets SIGTERM if the lock can't be renewed; "
+                   "at most half of the ttl. Default: a third of the ttl, at most 5.")  # fmt: skip
+@node_options
+@json_option
+@click.pass_context
+def run(
+    ctx: click.Context,
+    *,
+    name: str,
+    command: tuple[str, ...],
+    ttl: float,
+    wait_seconds: float | None,
+    no_wait: bool,
+    grace: float | None,
+    where: Where,
+    as_json: bool,
+) -> None:
+    """Run COMMAND while holding the lock NAME: relock run NAME -- COMMAND...
+
+    Two commands with the same NAME exclude each other, on whatever machines they run. The lock is renewed while the
+    command runs, and released when it ends; its exit code is passed on (128+n if signal n ended it). It finds its
+    fencing token, which is greater than every earlier holder's, in RELOCK_TOKEN. With --json a report is
+    printed on stderr.
+
+    If the lock can't be renewed, the command gets SIGTERM a --grace before its lease ends, and SIGKILL just before
+    the end. If the lock is gone already (released by force, deleted), it gets SIGKILL at once, since somebody
+    else may have it. The exit code is 79 then. Only the command itself is signalled, not what it has started in turn.
+
+    Signals that relock gets (TERM, HUP, USR1, USR2, INT, QUIT) are passed on, but for INT and QUIT in the
+    foreground of a terminal: Ctrl-C reaches the command anyway. If relock itself is killed, Linux kills the command.
+
+    Ctrl-Z is ignored, here and by commands that don't decide otherwise: a relock that is stopped can't renew the
+    lock. If it is stopped all the same (SIGSTOP) until the lease is over, the command is killed when relock goes on.
+    """
+    if no_wait and wait_seconds is not None:
+        raise click.UsageError("--wait and --no-wait exclude each other")
+    limits = Limits.of(ttl, min(ttl / 3, GRACE_SECONDS_MAX) if grace is None else grace)
+    if limits.grace > ttl / 2:
+        raise click.UsageError(f"--grace {limits.grace:g} is more than half of the ttl of {ttl:g} s")
+    report = Report(name)
+    runner = Runner(where.client(ttl=ttl, on_event=_tell), report, limits)
+    try:
+        report.exit_code = runner.run(command, 0.0 if no_wait else wait_seconds)
+    except CommandFailed as error:
+        report.exit_code = error.exit_code
+        say(error.message)
+    finally:
+        if as_json and report.outcome != "error":
+            print_json(asdict(report), err=True)
+    ctx.exit(report.exit_code)
+
+
+@define
+class Runner:
+    """One run: the client, the child and the signals that belong together."""
+
+    client: Client
+    report: Report
+    limits: Limits
+
+    def run(self, words: tuple[str, ...], wait_seconds: float | None) -> int:
+        """Returns the exit code; whatever happens, the child has ended and the lock is not held any more."""
+        ignore_terminal_stop()
+        command = Command.prepare(words)  # before there are threads
+        signals = Signals()
+        try:
+            signals.install()
+            with self.client:
+                lock = self.client.lock(self.report.name, on_lost=lambda _loss: signals.wake())
+                self._take(lock, wait_seconds, signals)
+                return self._hold(lock, command, signals)
+        except Interrupted as interrupt:
+            self.report.outcome = "interrupted"
+            return of_signal(interrupt.signum)
+        finally:
+            command.cancel()
+
+    def _take(self, lock: Lock, wait_seconds: float | None, signals: Signals) -> None:
+        """Takes the lock, or raises: `Interrupted` with nothing left in the queue."""
+        started_at = time.monotonic()
+        try:
+            taken = lock.acquire(timeout=-1 if wait_seconds is None else wait_seconds)
+            signals.collect()
+        except Interrupted:
+            self._withdraw(lock)
+            raise
+        self.report.waited_seconds = time.monotonic() - started_at
+        if not taken:
+            self.report.outcome = "not available"
+            raise CommandFailed(f"somebody else has the lock {self.report.name!r}", ExitCode.NOT_AVAILABLE)
+
+    def _withdraw(self, lock: Lock) -> None:
+        """Waits until what the interrupted acquire may have left is gone: the library ends it in the background."""
+        if lock.owned():  # the signal came between the grant and here
+            lock.release()
+            return
+        until = time.monotonic() + WITHDRAW_SECONDS
+        own = f"{self.client.session.client_id}:"
+        with contextlib.suppress(QuorumError):  # nobody to ask, so nobody either who would wait for us
+            while time.monotonic() < until:
+                info = lock.info()
+                if not any(owner.startswith(own) for owner in (info.owner or "", *info.queue)):
+                    return
+                time.sleep(WITHDRAW_LOOK_SECONDS)
+
+    def _hold(self, lock: Lock, command: Command, signals: Signals) -> int:
+        """Runs the command to its end, and releases the lock."""
+        started_at = time.monotonic()
+        token = lock.token
+        lost = token is None
+        if token is not None:
+            self.report.token = token
+            command.go(token)
+            lost = supervise(command, lock, signals, self.limits)
+        try:
+            lock.release()
+        except LockLostError as error:
+            lost = True
+            say(f"{error}")
+        self.report.held_seconds = time.monotonic() - started_at
+        self.report.outcome = "lost" if lost else "done"
+        return ExitCode.LOST if lost or command.exit_code is None else command.exit_code
+
+
+def _tell(event: Event) -> None:
+    """What the user should know while it runs, a line each; on a thread of the library."""
+    if isinstance(event, MasterDown):
+        say(f"{event.master} does not answer: {event.why}")
+    elif isinstance(event, MasterBack):
+        say(f"{event.master} answers again")
+    elif isinstance(event, ReleaseUnconfirmed):
+        say(f"the release of {printable(event.lock or '')!r} was not confirmed: it ends in {event.seconds_left:.1f} s")

@@ -1,0 +1,1 @@
+"""The benchmark: what a lock costs, as ratios taken in one run."""

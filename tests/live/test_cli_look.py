@@ -1,0 +1,209 @@
+"""`relock status`, `ls`, `release` and `doctor`, as processes."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.servers import Server
+from support.until import until
+
+from relock import Client, LockLostError
+
+WITHIN = 30.0
+SECRET = "s3cret-p4ss"
+
+
+def relock(*words: str, nodes: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        [sys.executable, "-m", "relock", *words],
+        capture_output=True,
+        text=True,
+        timeout=WITHIN,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes, **environment},
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_status_of_a_free_lock(server: Server, name: str) -> None:
+    done = relock("status", name, "--json", nodes=server.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {
+        "name": name,
+        "held": False,
+        "owner": None,
+        "hold_count": 0,
+        "lease_left_seconds": 0.0,
+        "token": None,
+        "queue": [],
+    }
+    assert "nobody" in relock("status", name, nodes=server.url).stdout
+
+
+def test_status_of_a_lock_that_is_held_and_waited_for(server: Server, client: Client, name: str) -> None:
+    with client.lock(name, ttl=600), client.lock(name) as held:
+        waiter = threading.Thread(target=lambda: client.lock(name).acquire(timeout=WITHIN), daemon=True)
+        waiter.start()
+        until(lambda: client.info(name).queue, within=WITHIN, what="somebody waits")
+        status = json.loads(relock("status", "--node", server.url, name, "--json").stdout)
+        plain = relock("status", name, nodes=server.url).stdout
+        token = held.token
+        info = client.info(name)
+    waiter.join(WITHIN)
+    assert (status["held"], status["hold_count"], status["token"]) == (True, 2, token)
+    assert (status["owner"], status["queue"]) == (info.owner, list(info.queue))
+    assert 0 < status["lease_left_seconds"] <= 600
+    assert all(str(part) in plain for part in (name, info.owner, token, info.queue[0]))
+
+
+def test_another_librarys_lock_without_an_end_is_valid_json(server: Server, name: str) -> None:
+    server.cli("SET", f"lock:{{{name}}}", "x")
+    status = json.loads(relock("status", name, "--json", nodes=server.url).stdout)
+    assert (status["held"], status["owner"], status["lease_left_seconds"]) == (True, None, None)
+
+
+def test_ls_lists_what_is_held(server: Server, client: Client) -> None:
+    with client.lock("a:1"), client.lock("b\x1b[2J"):
+        assert sorted(relock("ls", nodes=server.url).stdout.splitlines()) == ["a:1", "b\\x1b[2J"]
+        assert json.loads(relock("ls", "a*", "--json", nodes=server.url).stdout) == ["a:1"]
+        assert relock("ls", "--prefix", "other", nodes=server.url).stdout == ""
+
+
+def test_release_takes_force(server: Server, client: Client, name: str) -> None:
+    lock = client.lock(name)
+    assert lock.acquire()
+    refused = relock("release", name, nodes=server.url)
+    assert refused.returncode == 2
+    assert "--force" in refused.stderr
+    assert client.info(name).held
+    done = relock("release", name, "--force", "--json", nodes=server.url)
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"name": name, "released": True})
+    assert not client.info(name).held
+    with pytest.raises(LockLostError):
+        lock.release()
+    again = relock("release", name, "--force", nodes=server.url)
+    assert (again.returncode, again.stdout) == (0, f"{name}: nobody held it\n")
+
+
+@pytest.mark.parametrize("words", [["status", "x"], ["ls"], ["release", "x", "--force"]])
+def test_a_server_that_is_away_is_one_line_and_an_exit_code(own_server: Server, words: list[str]) -> None:
+    own_server.kill()
+    done = relock(*words, nodes=own_server.url)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_usage_errors_and_help(server: Server) -> None:
+    assert relock("ls").returncode == 2
+    assert relock("status", "", nodes=server.url).returncode == 2
+    assert relock("ls", nodes="redis+cluster://a").returncode == 78
+    help_text = relock("--help").stdout
+    assert all(command in help_text for command in ("run", "status", "ls", "release", "doctor", "   79  "))
+
+
+# Passwords ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words", [["status", "x"], ["ls"], ["doctor"], ["doctor", "--json"], ["run", "x", "--", "true"]]
+)
+def test_passwords_come_from_the_environment_and_are_never_printed(
+    start_server: Callable[..., Server], words: list[str]
+) -> None:
+    server = start_server(password=SECRET)
+    plain = f"redis://127.0.0.1:{server.port}"
+    good = relock(*words, nodes=plain, RELOCK_PASSWORD=SECRET)
+    in_url = relock(*words, nodes=server.url)
+    bad = relock(*words, nodes=plain, RELOCK_PASSWORD=f"{SECRET}-wrong")
+    none = relock(*words, nodes=plain)
+    refused = relock(*words[:1], "--node", server.url, *words[1:])
+    assert (good.returncode, in_url.returncode) == (0, 0)
+    assert bad.returncode == none.returncode == (1 if words[0] == "doctor" else 69)
+    assert refused.returncode == 2
+    assert SECRET not in "".join(done.stdout + done.stderr for done in (good, in_url, bad, none, refused))
+
+
+# Doctor ---------------------------------------------------------------------------------------------------------------
+
+
+def doctor(*nodes: str, **environment: str) -> tuple[int, dict[str, Any]]:
+    done = relock("doctor", "--json", nodes=" ".join(nodes), **environment)
+    return done.returncode, json.loads(done.stdout)
+
+
+def verdicts(master: dict[str, Any]) -> dict[str, str]:
+    return {finding["check"]: finding["verdict"] for finding in master["findings"]}
+
+
+@pytest.mark.every_server
+def test_a_good_server(server: Server, server_kind: str) -> None:
+    code, found = doctor(server.url)
+    (master,) = found["masters"]
+    assert (code, found["healthy"], found["together"]) == (0, True, [])
+    assert (master["reachable"], master["role"]) == (True, "master")
+    assert verdicts(master) == {
+        **dict.fromkeys(("reachable", "INFO", "role", "version", "eviction", "clock", "SCAN"), "ok"),
+        **dict.fromkeys(("PUBLISH", "scripts", "Pub/Sub"), "ok"),
+        "persistence": "note",
+    }
+    low, high = master["clock_offset_seconds"]
+    assert low <= high
+    assert not [key for key in server.cli("KEYS", "*") if not key.endswith(b":token")]
+
+
+def test_a_server_that_keeps_everything(start_server: Callable[..., Server]) -> None:
+    _, found = doctor(start_server("--appendonly", "yes", "--appendfsync", "always").url)
+    assert verdicts(found["masters"][0])["persistence"] == "ok"
+
+
+def test_a_policy_that_evicts(start_server: Callable[..., Server]) -> None:
+    code, found = doctor(start_server("--maxmemory-policy", "allkeys-lru").url)
+    assert (code, found["healthy"]) == (1, False)
+    assert verdicts(found["masters"][0])["eviction"] == "wrong"
+
+
+def test_a_replica(start_server: Callable[..., Server], server: Server) -> None:
+    code, found = doctor(start_server("--replicaof", "127.0.0.1", str(server.port)).url)
+    assert code == 1
+    assert verdicts(found["masters"][0])["role"] == "wrong"
+
+
+def test_a_server_that_is_away_beside_one_that_is_there(own_server: Server, server: Server) -> None:
+    own_server.kill()
+    code, found = doctor(own_server.url, server.url)
+    assert code == 1
+    assert [master["reachable"] for master in found["masters"]] == [False, True]
+    assert [finding["check"] for finding in found["together"]] == ["number"]
+
+
+def test_a_server_that_hangs(own_server: Server) -> None:
+    own_server.stop()
+    done = relock("doctor", "--timeout", "0.2", nodes=own_server.url)
+    own_server.cont()
+    assert done.returncode == 1
+    assert "\twrong\treachable\t" in done.stdout
+
+
+def test_the_same_server_twice(server: Server) -> None:
+    code, found = doctor(server.url, f"unix://{server.socket_path}")
+    assert code == 1
+    assert "independent" in [finding["check"] for finding in found["together"]]
+
+
+@pytest.mark.parametrize(
+    ("denied", "check"),
+    [("-info", "INFO"), ("-publish", "PUBLISH"), ("-evalsha -eval", "scripts"), ("-zadd", "scripts")],
+)
+def test_a_right_that_is_missing_is_named(own_server: Server, denied: str, check: str) -> None:
+    rights = ["on", f">{SECRET}", "~*", "&*", "+@all", *denied.split()]
+    own_server.cli("ACL", "SETUSER", "limited", *rights)
+    environment = {"RELOCK_USERNAME": "limited", "RELOCK_PASSWORD": SECRET}
+    code, found = doctor(f"redis://127.0.0.1:{own_server.port}", **environment)
+    assert code == 1
+    assert verdicts(found["masters"][0])[check] == "wrong"

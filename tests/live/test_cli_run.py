@@ -1,0 +1,366 @@
+"""`relock run`: real processes, real signals, real servers."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.servers import Server, die_with_parent
+from support.until import until
+
+from relock import Client
+
+WITHIN = 30.0
+PATIENT_CHILD = "import signal, sys; print('ready', flush=True); signal.pause()"
+OBEDIENT_CHILD = """
+import signal, sys
+def end(signum, frame):
+    print('got', signum, flush=True)
+    sys.exit(3)
+for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    signal.signal(signum, end)
+print('ready', flush=True)
+while True:
+    signal.pause()
+"""
+COUNTING_CHILD = """
+import signal, sys
+def end(signum, frame):
+    print('end', flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGINT, lambda signum, frame: print('interrupted', flush=True))
+signal.signal(signal.SIGTERM, end)
+print('ready', flush=True)
+while True:
+    signal.pause()
+"""
+DEAF_CHILD = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('ready', flush=True)
+while True:
+    signal.pause()
+"""
+
+Popen = subprocess.Popen[str]
+Start = Callable[..., Popen]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts `relock ...` with the URL of a server in the environment."""
+    started: list[Popen] = []
+
+    def start(url: str, *words: str) -> Popen:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": url}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "relock", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+            start_new_session=True,  # no terminal: what the tests send is sent to relock alone
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def python(code: str, *arguments: str) -> tuple[str, ...]:
+    return ("--", sys.executable, "-c", code, *arguments)
+
+
+def line(process: Popen) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def child_of(process: Popen) -> int:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 1
+    return int(children[0])
+
+
+def has_ended(pid: int) -> bool:
+    """Whether nothing of it runs any more; whoever inherited it may not have reaped it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_two_commands_exclude_each_other_and_the_second_waits(
+    start: Start, server: Server, client: Client, name: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    first = start(server.url, "run", name, "--", "sh", "-c", f"echo in; cat {gate}; echo out")
+    assert line(first) == "in"
+    second = start(server.url, "run", name, "--", "echo", "in")
+    until(lambda: len(client.info(name).queue) == 1, within=WITHIN, what="the second one is queued")
+    assert second.poll() is None
+    gate.write_text("go\n")
+    assert first.communicate(timeout=WITHIN)[0] == "go\nout\n"
+    assert second.communicate(timeout=WITHIN)[0] == "in\n"
+    assert (first.returncode, second.returncode) == (0, 0)
+
+
+@pytest.mark.parametrize("option", [["--no-wait"], ["--wait", "0"], ["--wait", "0.2"]])
+def test_who_does_not_get_the_lock_has_an_exit_code_of_its_own(
+    start: Start, server: Server, client: Client, name: str, option: list[str]
+) -> None:
+    with client.lock(name):
+        process = start(server.url, "run", name, *option, "--json", "--", "echo", "ran")
+        out, err = process.communicate(timeout=WITHIN)
+        assert client.info(name).queue == ()
+    assert process.returncode == 75
+    assert out == ""
+    assert "somebody else has the lock" in err
+    report = json.loads(err.splitlines()[-1])
+    assert (report["outcome"], report["exit_code"], report["token"]) == ("not available", 75, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -9 $$"], 137),
+        (["sh", "-c", "kill -TERM $$"], 143),
+        (["/nonexistent/command"], 127),
+        (["no-such-command-anywhere"], 127),
+        (["/etc/passwd"], 126),
+    ],
+)
+def test_the_exit_code_is_that_of_the_command(
+    *, start: Start, server: Server, client: Client, name: str, command: list[str], code: int
+) -> None:
+    process = start(server.url, "run", name, "--", *command)
+    _, err = process.communicate(timeout=WITHIN)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert not client.info(name).held
+
+
+def test_the_command_finds_its_token(start: Start, server: Server, client: Client, name: str) -> None:
+    process = start(server.url, "run", name, "--", "sh", "-c", "echo $RELOCK_TOKEN; relock=$(cat); :")
+    token = int(line(process))
+    process.communicate(timeout=WITHIN)
+    assert token == client.info(name).token
+    with client.lock(name) as later:
+        assert later.token is not None
+        assert later.token > token
+
+
+def test_words_after_the_dashes_are_the_commands_own(start: Start, server: Server, name: str) -> None:
+    process = start(server.url, "run", "--ttl", "5", name, "--", "echo", "--json", "--", "-x")
+    assert process.communicate(timeout=WITHIN)[0] == "--json -- -x\n"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_are_passed_on_and_the_lock_is_released(
+    start: Start, server: Server, client: Client, name: str, signum: signal.Signals
+) -> None:
+    process = start(server.url, "run", name, *python(OBEDIENT_CHILD))
+    assert line(process) == "ready"
+    process.send_signal(signum)
+    out, _ = process.communicate(timeout=WITHIN)
+    assert out == f"got {signum.value}\n"
+    assert process.returncode == 3
+    assert not client.info(name).held
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_wait_ends_with_a_signal_and_leaves_nothing_in_the_queue(
+    *, start: Start, server: Server, client: Client, name: str, signum: signal.Signals, code: int
+) -> None:
+    with client.lock(name):
+        process = start(server.url, "run", name, "--", "echo", "ran")
+        until(lambda: len(client.info(name).queue) == 1, within=WITHIN, what="it is queued")
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=WITHIN)
+        assert client.info(name).queue == ()
+    assert process.returncode == code
+    assert (out, "Traceback" in err) == ("", False)
+
+
+def test_a_relock_that_is_killed_takes_the_command_with_it(start: Start, server: Server, name: str) -> None:
+    process = start(server.url, "run", name, *python(DEAF_CHILD))
+    assert line(process) == "ready"
+    child = child_of(process)
+    process.kill()
+    until(lambda: has_ended(child), within=WITHIN, what="the command has ended")
+
+
+def test_a_relock_that_is_killed_while_it_waits_leaves_no_process(
+    start: Start, server: Server, client: Client, name: str
+) -> None:
+    with client.lock(name):
+        process = start(server.url, "run", name, "--", "echo", "ran")
+        until(lambda: len(client.info(name).queue) == 1, within=WITHIN, what="it is queued")
+        child = child_of(process)
+        process.kill()
+        until(lambda: has_ended(child), within=WITHIN, what="the child has ended")
+        assert line(process) == ""
+
+
+def test_the_lock_is_renewed_while_the_command_runs(start: Start, server: Server, client: Client, name: str) -> None:
+    process = start(server.url, "run", name, "--ttl", "1", *python(PATIENT_CHILD))
+    assert line(process) == "ready"
+    token = client.info(name).token
+    began = server.cli("TIME")[0]
+    until(lambda: server.cli("TIME")[0] > began + 3, within=WITHIN, what="three leases have passed")
+    info = client.info(name)
+    assert (info.held, info.token) == (True, token)
+    assert process.poll() is None
+
+
+def test_a_lock_that_was_released_by_force_ends_the_command(
+    start: Start, server: Server, client: Client, name: str
+) -> None:
+    process = start(server.url, "run", name, "--ttl", "1", "--json", *python(DEAF_CHILD))
+    assert line(process) == "ready"
+    child = child_of(process)
+    assert client.force_release(name)
+    _, err = process.communicate(timeout=WITHIN)
+    assert process.returncode == 79
+    assert has_ended(child)
+    assert json.loads(err.splitlines()[-1])["outcome"] == "lost"
+
+
+def test_a_lock_that_was_lost_unnoticed_is_reported_when_the_command_has_ended(
+    start: Start, server: Server, client: Client, name: str
+) -> None:
+    process = start(server.url, "run", name, "--ttl", "3600", *python(OBEDIENT_CHILD))
+    assert line(process) == "ready"
+    assert client.force_release(name)
+    process.terminate()
+    _, err = process.communicate(timeout=WITHIN)
+    assert process.returncode == 79
+    assert "was lost" in err
+
+
+@pytest.mark.parametrize(("child", "last"), [(OBEDIENT_CHILD, "SIGTERM"), (DEAF_CHILD, "SIGKILL")])
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_command_whose_lock_cannot_be_renewed_is_ended_before_the_lease(
+    *, start: Start, own_server: Server, name: str, child: str, last: str, how: str
+) -> None:
+    process = start(own_server.url, "run", name, "--ttl", "6", "--grace", "3", *python(child))
+    assert line(process) == "ready"
+    pid = child_of(process)
+    with own_server.client() as redis_client:
+        lease_ms = redis_client.pttl(f"lock:{{{name}}}")
+    assert 0 < lease_ms <= 6000
+    getattr(own_server, how)()
+    # No renewal can succeed from here on, so the lease is over at most 6 s after this moment.
+    seconds = until(lambda: has_ended(pid), within=WITHIN, what="the command has ended")
+    if how == "stop":
+        own_server.cont()
+    _, err = process.communicate(timeout=WITHIN)
+    assert process.returncode == 79
+    assert last in err
+    if last == "SIGTERM":  # that SIGKILL comes in time too is shown over virtual time, where 50 ms are 50 ms
+        assert seconds < 6.0
+
+
+def test_the_end_of_the_command_is_noticed_without_polling(start: Start, server: Server, name: str) -> None:
+    process = start(server.url, "run", name, *python(PATIENT_CHILD))
+    assert line(process) == "ready"
+    stat = Path(f"/proc/{process.pid}/task/{process.pid}/status")
+
+    def switches() -> int:
+        return int(next(text for text in stat.read_text().splitlines() if text.startswith("voluntary")).split()[1])
+
+    until(lambda: Path(f"/proc/{process.pid}/wchan").read_text() != "0", within=WITHIN, what="the main thread sleeps")
+    before = switches()
+    began = server.cli("TIME")[0]
+    until(lambda: server.cli("TIME")[0] > began + 1, within=WITHIN, what="a second has passed")
+    assert switches() - before < 5
+    os.kill(child_of(process), signal.SIGKILL)
+    process.wait(WITHIN)
+    assert process.returncode == 137
+
+
+def test_a_relock_that_was_stopped_past_its_lease_kills_the_command(start: Start, server: Server, name: str) -> None:
+    process = start(server.url, "run", name, "--ttl", "0.3", *python(DEAF_CHILD))
+    assert line(process) == "ready"
+    os.kill(process.pid, signal.SIGSTOP)
+    until(lambda: not server.cli("EXISTS", f"lock:{{{name}}}"), within=WITHIN, what="the lease is over")
+    os.kill(process.pid, signal.SIGCONT)
+    process.communicate(timeout=WITHIN)
+    assert process.returncode == 79
+
+
+def test_ctrl_z_stops_nothing(start: Start, server: Server, client: Client, name: str) -> None:
+    process = start(server.url, "run", name, *python(OBEDIENT_CHILD))
+    assert line(process) == "ready"
+    os.killpg(process.pid, signal.SIGTSTP)
+    process.terminate()
+    assert process.communicate(timeout=WITHIN)[0] == f"got {signal.SIGTERM.value}\n"
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(server: Server, client: Client, name: str) -> None:
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "relock", "run", name, *python(COUNTING_CHILD)],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": server.url},
+        preexec_fn=partial(use_terminal, terminal),  # noqa: PLW1509
+    )
+    try:
+        assert line(process) == "ready"
+        os.write(controller, b"\x03")
+        assert line(process) == "interrupted"
+        process.terminate()  # after whatever relock would have passed on
+        assert process.communicate(timeout=WITHIN)[0] == "end\n"
+        assert process.returncode == 3
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(controller)
+        os.close(terminal)
+
+
+def use_terminal(terminal: int) -> None:
+    """In a new process: a session of its own, with this terminal."""
+    die_with_parent()
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+
+def test_no_server_is_an_exit_code_of_its_own(start: Start, own_server: Server, name: str) -> None:
+    own_server.kill()
+    process = start(own_server.url, "run", name, "--no-wait", "--", "echo", "ran")
+    out, err = process.communicate(timeout=WITHIN)
+    assert process.returncode == 69
+    assert out == ""
+    assert "Connection refused" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--wait", "1", "--no-wait"], ["--wait", "nan"], ["--ttl", "0"], ["--ttl", "3", "--grace", "2"], ["--wait", "-1"]],
+)
+def test_options_that_cannot_be_right_are_usage_errors(
+    start: Start, server: Server, name: str, options: list[str]
+) -> None:
+    process = start(server.url, "run", *options, name, "--", "true")
+    process.communicate(timeout=WITHIN)
+    assert process.returncode == 2
