@@ -156,7 +156,7 @@ def find_folder() -> Path:
 
 @cache
 def load(name: str, folder: Path | None = None) -> Script:
-    """The script ``lua/NAME.lua``, checked.
+    """The script ``lua/NAME.lua``, read and checked when it is first needed.
 
     Raises:
         ScriptError: the file is missing, or its header and its body disagree.

@@ -16,7 +16,9 @@ LEASE_SECONDS = 10
 
 def floor(port: int) -> Pair:
     """Two small scripts as packed commands over one connection of redis-py: no lock library can do with less."""
-    connection: Any = redis.Connection(host="127.0.0.1", port=port, socket_timeout=1.0)
+    connection: Any = redis.Connection(  # type: ignore[no-untyped-call]
+        host="127.0.0.1", port=port, socket_timeout=1.0
+    )
     connection.connect()
     scripts = [(FOLDER / name).read_bytes() for name in ("take.lua", "give.lua")]
     for script in scripts:

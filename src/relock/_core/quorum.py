@@ -6,6 +6,7 @@ client's clock, so the hold is safe while a quorum of such ends lies ahead, that
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from attrs import frozen
 
@@ -30,8 +31,7 @@ def deadline_of(ends: Sequence[float], quorum: int) -> float:
     return sorted(ends, reverse=True)[quorum - 1]
 
 
-@frozen
-class Granted:
+class Granted(NamedTuple):
     """A quorum granted the hold.
 
     Attributes:
@@ -45,8 +45,7 @@ class Granted:
     settled: bool
 
 
-@frozen
-class Refused:
+class Refused(NamedTuple):
     """A quorum answered, and somebody else has the lock or comes first.
 
     Attributes:

@@ -5,16 +5,14 @@ or when a hold is granted that is due before that moment.
 """
 
 from collections.abc import Iterable
-
-from attrs import frozen
+from typing import NamedTuple
 
 from relock._core.hold import Hold
 
 FOREVER = float("inf")
 
 
-@frozen
-class Stock:
+class Stock(NamedTuple):
     """What is to be done now, and when to look again.
 
     Attributes:

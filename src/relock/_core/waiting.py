@@ -12,8 +12,7 @@ finds. The moments, each of which bounds a sleep:
 """
 
 from collections.abc import Callable, Generator
-
-from attrs import frozen
+from typing import NamedTuple
 
 from relock._core.effects import Ask, Clock, Effect, Listen, Park, Undo
 from relock._core.flows.acquire import attempt
@@ -21,26 +20,24 @@ from relock._core.quorum import Granted, NoQuorum, Outcome, Refused
 from relock._core.terms import Terms
 from relock._scripts import load
 
-RELEASE = load("release")
-
 LOOK_AGAIN_SECONDS_MAX = 60.0
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
 EXPIRY_SECONDS = 0.002  # a key may be there for a moment after its lease has ended
 
 
-@frozen
-class Wait:
+class Wait(NamedTuple):
     """One wait for one lock.
 
     Attributes:
         until: the caller's deadline on the local clock; 0 or less for a single look.
+        levels: the hold count to begin with.
         jitter: returns a random number from 0 to 1.
     """
 
     terms: Terms
     owner: bytes
-    count: int
+    levels: int
     until: float
     clock: Clock
     jitter: Callable[[], float]
@@ -50,7 +47,7 @@ def acquire(wait: Wait) -> Generator[Effect, object, Outcome]:
     """Looks until the lock is granted, the deadline has come, or patience is over; leaves nothing behind."""
     terms, clock = wait.terms, wait.clock
     limit = max(wait.until, clock()) + terms.node_timeout
-    outcome = yield from attempt(terms, wait.owner, wait.count, clock, queue=False, until=limit)
+    outcome = yield from attempt(terms, wait.owner, wait.levels, clock, queue=False, until=limit)
     if isinstance(outcome, Granted):
         return outcome
     return (yield from _wait(wait, outcome, limit))
@@ -70,7 +67,7 @@ def _wait(wait: Wait, outcome: Refused | NoQuorum, limit: float) -> Generator[Ef
             ticket = outcome.ticket if isinstance(outcome, Refused) else None
             look_at = min(wait.until, now + patience.pause(outcome, listening=listening))
             yield Park(terms.keys, wait.owner, ticket, look_at)
-        found = yield from attempt(terms, wait.owner, wait.count, clock, queue=listening, until=limit)
+        found = yield from attempt(terms, wait.owner, wait.levels, clock, queue=listening, until=limit)
         if isinstance(found, Granted):
             return found
         outcome, undecided = found, undecided or found.undecided
@@ -85,7 +82,7 @@ def _leave(wait: Wait, outcome: Refused | NoQuorum, *, undecided: bool) -> Gener
     limit = now + wait.terms.node_timeout
     answers = None
     if not isinstance(outcome, NoQuorum):
-        call = RELEASE.call(wait.terms.keys, owner=wait.owner, fence=0, lease_ms=wait.terms.lease_ms)
+        call = load("release").call(wait.terms.keys, owner=wait.owner, fence=0, lease_ms=wait.terms.lease_ms)
         answers = yield Ask((call,), min(limit, max(wait.until, now) + wait.terms.node_timeout))
     everywhere = isinstance(answers, list) and all(isinstance(answer[0], list) for answer in answers)
     if undecided or not everywhere:

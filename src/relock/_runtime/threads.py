@@ -46,6 +46,7 @@ from relock._runtime.janitor import Janitor
 from relock._runtime.links import NETWORK_ERRORS, Link, Master, MasterListener
 from relock._runtime.nodes import Node
 from relock._runtime.watchdog import Watchdog
+from relock._scripts import load
 
 logger = logging.getLogger(__name__)
 event_logger = logging.getLogger("relock.events")
@@ -530,7 +531,7 @@ class Session(MasterListener):
         """Gives up the places of all who wait here. Where that fails, nobody listens for them, so nobody waits."""
         waiters = [waiter for waiter in self.hub.waiters.copy().values() if waiter.tickets]
         if waiters:
-            calls = tuple(release_flows.LEAVE.call(waiter.keys, owner=waiter.owner) for waiter in waiters)
+            calls = tuple(load("leave").call(waiter.keys, owner=waiter.owner) for waiter in waiters)
             self._fan_out(Ask(calls, self.clock() + self.node_timeout))
 
     def abandon_in_child(self) -> None:

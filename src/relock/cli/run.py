@@ -1,12 +1,11 @@
 """``relock run``: a command that runs while the lock is held, and not longer."""
 
-import contextlib
 import time
 
 import click
 from attrs import asdict, define
 
-from relock import Client, Event, Lock, LockLostError, MasterBack, MasterDown, QuorumError, ReleaseUnconfirmed
+from relock import Client, Event, Lock, LockLostError, MasterBack, MasterDown, ReleaseUnconfirmed
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from relock.cli._command import Command
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
@@ -16,8 +15,6 @@ from relock.cli._signals import Interrupted, Signals, ignore_terminal_stop
 from relock.cli._supervise import Limits, supervise
 
 GRACE_SECONDS_MAX = 5.0
-WITHDRAW_SECONDS = 2.0
-WITHDRAW_LOOK_SECONDS = 0.02
 
 
 @define
@@ -125,26 +122,13 @@ class Runner:
             taken = lock.acquire(timeout=-1 if wait_seconds is None else wait_seconds)
             signals.collect()
         except Interrupted:
-            self._withdraw(lock)
+            if lock.owned():  # the signal came between the grant and here; what came before, the client undoes
+                lock.release()
             raise
         self.report.waited_seconds = time.monotonic() - started_at
         if not taken:
             self.report.outcome = "not available"
             raise CommandFailed(f"somebody else has the lock {self.report.name!r}", ExitCode.NOT_AVAILABLE)
-
-    def _withdraw(self, lock: Lock) -> None:
-        """Waits until what the interrupted acquire may have left is gone: the library ends it in the background."""
-        if lock.owned():  # the signal came between the grant and here
-            lock.release()
-            return
-        until = time.monotonic() + WITHDRAW_SECONDS
-        own = f"{self.client.session.client_id}:"
-        with contextlib.suppress(QuorumError):  # nobody to ask, so nobody either who would wait for us
-            while time.monotonic() < until:
-                info = lock.info()
-                if not any(owner.startswith(own) for owner in (info.owner or "", *info.queue)):
-                    return
-                time.sleep(WITHDRAW_LOOK_SECONDS)
 
     def _hold(self, lock: Lock, command: Command, signals: Signals) -> int:
         """Runs the command to its end, and releases the lock."""

@@ -8,9 +8,6 @@ from relock._core.quorum import Granted, Outcome, is_status, judge
 from relock._core.terms import Terms
 from relock._scripts import Call, load
 
-ACQUIRE = load("acquire")
-ENQUEUE = load("enqueue")
-
 ALIVE_SECONDS = 7.0  # a waiter counts as alive for so long after a sign of life
 SIGN_OF_LIFE_SECONDS = 2.5  # so that a lost wake-up costs less than 3 s, and a stopped waiter less than 10 s
 QUEUE_SECONDS = 30.0  # what is left of a queue when everybody is gone goes after that time
@@ -42,7 +39,7 @@ def attempt(
 
 def _call(terms: Terms, owner: bytes, count: int, *, queue: bool) -> Call:
     if queue:
-        return ENQUEUE.call(
+        return load("enqueue").call(
             terms.keys,
             owner=owner,
             count=count,
@@ -51,4 +48,4 @@ def _call(terms: Terms, owner: bytes, count: int, *, queue: bool) -> Call:
             alive_ms=int(ALIVE_SECONDS * 1000),
             queue_ms=int(QUEUE_SECONDS * 1000),
         )
-    return ACQUIRE.call(terms.keys, owner=owner, count=count, lease_ms=terms.lease_ms, fair=terms.fair)
+    return load("acquire").call(terms.keys, owner=owner, count=count, lease_ms=terms.lease_ms, fair=terms.fair)

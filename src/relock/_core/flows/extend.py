@@ -9,7 +9,6 @@ from relock._core.quorum import drift_of, is_status
 from relock._core.terms import lease_ms
 from relock._scripts import load
 
-EXTEND = load("extend")
 ROUNDS = 2  # a second one, with a new clock sample, where the first came too late
 
 Answers = list[Sequence[Reply | Failure]]
@@ -20,7 +19,7 @@ def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generato
 
     Returns what each master said of each hold.
     """
-    calls = tuple(EXTEND.call(hold.keys, owner=hold.owner, lease_ms=lease_ms(hold.ttl)) for hold in holds)
+    calls = tuple(load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(hold.ttl)) for hold in holds)
     for _ in range(ROUNDS):
         sent_at = clock()
         replies = yield Ask(calls, sent_at + node_timeout)

@@ -10,8 +10,6 @@ from relock._core.quorum import is_status, quorum_of
 from relock._core.terms import Terms
 from relock._scripts import load
 
-INSPECT = load("inspect")
-FORCE_RELEASE = load("force_release")
 QUEUE_LIMIT = 10_000
 
 Answers = Sequence[Reply | Failure]
@@ -45,7 +43,7 @@ class LockInfo:
 
 def look(terms: Terms, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, object, Answers]:
     """Asks all masters who has the lock."""
-    call = INSPECT.call(terms.keys, limit=limit)
+    call = load("inspect").call(terms.keys, limit=limit)
     return first_of_each((yield Ask((call,), clock() + terms.node_timeout)))
 
 
@@ -74,6 +72,6 @@ def force_release(terms: Terms, clock: Clock) -> Generator[Effect, object, tuple
     info = agree(terms.keys.name, answers)
     if info is None:
         return False, answers
-    call = FORCE_RELEASE.call(terms.keys, fence=info.token or 0, lease_ms=terms.lease_ms)
+    call = load("force_release").call(terms.keys, fence=info.token or 0, lease_ms=terms.lease_ms)
     answers = first_of_each((yield Ask((call,), clock() + terms.node_timeout)))
     return any(is_status(answer, b"released") for answer in answers), answers

@@ -7,7 +7,6 @@ from relock._core.flows.acquire import ALIVE_SECONDS, QUEUE_SECONDS
 from relock._keys import LockKeys
 from relock._scripts import Call, load
 
-TEND = load("tend")
 WAITERS_PER_CALL = 500  # bounds the time for which one script keeps a master busy
 
 Queue = tuple[LockKeys, Sequence[tuple[int, bytes]]]
@@ -34,7 +33,7 @@ def tend(client: str, queues: Sequence[Queue], clock: Clock, node_timeout: float
 def _calls(client: str, keys: LockKeys, waiters: Sequence[tuple[int, bytes]]) -> list[Call]:
     chunks = (waiters[i : i + WAITERS_PER_CALL] for i in range(0, len(waiters), WAITERS_PER_CALL))
     return [
-        TEND.call(
+        load("tend").call(
             keys,
             *(item for waiter in chunk for item in waiter),
             client=client,
