@@ -157,5 +157,5 @@ def test_where_info_is_not_allowed_a_guard_is_a_configuration_error(
     server = start_server()
     server.cli("ACL", "SETUSER", "default", "-info")
     with pytest.raises(ConfigurationError, match="INFO") as caught:
-        connect(server.url, restart_guard=5.0).lock(name).acquire()
+        connect(server.url, ttl=5.0, restart_guard=5.0).lock(name).acquire()
     assert caught.value.option == "restart_guard"
