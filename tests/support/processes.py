@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from support.servers import die_with_parent
+from support.spawn import spawn
 
 FOLDER = Path(__file__).parent.parent
 
@@ -20,14 +20,13 @@ class Worker:
 
     def __init__(self, module: str, *arguments: str) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), *sys.path])}
-        self._process = subprocess.Popen(
+        self._process = spawn(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
             env=environment,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  (it only calls prctl)
         )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -51,7 +50,10 @@ class Worker:
 
     def receive(self, within: float = 30.0) -> Any:
         """The next object from its stdout; fails if it ended or says nothing within so many seconds."""
-        line = self._lines.get(timeout=within)
+        try:
+            line = self._lines.get(timeout=within)
+        except queue.Empty:
+            raise AssertionError(f"worker {self.pid} said nothing within {within} s") from None
         assert line is not None, f"worker {self.pid} ended without a word"
         return json.loads(line)
 

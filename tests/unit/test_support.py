@@ -1,0 +1,373 @@
+"""The tests' own instruments: a proxy that loses the wrong thing would make every test above it worthless."""
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from support.processes import Worker
+from support.proxy import Framer, Match, Proxy, replies_to, words_of
+from support.servers import Server, free_port
+from support.until import until
+
+SOON = 20.0  # seconds; bounds a failure, and nothing else
+ECHO = "import json, sys\nfor line in sys.stdin: print(json.dumps(json.loads(line)), flush=True)\n"
+
+
+def calls(*words: str) -> Match:
+    """Matches one command with its arguments."""
+    wanted = [word.encode() for word in words]
+    return lambda request: request[: len(wanted)] == wanted
+
+
+class Wire:
+    """A bare connection: it sends what it is told, resends nothing and reads no more than it is asked for."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=SOON)
+        self._framer = Framer()
+        self._values: list[bytes] = []
+
+    def send(self, *requests: str) -> None:
+        """Writes requests, words parted by spaces, in one piece."""
+        self._socket.sendall(b"".join(packed(request.split()) for request in requests))
+
+    def read(self) -> bytes | None:
+        """The next value, raw; None if the connection was closed."""
+        while not self._values:
+            try:
+                data = self._socket.recv(65536)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            self._values += self._framer.feed(data)
+        return self._values.pop(0)
+
+    def close(self) -> None:
+        """Closes it, whatever is under way."""
+        self._socket.close()
+
+
+def packed(words: list[str]) -> bytes:
+    """A request as it is on the wire."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+
+
+@pytest.fixture
+def wire(proxy: Proxy) -> Iterator[Wire]:
+    made = Wire(proxy.port)
+    yield made
+    made.close()
+
+
+# --- framing ------------------------------------------------------------------------------------------------------
+
+VALUES = [
+    b"+OK\r\n",
+    b":-1\r\n",
+    b"$-1\r\n",
+    b"$0\r\n\r\n",
+    b"$4\r\n\r\n\r\n\r\n",
+    b"*-1\r\n",
+    b"*0\r\n",
+    b"*2\r\n*1\r\n:1\r\n$1\r\nx\r\n",
+    b"%1\r\n$1\r\na\r\n*1\r\n:1\r\n",
+    b"~2\r\n:1\r\n:2\r\n",
+    b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\np\r\n",
+    b"|1\r\n+k\r\n+v\r\n:7\r\n",
+    b"=7\r\ntxt:abc\r\n",
+    b"#t\r\n",
+    b"_\r\n",
+]
+
+
+def test_values_are_framed_whole_however_the_stream_is_cut() -> None:
+    stream = b"".join(VALUES)
+    for size in (1, 2, 3, 7, len(stream)):
+        framer = Framer()
+        pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+        assert [value for piece in pieces for value in framer.feed(piece)] == VALUES
+
+
+def test_words_are_those_of_a_request_and_of_a_message() -> None:
+    assert words_of(packed(["SET", "key", "value"])) == [b"SET", b"key", b"value"]
+    assert words_of(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\np\r\n") == [b"message", b"c", b"p"]
+    assert words_of(b"+OK\r\n") == words_of(b"*1\r\n$-1\r\n") == []
+
+
+def test_each_channel_of_a_subscription_is_answered() -> None:
+    assert replies_to([b"subscribe", b"a", b"b"]) == 2
+    assert replies_to([b"UNSUBSCRIBE"]) == replies_to([b"GET", b"a"]) == 1
+
+
+# --- the proxy ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_the_proxy_changes_nothing_by_itself(proxy: Proxy, protocol: int) -> None:
+    with redis.Redis(port=proxy.port, protocol=protocol) as client, client.pipeline(transaction=False) as pipeline:
+        for number in range(100):
+            pipeline.set(f"key-{number}", number)
+            pipeline.get(f"key-{number}")
+        assert pipeline.execute()[1::2] == [str(number).encode() for number in range(100)]
+
+
+def test_a_swallowed_reply_is_that_of_the_request_that_matched(proxy: Proxy, server: Server, wire: Wire) -> None:
+    fault = proxy.swallow_reply(calls("INCR", "b"))
+    wire.send("INCR a", "INCR b", "INCRBY c 3")
+    assert [wire.read(), wire.read()] == [b":1\r\n", b":3\r\n"]
+    assert fault.struck.is_set()
+    assert fault.done.is_set()
+    assert server.cli("GET", "b") == b"1"
+
+
+def test_a_fault_strikes_once(proxy: Proxy, wire: Wire) -> None:
+    proxy.swallow_reply(calls("INCR"))
+    wire.send("INCR a", "INCR a")
+    assert wire.read() == b":2\r\n"
+
+
+def test_a_reply_may_be_swallowed_with_its_connection(proxy: Proxy, server: Server, wire: Wire) -> None:
+    proxy.swallow_reply(calls("SET"), close=True)
+    wire.send("SET a 1")
+    assert wire.read() is None
+    assert server.cli("GET", "a") == b"1"
+
+
+def test_a_lost_request_reaches_nobody(proxy: Proxy, server: Server, wire: Wire) -> None:
+    fault = proxy.lose_request(calls("SET", "a"))
+    wire.send("SET a 1", "SET b 1")
+    assert wire.read() is None
+    assert fault.struck.is_set()
+    assert server.cli("EXISTS", "a", "b") == 0
+
+
+def test_a_held_request_holds_its_own_connection_only(proxy: Proxy, server: Server, wire: Wire) -> None:
+    fault = proxy.hold_request(calls("SET", "a"))
+    wire.send("SET a late", "APPEND a r")
+    assert fault.struck.wait(SOON)
+    other = Wire(proxy.port)
+    other.send("SET a early")
+    assert other.read() == b"+OK\r\n"
+    other.close()
+    assert server.cli("GET", "a") == b"early"
+    fault.release()
+    assert [wire.read(), wire.read()] == [b"+OK\r\n", b":5\r\n"]
+    assert server.cli("GET", "a") == b"later"
+
+
+def test_a_held_request_arrives_though_its_client_has_gone(proxy: Proxy, server: Server, wire: Wire) -> None:
+    fault = proxy.hold_request(calls("SET", "a"))
+    wire.send("SET a late")
+    assert fault.struck.wait(SOON)
+    wire.close()
+    assert server.cli("GET", "a") is None
+    assert not fault.done.is_set()
+    fault.release()
+    assert fault.done.wait(SOON)
+    assert server.cli("GET", "a") == b"late"
+
+
+def test_one_message_is_swallowed_and_no_reply(proxy: Proxy, server: Server, wire: Wire) -> None:
+    fault = proxy.swallow_message(lambda words: words[2] == b"lost")
+    wire.send("SUBSCRIBE one two")
+    assert [words_of(wire.read() or b"")[:2] for _ in range(2)] == [[b"subscribe", b"one"], [b"subscribe", b"two"]]
+    for payload in ("first", "lost", "last"):
+        assert server.cli("PUBLISH", "one", payload) == 1
+    assert [words_of(wire.read() or b"")[2] for _ in range(2)] == [b"first", b"last"]
+    assert fault.done.is_set()
+
+
+def test_replies_are_counted_right_after_a_subscription_to_several_channels(proxy: Proxy, wire: Wire) -> None:
+    wire.send("SUBSCRIBE one two", "UNSUBSCRIBE one two")
+    for _ in range(4):
+        wire.read()
+    proxy.swallow_reply(calls("INCR", "b"))
+    wire.send("INCR a", "INCR b", "INCRBY c 3")
+    assert [wire.read(), wire.read()] == [b":1\r\n", b":3\r\n"]
+
+
+def test_a_paused_proxy_is_a_black_hole(proxy: Proxy, server: Server, wire: Wire) -> None:
+    wire.send("PING")
+    assert wire.read() == b"+PONG\r\n"
+    proxy.pause()
+    wire.send("SET a 1")
+    assert server.cli("GET", "a") is None  # a request that gets through would be noticed here only now and then …
+    proxy.resume()
+    assert wire.read() == b"+OK\r\n"  # … but that the connection has stayed, and that nothing is lost, is always seen
+    assert server.cli("GET", "a") == b"1"
+
+
+def test_every_connection_can_be_broken_and_new_ones_work(proxy: Proxy, wire: Wire) -> None:
+    wire.send("PING")
+    assert wire.read() == b"+PONG\r\n"
+    proxy.break_all()
+    assert wire.read() is None
+    again = Wire(proxy.port)
+    again.send("PING")
+    assert again.read() == b"+PONG\r\n"
+    again.close()
+
+
+def test_a_closed_proxy_leaves_nothing_behind(server: Server) -> None:
+    before = threading.active_count()
+    proxy = Proxy(server.port)
+    held = proxy.hold_request(calls("SET"))
+    wire = Wire(proxy.port)
+    wire.send("SET a 1")
+    assert held.struck.wait(SOON)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        proxy.close()
+        with pytest.raises(ConnectionError):
+            socket.create_connection(("127.0.0.1", proxy.port), SOON)
+        del proxy
+        gc.collect()
+    assert not [str(one.message) for one in warned if one.category is ResourceWarning]
+    assert threading.active_count() == before
+    wire.close()
+
+
+# --- servers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.every_server
+def test_a_server_is_killed_frozen_and_restarted_on_its_port(own_server: Server) -> None:
+    port, first = own_server.port, own_server.pid
+    own_server.cli("SET", "a", "1")
+    own_server.stop()
+    with own_server.client(socket_timeout=0.05) as client, pytest.raises(redis.TimeoutError):
+        client.ping()
+    own_server.cont()
+    assert own_server.cli("GET", "a") == b"1"
+    own_server.cli("SAVE")
+    own_server.restart()
+    assert own_server.cli("GET", "a") == b"1"
+    own_server.restart(empty=True)
+    assert own_server.cli("GET", "a") is None
+    assert (own_server.port, own_server.pid != first) == (port, True)
+    own_server.terminate()
+    with pytest.raises(redis.ConnectionError):
+        own_server.cli("PING")
+
+
+@pytest.mark.every_server
+def test_what_scripts_call_is_no_command_of_a_client(own_server: Server) -> None:
+    own_server.cli("EVAL", "redis.call('TIME') redis.call('INCR', KEYS[1]) return 1", 1, "a")
+    own_server.cli("EVAL", "redis.call('INCR', KEYS[1]) return 1", 1, "a")
+    assert own_server.calls()["eval"] == 2
+    assert "incr" not in own_server.calls()
+    assert own_server.client_commands() == sum(own_server.calls().values())
+
+
+@pytest.mark.every_server
+def test_a_server_is_reached_through_its_unix_socket(own_server: Server) -> None:
+    with redis.Redis.from_url(own_server.unix_url) as client:
+        assert client.info("server")["process_id"] == own_server.pid
+
+
+def test_a_server_may_have_a_password_or_users_of_its_own(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    guarded = start_server(password="secret")
+    assert guarded.cli("PING") is True
+    users = tmp_path / "users.acl"
+    users.write_text("user default off\nuser operator on nopass ~* &* +@all\n")
+    own = start_server("--aclfile", str(users))
+    with redis.Redis(port=own.port, username="operator", password="") as client:
+        assert client.ping()
+
+
+def test_a_port_that_somebody_took_meanwhile_is_left_to_them(
+    server: Server, start_server: Callable[..., Server]
+) -> None:
+    unlucky = start_server()
+    unlucky.kill()
+    late = Server(unlucky.kind, unlucky.program, port=server.port)
+    try:
+        late.start()
+        assert late.port != server.port
+        assert late.client().info("server")["process_id"] == late.pid
+    finally:
+        late.close()
+
+
+def test_a_server_outlives_the_thread_that_started_it(start_server: Callable[..., Server]) -> None:
+    started: list[Server] = []
+    thread = threading.Thread(target=lambda: started.append(start_server()))
+    thread.start()
+    thread.join()
+    assert started[0].cli("PING") is True
+
+
+def test_a_child_dies_with_the_tests() -> None:
+    code = (
+        "import sys; from support.spawn import spawn; child = spawn([sys.executable, '-c', 'input()'], stdin=-1); "
+        "print(child.pid, flush=True); input()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        os.kill(parent.pid, signal.SIGKILL)
+    until(lambda: not is_running(child), within=SOON, what="the child has ended with its parent")
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and more than a zombie that nobody has collected yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_free_port_can_be_bound() -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        assert listener.getsockname()[1]
+
+
+# --- workers, and waiting -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_worker: Callable[..., Worker]) -> Worker:
+    """A worker that says what it is told."""
+    (tmp_path / "echo_worker.py").write_text(ECHO)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return start_worker("echo_worker")
+
+
+def test_a_worker_talks_in_objects_and_ends_when_it_is_told(echo: Worker) -> None:
+    for thing in ({"a": [1, None, "é"]}, 7, "x"):
+        echo.send(thing)
+        assert echo.receive(SOON) == thing
+    echo.kill()
+    assert echo.wait() == -signal.SIGKILL
+    with pytest.raises(AssertionError, match="ended"):
+        echo.receive(SOON)
+
+
+def test_a_worker_that_is_frozen_says_nothing_until_it_goes_on(echo: Worker) -> None:
+    echo.send("before")
+    assert echo.receive(SOON) == "before"
+    echo.stop()
+    echo.send("after")
+    with pytest.raises(AssertionError, match="said nothing"):
+        echo.receive(0.05)
+    echo.cont()
+    assert echo.receive(SOON) == "after"
+
+
+def test_until_returns_or_says_what_it_waited_for() -> None:
+    answers = iter([False, False, True])
+    assert until(lambda: next(answers), within=SOON, what="the third answer") >= 0
+    with pytest.raises(AssertionError, match="a miracle"):
+        until(lambda: False, within=0.01, what="a miracle")
