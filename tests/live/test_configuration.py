@@ -1,5 +1,6 @@
 """Servers that can't be used, or promise less than they seem to: which one, and what to do about it."""
 
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -207,3 +208,61 @@ def test_a_hold_may_be_released_after_close(connect: Callable[..., Client], serv
     lock.release()
     assert not lock.owned()
     assert server.client().exists(f"lock:{{{name}}}"), "its lease runs out by itself"
+
+
+RIGHTS = ("on", "nopass", "~*", "&*", "+@all")
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("missing", ["pexpire", "hkeys", "set", "evalsha"])
+def test_a_right_that_is_missing_raises_at_once_and_leaves_nothing(
+    server: Server, connect: Callable[..., Client], name: str, missing: str
+) -> None:
+    server.cli("ACL", "SETUSER", "poor", "reset", *RIGHTS, f"-{missing}")
+    if missing == "hkeys":
+        server.client().hset(f"lock:{{{name}}}", "somebody:1", "1")
+    try:
+        why = failure(connect(f"redis://poor:x@127.0.0.1:{server.port}"), name)  # blocking, without a timeout
+        assert "ACL page" in why
+        if missing != "hkeys":
+            until(lambda: not server.client().exists(f"lock:{{{name}}}"), within=10, what="what was done is undone")
+    finally:
+        server.cli("ACL", "DELUSER", "poor")
+
+
+@pytest.mark.every_server
+def test_a_right_that_is_taken_away_is_no_loss(server: Server, connect: Callable[..., Client], name: str) -> None:
+    server.cli("ACL", "SETUSER", "poor", "reset", *RIGHTS)
+    try:
+        lock = connect(f"redis://poor:x@127.0.0.1:{server.port}").lock(name)
+        lock.acquire()
+        server.cli("ACL", "SETUSER", "poor", "-hexists", "-hdel")
+        with pytest.raises(QuorumError):
+            lock.extend()
+        assert lock.owned()
+        lock.release()
+        assert not lock.lost
+    finally:
+        server.cli("ACL", "DELUSER", "poor")
+
+
+def test_synchronized_refuses_what_runs_after_the_call(client: Client) -> None:
+    async def coroutine() -> None: ...
+
+    def generator() -> Any:
+        yield
+
+    for function in (coroutine, generator):
+        with pytest.raises(TypeError, match="synchronized"):
+            client.synchronized("a")(function)
+
+
+def test_clients_and_locks_are_not_pickled_but_say_so(client: Client, name: str) -> None:
+    for thing in (client, client.lock(name)):
+        with pytest.raises(TypeError, match="in each process"):
+            pickle.dumps(thing)
+
+
+def test_a_guard_below_the_ttl_is_warned_of(connect: Callable[..., Client], server: Server) -> None:
+    with pytest.warns(RelockWarning, match="restart_guard"):
+        connect(server.url, ttl=30.0, restart_guard=1.0)

@@ -292,3 +292,17 @@ def test_signals_do_not_stop_the_watchdog(connect: Callable[..., Client], server
         until(lambda: client.statistics().renewals >= renewals + 3, within=10, what="renewals go on")
         assert lock.owned()
     signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_loss_names_the_levels_that_there_were(connect: Callable[..., Client], server: Server, name: str) -> None:
+    losses: list[Loss] = []
+    client = connect(server.url, on_lost=losses.append)
+    for use in ("acquire", "release"):
+        lock = client.lock(f"{name}-{use}")
+        lock.acquire()
+        lock.acquire()
+        server.cli("DEL", f"lock:{{{lock.name}}}")
+        with pytest.raises(LockLostError):
+            getattr(lock, use)()
+    until(lambda: len(losses) == 2, within=10, what="both are told")
+    assert [loss.hold_count for loss in losses] == [2, 2]

@@ -17,8 +17,9 @@ from attrs import field, frozen
 from relock._core.effects import Failure
 from relock._core.flows import release
 from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
-from relock._core.flows.tend import tend
+from relock._core.flows.tend import Tended, tend
 from relock._core.hold import Hold
+from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
 from relock._runtime.service import Service
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25
+TEND_SECONDS_MIN = 0.25  # however short the holders' leases are
 _order = itertools.count()
 
 
@@ -188,14 +190,17 @@ class Janitor(Service):
                 queues[waiter.keys].append((waiter.tickets[0], waiter.owner))
         if not queues:
             return
-        turns, well = session.run_shielded(
+        tended: Tended = session.run_shielded(
             tend(session.client_id, tuple(queues.items()), session.clock, session.node_timeout)
         )
-        for owner in turns:
+        # When a lease ends nobody publishes, so whoever waits here looks then, also behind waiters that are dead.
+        pause = min(max(tended.lease_left + EXPIRY_SECONDS, TEND_SECONDS_MIN), SIGN_OF_LIFE_SECONDS)
+        self._tend_at = session.clock() + pause
+        for owner in tended.turns:
             waiter_or_none = session.hub.waiters.get(owner)
             if waiter_or_none is not None:
                 waiter_or_none.wake()
-        if not well:
+        if not tended.well:
             session.hub.wake_all()  # each looks for itself what is wrong, and its patience counts
         for keys, waiters in queues.items():
             for _, owner in waiters:
