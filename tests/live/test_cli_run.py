@@ -54,6 +54,12 @@ Popen = subprocess.Popen[str]
 Start = Callable[..., Popen]
 
 
+def begin() -> None:
+    """In the new process: what a shell in the foreground would give it. One in the background ignores SIGINT."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts `relock ...` with the URL of a server in the environment."""
@@ -68,7 +74,7 @@ def start() -> Iterator[Start]:
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
+            preexec_fn=begin,  # noqa: PLW1509
             start_new_session=True,  # no terminal: what the tests send is sent to relock alone
         )
         started.append(process)
@@ -178,8 +184,8 @@ def test_signals_are_passed_on_and_the_lock_is_released(
     process = start(server.url, "run", name, *python(OBEDIENT_CHILD))
     assert line(process) == "ready"
     process.send_signal(signum)
-    out, _ = process.communicate(timeout=WITHIN)
-    assert out == f"got {signum.value}\n"
+    out, err = process.communicate(timeout=WITHIN)
+    assert out == f"got {signum.value}\n", err
     assert process.returncode == 3
     assert not client.info(name).held
 

@@ -65,7 +65,8 @@ def test_a_demo_that_takes_too_long_has_a_bad_verdict(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
 def test_a_demo_that_is_ended_ends_its_server_and_its_workers(how: signal.Signals) -> None:
     mark = uuid.uuid4().hex
-    process = subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True, env={**os.environ, "RELOCK_TEST_MARK": mark})
+    env = {**os.environ, "RELOCK_TEST_MARK": mark}
+    process = subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True, env=env, preexec_fn=begin)  # noqa: PLW1509
     assert process.stdout is not None
     process.stdout.readline()
     until(lambda: len(marked(mark)) >= 3, within=20, what="the demo, its server and workers run")
@@ -74,6 +75,11 @@ def test_a_demo_that_is_ended_ends_its_server_and_its_workers(how: signal.Signal
     process.stdout.close()
     until(lambda: not marked(mark), within=10, what="its server and its workers have ended")
     assert code in (-signal.SIGKILL, 1, 128 + signal.SIGINT)
+
+
+def begin() -> None:
+    """In the new process: SIGINT as in the foreground, wherever the tests run."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def marked(mark: str) -> list[str]:

@@ -14,8 +14,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import redis
-
 from relock.cli._exit_codes import ExitCode
 from relock.cli._output import CommandFailed
 
@@ -95,15 +93,19 @@ def _die_with_parent() -> None:
 
 def _await_answer(process: "subprocess.Popen[bytes]", port: int) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            with redis.Redis(port=port) as client:
-                client.ping()
-            return
-        except redis.ConnectionError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise CommandFailed("the server did not start", ExitCode.UNREACHABLE) from None
+    while not _answers(port):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise CommandFailed("the server did not start", ExitCode.UNREACHABLE)
         time.sleep(0.02)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
 
 
 def _free_port() -> int:
