@@ -159,3 +159,21 @@ def test_where_info_is_not_allowed_a_guard_is_a_configuration_error(
     with pytest.raises(ConfigurationError, match="INFO") as caught:
         connect(server.url, ttl=5.0, restart_guard=5.0).lock(name).acquire()
     assert caught.value.option == "restart_guard"
+
+
+def test_a_promoted_replica_grants_nothing_before_the_guard_is_over(
+    own_server: Server, start_server: Callable[..., Server], connect: Callable[..., Client], name: str
+) -> None:
+    """The replica has the marker too, but it names the master that it was copied from."""
+    holder = connect(own_server.url, ttl=GUARD, restart_guard=GUARD).lock(name, owner="holder")
+    assert holder.acquire(timeout=30)
+    replica = start_server("--replicaof", "127.0.0.1", str(own_server.port))
+    until(lambda: replica.cli("EXISTS", "lock:master") == 1, within=20, what="the marker is copied")
+    own_server.kill()
+    begin = time.monotonic()
+    replica.cli("REPLICAOF", "NO", "ONE")
+    replica.cli("DEL", f"lock:{{{name}}}")  # as if the hold had not been copied in time
+    newcomer = connect(replica.url, ttl=GUARD, restart_guard=GUARD)
+    assert newcomer.lock(name).acquire(timeout=30)
+    assert time.monotonic() - begin >= GUARD
+    assert not holder.owned()
