@@ -13,7 +13,8 @@ from relock._core.terms import Terms
 from relock._errors import AcquireTimeoutError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, wrong
 from relock._owner import Who, current_thread, named
-from relock._runtime.threads import FOREVER, Claim, Session, not_owned
+from relock._runtime.claims import Claim
+from relock._runtime.threads import FOREVER, Session, not_owned
 
 
 class Home(Protocol):

@@ -303,3 +303,25 @@ def test_a_black_hole_ends_a_try_after_the_node_timeout(flaky: Client, proxy: Pr
     with flaky.lock(name, timeout=20):
         pass
     until(lambda: nothing_left(server, name), within=10, what="nothing is left of the try")
+
+
+def test_a_connection_that_the_server_closed_while_it_was_idle_is_replaced_unnoticed(
+    client: Client, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relock._runtime.links.FRESH_SECONDS", 0.0)
+    with client.lock(name):
+        pass
+    for _ in range(3):
+        server.cli("CLIENT", "KILL", "TYPE", "normal")
+        lock = client.lock(name)
+        assert lock.acquire(blocking=False)
+        server.cli("CLIENT", "KILL", "TYPE", "normal")
+        lock.release()
+        assert nothing_left(server, name)
+
+
+def test_gates_of_owners_do_not_pile_up(client: Client, name: str) -> None:
+    for number in range(50):
+        with client.lock(name, owner=f"job-{number}"):
+            assert not client.lock(name, owner=f"other-{number}").acquire(blocking=False)
+    assert client.session._gates._gates == {}

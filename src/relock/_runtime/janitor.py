@@ -10,7 +10,6 @@ import logging
 import threading
 from collections import defaultdict
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
@@ -21,10 +20,8 @@ from relock._core.flows.tend import Tended, tend
 from relock._core.hold import Hold
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
+from relock._runtime.host import Host
 from relock._runtime.service import Service
-
-if TYPE_CHECKING:
-    from relock._runtime.threads import Session
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +82,7 @@ class Janitor(Service):
 
     name = "relock-janitor"
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: Host) -> None:
         super().__init__()
         self._session = session
         self._incoming: SimpleQueue[Task | None] = SimpleQueue()

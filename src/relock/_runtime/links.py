@@ -25,6 +25,7 @@ from relock._scripts import Call
 
 logger = logging.getLogger(__name__)
 
+FRESH_SECONDS = 1.0  # a link that was used within this time is taken without a look at it
 GUARD_NEWS_SECONDS = 0.1  # a guard that ends later than the last one by more than this is another guard
 NETWORK_ERRORS = (redis_errors.RedisError, OSError)
 
@@ -38,6 +39,7 @@ class Link:
         self.incarnation = b""
         self.guard_ms = master.guard_ms
         self.guarded = master.guard_ms > 0
+        self.idle_since = 0.0
 
     def open(self) -> None:
         """Connects and learns what a script must be told of this socket.
@@ -153,6 +155,15 @@ class Link:
         self.connection.send_packed_command([packed], check_health=False)
         return self._reply(call, sent_at, until)
 
+    def is_stale(self, now: float) -> bool:
+        """Whether the server has closed it while it was idle; only looked at after a while, since it costs a call."""
+        if now - self.idle_since < FRESH_SECONDS:
+            return False
+        try:
+            return self.connection.can_read(0)  # nothing is owed, so whatever can be read is the end, or a mistake
+        except NETWORK_ERRORS:
+            return True
+
     def close(self) -> None:
         """Closes the socket; may be called again, and from another thread."""
         try:
@@ -193,10 +204,14 @@ class Master:
         Raises:
             redis.RedisError, OSError: it can't be opened.
         """
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._open()
+        while True:
+            try:
+                link = self._idle.pop()
+            except IndexError:
+                return self._open()
+            if not link.is_stale(self.clock()):
+                return link
+            link.close()
 
     def _open(self) -> Link:
         link = Link(self, self.connection())
@@ -250,6 +265,7 @@ class Master:
 
     def give_back(self, link: Link) -> None:
         """The link owes nothing and may be used by the next caller."""
+        link.idle_since = self.offset.seen_at
         self._idle.append(link)
 
     def drop_idle(self) -> None:

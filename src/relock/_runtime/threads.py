@@ -10,13 +10,11 @@ byte is sent, and is undone in the background.
 import logging
 import os
 import random
-import threading
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from attrs import define
 
-from relock._core.effects import Answer, Ask, Effect, Failure, Listen, Park, Undo
+from relock._core.effects import Ask, Failure
 from relock._core.flows import release as release_flows
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.hold import FORGOTTEN, RENEW_PART, Hold
@@ -40,10 +38,12 @@ from relock._options import ClientOptions, LockOptions, default_client_name
 from relock._owner import OwnerKey, Who, new_uuid, readable
 from relock._runtime import janitor as tasks
 from relock._runtime.callbacks import Callbacks
+from relock._runtime.claims import Claim, Gates, HoldKey
 from relock._runtime.clock import clock
+from relock._runtime.driver import Driver
 from relock._runtime.hub import Hub
 from relock._runtime.janitor import Janitor
-from relock._runtime.links import NETWORK_ERRORS, Link, Master, MasterListener
+from relock._runtime.links import Master, MasterListener
 from relock._runtime.nodes import Node
 from relock._runtime.watchdog import Watchdog
 from relock._scripts import load
@@ -53,18 +53,6 @@ event_logger = logging.getLogger("relock.events")
 
 FOREVER = float("inf")
 JOIN_SECONDS = 2.0
-
-
-@define(eq=False)
-class Claim:
-    """What one call of acquire or release may leave behind if it is interrupted; filled in before anything is sent."""
-
-    keys: LockKeys | None = None
-    owner: bytes | None = None  # of an outermost acquire that is under way
-    ttl: float = 0.0
-    hold: Hold | None = None  # of a nested acquire, or a release
-    count: int = 0  # what an interrupt must leave of that hold's levels
-    gate: Any = None
 
 
 @define
@@ -77,18 +65,12 @@ class Counters:
     renewals: int = 0
     losses: int = 0
 
-    def renewed(self) -> None:
-        """One renewal was confirmed by a quorum."""
-        self.renewals += 1
 
-
-HoldKey = tuple[str, OwnerKey]
-
-
-class Session(MasterListener):
+class Session(Driver, MasterListener):
     """All that a client has in one process: connections, threads, holds. A forked child makes a new one."""
 
     def __init__(self, nodes: Sequence[Node], options: ClientOptions) -> None:
+        super().__init__()
         self.options = options
         self.client_id = f"{readable(options.client_name or default_client_name())}-{os.urandom(8).hex()}"
         self.clock = clock
@@ -102,83 +84,21 @@ class Session(MasterListener):
         self.watchdog = Watchdog(self)
         self.callbacks = Callbacks()
         self.closed = False
-        self._gates: dict[HoldKey, Any] = {}
-        self._handlers: dict[type, Callable[[Any], Any]] = {
-            Ask: self._ask,
-            Listen: self._listen,
-            Park: self._park,
-            Undo: self._undo,
-        }
-        self._shielded_handlers = {**self._handlers, Ask: self._fan_out}
+        self._gates = Gates(clock)
 
-    # The driver: see the contract in relock._core.effects -----------------------------------------------------------
+    # What the driver leaves to the session ------------------------------------------------------------------------
 
-    def run(self, flow: Generator[Effect, Any, Any]) -> Any:
-        """Carries out what `flow` asks for, to its end; returns what the flow returns."""
-        return self._run(flow, self._handlers)
-
-    def run_shielded(self, flow: Generator[Effect, Any, Any]) -> Any:
-        """As `run`, for cleaning up: also while the client is being closed."""
-        return self._run(flow, self._shielded_handlers)
-
-    def _run(self, flow: Generator[Effect, Any, Any], handlers: dict[type, Callable[[Any], Any]]) -> Any:
-        try:
-            effect = flow.send(None)
-            while True:
-                effect = flow.send(handlers[type(effect)](effect))
-        except StopIteration as end:
-            return end.value
-
-    def _ask(self, ask: Ask) -> list[Answer]:
-        self.check_open()
-        return self._fan_out(ask)
-
-    def _fan_out(self, ask: Ask) -> list[Answer]:
-        under_way = [self._send(master, ask) for master in self.masters]
-        return [self._receive(ask, one) for one in under_way]
-
-    def _send(self, master: Master, ask: Ask) -> list[Failure] | tuple[Link, float]:
-        link = None
-        try:
-            link = master.check_out()
-            sent_at = self.clock()
-            link.request(ask.calls, ask.until)
-        except NETWORK_ERRORS as error:
-            if link is not None:
-                link.close()
-            return [master.failed(error, sent=link is not None)] * len(ask.calls)
-        return link, sent_at
-
-    def _receive(self, ask: Ask, sent: list[Failure] | tuple[Link, float]) -> Answer:
-        if isinstance(sent, list):
-            return sent
-        link, sent_at = sent
-        master = link.master
-        try:
-            answers = link.replies(ask.calls, sent_at, ask.until)
-        except NETWORK_ERRORS as error:
-            link.close()
-            return [master.failed(error, sent=True)] * len(ask.calls)
-        master.give_back(link)
-        return answers
-
-    def _listen(self, listen: Listen) -> bool:
+    def waits(self) -> None:
+        """A flow begins to wait."""
         self.counters.waits += 1
-        self.hub.register(listen.owner, listen.keys)
-        return self.hub.listen(listen.until)
 
-    def _park(self, park: Park) -> bool:
-        waiter = self.hub.register(park.owner, park.keys)
-        if park.ticket is not None:
-            waiter.tickets[:] = [park.ticket]
-            self.janitor.ensure_tending()
-        self.check_open()  # after registering, so that close() finds whoever comes too late for this
-        woken = waiter.park(park.until - self.clock())
-        self.check_open()
-        return woken
+    def queued(self) -> None:
+        """A waiter has a ticket, so signs of life are due."""
+        self.janitor.ensure_tending()
 
-    def _undo(self, undo: Undo) -> None:
-        self.undo(undo.keys, undo.owner, 0, undo.ttl, undo.until)
+    def renewed(self) -> None:
+        """A renewal was confirmed by a quorum."""
+        self.counters.renewals += 1
 
     def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> None:
         """Has the janitor end whatever `owner` may have on any master."""
@@ -258,7 +178,7 @@ class Session(MasterListener):
         Raises:
             LockLostError: the caller's hold was lost and it has not left every level yet.
         """
-        if who.name is not None and not self._enter_gate(claim, (terms.keys.name, who.key), until):
+        if who.name is not None and not self._gates.enter(claim, (terms.keys.name, who.key), until):
             return _JOINING
         hold = self.holds.get((terms.keys.name, who.key))
         if hold is not None and hold.count > 0:
@@ -266,6 +186,8 @@ class Session(MasterListener):
             outcome = None
         else:
             outcome = self._take(claim, terms, options, who, until=until, count=count)
+            if outcome is not None:
+                self._gates.remove((terms.keys.name, who.key))
         self.leave_gate(claim)
         return outcome
 
@@ -349,7 +271,7 @@ class Session(MasterListener):
         if hold is None or hold.count == 0:
             raise not_owned(name)
         if who.name is not None:
-            self._enter_gate(claim, (name, who.key), FOREVER)
+            self._gates.enter(claim, (name, who.key), FOREVER)
             if hold.count == 0:  # another thread of this owner was faster
                 raise not_owned(name)
         had = hold.count
@@ -377,6 +299,7 @@ class Session(MasterListener):
     def _end(self, hold: Hold) -> None:
         """The last level: the hold ends here and now, and then on the masters."""
         self.holds.pop((hold.keys.name, hold.key), None)
+        self._gates.remove((hold.keys.name, hold.key))
         if self.closed:
             hold.count = 0
             return
@@ -436,29 +359,9 @@ class Session(MasterListener):
             if key[0] == name and hold.owner == owner:
                 self.holds.pop(key, None)
 
-    # Threads that share an owner= -----------------------------------------------------------------------------------
-
-    def _enter_gate(self, claim: Claim, key: HoldKey, until: float) -> bool:
-        """Lets one thread of an ``owner=`` in at a time; the others wait here, and join the hold that it gets."""
-        while True:
-            gate = self._gates.setdefault(key, threading.RLock())
-            claim.gate = gate  # before it is entered: an interrupt between the two must find it
-            left = until - self.clock()
-            if not gate.acquire(timeout=min(max(left, 0.0), threading.TIMEOUT_MAX)):
-                claim.gate = None
-                return False
-            if self._gates.get(key) is gate:
-                return True
-            gate.release()
-
     def leave_gate(self, claim: Claim) -> None:
         """Lets the next thread of an ``owner=`` in, if this one is in."""
-        gate, claim.gate = claim.gate, None
-        if gate is not None:
-            try:
-                gate.release()
-            except RuntimeError:  # interrupted before it got in
-                logger.debug("a gate was left before it was entered")
+        self._gates.leave(claim)
 
     # Extend ---------------------------------------------------------------------------------------------------------
 
@@ -532,7 +435,7 @@ class Session(MasterListener):
         waiters = [waiter for waiter in self.hub.waiters.copy().values() if waiter.tickets]
         if waiters:
             calls = tuple(load("leave").call(waiter.keys, owner=waiter.owner) for waiter in waiters)
-            self._fan_out(Ask(calls, self.clock() + self.node_timeout))
+            self.fan_out(Ask(calls, self.clock() + self.node_timeout))
 
     def abandon_in_child(self) -> None:
         """In a forked child: closes the copies of the parent's sockets, without a word to any server."""

@@ -2,7 +2,6 @@
 
 import logging
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from relock._core.flows.extend import extend
 from relock._core.hold import Hold
@@ -10,10 +9,8 @@ from relock._core.quorum import count_status
 from relock._core.renewal import FOREVER, due_at, take_stock
 from relock._errors import ConfigurationError
 from relock._events import RenewalFailing
+from relock._runtime.host import Host
 from relock._runtime.service import Service
-
-if TYPE_CHECKING:
-    from relock._runtime.threads import Session
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +22,7 @@ class Watchdog(Service):
 
     name = "relock-watchdog"
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: Host) -> None:
         super().__init__()
         self._session = session
         self._pokes: SimpleQueue[None] = SimpleQueue()
@@ -88,7 +85,7 @@ class Watchdog(Service):
             if reason is not None:
                 session.lose(hold, reason)
             elif count_status(answer, b"extended") >= hold.quorum:
-                session.counters.renewed()
+                session.renewed()
             elif session.is_current(hold):
                 session.emit(RenewalFailing(hold.keys.name, hold.remaining(now)))
 

@@ -1,0 +1,62 @@
+"""What an interrupted call may leave behind, and the gates at which threads of one ``owner=`` queue."""
+
+import logging
+import threading
+from typing import Any
+
+from attrs import define
+
+from relock._core.effects import Clock
+from relock._core.hold import Hold
+from relock._keys import LockKeys
+from relock._owner import OwnerKey
+
+logger = logging.getLogger(__name__)
+
+HoldKey = tuple[str, OwnerKey]
+
+
+@define(eq=False)
+class Claim:
+    """What one call of acquire or release may leave behind if it is interrupted; filled in before anything is sent."""
+
+    keys: LockKeys | None = None
+    owner: bytes | None = None  # of an outermost acquire that is under way
+    ttl: float = 0.0
+    hold: Hold | None = None  # of a nested acquire, or a release
+    count: int = 0  # what an interrupt must leave of that hold's levels
+    gate: Any = None
+
+
+class Gates:
+    """Lets one thread of an ``owner=`` in at a time; the others wait, and join the hold that it gets."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._gates: dict[HoldKey, Any] = {}
+
+    def enter(self, claim: Claim, key: HoldKey, until: float) -> bool:
+        """Waits until `until` at most; returns whether the caller is in."""
+        while True:
+            gate = self._gates.setdefault(key, threading.RLock())
+            claim.gate = gate  # before it is entered: an interrupt between the two must find it
+            left = until - self._clock()
+            if not gate.acquire(timeout=min(max(left, 0.0), threading.TIMEOUT_MAX)):
+                claim.gate = None
+                return False
+            if self._gates.get(key) is gate:
+                return True
+            gate.release()
+
+    def leave(self, claim: Claim) -> None:
+        """Lets the next thread in, if this one is in."""
+        gate, claim.gate = claim.gate, None
+        if gate is not None:
+            try:
+                gate.release()
+            except RuntimeError:  # interrupted before it got in
+                logger.debug("a gate was left before it was entered")
+
+    def remove(self, key: HoldKey) -> None:
+        """The hold of this owner has ended: whoever waits at its gate notices, and goes to the next one."""
+        self._gates.pop(key, None)

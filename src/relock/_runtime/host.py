@@ -1,0 +1,40 @@
+"""What the background threads need of the session that they work for."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from relock._core.effects import Clock
+from relock._core.hold import Hold
+from relock._events import Event
+from relock._runtime.driver import Flow
+from relock._runtime.hub import Hub
+
+
+class Host(Protocol):
+    """A session, as the watchdog and the janitor see it."""
+
+    client_id: str
+    clock: Clock
+    node_timeout: float
+    hub: Hub
+
+    def run(self, flow: Flow) -> Any:
+        """Runs a flow; `ClientClosedError` once the client was closed."""
+
+    def run_shielded(self, flow: Flow) -> Any:
+        """Runs a flow that cleans up, also while the client is being closed."""
+
+    def all_holds(self) -> Sequence[Hold]:
+        """Every hold, and the lost ones whose owners have not noticed yet."""
+
+    def is_current(self, hold: Hold) -> bool:
+        """Whether a hold is held still."""
+
+    def lose(self, hold: Hold, reason: str) -> None:
+        """A hold is over."""
+
+    def renewed(self) -> None:
+        """A renewal was confirmed by a quorum."""
+
+    def emit(self, event: Event) -> None:
+        """Something is to be told."""
