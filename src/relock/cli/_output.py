@@ -3,7 +3,7 @@
 import contextlib
 import json
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,12 @@ _CODES: tuple[tuple[type[RelockError], ExitCode], ...] = (
     (ConfigurationError, ExitCode.CONFIGURATION),
 )
 _ON_THE_COMMAND_LINE = ("name", "ttl", "prefix")
+
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[float]
+else:
+    _ParamType = click.ParamType  # generic only in later versions
 
 
 class CommandFailed(click.ClickException):
@@ -76,7 +82,7 @@ def show_warnings() -> None:
     warnings.simplefilter("always", RelockWarning)
 
 
-class Seconds(click.ParamType[float]):
+class Seconds(_ParamType):
     """A finite number of seconds within bounds; click's own type takes NaN for any number."""
 
     name = "seconds"
