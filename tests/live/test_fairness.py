@@ -208,3 +208,20 @@ def test_threads_of_one_process_are_served_in_order(client: Client, server: Serv
     for thread in threads:
         thread.join()
     assert order == list(range(20))
+
+
+def test_a_dead_head_delays_nobody_when_the_holder_dies_too(
+    client: Client, server: Server, start_worker: Callable[..., Worker], name: str
+) -> None:
+    holder, head, live = (start_worker("workers.locker", server.url, '{"ttl": 2.0}') for _ in range(3))
+    for place, worker in enumerate((holder, head, live)):
+        assert worker.receive()["event"] == "ready"
+        acquire(worker, name, place)
+        if worker is holder:
+            granted(holder)
+        else:
+            await_queue(server, name, place)
+    head.kill()
+    holder.kill()
+    lease_ends = time.monotonic() + server.client().pttl(f"lock:{{{name}}}") / 1000
+    assert granted(live)["at"] - lease_ends < 0.5, "not with the next sign of life, but when the lease ends"

@@ -76,13 +76,15 @@ class Listen(NamedTuple):
 class Park(NamedTuple):
     """Sleep until `owner` is woken, or until `until`.
 
-    Meanwhile the driver gives the sign of life for `owner` with its `ticket`. Answered with a bool: whether it was
-    woken (its turn may have come, or the masters deserve another look). A driver may wake for no reason.
+    Meanwhile the driver gives the sign of life for `owner` with its `ticket`, one of them as soon as the holder's
+    lease ends at `lease_end`, for nobody publishes that. Answered with a bool: whether it was woken (its turn may
+    have come, or the masters deserve another look). A driver may wake for no reason.
     """
 
     keys: LockKeys
     owner: bytes
     ticket: int | None
+    lease_end: float
     until: float
 
 

@@ -66,7 +66,7 @@ def _wait(wait: Wait, outcome: Refused | NoQuorum, limit: float) -> Generator[Ef
         else:
             ticket = outcome.ticket if isinstance(outcome, Refused) else None
             look_at = min(wait.until, now + patience.pause(outcome, listening=listening))
-            yield Park(terms.keys, wait.owner, ticket, look_at)
+            yield Park(terms.keys, wait.owner, ticket, _lease_end(outcome, now), look_at)
         found = yield from attempt(terms, wait.owner, wait.levels, clock, queue=listening, until=limit)
         if isinstance(found, Granted):
             return found
@@ -74,6 +74,13 @@ def _wait(wait: Wait, outcome: Refused | NoQuorum, limit: float) -> Generator[Ef
     if listening or undecided:
         yield from _leave(wait, outcome, undecided=undecided)
     return outcome
+
+
+def _lease_end(outcome: Refused | NoQuorum, now: float) -> float:
+    """When the holder's lease ends, as far as the last look has shown; infinity for never, or not known."""
+    if isinstance(outcome, Refused) and outcome.lease_left >= 0:
+        return now + outcome.lease_left
+    return float("inf")
 
 
 def _leave(wait: Wait, outcome: Refused | NoQuorum, *, undecided: bool) -> Generator[Effect, object, None]:

@@ -38,8 +38,8 @@ class Driver:
         """A flow begins to wait."""
 
     @abstractmethod
-    def queued(self) -> None:
-        """A waiter has a ticket, so signs of life are due."""
+    def queued(self, lease_end: float) -> None:
+        """A waiter has a ticket, so signs of life are due; the next one at `lease_end`, unless it comes before."""
 
     @abstractmethod
     def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> None:
@@ -104,7 +104,7 @@ class Driver:
         waiter = self.hub.register(park.owner, park.keys)
         if park.ticket is not None:
             waiter.tickets[:] = [park.ticket]
-            self.queued()
+            self.queued(park.lease_end)
         self.check_open()  # after registering, so that close() finds whoever comes too late for this
         woken = waiter.park(park.until - self.clock())
         self.check_open()

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.25
 TEND_SECONDS_MIN = 0.25  # however short the holders' leases are
+TEND_SLACK_SECONDS = 0.05  # not worth waking the thread for
 _order = itertools.count()
 
 
@@ -95,12 +96,13 @@ class Janitor(Service):
         self._incoming.put(task)
         self.ensure()
 
-    def ensure_tending(self) -> None:
-        """Somebody is queued: signs of life are due from now on."""
+    def ensure_tending(self, lease_end: float) -> None:
+        """Somebody is queued: signs of life are due from now on, the next one when the holder's lease ends."""
         now = self._session.clock()
-        if self._tend_at <= now:  # nobody waited before, so the thread may sleep without a timer
-            self._tend_at = now + SIGN_OF_LIFE_SECONDS
-            self._incoming.put(None)
+        due = now + _tending_pause(lease_end - now)
+        if self._tend_at <= now or due < self._tend_at - TEND_SLACK_SECONDS:
+            self._tend_at = due
+            self._incoming.put(None)  # the thread may sleep for longer, or without a timer
         self.ensure()
 
     def step(self) -> None:
@@ -190,9 +192,7 @@ class Janitor(Service):
         tended: Tended = session.run_shielded(
             tend(session.client_id, tuple(queues.items()), session.clock, session.node_timeout)
         )
-        # When a lease ends nobody publishes, so whoever waits here looks then, also behind waiters that are dead.
-        pause = min(max(tended.lease_left + EXPIRY_SECONDS, TEND_SECONDS_MIN), SIGN_OF_LIFE_SECONDS)
-        self._tend_at = session.clock() + pause
+        self._tend_at = session.clock() + _tending_pause(tended.lease_left)
         for owner in tended.turns:
             waiter_or_none = session.hub.waiters.get(owner)
             if waiter_or_none is not None:
@@ -223,3 +223,11 @@ class Janitor(Service):
             super().stop()
         self._closing.set()
         self._incoming.put(None)
+
+
+def _tending_pause(lease_left: float) -> float:
+    """Seconds until the next sign of life. When a lease ends nobody publishes, so whoever waits looks then.
+
+    The head of the queue has a timer of its own for that; but the head may be dead.
+    """
+    return min(max(lease_left + EXPIRY_SECONDS, TEND_SECONDS_MIN), SIGN_OF_LIFE_SECONDS)

@@ -92,9 +92,9 @@ class Session(Driver, MasterListener):
         """A flow begins to wait."""
         self.counters.waits += 1
 
-    def queued(self) -> None:
-        """A waiter has a ticket, so signs of life are due."""
-        self.janitor.ensure_tending()
+    def queued(self, lease_end: float) -> None:
+        """A waiter has a ticket, so signs of life are due; the next one at `lease_end`, unless it comes before."""
+        self.janitor.ensure_tending(lease_end)
 
     def renewed(self) -> None:
         """A renewal was confirmed by a quorum."""
