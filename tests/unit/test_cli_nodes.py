@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from relock.cli._nodes import Where, _urls
+from relock.cli._nodes import Where, urls_of
 
 SECRET = "s3cret"
 
@@ -17,21 +17,21 @@ SECRET = "s3cret"
     ],
 )
 def test_blanks_and_commas_separate_urls(text: str) -> None:
-    assert _urls((), {"RELOCK_NODES": text}) == ("redis://a:1/0", "redis://b:2/0")
+    assert urls_of((), {"RELOCK_NODES": text}) == ("redis://a:1/0", "redis://b:2/0")
 
 
 @pytest.mark.parametrize("url", ["unix:///run/redis.sock", "redis://a", "REDISS://a:1/0?x=1"])
 def test_a_url_without_credentials_stays_as_it_is(url: str) -> None:
-    assert _urls((url,), {}) == (url,)
+    assert urls_of((url,), {}) == (url,)
 
 
 def test_a_comma_inside_of_a_url_separates_nothing() -> None:
     text = "redis+sentinel://a:26379,b:26379/mymaster"
-    assert _urls((), {"RELOCK_NODES": text}) == (text,)
+    assert urls_of((), {"RELOCK_NODES": text}) == (text,)
 
 
 def test_options_come_before_the_environment() -> None:
-    assert _urls(("redis://a",), {"RELOCK_NODES": "redis://b"}) == ("redis://a",)
+    assert urls_of(("redis://a",), {"RELOCK_NODES": "redis://b"}) == ("redis://a",)
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_options_come_before_the_environment() -> None:
 )
 def test_credentials_of_the_environment_go_where_there_are_none(url: str, username: str, wanted: str) -> None:
     environment = {"RELOCK_NODES": url, "RELOCK_USERNAME": username, "RELOCK_PASSWORD": "p@/"}
-    assert _urls((), environment) == (wanted,)
+    assert urls_of((), environment) == (wanted,)
 
 
 @pytest.mark.parametrize("url", [f"redis://:{SECRET}@a", f"redis://me:{SECRET}@a:1/0", f"redis://a?password={SECRET}"])
 def test_a_password_on_the_command_line_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(click.UsageError, match="RELOCK_PASSWORD") as caught:
-        _urls(("redis://b", url), {})
+        urls_of(("redis://b", url), {})
     assert SECRET not in caught.value.message
     assert "URL 2" in caught.value.message
 
@@ -61,13 +61,13 @@ def test_a_password_on_the_command_line_is_refused_and_not_repeated(url: str) ->
 @pytest.mark.parametrize("url", ["localhost:6379", f"redis://:{SECRET}/x@a", "redis://[::1", f"redis://:{SECRET}#@a"])
 def test_what_is_no_url_is_not_repeated(url: str) -> None:
     with pytest.raises(click.UsageError, match="RELOCK_NODES, URL 1, is no URL") as caught:
-        _urls((), {"RELOCK_NODES": url})
+        urls_of((), {"RELOCK_NODES": url})
     assert SECRET not in caught.value.message
 
 
 def test_no_master_at_all_is_a_usage_error() -> None:
     with pytest.raises(click.UsageError, match="say where"):
-        _urls((), {"RELOCK_NODES": " , "})
+        urls_of((), {"RELOCK_NODES": " , "})
 
 
 def test_a_repr_shows_no_password() -> None:

@@ -24,11 +24,14 @@ class ExitCode(IntEnum):
 
 MEANINGS = (
     (ExitCode.OK, "done; for run: the command's own exit code is passed on, whatever it is"),
-    (ExitCode.WRONG, "doctor found something wrong"),
+    (ExitCode.WRONG, "doctor found something wrong; demo: the verdict is bad"),
     (ExitCode.USAGE, "the command line is wrong"),
     (ExitCode.UNREACHABLE, "too few masters answered (EX_UNAVAILABLE)"),
     (ExitCode.NOT_AVAILABLE, "run: somebody else has the lock, and --no-wait or --wait is over (EX_TEMPFAIL)"),
-    (ExitCode.CONFIGURATION, "the masters are not what a lock needs, or click and rich are missing (EX_CONFIG)"),
+    (
+        ExitCode.CONFIGURATION,
+        "the masters are not what a lock needs, no server for the demo, or click and rich are missing (EX_CONFIG)",
+    ),
     (ExitCode.LOST, "run: the lock was lost; a command that still ran was ended"),
     (ExitCode.NOT_EXECUTABLE, "run: the command can't be executed"),
     (ExitCode.NOT_FOUND, "run: there is no such command"),

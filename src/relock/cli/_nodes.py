@@ -46,7 +46,7 @@ def node_options(command: F) -> F:
     """Adds ``--node`` and ``--prefix``; the command gets a `Where` as ``where``."""
 
     def gather(ctx: click.Context, _parameter: click.Parameter, prefix: str) -> Where:
-        return Where(_urls(ctx.params.pop("node"), os.environ), prefix)
+        return Where(urls_of(ctx.params.pop("node"), os.environ), prefix)
 
     prefix_option = click.option(
         "--prefix",
@@ -73,7 +73,7 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(command)
 
 
-def _urls(given: Sequence[str], environment: "os._Environ[str] | dict[str, str]") -> tuple[str, ...]:
+def urls_of(given: Sequence[str], environment: "os._Environ[str] | dict[str, str]") -> tuple[str, ...]:
     """The URLs to use, from the options or else from the environment, with the environment's credentials in them."""
     for i, url in enumerate(given, 1):
         _refuse_password(url, i)

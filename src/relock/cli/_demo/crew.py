@@ -1,103 +1,143 @@
 """The workers' processes: started, listened to, killed, and ended whatever happens."""
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
+
+from attrs import asdict, evolve
 
 from relock.cli._demo.history import History, Update
+from relock.cli._demo.worker import Job
 
-POLL_SECONDS = 0.005
-
-
-class Overtime(Exception):  # noqa: N818 - it is no error of the program
-    """The demo has taken too long."""
+END_SECONDS = 1.0
+WORKER = "relock.cli._demo.worker"
 
 
 class Crew:
-    """All processes of one phase, and the history that they tell."""
+    """All processes of the demo, and the history that they tell."""
 
-    def __init__(self, ledger: Path, url: str, name: str, deadline: float) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.lock = threading.Lock()  # of what follows, which the listening threads change
         self.history = History()
-        self._finished = 0
-        self._threads = 0
-        self.holding: list[dict[str, Any]] = []
-        self._words = [str(ledger), url, name]
-        self._deadline = deadline
-        self._processes: list[subprocess.Popen[str]] = []
-        self._listening: list[threading.Thread] = []
-        self._lock = threading.Lock()
-
-    def is_finished(self) -> bool:
-        """Whether every thread that works has made all its updates."""
-        return self._finished == self._threads
+        self.inside: dict[str, Update] = {}  # who stays in the critical section, by process
+        self.ready: set[str] = set()
+        self.stopped: set[str] = set()
+        self.failures: list[str] = []
+        self.killed: dict[str, float] = {}
+        self._folder = folder
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._listeners: list[threading.Thread] = []
+        self._is_over = False
 
     @property
-    def holder(self) -> "subprocess.Popen[str]":
-        """The process that holds the lock and keeps it."""
-        (told,) = self.holding
-        return next(process for process in self._processes if told["worker"] == f"{process.pid}.0")
+    def alive(self) -> list[str]:
+        """The processes that were not killed."""
+        return [process for process in self._processes if process not in self.killed]
 
-    def start(self, role: str, *, threads: int = 1, updates: int = 0) -> "subprocess.Popen[str]":
-        """One more process."""
-        self._threads += threads if role == "work" else 0
-        process = subprocess.Popen(
-            [sys.executable, "-m", "relock.cli._demo.worker", *self._words, role, str(threads), str(updates)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for the demo
-        )
-        self._processes.append(process)
-        listener = threading.Thread(target=self._listen, args=(process,), daemon=True)
-        self._listening.append(listener)
-        listener.start()
-        return process
+    @property
+    def processes(self) -> list[str]:
+        """All processes, in the order in which they were started."""
+        return list(self._processes)
 
-    def _listen(self, process: "subprocess.Popen[str]") -> None:
-        if process.stdout is None:
-            return
-        with process.stdout as lines:
+    def start(self, processes: Sequence[str], job: Job) -> None:
+        """Starts these processes; each is ``ready`` once it has told so."""
+        for process in processes:
+            self._processes[process] = self._spawn(process)
+            self._write(process, asdict(evolve(job, process=process)))
+            listener = threading.Thread(target=self._listen, args=(process,), daemon=True)
+            self._listeners.append(listener)
+            listener.start()
+
+    def _spawn(self, process: str) -> "subprocess.Popen[str]":
+        # -P and the path: it imports what this program imports, and nothing from the folder it happens to run in.
+        path = os.pathsep.join(folder for folder in sys.path if folder)
+        with self._errors_of(process).open("w") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", WORKER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,  # Ctrl-C is for the demo, which then ends everybody
+            )
+
+    def _errors_of(self, process: str) -> Path:
+        return self._folder / f"{process}.errors"
+
+    def order(self, processes: Sequence[str], **order: Any) -> None:
+        """Tells these processes what to do."""
+        for process in processes:
+            self._write(process, order)
+
+    def _write(self, process: str, thing: dict[str, Any]) -> None:
+        pipe = _open(self._processes[process].stdin)
+        with contextlib.suppress(BrokenPipeError):  # it has ended; its listener says so
+            pipe.write(json.dumps(thing) + "\n")
+            pipe.flush()
+
+    def _listen(self, process: str) -> None:
+        with _open(self._processes[process].stdout) as lines:
             for line in lines:
-                self._hear(json.loads(line))
+                with self.lock:
+                    self._hear(process, json.loads(line))
+        with self.lock:
+            if process not in self.killed and not self._is_over:
+                said = self._errors_of(process).read_text(errors="replace").strip().splitlines()
+                self.failures.append(f"{process} ended: {said[-1] if said else 'without a word'}")
 
-    def _hear(self, told: dict[str, Any]) -> None:
+    def _hear(self, process: str, told: dict[str, Any]) -> None:
         did = told.pop("did")
-        with self._lock:
-            if did == "update":
-                self.history.updates.append(Update(**told))
-            elif did == "finished":
-                self._finished += 1
-            else:
-                self.holding.append(told)
+        if did == "updated":
+            self.history.updates.append(Update(**told))
+            if process in self.inside and told["worker"] == self.inside[process].worker:
+                del self.inside[process]
+        elif did == "inside":
+            self.inside[process] = Update(**told)
+        elif did == "failed":
+            self.failures.append(told["why"])
+        else:
+            {"ready": self.ready, "stopped": self.stopped}[did].add(process)
 
-    def kill(self, process: "subprocess.Popen[str]") -> float:
-        """SIGKILL; returns the moment."""
-        process.kill()
-        process.wait()
-        self.history.killed.add(f"{process.pid}.0")
-        return time.monotonic()
+    def begin(self, ledger: Path, *, locked: bool) -> None:
+        """Starts an act: a fresh history, and everybody to work."""
+        with self.lock:
+            self.history = History()
+            self.stopped.clear()
+        self.order(self.alive, do="start", ledger=str(ledger), locked=locked)
 
-    def until(self, condition: Callable[[], object]) -> None:
-        """Waits until `condition` is true.
+    def kill(self, process: str) -> float:
+        """SIGKILL; returns the moment from which it has surely ended. What it was in the middle of is kept."""
+        with self.lock:
+            self.killed[process] = time.monotonic()
+        self._processes[process].kill()
+        self._processes[process].wait()
+        ended = time.monotonic()
+        with self.lock:
+            self.killed[process] = ended
+            self.history.killed.add(process)
+            unfinished = self.inside.pop(process, None)
+            if unfinished is not None:
+                self.history.unfinished.append(evolve(unfinished, left=ended))
+        return ended
 
-        Raises:
-            Overtime: the demo's time is over first.
-        """
-        while not condition():
-            if time.monotonic() > self._deadline:
-                raise Overtime
-            time.sleep(POLL_SECONDS)
+    def updates(self) -> list[Update]:
+        """The updates of this act that were told of so far."""
+        with self.lock:
+            return list(self.history.updates)
 
-    def first_entered_after(self, moment: float) -> float | None:
-        """When the first update that began after `moment` began."""
-        with self._lock:
-            return min((update.entered for update in self.history.updates if update.entered > moment), default=None)
+    def first_after(self, moment: float) -> Update | None:
+        """The first update of this act that began after `moment`, of those that were told of."""
+        later = [update for update in self.updates() if update.entered > moment]
+        return min(later, key=lambda update: update.entered, default=None)
 
     def __enter__(self) -> Self:
         return self
@@ -105,10 +145,20 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for process in self._processes:
+        with self.lock:
+            self._is_over = True
+        for process in self._processes.values():
             process.kill()
+        for process in self._processes.values():
             process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
-        for listener in self._listening:
-            listener.join(1.0)
+            with contextlib.suppress(BrokenPipeError):
+                _open(process.stdin).close()
+        for listener in self._listeners:
+            listener.join(END_SECONDS)
+
+
+def _open(pipe: IO[str] | None) -> IO[str]:
+    """The pipe that `subprocess` was asked for, which its type does not promise."""
+    if pipe is None:
+        raise RuntimeError("the process has no pipe")
+    return pipe

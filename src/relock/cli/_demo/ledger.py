@@ -1,17 +1,15 @@
 """A file with no locking of its own: read, think, write. Two who do so at the same time lose an entry."""
 
 import os
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 from attrs import frozen
 
-THINKING_SECONDS = 0.002
-
 
 @frozen
 class Entry:
-    """One update: whose, which of its updates, under which fencing token (0 without a lock)."""
+    """One update: who made it (``process.thread``), which of theirs, under which fencing token (0 without a lock)."""
 
     worker: str
     serial: int
@@ -19,17 +17,20 @@ class Entry:
 
 
 class Ledger:
-    """The entries, one a line. The file is replaced as a whole, so that a reader never sees half of it."""
+    """The entries, one a line. The file is replaced as a whole: what gets lost is lost by the race, not by half a file.
+
+    A worker that is killed leaves the ledger as it was before its update, or as it is after it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: Entry, think: Callable[[], None]) -> None:
         """Reads all entries, thinks, and writes them back with one more."""
-        text = self.path.read_text() if self.path.exists() else ""
-        time.sleep(THINKING_SECONDS)
-        mine = self.path.with_suffix(f".{entry.worker}")
-        mine.write_text(f"{text}{entry.worker} {entry.serial} {entry.token}\n")
+        text = self.path.read_bytes() if self.path.exists() else b""
+        think()
+        mine = self.path.with_name(f"{self.path.name}.{entry.worker}")
+        mine.write_bytes(text + f"{entry.worker} {entry.serial} {entry.token}\n".encode())
         os.replace(mine, self.path)
 
     def entries(self) -> list[Entry]:
@@ -38,3 +39,7 @@ class Ledger:
             return []
         lines = (line.split() for line in self.path.read_text().splitlines())
         return [Entry(worker, int(serial), int(token)) for worker, serial, token in lines]
+
+    def count(self) -> int:
+        """How many entries are in the file now."""
+        return self.path.read_bytes().count(b"\n") if self.path.exists() else 0

@@ -1,0 +1,239 @@
+"""The acts of the demo, one after the other; each leaves in the record what was counted in it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from attrs import field, frozen
+
+from relock import Client, LockInfo
+from relock.cli._demo.crew import Crew
+from relock.cli._demo.history import History, HolderKilled, Kept, Record, WaiterKilled, lost_updates
+from relock.cli._demo.ledger import Ledger
+from relock.cli._demo.show import Score, Stage, View, process_of
+
+POLL_SECONDS = 0.005
+RECENT = 6
+
+
+class WorkersFailedError(Exception):
+    """A worker told of an error, or ended by itself. The record says which, and why."""
+
+
+@frozen(kw_only=True)
+class Plan:
+    """Who takes part, and how long each part takes. All of it is about 12 seconds.
+
+    Attributes:
+        locked: False exchanges the lock for none in the acts that are to show it: the control of the verdict.
+        patience_seconds: how long to wait for what should happen at once.
+    """
+
+    processes: tuple[str, ...] = ("alder", "birch", "cedar", "maple")
+    threads: int = 3
+    ttl: float = 2.0
+    locked: bool = True
+    without_seconds: float = 1.5
+    without_seconds_max: float = 4.0
+    under_seconds: float = 2.0
+    stay_seconds: float = 2.5
+    short_stay_seconds: float = 0.7
+    after_seconds: float = 0.7
+    patience_seconds: float = 3.0
+
+
+@frozen
+class Director:
+    """Leads the crew through the acts, and keeps the stage up to date while something is waited for."""
+
+    crew: Crew
+    client: Client
+    name: str
+    plan: Plan
+    stage: Stage
+    folder: Path
+    record: Record = field(factory=Record)
+
+    def play(self) -> None:
+        """All acts.
+
+        Raises:
+            WorkersFailedError: the rest makes no sense.
+        """
+        self._without_the_lock()
+        self._under_the_lock()
+
+    # The acts -------------------------------------------------------------------------------------------------------
+
+    def _without_the_lock(self) -> None:
+        plan, crew = self.plan, self.crew
+        total = len(plan.processes) * plan.threads
+        self.stage.act(0, f"{total} threads in {len(plan.processes)} processes read a file, think and write it back.")
+        self._wait(lambda: crew.ready >= set(crew.alive), 2 * plan.patience_seconds)
+        ledger = self._begin("without", locked=False)
+        self._pause(plan.without_seconds)
+        # Chance might have it that nobody came between another's reading and writing yet.
+        self._wait(lambda: ledger.count() < len(crew.updates()), plan.without_seconds_max - plan.without_seconds)
+        self.record.without = self._end(ledger)
+        self.stage.say(self._tally("without the lock", self.record.without))
+
+    def _under_the_lock(self) -> None:
+        self.stage.act(1, "The same code, but for `with client.lock(name)` around it, and nested in it once more.")
+        ledger = self._begin("under", locked=self.plan.locked)
+        self._pause(self.plan.under_seconds)
+        self._kill_a_holder()
+        self._kill_a_waiter()
+        self.record.under = self._end(ledger)
+        self.stage.say(self._tally("with the lock", self.record.under))
+
+    def _kill_a_holder(self) -> None:
+        """A hold that outlasts its lease, because it is renewed; then nobody is there who would renew it."""
+        crew, plan = self.crew, self.plan
+        self.stage.act(2, f"A holder stays inside for longer than its lease of {plan.ttl:g} s: it is renewed.")
+        victim = self._stay()
+        if victim is None:
+            return
+        entered = crew.inside[victim].entered
+        self._pause(plan.stay_seconds)
+        killed_at = crew.kill(victim)
+        looked_at = time.monotonic()
+        info = self.client.info(self.name)
+        lease_left = info.ttl if process_of(info.owner) == victim else 0.0
+        self.stage.say(f"{victim} is killed (SIGKILL) inside; its lease has {lease_left:.2f} s left")
+        self.stage.act(2, "It was killed. Nobody renews its lease now: when that ends, the queue goes on.")
+        self._wait(lambda: crew.first_after(killed_at), lease_left + plan.patience_seconds)
+        self._pause(plan.after_seconds)
+        heir = crew.first_after(killed_at)
+        intruders = sum(entered < update.entered < killed_at for update in crew.updates())
+        self.record.kept = Kept(plan.ttl, killed_at - entered, intruders)
+        self.record.holder = HolderKilled(lease_left, None if heir is None else heir.entered - looked_at)
+        if heir is not None:
+            self.stage.say(f"{heir.worker} had the lock {heir.entered - looked_at:.2f} s after that")
+
+    def _kill_a_waiter(self) -> None:
+        """Whose turn it is next dies while it waits: who comes after it must not wait for it."""
+        crew, plan = self.crew, self.plan
+        self.stage.act(3, "A holder is inside, the others queue. The first of them is about to be killed.")
+        holder = self._stay()
+        if holder is None:
+            return
+        self._pause(plan.short_stay_seconds)
+        victim = process_of(self._live_queue()[0])
+        crew.kill(victim)
+        queue = [process_of(waiter) for waiter in self.client.info(self.name).queue]
+        dead = next((i for i, process in enumerate(queue) if process not in crew.killed), len(queue))
+        self.stage.say(f"{victim} is killed (SIGKILL) as first in the queue: {dead} dead waiters there now")
+        self._pause(plan.short_stay_seconds)
+        self.stage.act(3, "It was killed. The holder leaves: whoever lives and comes next must have the lock at once.")
+        worker = crew.inside[holder].worker
+        told = len(crew.updates())
+        crew.order([holder], do="go_on")
+        self._wait(lambda: holder not in crew.inside, plan.patience_seconds)
+        released_at = next((update.left for update in crew.updates()[told:] if update.worker == worker), None)
+        if released_at is not None:
+            self._wait(lambda: crew.first_after(released_at), plan.patience_seconds)
+        self._pause(plan.after_seconds)
+        heir = None if released_at is None else crew.first_after(released_at)
+        seconds = None if heir is None or released_at is None else heir.entered - released_at
+        self.record.waiter = WaiterKilled(dead, seconds)
+        if heir is not None and seconds is not None:
+            self.stage.say(f"{heir.worker} had the lock {1000 * seconds:.1f} ms after it was released")
+
+    # Their parts ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, name: str, *, locked: bool) -> Ledger:
+        ledger = Ledger(self.folder / name)
+        self.crew.begin(ledger.path, locked=locked)
+        self.stage.look_at(name, self._view(ledger))
+        return ledger
+
+    def _end(self, ledger: Ledger) -> History:
+        crew = self.crew
+        crew.order(crew.alive, do="stop")
+        if not self._wait(lambda: crew.stopped >= set(crew.alive), self.plan.patience_seconds):
+            crew.failures.append(f"no end of {', '.join(sorted(set(crew.alive) - crew.stopped))}")
+            raise WorkersFailedError
+        crew.history.entries = ledger.entries()
+        self.stage.settled(Score(len(crew.history.updates), ledger.count(), lost_updates(crew.history)))
+        return crew.history
+
+    def _stay(self) -> str | None:
+        """Lets somebody stay inside, with everybody else in the queue and another process at its head; who it is.
+
+        The head is another process, because a process that is killed takes its own waiters with it: what is measured
+        is the death of one holder, or of one waiter, and not of both. Where the head is another thread of the same
+        process, that one stays next: so it takes no more attempts than a process has threads.
+        """
+        crew, plan = self.crew, self.plan
+        process, last = crew.alive[0], ""
+        everybody = plan.threads * len(crew.alive) - 1
+
+        def somebody_else_is_inside() -> bool:
+            return process in crew.inside and crew.inside[process].worker != last
+
+        for _ in range(plan.threads + 1):
+            crew.order([process], do="stay")
+            if last:
+                crew.order([process], do="go_on")
+            if not self._wait(somebody_else_is_inside, plan.patience_seconds):
+                return None
+            self._wait(lambda: len(self._live_queue()) >= everybody, 1.0)
+            queue = self._live_queue()
+            if queue and process_of(queue[0]) != process:
+                return process
+            last = crew.inside[process].worker
+        crew.order([process], do="go_on")
+        return None
+
+    def _live_queue(self) -> list[str]:
+        """The waiters whose processes live: the dead keep their places for some seconds, and hinder nobody."""
+        alive = set(self.crew.alive)
+        return [waiter for waiter in self.client.info(self.name).queue if process_of(waiter) in alive]
+
+    def _pause(self, seconds: float) -> None:
+        self._wait(lambda: False, seconds)
+
+    def _wait(self, condition: Callable[[], object], seconds: float) -> bool:
+        """Whether `condition` came true within so many seconds.
+
+        Raises:
+            WorkersFailedError: it makes no sense to wait.
+        """
+        until = time.monotonic() + seconds
+        while not condition():
+            if self.crew.failures:
+                raise WorkersFailedError
+            if time.monotonic() >= until:
+                return False
+            self.stage.draw()
+            time.sleep(POLL_SECONDS)
+        return True
+
+    # For the stage --------------------------------------------------------------------------------------------------
+
+    def _view(self, ledger: Ledger) -> Callable[[], View]:
+        """What makes a view of this moment."""
+
+        def look() -> View:
+            updates = self.crew.updates()
+            recent = tuple((update.worker, update.token) for update in updates[-RECENT:])
+            return View(
+                info=self._info(),
+                score=Score(len(updates), ledger.count(), None),
+                processes=tuple((process, self._state_of(process)) for process in self.crew.processes),
+                recent=recent,
+            )
+
+        return look
+
+    def _info(self) -> LockInfo:
+        return self.client.info(self.name)
+
+    def _state_of(self, process: str) -> str:
+        if process in self.crew.killed:
+            return "killed"
+        return "stays inside" if process in self.crew.inside else "works"
+
+    @staticmethod
+    def _tally(how: str, history: History) -> str:
+        return f"{how}: {lost_updates(history):,} of {len(history.updates):,} updates lost"
