@@ -20,25 +20,26 @@ from relock import Client
 
 WITHIN = 30.0
 PATIENT_CHILD = "import signal, sys; print('ready', flush=True); signal.pause()"
+# Their handlers write without Python's buffers: a signal that comes within a print may not print.
 OBEDIENT_CHILD = """
-import signal, sys
+import os, signal, sys
 def end(signum, frame):
-    print('got', signum, flush=True)
-    sys.exit(3)
+    os.write(1, b'got %d\\n' % signum)
+    os._exit(3)
 for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
     signal.signal(signum, end)
-print('ready', flush=True)
+os.write(1, b'ready\\n')
 while True:
     signal.pause()
 """
 COUNTING_CHILD = """
-import signal, sys
+import os, signal, sys
 def end(signum, frame):
-    print('end', flush=True)
-    sys.exit(3)
-signal.signal(signal.SIGINT, lambda signum, frame: print('interrupted', flush=True))
+    os.write(1, b'end\\n')
+    os._exit(3)
+signal.signal(signal.SIGINT, lambda signum, frame: os.write(1, b'interrupted\\n'))
 signal.signal(signal.SIGTERM, end)
-print('ready', flush=True)
+os.write(1, b'ready\\n')
 while True:
     signal.pause()
 """
