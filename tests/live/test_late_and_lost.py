@@ -325,3 +325,40 @@ def test_gates_of_owners_do_not_pile_up(client: Client, name: str) -> None:
         with client.lock(name, owner=f"job-{number}"):
             assert not client.lock(name, owner=f"other-{number}").acquire(blocking=False)
     assert client.session._gates._gates == {}
+
+
+def test_a_renewal_under_way_counts_only_for_the_lease_that_it_asked_for(
+    proxy: Proxy, server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    """The owner asks for a longer lease while the watchdog's renewal for the shorter one is on its way."""
+    lock = connect(proxy.url, ttl=1.5, node_timeout=0.5).lock(name)
+    lock.acquire()
+    fault = proxy.hold_request(calls_script("extend"))
+    until(fault.struck.is_set, within=10, what="a renewal is under way")
+    lost = proxy.lose_request(calls_script("extend"))
+    with pytest.raises(QuorumError):
+        lock.extend(60)
+    assert lost.struck.is_set()
+    fault.release()
+    until(fault.done.is_set, within=10, what="the renewal is answered")
+    assert lock.remaining() <= server.client().pttl(f"lock:{{{name}}}") / 1000 + 0.001 or lock.remaining() == 0.0
+
+
+def test_levels_are_given_back_although_the_master_has_become_a_replica(
+    own_server: Server, server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(own_server.url)
+    lock = client.lock(name)
+    for _ in range(3):
+        lock.acquire()
+    own_server.cli("REPLICAOF", "127.0.0.1", str(server.port))
+    own_server.cli("CLIENT", "KILL", "TYPE", "normal")
+    for left in (2, 1, 0):
+        lock.release()
+        assert lock.hold_count == left
+    client.close()
+
+
+def test_a_foreign_lock_with_an_endless_lease_is_waited_for(client: Client, server: Server, name: str) -> None:
+    server.cli("SET", f"lock:{{{name}}}", "x", "PX", 9_000_000_000_000_000)
+    assert client.lock(name).acquire(timeout=0.1) is False

@@ -124,7 +124,8 @@ class _Patience:
             return self._backoff(self._failures, self._patience_left())
         if isinstance(outcome, Refused) and listening:
             if outcome.ahead == 0 and outcome.lease_left >= 0:
-                return max(BACKOFF_SECONDS_MIN if outcome.holder is None else 0.0, outcome.lease_left) + EXPIRY_SECONDS
+                left = max(BACKOFF_SECONDS_MIN if outcome.holder is None else 0.0, outcome.lease_left)
+                return min(left + EXPIRY_SECONDS, LOOK_AGAIN_SECONDS_MAX)
             return LOOK_AGAIN_SECONDS_MAX
         self._failures += 1
         return self._backoff(self._failures, LOOK_AGAIN_SECONDS_MAX)

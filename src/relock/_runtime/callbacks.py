@@ -29,7 +29,7 @@ class Callbacks(Service):
         callback, value = self._waiting.get()
         try:
             callback(value)
-        except Exception:
+        except BaseException:  # also SystemExit: it would end this thread, and nothing else
             logger.exception("the callback %r failed on %r", callback, value)
 
     def stop(self) -> None:

@@ -23,6 +23,7 @@ class Claim:
     keys: LockKeys | None = None
     owner: bytes | None = None  # of an outermost acquire that is under way
     ttl: float = 0.0
+    node_timeout: float = 0.0  # for so long after now, a request of the call may still arrive
     hold: Hold | None = None  # of a nested acquire, or a release
     count: int = 0  # what an interrupt must leave of that hold's levels
     gate: Any = None

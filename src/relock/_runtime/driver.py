@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure, Listen, Park, Undo
+from relock._errors import ConfigurationError
 from relock._keys import LockKeys
 from relock._runtime.hub import Hub
 from relock._runtime.links import NETWORK_ERRORS, Link, Master
@@ -63,14 +64,18 @@ class Driver:
 
     def _ask(self, ask: Ask) -> list[Answer]:
         self.check_open()
-        return self.fan_out(ask)
+        return self.fan_out(ask, strict=True)
 
-    def fan_out(self, ask: Ask) -> list[Answer]:
-        """Sends the calls to every master before it reads from any."""
-        under_way = [self._send(master, ask) for master in self.masters]
+    def fan_out(self, ask: Ask, *, strict: bool = False) -> list[Answer]:
+        """Sends the calls to every master before it reads from any.
+
+        A master that turns out to be none (a replica, say) is a `ConfigurationError` where that is `strict`; for
+        whoever gives back or cleans up it is one more master that does not answer.
+        """
+        under_way = [self._send(master, ask, strict=strict) for master in self.masters]
         return [self._receive(ask, one) for one in under_way]
 
-    def _send(self, master: Master, ask: Ask) -> UnderWay:
+    def _send(self, master: Master, ask: Ask, *, strict: bool) -> UnderWay:
         link = None
         try:
             link = master.check_out()
@@ -80,6 +85,10 @@ class Driver:
             if link is not None:
                 link.close()
             return [master.failed(error, sent=link is not None)] * len(ask.calls)
+        except ConfigurationError as error:
+            if strict:
+                raise
+            return [Failure(master.address, str(error), permanent=True, sent=False)] * len(ask.calls)
         return link, sent_at
 
     def _receive(self, ask: Ask, sent: UnderWay) -> Answer:

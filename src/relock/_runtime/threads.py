@@ -182,7 +182,7 @@ class Session(Driver, MasterListener):
             return _JOINING
         hold = self.holds.get((terms.keys.name, who.key))
         if hold is not None and hold.count > 0:
-            self._nest(claim, hold, options)
+            self._nest(claim, hold, options, count)
             outcome = None
         else:
             outcome = self._take(claim, terms, options, who, until=until, count=count)
@@ -196,7 +196,7 @@ class Session(Driver, MasterListener):
     ) -> Outcome | None:
         started_at = self.clock()
         owner = f"{self.client_id}:{new_uuid(os.urandom(16).hex(), who.name)}".encode()
-        claim.keys, claim.ttl, claim.owner = terms.keys, terms.ttl, owner
+        claim.keys, claim.ttl, claim.node_timeout, claim.owner = terms.keys, terms.ttl, terms.node_timeout, owner
         outcome: Outcome | None = self.run(acquire(Wait(terms, owner, count, until, self.clock, random.random)))
         self.hub.forget(owner)
         if isinstance(outcome, Granted):
@@ -238,13 +238,13 @@ class Session(Driver, MasterListener):
         self.holds[terms.keys.name, who.key] = hold
         self.watchdog.watch(hold)
 
-    def _nest(self, claim: Claim, hold: Hold, options: LockOptions) -> None:
+    def _nest(self, claim: Claim, hold: Hold, options: LockOptions, levels: int) -> None:
         self.check_valid(hold)
         claim.count, claim.hold = hold.count, hold
         if options.ttl > hold.ttl:
             hold.ttl = options.ttl
             self.run(extend_flow((hold,), self.clock, self.node_timeout))
-        count = hold.count + 1
+        count = hold.count + levels
         written = self._write_count(hold, count)
         self.check_valid(hold)
         hold.count = count
@@ -256,7 +256,7 @@ class Session(Driver, MasterListener):
     def _write_count(self, hold: Hold, count: int) -> bool:
         """Writes the count to the masters; returns whether all of them answered."""
         flow = release_flows.write_count(hold, count, 0.0, self.clock, self.node_timeout)
-        return not any(isinstance(answer, Failure) for answer in self.run(flow))
+        return not any(isinstance(answer, Failure) for answer in self.run_shielded(flow))
 
     # Release --------------------------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class Session(Driver, MasterListener):
             return
         sent_at = self.clock()
         flow = release_flows.end(hold.keys, hold.owner, hold.fence, hold.ttl, sent_at + self.node_timeout)
-        answers = self.run(flow)
+        answers = self.run_shielded(flow)
         now = self.clock()
         if count_status(answers, b"absent") >= self.quorum:
             self.holds[hold.keys.name, hold.key] = hold  # a lost hold stays in the book until its owner knows
@@ -335,7 +335,7 @@ class Session(Driver, MasterListener):
         if owner is not None and claim.keys is not None:
             self.hub.forget(owner)
             self._forget_owner(claim.keys.name, owner)
-            self.undo(claim.keys, owner, 0, claim.ttl, self.clock() + self.node_timeout)
+            self.undo(claim.keys, owner, 0, claim.ttl, self.clock() + claim.node_timeout)
         elif hold is not None:
             hold.count = claim.count
             if claim.count:

@@ -19,14 +19,18 @@ def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generato
 
     Returns what each master said of each hold.
     """
-    calls = tuple(load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(hold.ttl)) for hold in holds)
+    ttls = [hold.ttl for hold in holds]  # as they are sent: an owner may ask for a longer one meanwhile
+    calls = tuple(
+        load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl))
+        for hold, ttl in zip(holds, ttls, strict=True)
+    )
     for _ in range(ROUNDS):
         sent_at = clock()
         replies = yield Ask(calls, sent_at + node_timeout)
         answers: Answers = [nth_of_each(replies, i) for i in range(len(holds))]
         now = clock()
-        for hold, answer in zip(holds, answers, strict=True):
-            end = sent_at + hold.ttl - drift_of(hold.ttl, hold.drift_factor)
+        for hold, ttl, answer in zip(holds, ttls, answers, strict=True):
+            end = sent_at + ttl - drift_of(ttl, hold.drift_factor)
             hold.count_renewal(answer, sent_at, end, now)
         if not any(is_status(answer, b"void") for of_hold in answers for answer in of_hold):
             break
