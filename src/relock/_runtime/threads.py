@@ -432,7 +432,7 @@ class Session(Driver, MasterListener):
 
     def _leave_queues(self) -> None:
         """Gives up the places of all who wait here. Where that fails, nobody listens for them, so nobody waits."""
-        waiters = [waiter for waiter in self.hub.waiters.copy().values() if waiter.tickets]
+        waiters = list(self.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
         if waiters:
             calls = tuple(load("leave").call(waiter.keys, owner=waiter.owner) for waiter in waiters)
             self.fan_out(Ask(calls, self.clock() + self.node_timeout))
