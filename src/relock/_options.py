@@ -116,6 +116,12 @@ def _min_replicas(_instance: Any, attribute: Any, value: Any) -> None:
         raise wrong(attribute.name, value, "0: waiting for replicas is not supported yet")
 
 
+def _replica_timeout(instance: Any, attribute: Any, value: Any) -> None:
+    _seconds(math.ulp(0.0), math.inf, "more than 0 seconds")(instance, attribute, value)
+    if value != 1.0:  # accepted and ignored would be worse
+        raise wrong(attribute.name, value, "1.0: waiting for replicas is not supported yet")
+
+
 def default_client_name() -> str:
     """Host and process, for people who read the keys. Asked for anew after a fork."""
     return f"{socket.gethostname()}-{os.getpid()}"
@@ -137,7 +143,7 @@ class ClientOptions:
         default=0.0, validator=_seconds(0.0, TTL_SECONDS_MAX, "0 (no guard) or more seconds, at most 10 years")
     )
     min_replicas: int = field(default=0, validator=_min_replicas)
-    replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
+    replica_timeout: float = field(default=1.0, validator=_replica_timeout)
     drift_factor: float = field(default=0.01, validator=_seconds(0.0, 0.5, "between 0.0 and 0.5"))
     prefix: str = field(default="lock", validator=_prefix)
     client_name: str | None = field(default=None, validator=_client_name)

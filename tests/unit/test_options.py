@@ -28,6 +28,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"min_replicas": -1}, "0 or more"),
     ({"min_replicas": 1}, "not supported yet"),
     ({"replica_timeout": 0}, "more than 0"),
+    ({"replica_timeout": 2.0}, "not supported yet"),
     ({"prefix": ""}, "braces"),
     ({"prefix": "a{b"}, "braces"),
     ({"prefix": "\ud800"}, "UTF-8"),
