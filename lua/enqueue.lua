@@ -8,10 +8,12 @@
 --   token     string  the last fencing token
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
---   owner        text   <client>:<uuid> of this wait, and of the hold it may become
+--   owner        text   <client>:<uuid> of the hold that this may become
+--   waiter       text   <client>:<uuid> of the wait; the same as the owner on a lone master
 --   count        int    hold count to begin with
 --   lease_ms     ms     lease of the hold
 --   fair         flag   1: whoever waits and listens comes first
+--   ticket       int    the agreed ticket; 0: this master's proposal is agreed; -1: propose one, and write nothing
 --   alive_ms     ms     for how long the waiter counts as alive without a sign
 --   queue_ms     ms     for how long the queue outlives its last sign of life
 --   void_us      us     time on this master's clock after which this call does nothing
@@ -20,6 +22,7 @@
 -- RETURNS
 --   granted  now_us token                       the hold is the caller's
 --   queued   now_us pttl_ms ahead holder ticket  the caller waits behind `ahead` others
+--   proposed now_us pttl_ms ahead holder ticket  it would, with this ticket
 --   void     now_us                             came too late, nothing was done
 --   no_vote  now_us until_us                    this master may have forgotten leases until then
 -- WRITES
@@ -49,14 +52,16 @@ local waiters = KEYS[3]
 local token = KEYS[4]
 local master = KEYS[5]
 local owner = ARGV[1]
-local count = ARGV[2]
-local lease_ms = ARGV[3]
-local fair = ARGV[4]
-local alive_ms = ARGV[5]
-local queue_ms = ARGV[6]
-local void_us = ARGV[7]
-local incarnation = ARGV[8]
-local guard_ms = ARGV[9]
+local waiter = ARGV[2]
+local count = ARGV[3]
+local lease_ms = ARGV[4]
+local fair = ARGV[5]
+local ticket = ARGV[6]
+local alive_ms = ARGV[7]
+local queue_ms = ARGV[8]
+local void_us = ARGV[9]
+local incarnation = ARGV[10]
+local guard_ms = ARGV[11]
 
 if now_us > tonumber(void_us) then
   return { 'void', now_us }
@@ -65,19 +70,26 @@ local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
 if until_us then
   return { 'no_vote', now_us, until_us }
 end
-local granted, holder = try_to_take(lock, queue, waiters, token, owner, count, lease_ms, fair, now_us)
+local granted, holder = try_to_take(lock, queue, waiters, token, owner, waiter, count, lease_ms, fair, now_us)
 if granted then
   return granted
 end
+local pttl_ms = holder and redis.call('PTTL', lock) or 0
 
-local ticket = tonumber(redis.call('ZSCORE', queue, owner) or 0)
-if ticket == 0 then
+local known = redis.call('ZSCORE', queue, waiter)
+local agreed = tonumber(known or ticket)
+if agreed <= 0 then
   local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
-  ticket = math.max(tonumber(last[2] or 0) + 1, now_us)
-  redis.call('ZADD', queue, digits(ticket), owner)
+  local proposal = math.max(tonumber(last[2] or 0) + 1, now_us)
+  if agreed < 0 then
+    return { 'proposed', now_us, pttl_ms, redis.call('ZCARD', queue), holder or '', proposal }
+  end
+  agreed = proposal
 end
-redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), owner)
+if not known then
+  redis.call('ZADD', queue, digits(agreed), waiter)
+end
+redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
 redis.call('PEXPIRE', queue, queue_ms)
 redis.call('PEXPIRE', waiters, queue_ms)
-return { 'queued', now_us, holder and redis.call('PTTL', lock) or 0, redis.call('ZRANK', queue, owner), holder or '',
-  ticket }
+return { 'queued', now_us, pttl_ms, redis.call('ZRANK', queue, waiter), holder or '', agreed }

@@ -10,6 +10,7 @@
 --   owner     text   <client>:<uuid> of the hold, which is never used again
 --   fence     int    its fencing token, written back where it is missing; 0 where no master can miss it
 --   lease_ms  ms     for how long the token is remembered at least
+--   waiter    text   <client>:<uuid> that goes on waiting, so nobody behind it is woken; empty for nobody
 -- RETURNS
 --   released  now_us  the hold was here and has ended
 --   absent    now_us  there was no such hold (any more)
@@ -33,6 +34,7 @@ local token = KEYS[4]
 local owner = ARGV[1]
 local fence = ARGV[2]
 local lease_ms = ARGV[3]
+local waiter = ARGV[4]
 
 -- HDEL comes first: a master that is out of memory takes it, and then the rest.
 local ended = on_hash('HDEL', lock, owner) == 1
@@ -44,7 +46,7 @@ if redis.call('EXISTS', queue) == 1 then
   redis.call('ZREM', waiters, owner)
   if redis.call('EXISTS', lock) == 0 then
     drop_overdue(queue, waiters, now_us)
-    wake_first(lock, queue, nil)
+    wake_first(lock, queue, waiter)
   end
 end
 return { ended and 'released' or 'absent', now_us }

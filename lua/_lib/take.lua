@@ -1,7 +1,7 @@
--- Provides try_to_take(...): the one place where a hold comes into being.
+-- Provides try_to_take(...): the one place where an acquire gets a hold.
 -- Returns the reply of a grant, or nil and who holds the lock ('' for a key of
 -- another type, nil when it is free but others come first).
-local function try_to_take(lock, queue, waiters, token_key, owner, count, lease_ms, fair, now_us)
+local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count, lease_ms, fair, now_us)
   local queued = false
   if redis.call('EXISTS', lock, queue) > 0 then
     local holder = holder_of(lock)
@@ -14,7 +14,7 @@ local function try_to_take(lock, queue, waiters, token_key, owner, count, lease_
       return nil, holder
     end
     drop_overdue(queue, waiters, now_us)
-    if fair == '1' and wake_first(lock, queue, owner) then
+    if fair == '1' and wake_first(lock, queue, waiter) then
       return nil, nil
     end
     queued = true
@@ -29,8 +29,8 @@ local function try_to_take(lock, queue, waiters, token_key, owner, count, lease_
     remember(token_key, token, now_us, lease_ms)
   end
   if queued then
-    redis.call('ZREM', queue, owner)
-    redis.call('ZREM', waiters, owner)
+    redis.call('ZREM', queue, waiter)
+    redis.call('ZREM', waiters, waiter)
   end
   return { 'granted', now_us, token }
 end

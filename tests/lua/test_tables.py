@@ -16,7 +16,7 @@ from relock._scripts import Script, load
 
 KEYS = lock_keys("lock", "a")
 ME, YOU, THEY = b"me:1", b"you:1", b"they:1"
-FAR = 10**16
+FAR = 2**52
 LEASE_MS = 30_000
 
 
@@ -110,11 +110,12 @@ def acquire(master: Master, owner: bytes = ME, count: int = 1, fair: int = 1, **
 
 def enqueue(master: Master, owner: bytes = ME, fair: int = 1, **other: Any) -> list[Any]:
     times = {"alive_ms": 7_000, "queue_ms": 30_000}
-    return master.call("enqueue", owner=owner, count=1, lease_ms=LEASE_MS, fair=fair, **times, **other)
+    given = {"waiter": owner, "ticket": 0, **times, **other}
+    return master.call("enqueue", owner=owner, count=1, lease_ms=LEASE_MS, fair=fair, **given)
 
 
-def release(master: Master, owner: bytes = ME, fence: int = 0) -> list[Any]:
-    return master.call("release", owner=owner, fence=fence, lease_ms=LEASE_MS)
+def release(master: Master, owner: bytes = ME, fence: int = 0, waiter: bytes = b"") -> list[Any]:
+    return master.call("release", owner=owner, fence=fence, lease_ms=LEASE_MS, waiter=waiter)
 
 
 # acquire --------------------------------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ def test_unfair_acquire_takes_a_free_lock_before_the_queue(master: Master) -> No
     assert master.woken() == []
 
 
-@pytest.mark.parametrize("name", ["acquire", "enqueue", "count", "extend", "tend", "force_release"])
+@pytest.mark.parametrize("name", ["acquire", "enqueue", "count", "extend", "heal", "tend", "force_release"])
 def test_what_comes_after_its_void_time_does_nothing(master: Master, name: str) -> None:
     master.put(State(holder={YOU: 1}, queue=[THEY]))
     arguments = {
@@ -213,6 +214,8 @@ def test_what_comes_after_its_void_time_does_nothing(master: Master, name: str) 
         "queue_ms": 30_000,
         "client": "me",
         "fence": 0,
+        "waiter": ME,
+        "ticket": 0,
     }
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
     now_us = master.now_us()
@@ -309,6 +312,86 @@ def test_release_writes_back_a_larger_token_and_never_a_smaller(master: Master) 
     acquire(master)
     release(master, fence=1)
     assert int(master.redis.get(KEYS.token)) > token + 10
+
+
+def test_enqueue_proposes_a_ticket_and_writes_nothing(master: Master) -> None:
+    master.put(State(holder={THEY: 1}, queue=[YOU]))
+    last = 2 * master.now_us()
+    master.redis.zadd(KEYS.queue, {YOU: last})
+    status, _, _, ahead, holder, ticket = enqueue(master, ticket=-1)
+    assert (status, ahead, holder, ticket) == (b"proposed", 1, THEY, last + 1), "above every ticket it knows"
+    assert master.queue() == [YOU]
+
+
+def test_enqueue_writes_the_agreed_ticket_and_keeps_one_that_is_there(master: Master) -> None:
+    master.put(State(holder={THEY: 1}, queue=[YOU]))
+    assert enqueue(master, ticket=77)[5] == 77
+    assert master.queue() == [YOU, ME]
+    assert enqueue(master, ticket=99)[5] == 77
+    assert enqueue(master, ticket=-1)[0] == b"queued", "it has its place"
+
+
+def test_an_owner_takes_the_lock_in_the_turn_of_its_waiter(master: Master) -> None:
+    master.put(State(queue=[ME, YOU]))
+    master.listen("me")
+    master.listen("you")
+    assert enqueue(master, owner=b"me:1.1", waiter=ME, ticket=1)[0] == b"granted"
+    assert master.holder() == {b"me:1.1": b"1"}
+    assert master.queue() == [YOU]
+
+
+def test_release_by_one_who_goes_on_waiting_wakes_nobody_behind_it(master: Master) -> None:
+    master.put(State(holder={b"me:1.1": 1}, queue=[ME, YOU]))
+    master.listen("me")
+    master.listen("you")
+    assert release(master, owner=b"me:1.1", waiter=ME)[0] == b"released"
+    assert master.woken() == []
+    assert master.queue() == [ME, YOU]
+
+
+def fence(master: Master, token: int) -> list[Any]:
+    return master.call("fence", fence=token, lease_ms=LEASE_MS)
+
+
+def test_fence_keeps_a_larger_token_and_never_a_smaller(master: Master) -> None:
+    assert fence(master, FAR)[0] == b"fenced"
+    assert fence(master, 5)[0] == b"fenced"
+    assert int(master.redis.get(KEYS.token)) == FAR
+    assert acquire(master)[2] == FAR + 1
+
+
+def heal(master: Master, token: int = 9, **other: Any) -> list[Any]:
+    return master.call("heal", owner=ME, count=3, lease_ms=LEASE_MS, fence=token, **other)
+
+
+def test_heal_gives_a_hold_back_with_its_count_and_its_token(master: Master) -> None:
+    assert heal(master, token=FAR)[0] == b"healed"
+    assert master.holder() == {ME: b"3"}
+    assert 0 < master.redis.pttl(KEYS.lock) <= LEASE_MS
+    assert int(master.redis.get(KEYS.token)) == FAR
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "holder"),
+    [
+        (State(holder={YOU: 1}), b"refused", {YOU: b"1"}),
+        (State(holder={ME: 2}), b"healed", {ME: b"2"}),
+        (State(token=FAR), b"healed", {ME: b"3"}),
+    ],
+    ids=["held by another", "here already", "a larger token"],
+)
+def test_heal_takes_nothing_from_others(
+    master: Master, state: State, status: bytes, holder: dict[bytes, bytes]
+) -> None:
+    master.put(state)
+    assert heal(master)[0] == status
+    assert master.holder() == holder
+    assert state.token is None or int(master.redis.get(KEYS.token)) == state.token
+
+
+def test_heal_leaves_a_lock_of_another_library_alone(master: Master) -> None:
+    master.put(State(foreign=b"x"))
+    assert heal(master)[0] == b"refused"
 
 
 def test_leave_gives_up_a_place_never_a_hold(master: Master) -> None:
@@ -457,7 +540,7 @@ def test_force_release_ends_any_hold_wakes_the_head_and_keeps_the_token(master: 
 # the vote -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("take", [acquire, enqueue], ids=["acquire", "enqueue"])
+@pytest.mark.parametrize("take", [acquire, enqueue, heal], ids=["acquire", "enqueue", "heal"])
 def test_a_master_without_its_marker_has_no_vote_until_the_guard_is_over(
     master: Master, take: Callable[..., list[Any]]
 ) -> None:
@@ -466,7 +549,7 @@ def test_a_master_without_its_marker_has_no_vote_until_the_guard_is_over(
     assert take(master, guarded=True, guard_ms=500)[2] == until_us, "the guard began once"
     assert (master.holder(), master.queue()) == ({}, [])
     master.redis.hset(KEYS.master, "no_vote_until_us", master.now_us() - 1)
-    assert take(master, guarded=True, guard_ms=500)[0] == b"granted"
+    assert take(master, guarded=True, guard_ms=500)[0] in (b"granted", b"healed")
 
 
 def test_another_incarnation_starts_the_guard_again(master: Master) -> None:

@@ -1,0 +1,28 @@
+-- Makes this master remember a fencing token that other masters have granted.
+--
+-- KEYS
+--   token     string  the last fencing token
+-- ARGV
+--   fence     int    the token to remember, unless a larger one is known
+--   lease_ms  ms     for how long it is remembered at least
+-- RETURNS
+--   fenced    now_us  this master proposes no token up to this one any more
+-- WRITES
+--   token     the lease and what the token is ahead of the clock
+-- PUBLISHES
+--   none
+-- REPEATABLE
+--   A second arrival finds the token, or a larger one.
+
+--#include clock
+--#include digits
+--#include remember
+
+local token = KEYS[1]
+local fence = ARGV[1]
+local lease_ms = ARGV[2]
+
+if tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
+  remember(token, tonumber(fence), now_us, lease_ms)
+end
+return { 'fenced', now_us }

@@ -1,0 +1,66 @@
+-- Gives a hold to a master that does not have it, because a quorum of the others has confirmed it.
+--
+-- KEYS
+--   lock      hash    the hold: <client>:<uuid> -> hold count
+--   token     string  the last fencing token
+--   master    hash    incarnation and guard of this master; optional
+-- ARGV
+--   owner        text   <client>:<uuid> of the hold
+--   count        int    its hold count
+--   lease_ms     ms     its lease from now on
+--   fence        int    its fencing token
+--   void_us      us     time on this master's clock after which this call does nothing
+--   incarnation  text   what the caller's socket is connected to
+--   guard_ms     ms     for how long a master that may have forgotten has no vote
+-- RETURNS
+--   healed   now_us           the hold is here (again), or was
+--   refused  now_us           somebody else's hold is here
+--   void     now_us           came too late, nothing was done
+--   no_vote  now_us until_us  this master may have forgotten leases until then
+-- WRITES
+--   lock      lease_ms
+--   token     the lease and what the token is ahead of the clock
+--   master    none
+-- PUBLISHES
+--   none
+-- REPEATABLE
+--   A second arrival finds the hold, and lengthens its lease.
+
+--#include clock
+--#include digits
+--#include on_hash
+--#include holder
+--#include lengthen
+--#include remember
+--#include vote
+
+local lock = KEYS[1]
+local token = KEYS[2]
+local master = KEYS[3]
+local owner = ARGV[1]
+local count = ARGV[2]
+local lease_ms = ARGV[3]
+local fence = ARGV[4]
+local void_us = ARGV[5]
+local incarnation = ARGV[6]
+local guard_ms = ARGV[7]
+
+if now_us > tonumber(void_us) then
+  return { 'void', now_us }
+end
+local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
+if until_us then
+  return { 'no_vote', now_us, until_us }
+end
+local holder = holder_of(lock)
+if holder and holder ~= owner then
+  return { 'refused', now_us }
+end
+if not holder then
+  redis.call('HSET', lock, owner, count)
+end
+lengthen(lock, lease_ms)
+if tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
+  remember(token, tonumber(fence), now_us, lease_ms)
+end
+return { 'healed', now_us }
