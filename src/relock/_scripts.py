@@ -10,7 +10,6 @@ The wheel carries ``lua/`` as ``relock/_lua``; an editable install and a checkou
 
 import hashlib
 import re
-from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -61,7 +60,7 @@ class Script:
     header: dict[str, tuple[str, ...]]
     source: bytes
     sha: str
-    _heads: dict[tuple[LockKeys, bool], tuple[int, bytes]] = field(factory=dict, init=False, eq=False, repr=False)
+    _heads: dict[LockKeys, tuple[bytes, bytes]] = field(factory=dict, init=False, eq=False, repr=False)
 
     @cached_property
     def own_arguments(self) -> tuple[str, ...]:
@@ -84,44 +83,86 @@ class Script:
         Raises:
             TypeError: the names are not those of the header.
         """
-        try:
-            ordered = [_encode(arguments[name]) for name in self.own_arguments]
-        except KeyError:
-            raise TypeError(f"{self.name} takes {self.own_arguments}, not {tuple(arguments)}") from None
-        if len(arguments) != len(ordered):
+        if not rest and tuple(arguments) == self.own_arguments:
+            ordered = arguments.values()
+        elif set(arguments) == set(self.own_arguments):
+            ordered = {name: arguments[name] for name in self.own_arguments}.values()
+        else:
             raise TypeError(f"{self.name} takes {self.own_arguments}, not {tuple(arguments)}")
-        return Call(self, keys, ordered, [_encode(item) for item in rest])
+        own = b"".join([_bulk(_encode(value)) for value in ordered])
+        return Call(self, keys, own, b"".join([_bulk(_encode(item)) for item in rest]), len(rest))
 
-    def pack(self, keys: LockKeys, arguments: Sequence[bytes], *, guarded: bool) -> bytes:
-        """The command as bytes for the wire: EVALSHA, the keys, the arguments in the header's order."""
-        head = self._heads.get((keys, guarded))
-        if head is None:
-            head = self._head(b"EVALSHA", self.sha.encode(), keys, guarded)
+    def prepare(self, keys: LockKeys, **arguments: bytes | str | int) -> "Prepared":
+        """A call that is made again and again: all of its own arguments but the first, which comes with each call.
+
+        Raises:
+            TypeError: the names are not those of the header.
+        """
+        if tuple(arguments) != self.own_arguments[1:]:
+            raise TypeError(f"{self.name} is prepared with {self.own_arguments[1:]}, not {tuple(arguments)}")
+        return Prepared(self, keys, b"".join([_bulk(_encode(value)) for value in arguments.values()]))
+
+    def head(self, keys: LockKeys, *, guarded: bool, rest: int = 0) -> bytes:
+        """The beginning of the command on the wire: EVALSHA and the keys; `rest` arguments belong to ``...``."""
+        if rest:
+            return self._head(b"EVALSHA", self.sha.encode(), keys, guarded, rest)
+        heads = self._heads.get(keys)
+        if heads is None:
             if len(self._heads) >= HEADS_MAX:
                 self._heads.clear()
-            self._heads[keys, guarded] = head
-        return _join(head, arguments)
+            sha = self.sha.encode()
+            heads = self._heads[keys] = (
+                self._head(b"EVALSHA", sha, keys, False, 0),
+                self._head(b"EVALSHA", sha, keys, True, 0),
+            )
+        return heads[guarded]
 
-    def pack_source(self, keys: LockKeys, arguments: Sequence[bytes], *, guarded: bool) -> bytes:
-        """As `pack`, with the source: for a master that does not have the script (any more)."""
-        return _join(self._head(b"EVAL", self.source, keys, guarded), arguments)
+    def source_head(self, keys: LockKeys, *, guarded: bool, rest: int = 0) -> bytes:
+        """As `head`, with the source: for a master that does not have the script (any more)."""
+        return self._head(b"EVAL", self.source, keys, guarded, rest)
 
-    def _head(self, command: bytes, body: bytes, keys: LockKeys, guarded: bool) -> tuple[int, bytes]:
+    def _head(self, command: bytes, body: bytes, keys: LockKeys, guarded: bool, rest: int) -> bytes:
         named = [getattr(keys, p.name) for p in self.keys if guarded or not p.optional]
         items = (command, body, b"%d" % len(named), *named)
-        return len(items), b"".join(map(_bulk, items))
+        count = len(items) + len(self.own_arguments) + len(self.connection_arguments) + rest
+        return b"*%d\r\n%b" % (count, b"".join(map(_bulk, items)))
 
 
 class Call(NamedTuple):
-    """One script with its keys and arguments: what a flow asks of every master.
+    """One script with its keys and arguments, packed: what a flow asks of every master.
 
-    The arguments that only a connection can know (void time, incarnation, guard) are missing here.
+    The arguments that only a connection can know (void time, incarnation, guard) are missing: they come between
+    `own` and `rest`.
     """
 
     script: Script
     keys: LockKeys
-    arguments: list[bytes]
-    rest: list[bytes]
+    own: bytes
+    rest: bytes = b""
+    rest_count: int = 0
+
+    def pack(self, connection_arguments: bytes, *, guarded: bool, source: bool = False) -> bytes:
+        """The command as bytes for the wire; `source` for a master that does not know the script."""
+        script, keys, own, rest, rest_count = self
+        head = script.source_head if source else script.head
+        return head(keys, guarded=guarded, rest=rest_count) + own + connection_arguments + rest
+
+
+class Prepared(NamedTuple):
+    """A call of which only the first argument is missing."""
+
+    script: Script
+    keys: LockKeys
+    others: bytes
+
+    def call(self, first: bytes) -> Call:
+        """The call with this first argument."""
+        return Call(self.script, self.keys, b"$%d\r\n%b\r\n%b" % (len(first), first, self.others))
+
+
+def pack_argument(value: bytes) -> bytes:
+    """One argument on the wire."""
+    return _bulk(value)
 
 
 def _encode(value: bytes | str | int) -> bytes:
@@ -132,13 +173,6 @@ def _encode(value: bytes | str | int) -> bytes:
 
 def _bulk(item: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(item), item)
-
-
-def _join(head: tuple[int, bytes], arguments: Sequence[bytes]) -> bytes:
-    count, packed = head
-    items = [b"*%d\r\n%b" % (count + len(arguments), packed)]
-    items += [b"$%d\r\n%b\r\n" % (len(item), item) for item in arguments]
-    return b"".join(items)
 
 
 def find_folder() -> Path:

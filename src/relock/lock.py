@@ -7,14 +7,14 @@ from typing import Never, Protocol, Self
 
 from relock._core.effects import Failure
 from relock._core.flows.inspect import LockInfo
-from relock._core.hold import Hold
+from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import Granted, NoQuorum, Outcome, quorum_of
 from relock._core.terms import Terms
 from relock._errors import AcquireTimeoutError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, wrong
 from relock._owner import Who, current_thread, named
 from relock._runtime.claims import Claim
-from relock._runtime.threads import FOREVER, Session, not_owned
+from relock._runtime.threads import Session, not_owned
 
 
 class Home(Protocol):
@@ -73,7 +73,7 @@ class Lock:
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.acquire(claim, self._terms, self._options, self._who(), self._until(session, limit))
+            outcome = session.acquire(claim, self._terms, self._who(), self._until(session, limit))
             return outcome is None or self._refusal(outcome)
         except BaseException:
             session.abandon(claim)
@@ -112,7 +112,7 @@ class Lock:
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.acquire(claim, self._terms, self._options, self._who(), self._until(session, limit))
+            outcome = session.acquire(claim, self._terms, self._who(), self._until(session, limit))
             if outcome is None or self._refusal(outcome):
                 return self
             raise self._timeout_error(outcome)
@@ -264,7 +264,7 @@ class Lock:
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.acquire(claim, self._terms, self._options, self._who(), FOREVER, count=count)
+            outcome = session.acquire(claim, self._terms, self._who(), FOREVER, count=count)
             if outcome is not None and not self._refusal(outcome):
                 raise self._timeout_error(outcome)
         except BaseException:

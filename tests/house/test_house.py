@@ -26,7 +26,9 @@ STOREYS = [
 RESERVED = {
     "redis": ("_runtime", "client"),
     "threading": ("_runtime", "_owner", "lock", "cli"),
-    "socket": ("_options", "cli"),
+    "socket": ("_options", "_runtime", "cli"),
+    "select": ("_runtime", "cli"),
+    "hiredis": ("_runtime",),
     "time": ("_runtime", "cli"),
     "random": ("_runtime", "cli"),
     "asyncio": (),

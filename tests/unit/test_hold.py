@@ -3,37 +3,33 @@
 from typing import Any
 
 import pytest
+from attrs import evolve
 
-from relock._core.effects import Failure
+from relock._core.effects import Answer, Failure
 from relock._core.hold import EXPIRED, FORGOTTEN, MAX_HOLD, NOT_RENEWED, OWNER_ENDED, Hold
-from relock._core.quorum import NEVER
+from relock._core.quorum import NEVER, Granted, deadline_of, quorum_of
 from relock._core.renewal import FOREVER, take_stock
+from relock._core.terms import Terms
 from relock._keys import lock_keys
+from relock._options import ClientOptions
+from relock._owner import Who
 
 EXTENDED, ABSENT = [b"extended", 0], [b"absent", 0]
 SILENT = Failure("a", "silent")
 
 
-def hold(masters: int = 1, **changes: Any) -> Hold:
-    fields: dict[str, Any] = {
-        "keys": lock_keys("lock", "a"),
-        "owner": b"me:1",
-        "key": 1,
-        "thread": None,
-        "ttl": 9.0,
-        "drift_factor": 0.0,
-        "quorum": masters // 2 + 1,
-        "token": 7,
-        "settled": True,
-        "ends": [9.0] * masters,
-        "count": 1,
-        "granted_at": 0.0,
-        "renew": True,
-        "renew_at": 3.0,
-        "renew_until": FOREVER,
-        "callbacks": [],
-    }
-    return Hold(**{**fields, **changes})
+def hold(masters: int = 1, *, ends: list[float] | None = None, count: int = 1, **changes: Any) -> Hold:
+    """A hold of 9 s from the moment 0 on, granted by all, with nothing lost to drift; `changes` are made afterwards."""
+    addresses = tuple("abcde"[:masters])
+    options = ClientOptions(ttl=9.0)
+    terms = evolve(Terms.of(lock_keys("lock", "a"), addresses, options.for_lock(), options), validity=9.0)
+    ends = ends or [9.0] * masters
+    answers: list[Answer] = [[SILENT if end == NEVER else [b"granted", 0, 7]] for end in ends]
+    one = Hold(terms, b"me:1", Who(1, None, None), Granted(7, 9.0, ends, True, answers), count)
+    one.deadline = deadline_of(ends, quorum_of(masters))
+    for name, value in changes.items():
+        setattr(one, name, value)
+    return one
 
 
 def test_a_hold_is_valid_until_its_deadline_and_not_at_it() -> None:
@@ -112,6 +108,49 @@ def test_a_masters_clock_that_went_ahead_ends_its_lease_earlier() -> None:
     one = hold()
     one.shift(0, 4.0)
     assert one.deadline == 5.0
+
+
+def test_a_grant_that_came_late_counts_like_the_others() -> None:
+    three = hold(masters=3, ends=[9.0, 9.0, NEVER])
+    three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
+    three.drop_absent([ABSENT, SILENT, SILENT])
+    assert three.deadline == 9.0, "two of three have it still"
+    three.drop_absent([SILENT, SILENT, ABSENT])
+    assert three.reason_for_loss(1.0) == FORGOTTEN, "and it is counted once"
+
+
+def test_healing_counts_only_before_the_deadline() -> None:
+    three = hold(masters=3, ends=[9.0, 12.0, NEVER])
+    three.count_healing([SILENT, SILENT, [b"healed", 0]], end=13.0, now=8.9)
+    assert three.deadline == 12.0
+    late = hold(masters=3, ends=[9.0, 12.0, NEVER])
+    late.count_healing([SILENT, SILENT, [b"healed", 0]], end=13.0, now=9.0)
+    assert late.deadline == 9.0
+
+
+RELEASED = [b"released", 0]
+DOWN = Failure("a", "down", sent=False)
+
+
+@pytest.mark.parametrize(
+    ("acquired", "released", "left"),
+    [
+        ([[b"granted", 0, 7]], RELEASED, False),
+        ([SILENT], RELEASED, False),
+        ([[b"granted", 0, 7]], SILENT, True),
+        ([[b"granted", 0, 7]], ABSENT, True),
+        ([SILENT], ABSENT, True),
+        ([DOWN], ABSENT, False),
+        ([DOWN], SILENT, False),
+        ([[b"refused", 0]], DOWN, False),
+    ],
+)
+def test_what_a_release_may_have_left(acquired: list[Any], released: Any, left: bool) -> None:
+    three = hold(masters=3)
+    three.answers[2] = acquired  # type: ignore[index]
+    assert three.may_be_left([[RELEASED], [RELEASED], [released]]) == left
+    three.healed = True
+    assert three.may_be_left([[RELEASED], [RELEASED], [released]]) == (released is not RELEASED)
 
 
 def test_stock_renews_what_is_due_and_what_is_nearly_due_with_it() -> None:

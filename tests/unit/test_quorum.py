@@ -1,10 +1,12 @@
 """Votes and validity, as arithmetic."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relock._core.effects import Failure
+from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import (
     NEVER,
     Granted,
@@ -12,15 +14,17 @@ from relock._core.quorum import (
     Refused,
     deadline_of,
     drift_of,
+    is_attempt_certain,
+    is_token_safe,
     judge,
     quorum_of,
 )
 
 MASTERS = ("a", "b", "c", "d", "e")
-GRANTED = [b"granted", 10, 100]
-REFUSED = [b"refused", 10, 5_000, 2, b"you:1"]
-QUEUED = [b"queued", 10, 5_000, 2, b"you:1", 77]
-VOID = [b"void", 10]
+GRANTED: Reply = [b"granted", 10, 100]
+REFUSED: Reply = [b"refused", 10, 5_000, 2, b"you:1"]
+QUEUED: Reply = [b"queued", 10, 5_000, 2, b"you:1", 77]
+VOID: Reply = [b"void", 10]
 SILENT = Failure("x", "silent")
 DOWN = Failure("x", "refused", sent=False)
 
@@ -50,55 +54,93 @@ def test_the_drift_is_a_part_of_the_ttl_and_two_milliseconds() -> None:
     assert drift_of(10.0, 0.01) == pytest.approx(0.102)
 
 
+def said(*replies: Reply | Failure) -> list[Answer]:
+    """The answers of as many masters, each to one call."""
+    return [[reply] for reply in replies]
+
+
 def test_a_grant_counts_while_its_lease_runs() -> None:
-    assert judge([GRANTED], MASTERS[:1], end=5.0, now=4.9) == Granted(100, [5.0], settled=True)
-    late = judge([GRANTED], MASTERS[:1], end=5.0, now=5.0)
+    answers = said(GRANTED)
+    assert judge(answers, MASTERS[:1], end=5.0, now=4.9) == Granted(100, 5.0, [5.0], True, answers)
+    late = judge(answers, MASTERS[:1], end=5.0, now=5.0)
     assert isinstance(late, NoQuorum)
     assert late.undecided, "what a master granted must be undone"
 
 
 def test_the_token_is_the_largest_and_is_settled_only_where_all_know_it() -> None:
-    other = [b"granted", 10, 101]
-    outcome = judge([GRANTED, other, SILENT], MASTERS[:3], end=5.0, now=1.0)
-    assert outcome == Granted(101, [5.0, 5.0, NEVER], settled=False)
+    answers = said(GRANTED, [b"granted", 10, 101], SILENT)
+    assert judge(answers, MASTERS[:3], end=5.0, now=1.0) == Granted(101, 5.0, [5.0, 5.0, NEVER], False, answers)
+    same = judge(said(GRANTED, GRANTED, GRANTED), MASTERS[:3], end=5.0, now=1.0)
+    assert isinstance(same, Granted)
+    assert same.settled
+
+
+def test_a_token_is_safe_only_below_the_clock_that_ends_each_lease() -> None:
+    for tokens, clocks, safe in (((100, 100), (90, 90), True), ((100, 1_090), (90, 90), False)):
+        replies: list[Reply] = [[b"granted", clock, token] for clock, token in zip(clocks, tokens, strict=True)]
+        grant = judge(said(*replies), MASTERS[:2], end=5.0, now=1.0)
+        assert isinstance(grant, Granted)
+        assert is_token_safe(grant, lease_ms=1) == safe
 
 
 def test_a_refusal_says_who_has_it_and_for_how_long() -> None:
-    assert judge([REFUSED], MASTERS[:1], 5.0, 1.0) == Refused("you:1", 2, 5.0, None, undecided=False)
-    assert judge([QUEUED], MASTERS[:1], 5.0, 1.0) == Refused("you:1", 2, 5.0, 77, undecided=False)
+    assert judge(said(REFUSED), MASTERS[:1], 5.0, 1.0) == Refused("you:1", 2, 5.0, None, undecided=False)
+    assert judge(said(QUEUED), MASTERS[:1], 5.0, 1.0) == Refused("you:1", 2, 5.0, 77, undecided=False)
+
+
+def test_a_refusal_of_several_is_what_a_quorum_of_them_allows() -> None:
+    free = [b"proposed", 10, 0, 0, b"", 79]
+    endless = [b"proposed", 10, -1, 9, b"", 78]
+    mixed = judge(said(free, free, endless, [*free[:3], 4, b"they:1", 80], free), MASTERS, 5.0, 1.0)
+    assert mixed == Refused("they:1", 0, 0.0, 80, undecided=False), "free on a quorum, at the head of it"
+    held = judge(said(free, free, endless, endless, endless), MASTERS, 5.0, 1.0)
+    assert held == Refused(None, 9, -1.0, 79, undecided=False), "held without an end on a quorum"
 
 
 def test_a_minority_of_grants_or_silence_leaves_something_to_undo() -> None:
     for minority in (GRANTED, SILENT):
-        outcome = judge([REFUSED, REFUSED, minority], MASTERS[:3], 5.0, 1.0)
+        outcome = judge(said(REFUSED, REFUSED, minority), MASTERS[:3], 5.0, 1.0)
         assert isinstance(outcome, Refused)
         assert outcome.undecided
-    refused = judge([REFUSED, REFUSED, DOWN], MASTERS[:3], 5.0, 1.0)
+    refused = judge(said(REFUSED, REFUSED, DOWN), MASTERS[:3], 5.0, 1.0)
     assert isinstance(refused, Refused)
     assert not refused.undecided
 
 
 def test_without_a_quorum_each_failure_is_named() -> None:
-    outcome = judge([SILENT, DOWN, REFUSED], MASTERS[:3], 5.0, 1.0)
+    outcome = judge(said(SILENT, DOWN, REFUSED), MASTERS[:3], 5.0, 1.0)
     assert outcome == NoQuorum((SILENT, DOWN), 1, None)
 
 
+def no_vote(seconds: float) -> Reply:
+    return [b"no_vote", 1_000_000, 1_000_000 + int(seconds * 1e6)]
+
+
 def test_a_master_without_a_vote_did_not_answer_and_says_when_it_will() -> None:
-    outcome = judge([[b"no_vote", 1_000_000, 3_500_000]], MASTERS[:1], 5.0, 1.0)
+    outcome = judge(said(no_vote(2.5)), MASTERS[:1], 5.0, 1.0)
     assert isinstance(outcome, NoQuorum)
     assert outcome.vote_in == 2.5
     assert not outcome.undecided
     assert "2.5 s" in outcome.failures[0].why
 
 
-def test_a_wait_for_a_vote_is_no_wait_for_a_dead_master() -> None:
-    outcome = judge([[b"no_vote", 0, 1_000_000], DOWN, DOWN], MASTERS[:3], 5.0, 1.0)
+@pytest.mark.parametrize(
+    ("answers", "vote_in"),
+    [
+        ((no_vote(1), DOWN, DOWN), None),
+        ((no_vote(1), no_vote(2), DOWN), 2.0),
+        ((no_vote(1), no_vote(2), no_vote(3)), 2.0),
+        ((REFUSED, no_vote(2), DOWN), 2.0),
+    ],
+)
+def test_a_quorum_can_vote_once_enough_of_those_that_answer_can(answers: tuple[Any, ...], vote_in: float) -> None:
+    outcome = judge(said(*answers), MASTERS[:3], 5.0, 1.0)
     assert isinstance(outcome, NoQuorum)
-    assert outcome.vote_in is None
+    assert outcome.vote_in == vote_in
 
 
 def test_what_came_too_late_is_nothing_to_undo() -> None:
-    outcome = judge([VOID], MASTERS[:1], 5.0, 1.0)
+    outcome = judge(said(VOID), MASTERS[:1], 5.0, 1.0)
     assert isinstance(outcome, NoQuorum)
     assert not outcome.undecided
 
@@ -109,9 +151,36 @@ ANSWERS = st.sampled_from([GRANTED, REFUSED, VOID, SILENT, DOWN, [b"no_vote", 0,
 @given(st.sampled_from([1, 3, 5]).flatmap(lambda n: st.lists(ANSWERS, min_size=n, max_size=n)))
 def test_a_grant_takes_a_quorum_of_grants_and_whatever_else_was_granted_is_undone(answers: list[object]) -> None:
     grants = sum(answer is GRANTED for answer in answers)
-    outcome = judge(answers, MASTERS[: len(answers)], end=5.0, now=1.0)  # type: ignore[arg-type]
+    outcome = judge(said(*answers), MASTERS[: len(answers)], end=5.0, now=1.0)  # type: ignore[arg-type]
     if grants >= quorum_of(len(answers)):
         assert isinstance(outcome, Granted)
     else:
         assert not isinstance(outcome, Granted)
         assert outcome.undecided == (grants > 0 or SILENT in answers)
+
+
+AWAITED = Failure("x", "not yet", awaited=True)
+
+
+@given(
+    st.sampled_from([1, 3, 5]).flatmap(lambda n: st.lists(st.one_of(ANSWERS, st.just(AWAITED)), min_size=n, max_size=n))
+)
+def test_what_is_awaited_can_not_change_an_outcome_that_is_certain(answers: list[Any]) -> None:
+    if not is_attempt_certain(said(*answers)):
+        return
+    kinds = set()
+    for late in (GRANTED, REFUSED, SILENT):
+        filled = [late if answer is AWAITED else answer for answer in answers]
+        kinds.add(type(judge(said(*filled), MASTERS[: len(answers)], end=5.0, now=1.0)))
+    assert len(kinds) == 1
+
+
+def test_an_outcome_is_certain_with_a_quorum_of_grants_or_without_a_chance_of_one() -> None:
+    for certain, answers in (
+        (True, (GRANTED, GRANTED, GRANTED, AWAITED, AWAITED)),
+        (False, (GRANTED, GRANTED, AWAITED, AWAITED, AWAITED)),
+        (True, (REFUSED, REFUSED, REFUSED, AWAITED, AWAITED)),
+        (False, (REFUSED, REFUSED, SILENT, AWAITED, AWAITED)),
+        (False, (GRANTED, GRANTED, REFUSED, AWAITED, REFUSED)),
+    ):
+        assert is_attempt_certain(said(*answers)) == certain

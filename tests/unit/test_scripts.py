@@ -95,7 +95,7 @@ def test_a_missing_script_is_named() -> None:
 def test_arguments_are_passed_by_name_and_only_by_the_right_ones() -> None:
     script, keys = load("count"), lock_keys("lock", "a")
     call = script.call(keys, lease_ms=5, count=2, owner="me")
-    assert call.arguments == [b"me", b"2", b"5"]
+    assert call.own == b"$2\r\nme\r\n$1\r\n2\r\n$1\r\n5\r\n", "in the header's order"
     for wrong in ({"owner": "me"}, {"owner": "me", "count": 1, "lease_ms": 5, "more": 1}):
         with pytest.raises(TypeError, match="count takes"):
             script.call(keys, **wrong)
@@ -103,25 +103,42 @@ def test_arguments_are_passed_by_name_and_only_by_the_right_ones() -> None:
 
 def test_a_command_is_packed_as_the_protocol_wants_it() -> None:
     script, keys = load("leave"), lock_keys("lock", "a")
-    packed = script.pack(keys, [b"m\xc3\xa9"], guarded=False)
     words = [b"EVALSHA", script.sha.encode(), b"3", keys.lock, keys.queue, keys.waiters, b"m\xc3\xa9"]
     wanted = b"*7\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
-    assert packed == wanted
-    assert script.pack(keys, [b"m\xc3\xa9"], guarded=False) == wanted, "from the cache too"
-    assert script.pack_source(keys, [b"x"], guarded=False).startswith(b"*7\r\n$4\r\nEVAL\r\n")
+    call = script.call(keys, owner=b"m\xc3\xa9")
+    assert call.pack(b"", guarded=False) == wanted
+    assert call.pack(b"", guarded=False) == wanted, "from the cache too"
+    assert call.pack(b"", guarded=False, source=True).startswith(b"*7\r\n$4\r\nEVAL\r\n")
+
+
+def test_what_the_connection_knows_stands_between_a_calls_own_arguments_and_the_rest() -> None:
+    script, keys = load("tend"), lock_keys("lock", "a")
+    call = script.call(keys, 7, b"me:1", client="me", alive_ms=1, queue_ms=2)
+    packed = call.pack(b"$4\r\nvoid\r\n", guarded=False)
+    words = packed.split(b"\r\n")[2::2]
+    assert words[-6:] == [b"me", b"1", b"2", b"void", b"7", b"me:1"]
+    assert packed.startswith(b"*%d\r\n" % len(words))
+
+
+def test_a_prepared_call_is_the_same_as_one_that_was_made_at_once() -> None:
+    script, keys = load("acquire"), lock_keys("lock", "a")
+    others = {"count": 1, "lease_ms": 5, "fair": 1}
+    assert script.prepare(keys, **others).call(b"me:1") == script.call(keys, owner=b"me:1", **others)
+    with pytest.raises(TypeError, match="is prepared with"):
+        script.prepare(keys, count=1)
 
 
 def test_only_a_guarded_call_names_the_master_key() -> None:
-    script, keys = load("acquire"), lock_keys("lock", "a")
-    assert keys.master not in script.pack(keys, [], guarded=False)
-    assert keys.master in script.pack(keys, [], guarded=True)
+    call = load("acquire").call(lock_keys("lock", "a"), owner="me", count=1, lease_ms=5, fair=1)
+    assert call.keys.master not in call.pack(b"", guarded=False)
+    assert call.keys.master in call.pack(b"", guarded=True)
 
 
 def test_the_cache_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_scripts, "HEADS_MAX", 3)
     script = load("leave")
     for i in range(10):
-        script.pack(lock_keys("lock", f"bounded-{i}"), [b"x"], guarded=False)
+        script.call(lock_keys("lock", f"bounded-{i}"), owner="me").pack(b"", guarded=False)
         assert len(script._heads) <= 3
 
 

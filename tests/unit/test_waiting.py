@@ -41,7 +41,7 @@ class Driver:
     def run(self, until: float = float("inf"), **options: Any) -> Any:
         client = ClientOptions(**options)
         terms = Terms.of(lock_keys("lock", "a"), ("a",), client.for_lock(), client)
-        flow = acquire(Wait(terms, b"me:1", 1, until, self.clock, lambda: 1.0))
+        flow = acquire(Wait(terms, b"me:1", 1, until, self.clock, lambda: 1.0, [b"me:1"]))
         try:
             effect = flow.send(None)
             while True:
@@ -77,7 +77,8 @@ class Driver:
 def test_a_free_lock_takes_one_request_and_nothing_else() -> None:
     driver = Driver([GRANTED])
     outcome = driver.run()
-    assert outcome == Granted(100, [1000.0 + 30 - 0.302], settled=True)
+    end = 1000.0 + 30 - 0.302
+    assert outcome == Granted(100, end, [end], True, [[GRANTED]])
     assert driver.scripts() == ["acquire"]
     assert len(driver.effects) == 1
 

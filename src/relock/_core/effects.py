@@ -4,8 +4,8 @@ A *flow* is a generator that decides. It yields *effects*, which are plain value
 *driver* carries them out: with threads, later with asyncio, and in simulations over virtual time. This is the
 contract between the two.
 
-* There are four effects: `Ask`, `Listen`, `Park`, `Undo`. A driver answers each with the type that stands in its
-  docstring. An effect that can't be carried out is answered (a master that is down is a `Failure`, a value);
+* There are five effects: `Ask`, `Listen`, `Park`, `Leave`, `Undo`. A driver answers each with the type that stands
+  in its docstring. An effect that can't be carried out is answered (a master that is down is a `Failure`, a value);
   only what makes the whole call senseless is raised: wrong configuration, a closed client.
 * Time and randomness are no effects: a flow gets ``clock`` and ``jitter`` as callables. All times are seconds on
   that one clock, which goes on while the machine is suspended.
@@ -38,12 +38,14 @@ class Failure:
         why: the reason, in words.
         permanent: no patience mends it: a wrong password, a missing right.
         sent: the script may have run, or may yet run until its void time.
+        awaited: a reply may still come.
     """
 
     master: str
     why: str
     permanent: bool = False
     sent: bool = True
+    awaited: bool = False
 
 
 Answer = Sequence[Reply | Failure]
@@ -53,12 +55,14 @@ Answer = Sequence[Reply | Failure]
 class Ask(NamedTuple):
     """Send these calls to all masters at once, and come back when the outcome is certain.
 
-    Answered with one `Answer` for each master, in their order, at the latest at `until`: whoever is silent then
-    is a `Failure`. Nothing is ever sent twice, but for a script that a master did not know.
+    Answered with a list of one `Answer` for each master, in their order, at the latest at `until`: whoever is silent
+    then is a `Failure`. Where `is_certain` is given, the answers of a quorum are enough as soon as it says so; what
+    comes later is written into the same list. Nothing is ever sent twice, but for a script that a master did not know.
     """
 
     calls: tuple[Call, ...]
     until: float
+    is_certain: Callable[[Sequence[Answer]], bool] | None = None
 
 
 class Listen(NamedTuple):
@@ -74,11 +78,12 @@ class Listen(NamedTuple):
 
 
 class Park(NamedTuple):
-    """Sleep until `owner` is woken, or until `until`.
+    """Sleep until a quorum of the masters have woken `owner`, or until `until`.
 
-    Meanwhile the driver gives the sign of life for `owner` with its `ticket`, one of them as soon as the holder's
-    lease ends at `lease_end`, for nobody publishes that. Answered with a bool: whether it was woken (its turn may
-    have come, or the masters deserve another look). A driver may wake for no reason.
+    Where fewer have, that is enough after a moment. Meanwhile the driver gives the sign of life for `owner` with its
+    `ticket`, one of them as soon as the holder's lease ends at `lease_end`, for nobody publishes that. Answered with
+    a bool: whether it was woken (its turn may have come, or the masters deserve another look). A driver may wake for
+    no reason.
     """
 
     keys: LockKeys
@@ -88,11 +93,17 @@ class Park(NamedTuple):
     until: float
 
 
+class Leave(NamedTuple):
+    """`owner` waits no more: no sign of life is given for it from now on, and one that is under way is made good."""
+
+    owner: bytes
+
+
 class Undo(NamedTuple):
     """End whatever `owner` may have on any master, in the background.
 
-    It goes out at once, and again after `until`, when nothing of the owner can arrive late any more; and until a
-    quorum has confirmed it, or a lease of `ttl` seconds has run out. Answered at once with None.
+    It goes out at once, and again after `until`, when nothing of the owner can arrive late any more; and until every
+    master has confirmed it, or a lease of `ttl` seconds has run out. Answered at once with None.
     """
 
     keys: LockKeys
@@ -101,4 +112,4 @@ class Undo(NamedTuple):
     until: float
 
 
-Effect = Ask | Listen | Park | Undo
+Effect = Ask | Listen | Park | Leave | Undo

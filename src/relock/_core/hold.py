@@ -6,13 +6,11 @@ hold, never exclusion.
 
 from collections.abc import Callable, Sequence
 
-from attrs import define, field
-
-from relock._core.effects import Failure, Reply
-from relock._core.quorum import NEVER, deadline_of, is_status
+from relock._core.effects import Answer, Failure, Reply
+from relock._core.quorum import NEVER, Granted, deadline_of, is_status
+from relock._core.terms import Terms
 from relock._events import Loss
-from relock._keys import LockKeys
-from relock._owner import OwnerKey, ThreadRef
+from relock._owner import Who
 
 EXPIRED = "its lease ended before it could be renewed"
 NOT_RENEWED = "its lease ended, and it was not to be renewed (renew=False)"
@@ -23,9 +21,9 @@ OWNER_ENDED = "its owner thread ended without releasing it"
 RENEW_PART = 3  # a lease is renewed after a third of it
 RETRY_PART = 10  # and a renewal that failed is tried again after a tenth
 AHEAD_PART = 30  # one that is due this soon joins the batch of another
+FOREVER = float("inf")
 
 
-@define(eq=False)
 class Hold:
     """A hold of one owner, from its grant to its end.
 
@@ -36,39 +34,79 @@ class Hold:
         ttl: seconds; later renewals ask for this lease.
         settled: every master knows the token, so the release need not write it back.
         ends: until when each master surely keeps the lease.
+        deadline: D, until when a quorum of them does.
+        answers: what each master has said to the acquire so far.
         count: the hold count.
         renew_at: when the watchdog is to renew it; infinity for never (again).
         renew_until: when ``max_hold`` is over.
+        late_until: until when a request that gives the hold (back) to a master may still arrive there.
+        healed: a master was, or is to be, given the hold again.
+        settling: its count is being written to the masters again, in the background.
         loss: set once, when it was lost.
     """
 
-    keys: LockKeys
-    owner: bytes
-    key: OwnerKey
-    thread: ThreadRef | None
-    ttl: float
-    drift_factor: float
-    quorum: int
-    token: int
-    settled: bool
-    ends: list[float]
-    count: int
-    granted_at: float
-    renew: bool
-    renew_at: float
-    renew_until: float
-    callbacks: list[Callable[[Loss], object]]
-    deadline: float = 0.0
-    loss: Loss | None = None
-    _unsaid: list[bool] = field(factory=lambda: [True])
+    __slots__ = (
+        "_awaited",
+        "_unsaid",
+        "answers",
+        "callbacks",
+        "count",
+        "deadline",
+        "ends",
+        "granted_at",
+        "healed",
+        "key",
+        "keys",
+        "late_until",
+        "loss",
+        "owner",
+        "renew",
+        "renew_at",
+        "renew_until",
+        "settled",
+        "settling",
+        "terms",
+        "thread",
+        "token",
+        "ttl",
+    )
 
-    def __attrs_post_init__(self) -> None:
-        self.deadline = deadline_of(self.ends, self.quorum)
+    def __init__(self, terms: Terms, owner: bytes, who: Who, grant: Granted, count: int) -> None:
+        options = terms.options
+        self.terms = terms
+        self.keys = terms.keys
+        self.owner = owner
+        self.key = who.key
+        self.thread = who.thread
+        self.ttl = terms.ttl
+        self.token, self.deadline, self.ends, self.settled, self.answers = grant
+        self.count = count
+        self.granted_at = granted_at = grant.end - terms.validity  # the moment before the request was sent
+        self.renew = options.renew
+        self.renew_at = granted_at + terms.ttl / RENEW_PART if options.renew else FOREVER
+        self.renew_until = FOREVER if options.max_hold is None else granted_at + options.max_hold
+        self.late_until = granted_at + terms.node_timeout
+        self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
+        self.healed = False
+        self.settling = False
+        self.loss: Loss | None = None
+        self._unsaid = [True]
+        self._awaited = {i for i, end in enumerate(self.ends) if end == NEVER} if NEVER in self.ends else set()
+
+    @property
+    def quorum(self) -> int:
+        """How many masters it takes."""
+        return self.terms.quorum
 
     @property
     def fence(self) -> int:
         """The token that the release is to write back; 0 where no master can miss it."""
         return 0 if self.settled else self.token
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its release is the usual one: the token is known everywhere, and the ttl is the lock's."""
+        return self.settled and self.ttl == self.terms.ttl
 
     def remaining(self, now: float) -> float:
         """Seconds for which the hold is surely still valid."""
@@ -94,7 +132,7 @@ class Hold:
             return None
         owner = self.owner.decode()
         self.loss = Loss(self.keys.name, owner, self.token, self.count, reason, now - self.granted_at)
-        self.renew_at = float("inf")
+        self.renew_at = FOREVER
         return self.loss
 
     def wants_renewal(self, now: float) -> bool:
@@ -120,21 +158,54 @@ class Hold:
                 self.ends[i] = max(self.ends[i], end)
         self.deadline = deadline_of(self.ends, self.quorum)
         if sum(extended) >= self.quorum:
-            self.renew_at = sent_at + self.ttl / RENEW_PART if self.renew else float("inf")
+            self.renew_at = sent_at + self.ttl / RENEW_PART if self.renew else FOREVER
             return True
         self.retry_renewal(now)
         return False
 
     def retry_renewal(self, now: float) -> None:
         """The renewal failed: the next one comes sooner than it would have."""
-        self.renew_at = now + self.ttl / RETRY_PART if self.renew else float("inf")
+        self.renew_at = now + self.ttl / RETRY_PART if self.renew else FOREVER
 
     def drop_absent(self, answers: Sequence[Reply | Failure]) -> None:
         """A master that says the hold is not there counts no more; silence changes nothing."""
+        self._count_late_grants()
         for i, answer in enumerate(answers):
             if is_status(answer, b"absent"):
                 self.ends[i] = NEVER
         self.deadline = deadline_of(self.ends, self.quorum)
+
+    def _count_late_grants(self) -> None:
+        """A grant that came after a quorum had been enough is as good as theirs; each is counted once."""
+        for i in list(self._awaited):
+            reply = self.answers[i][0]
+            if is_status(reply, b"granted"):
+                self.ends[i] = max(self.ends[i], self.granted_at + self.terms.validity)
+            if isinstance(reply, list) or not reply.awaited:
+                self._awaited.discard(i)
+
+    def count_healing(self, answers: Sequence[Reply | Failure], end: float, now: float) -> None:
+        """Counts the masters that were given the hold again; only before the deadline, as with a renewal."""
+        if now >= self.deadline:
+            return
+        for i, answer in enumerate(answers):
+            if is_status(answer, b"healed"):
+                self.ends[i] = max(self.ends[i], end)
+        self.deadline = deadline_of(self.ends, self.quorum)
+
+    def may_be_left(self, released: Sequence[Answer]) -> bool:
+        """Whether a master may have the hold still, or get it yet, after it answered `released` to the release.
+
+        Who confirmed it has it no more: what gave it the hold came before. Who says that it is not there may get it
+        yet, if a request that gives it the hold has not been seen to fail.
+        """
+        for attempted, answer in zip(self.answers, released, strict=True):
+            reply, first = answer[0], attempted[0]
+            if is_status(reply, b"released"):
+                continue
+            if self.healed or is_status(first, b"granted") or (isinstance(first, Failure) and first.sent):
+                return True
+        return False
 
     def shift(self, master: int, seconds: float) -> None:
         """The clock of a master ran ahead by `seconds` all at once: its lease ends that much earlier."""

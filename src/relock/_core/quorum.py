@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from attrs import frozen
 
-from relock._core.effects import Failure, Reply
+from relock._core.effects import Answer, Failure, Reply
 
 DRIFT_SECONDS_MIN = 0.002  # Redis expires with a resolution of a millisecond, in either direction
 NEVER = float("-inf")
@@ -36,13 +36,17 @@ class Granted(NamedTuple):
 
     Attributes:
         token: its fencing token, the largest that was granted.
+        end: until when it is surely valid.
         ends: until when each master surely keeps it.
         settled: every master knows that token, so the release need not write it back.
+        answers: what each master said, or may yet say: the list is the driver's, and it goes on being filled.
     """
 
     token: int
+    end: float
     ends: list[float]
     settled: bool
+    answers: Sequence[Answer]
 
 
 class Refused(NamedTuple):
@@ -52,7 +56,7 @@ class Refused(NamedTuple):
         holder: ``<client>:<uuid>`` of who has it, or None.
         ahead: how many waiters come first.
         lease_left: seconds until the holder's lease ends; below 0 when it has none.
-        ticket: the caller's place in the queue, or None when it is not queued.
+        ticket: the caller's place in the queue, or None when it asked for none. The largest that was proposed.
         undecided: a master may have granted it all the same: undo before you leave.
     """
 
@@ -93,35 +97,50 @@ Outcome = Granted | Refused | NoQuorum
 
 def is_status(answer: Reply | Failure, status: bytes) -> bool:
     """Whether a master replied with this status."""
-    return not isinstance(answer, Failure) and answer[0] == status
+    return answer.__class__ is list and answer[0] == status
 
 
-def count_grants(answers: Sequence[Reply | Failure], end: float, now: float) -> Granted | None:
-    """The grant, if a quorum gave one and their leases still run; `end` is ``t0 + ttl - drift``."""
-    ends, tokens = [], []
+def count_status(answers: Sequence[Answer], status: bytes) -> int:
+    """How many masters replied with `status` to the only call of an `Ask`."""
+    count = 0
     for answer in answers:
-        if is_status(answer, b"granted"):
-            tokens.append(answer[2])  # type: ignore[index]
-            ends.append(end)
-        else:
-            ends.append(NEVER)
+        reply = answer[0]
+        if reply.__class__ is list and reply[0] == status:
+            count += 1
+    return count
+
+
+def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: float) -> Outcome:
+    """What an attempt has come to, from the answers of `masters`, in their order.
+
+    Args:
+        answers: what each said to the only call.
+        masters: their addresses.
+        end: until when what was granted is surely valid: ``t0 + ttl - drift``.
+        now: the moment at which the answers have been processed.
+    """
+    tokens = []
+    for answer in answers:
+        reply = answer[0]
+        if reply.__class__ is list and reply[0] == b"granted":
+            tokens.append(reply[2])
     if len(tokens) < quorum_of(len(answers)) or now >= end:
-        return None
+        return _judge_failure([answer[0] for answer in answers], masters)
     token = max(tokens)
-    return Granted(token, ends, settled=tokens.count(token) == len(answers))
+    if len(tokens) == len(answers):
+        return Granted(token, end, [end] * len(tokens), tokens.count(token) == len(tokens), answers)
+    ends = [end if is_status(answer[0], b"granted") else NEVER for answer in answers]
+    return Granted(token, end, ends, False, answers)
 
 
-def judge(answers: Sequence[Reply | Failure], masters: Sequence[str], end: float, now: float) -> Outcome:
-    """What an attempt has come to, from the answers of `masters`, in their order."""
-    grant = count_grants(answers, end, now)
-    if grant is not None:
-        return grant
-    refusals = [a for a in answers if isinstance(a, list) and a[0] in (b"refused", b"queued")]
+def _judge_failure(answers: Sequence[Reply | Failure], masters: Sequence[str]) -> Refused | NoQuorum:
+    refusals = [a for a in answers if isinstance(a, list) and a[0] in (b"refused", b"queued", b"proposed")]
     granted = sum(is_status(answer, b"granted") for answer in answers)
     failures = [a for a in answers if isinstance(a, Failure)]
-    if len(refusals) + granted >= quorum_of(len(answers)) and refusals:
+    quorum = quorum_of(len(answers))
+    if len(refusals) + granted >= quorum and refusals:
         undecided = granted > 0 or any(failure.sent for failure in failures)
-        return _refusal(refusals, undecided=undecided)
+        return _refusal(refusals, granted, quorum, undecided=undecided)
     votes_in = []
     for master, answer in zip(masters, answers, strict=True):
         if isinstance(answer, list) and answer[0] == b"no_vote":
@@ -132,25 +151,60 @@ def judge(answers: Sequence[Reply | Failure], masters: Sequence[str], end: float
             failures.append(Failure(master, "granted too late: its lease was over, or no quorum granted"))
         elif is_status(answer, b"void"):
             failures.append(Failure(master, "got the request too late to act on it", sent=False))
-    vote_in = min(votes_in) if votes_in and len(votes_in) == len(failures) else None
-    return NoQuorum(tuple(failures), len(refusals), vote_in)
+    return NoQuorum(tuple(failures), len(refusals), _vote_in(votes_in, len(refusals), len(answers)))
 
 
-def _refusal(refusals: Sequence[Reply], *, undecided: bool) -> Refused:
-    last = max(refusals, key=lambda reply: reply[2])  # who has it for longest is who matters
-    _, _, pttl_ms, ahead, holder, *ticket = last
+def _vote_in(votes_in: list[float], refusals: int, masters: int) -> float | None:
+    """Seconds until a quorum can vote, if those that have answered are enough for that."""
+    missing = quorum_of(masters) - refusals
+    return sorted(votes_in)[missing - 1] if 0 < missing <= len(votes_in) else None
+
+
+def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided: bool) -> Refused:
+    """What a quorum says: at least so many masters have the lock free by then, at most so many waiters ahead."""
+    lefts = [reply[2] if reply[2] >= 0 else float("inf") for reply in refusals]
+    holders = [reply[4] for reply in refusals if reply[4]]
+    holder = max(holders, key=holders.count).decode(errors="replace") if holders else None
+    left_ms = sorted([0] * granted + lefts)[quorum - 1]
     return Refused(
-        holder=holder.decode(errors="replace") or None,
-        ahead=ahead,
-        lease_left=pttl_ms / 1000,
-        ticket=ticket[0] if ticket else None,
+        holder=holder,
+        ahead=sorted([0] * granted + [reply[3] for reply in refusals])[quorum - 1],
+        lease_left=-1.0 if left_ms == float("inf") else left_ms / 1000,
+        ticket=max((reply[5] for reply in refusals if len(reply) > 5), default=None),
         undecided=undecided,
     )
 
 
-def count_status(answers: Sequence[Reply | Failure], status: bytes) -> int:
-    """How many masters replied with `status`."""
-    count = 0
+def is_attempt_certain(answers: Sequence[Answer]) -> bool:
+    """Whether what is still awaited can't change the outcome of an attempt: granted, refused, or no quorum."""
+    granted = refused = awaited = 0
     for answer in answers:
-        count += is_status(answer, status)
-    return count
+        reply = answer[0]
+        if isinstance(reply, Failure):
+            awaited += reply.awaited
+        elif reply[0] == b"granted":
+            granted += 1
+        elif reply[0] != b"no_vote" and reply[0] != b"void":
+            refused += 1
+    quorum = quorum_of(len(answers))
+    if granted >= quorum:
+        return True
+    return granted + awaited < quorum <= granted + refused
+
+
+def has_quorum_replied(answers: Sequence[Answer]) -> bool:
+    """Whether a quorum replied to the only call, whatever they said."""
+    return sum(answer[0].__class__ is list for answer in answers) >= quorum_of(len(answers))
+
+
+def is_token_safe(grant: Granted, lease_ms: int) -> bool:
+    """Whether no later grant can get a smaller token, though only those who granted know it (see ``docs/concepts``).
+
+    A master that does not know the token proposes at least its clock by the time this lease has ended there; so the
+    token must lie below that, for each grant that was counted. Otherwise it has to be written to a quorum first.
+    """
+    for answer in grant.answers:
+        reply = answer[0]
+        if is_status(reply, b"granted") and grant.token >= reply[1] + lease_ms * 1000:  # type: ignore[index]
+            return False
+    return True

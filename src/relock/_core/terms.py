@@ -4,9 +4,10 @@ import math
 
 from attrs import frozen
 
-from relock._core.quorum import drift_of
+from relock._core.quorum import drift_of, quorum_of
 from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions
+from relock._scripts import Prepared, load
 
 
 @frozen(eq=False)
@@ -16,29 +17,42 @@ class Terms:
     Attributes:
         node_timeout: the longest wait for one master in one attempt.
         validity: for how long a lease counts from the moment before its request was sent.
+        take: the script that takes the lock for one level, prepared but for the owner.
+        give: the script that ends a hold whose token every master knows, prepared but for the owner.
     """
 
     keys: LockKeys
     masters: tuple[str, ...]
+    quorum: int
+    options: LockOptions
     ttl: float
     lease_ms: bytes
     fair: bytes
     node_timeout: float
+    drift_factor: float
     validity: float
     patience: float
+    take: Prepared
+    give: Prepared
 
     @classmethod
     def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "Terms":
         """The terms of the lock with these keys and options."""
+        lease, fair = b"%d" % lease_ms(options.ttl), b"1" if options.fair else b"0"
         return cls(
             keys=keys,
             masters=masters,
+            quorum=quorum_of(len(masters)),
+            options=options,
             ttl=options.ttl,
-            lease_ms=b"%d" % lease_ms(options.ttl),
-            fair=b"1" if options.fair else b"0",
+            lease_ms=lease,
+            fair=fair,
             node_timeout=client.node_timeout_for(options.ttl),
+            drift_factor=client.drift_factor,
             validity=options.ttl - drift_of(options.ttl, client.drift_factor),
             patience=client.patience,
+            take=load("acquire").prepare(keys, count=1, lease_ms=lease, fair=fair),
+            give=load("release").prepare(keys, fence=0, lease_ms=lease, waiter=b""),
         )
 
 

@@ -1,24 +1,36 @@
 """The only wait loop.
 
 Every primitive that waits does it here: look, and if there is nothing to be had, sleep until woken or until the next
-moment at which another look makes sense. What to look at is passed in, so that a primitive only decides what a look
-finds. The moments, each of which bounds a sleep:
+moment at which another look makes sense. The moments, each of which bounds a sleep:
 
 * the caller's deadline;
 * the end of the holder's lease, for the head of the queue: nobody publishes when a lease runs out;
 * a back-off, while too few masters answer, or while wake-ups can't be received;
 * `LOOK_AGAIN_SECONDS_MAX`, for whatever nobody has thought of. The driver's sign of life comes much more often: it
   tells a waiter of its turn even when every message was lost.
+
+Two names are at work. The *waiter* is who stands in the queue, under one name for the whole wait. The *owner* is whom
+the masters are asked to grant the lock to. On a lone master they are the same. Among several, an attempt may end with
+a minority of grants: these are given back at once, and the next attempt asks under a new owner's name, so that
+neither a request nor an undo of the one before, arriving late, can touch what the next one gets.
+
+The place in the queue is agreed: each master proposes a ticket, the largest that a quorum proposed is the ticket, and
+it is written to all of them (Skeen's algorithm, as in Birman and Joseph, "Reliable Communication in the Presence of
+Failures", 1987). Only then does the waiter count: so a waiter that queues after another one was queued on a quorum
+finds that one's ticket on at least one master, and gets a larger one.
 """
 
 from collections.abc import Callable, Generator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from relock._core.effects import Ask, Clock, Effect, Listen, Park, Undo
-from relock._core.flows.acquire import attempt
+from attrs import define
+
+from relock._core.effects import Clock, Effect, Leave, Listen, Park, Undo
+from relock._core.flows.acquire import TICKET_AT_ONCE, TICKET_PROPOSAL, attempt, enqueue_call, take_call
+from relock._core.flows.release import give_back
 from relock._core.quorum import Granted, NoQuorum, Outcome, Refused
 from relock._core.terms import Terms
-from relock._scripts import load
+from relock._scripts import Call
 
 LOOK_AGAIN_SECONDS_MAX = 60.0
 BACKOFF_SECONDS_MIN = 0.05
@@ -30,50 +42,123 @@ class Wait(NamedTuple):
     """One wait for one lock.
 
     Attributes:
+        waiter: ``<client>:<uuid>`` of the wait, and of its first attempt.
         until: the caller's deadline on the local clock; 0 or less for a single look.
         levels: the hold count to begin with.
         jitter: returns a random number from 0 to 1.
+        owners: every name under which the lock has been asked for, the waiter's first; filled before anything is sent.
     """
 
     terms: Terms
-    owner: bytes
+    waiter: bytes
     levels: int
     until: float
     clock: Clock
     jitter: Callable[[], float]
+    owners: list[bytes]
 
 
-def acquire(wait: Wait) -> Generator[Effect, object, Outcome]:
-    """Looks until the lock is granted, the deadline has come, or patience is over; leaves nothing behind."""
+def acquire(wait: Wait) -> Generator[Effect, Any, Outcome]:
+    """Looks until the lock is granted, the deadline has come, or patience is over; leaves nothing behind.
+
+    A grant was made to the last of the wait's `owners`.
+    """
     terms, clock = wait.terms, wait.clock
     limit = max(wait.until, clock()) + terms.node_timeout
-    outcome = yield from attempt(terms, wait.owner, wait.levels, clock, queue=False, until=limit)
-    if isinstance(outcome, Granted):
+    outcome = yield from attempt(terms, take_call(terms, wait.waiter, wait.levels), clock, limit)
+    if outcome.__class__ is Granted:
         return outcome
-    return (yield from _wait(wait, outcome, limit))
+    return (yield from _Waiting(wait, limit).run(outcome))
 
 
-def _wait(wait: Wait, outcome: Refused | NoQuorum, limit: float) -> Generator[Effect, object, Outcome]:
-    terms, clock = wait.terms, wait.clock
-    listening, undecided = False, outcome.undecided
-    patience = _Patience(wait)
-    while True:
-        now = clock()
-        if now >= wait.until or patience.is_over(outcome, now):
-            break
-        if not listening and isinstance(outcome, Refused):
-            listening = bool((yield Listen(terms.keys, wait.owner, min(wait.until, now + terms.node_timeout))))
-        else:
-            ticket = outcome.ticket if isinstance(outcome, Refused) else None
-            look_at = min(wait.until, now + patience.pause(outcome, listening=listening))
-            yield Park(terms.keys, wait.owner, ticket, _lease_end(outcome, now), look_at)
-        found = yield from attempt(terms, wait.owner, wait.levels, clock, queue=listening, until=limit)
-        if isinstance(found, Granted):
-            return found
-        outcome, undecided = found, undecided or found.undecided
-    if listening or undecided:
-        yield from _leave(wait, outcome, undecided=undecided)
-    return outcome
+@define
+class _Waiting:
+    """A wait after its first look."""
+
+    wait: Wait
+    limit: float
+    listening: bool = False
+    ticket: int | None = None
+    undecided: bool = False
+
+    @property
+    def owner(self) -> bytes:
+        """Whom the masters are asked to grant the lock to."""
+        return self.wait.owners[-1]
+
+    def run(self, outcome: Outcome) -> Generator[Effect, Any, Outcome]:
+        """Looks again and again; see `acquire`."""
+        wait, terms, clock = self.wait, self.wait.terms, self.wait.clock
+        patience = _Patience(wait)
+        while not isinstance(outcome, Granted):
+            yield from self._settle(outcome)
+            now = clock()
+            if now >= wait.until or patience.is_over(outcome, now):
+                yield from self._leave(outcome)
+                break
+            if not self.listening and isinstance(outcome, Refused):
+                until = min(wait.until, now + terms.node_timeout)
+                self.listening = bool((yield Listen(terms.keys, wait.waiter, until)))
+                if self.owner == wait.waiter and len(terms.masters) > 1:
+                    self._rename()  # so that what an attempt gives back is never its place in the queue
+            elif not self._must_place(outcome):
+                look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
+                yield Park(terms.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
+            outcome = yield from attempt(terms, self._next_call(), clock, self.limit)
+        return outcome
+
+    def _must_place(self, outcome: Refused | NoQuorum) -> bool:
+        """Whether a ticket was proposed and is now to be written to the masters, before anything else."""
+        if self.ticket is not None or not self.listening or not isinstance(outcome, Refused):
+            return False
+        self.ticket = outcome.ticket
+        return self.ticket is not None and len(self.wait.terms.masters) > 1
+
+    def _next_call(self) -> Call:
+        wait, terms = self.wait, self.wait.terms
+        if not self.listening:
+            return take_call(terms, self.owner, wait.levels)
+        ticket = self.ticket
+        if ticket is None:
+            ticket = TICKET_AT_ONCE if len(terms.masters) == 1 else TICKET_PROPOSAL
+        return enqueue_call(terms, self.owner, wait.waiter, wait.levels, ticket)
+
+    def _settle(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
+        """Gives back what a minority may have granted, before anybody sleeps on it.
+
+        A lone master is asked again under the same name instead: what it may have granted is then still ours.
+        """
+        if not outcome.undecided:
+            return
+        terms = self.wait.terms
+        if len(terms.masters) == 1:
+            self.undecided = True
+            return
+        now = self.wait.clock()
+        answers = yield from give_back(terms, self.owner, self.wait.waiter, now + terms.node_timeout)
+        if not all(isinstance(answer[0], list) for answer in answers):
+            yield Undo(terms.keys, self.owner, terms.ttl, now + terms.node_timeout)
+        self._rename()
+
+    def _rename(self) -> None:
+        """Later attempts ask under a new owner's name; what is still under way for the old one can't touch them."""
+        owners = self.wait.owners
+        owners.append(b"%b.%d" % (self.wait.waiter, len(owners)))
+
+    def _leave(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
+        """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background."""
+        if not self.listening and not self.undecided:
+            return
+        wait, terms = self.wait, self.wait.terms
+        yield Leave(wait.waiter)
+        now = wait.clock()
+        everywhere = False
+        if not isinstance(outcome, NoQuorum):
+            until = min(now + terms.node_timeout, self.limit)
+            answers = yield from give_back(terms, wait.waiter, b"", until)
+            everywhere = all(isinstance(answer[0], list) for answer in answers)
+        if self.undecided or not everywhere:
+            yield Undo(terms.keys, wait.waiter, terms.ttl, now + terms.node_timeout)
 
 
 def _lease_end(outcome: Refused | NoQuorum, now: float) -> float:
@@ -81,19 +166,6 @@ def _lease_end(outcome: Refused | NoQuorum, now: float) -> float:
     if isinstance(outcome, Refused) and outcome.lease_left >= 0:
         return now + outcome.lease_left
     return float("inf")
-
-
-def _leave(wait: Wait, outcome: Refused | NoQuorum, *, undecided: bool) -> Generator[Effect, object, None]:
-    """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background."""
-    now = wait.clock()
-    limit = now + wait.terms.node_timeout
-    answers = None
-    if not isinstance(outcome, NoQuorum):
-        call = load("release").call(wait.terms.keys, owner=wait.owner, fence=0, lease_ms=wait.terms.lease_ms)
-        answers = yield Ask((call,), min(limit, max(wait.until, now) + wait.terms.node_timeout))
-    everywhere = isinstance(answers, list) and all(isinstance(answer[0], list) for answer in answers)
-    if undecided or not everywhere:
-        yield Undo(wait.terms.keys, wait.owner, wait.terms.ttl, limit)
 
 
 class _Patience:

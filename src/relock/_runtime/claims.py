@@ -4,11 +4,9 @@ import logging
 import threading
 from typing import Any
 
-from attrs import define
-
 from relock._core.effects import Clock
 from relock._core.hold import Hold
-from relock._keys import LockKeys
+from relock._core.terms import Terms
 from relock._owner import OwnerKey
 
 logger = logging.getLogger(__name__)
@@ -16,14 +14,11 @@ logger = logging.getLogger(__name__)
 HoldKey = tuple[str, OwnerKey]
 
 
-@define(eq=False)
 class Claim:
     """What one call of acquire or release may leave behind if it is interrupted; filled in before anything is sent."""
 
-    keys: LockKeys | None = None
-    owner: bytes | None = None  # of an outermost acquire that is under way
-    ttl: float = 0.0
-    node_timeout: float = 0.0  # for so long after now, a request of the call may still arrive
+    terms: Terms | None = None  # of an outermost acquire that is under way
+    owners: list[bytes] = []  # the waiter, and every name under which it has asked for the lock
     hold: Hold | None = None  # of a nested acquire, or a release
     count: int = 0  # what an interrupt must leave of that hold's levels
     gate: Any = None

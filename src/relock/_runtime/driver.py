@@ -4,14 +4,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator
 from typing import Any
 
-from relock._core.effects import Answer, Ask, Clock, Effect, Failure, Listen, Park, Undo
-from relock._errors import ConfigurationError
+from relock._core.effects import Answer, Ask, Clock, Effect, Leave, Listen, Park, Undo
+from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
 from relock._runtime.hub import Hub
-from relock._runtime.links import NETWORK_ERRORS, Link, Master
+from relock._runtime.masters import Master
+from relock._runtime.rounds import Rounds
 
 Flow = Generator[Effect, Any, Any]
-UnderWay = list[Failure] | tuple[Link, float]
 
 
 class Driver:
@@ -21,14 +21,19 @@ class Driver:
     masters: tuple[Master, ...]
     hub: Hub
 
-    def __init__(self) -> None:
+    def __init__(self, masters: tuple[Master, ...], clock: Clock) -> None:
+        self.masters = masters
+        self.clock = clock
+        self.quorum = quorum_of(len(masters))
+        self._rounds = Rounds(masters, clock)
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Ask: self._ask,
             Listen: self._listen,
             Park: self._park,
+            Leave: self._leave,
             Undo: self._undo,
         }
-        self._shielded_handlers = {**self._handlers, Ask: self.fan_out}
+        self._shielded_handlers = {**self._handlers, Ask: self.ask_shielded}
 
     @abstractmethod
     def check_open(self) -> None:
@@ -64,45 +69,11 @@ class Driver:
 
     def _ask(self, ask: Ask) -> list[Answer]:
         self.check_open()
-        return self.fan_out(ask, strict=True)
+        return self._rounds.ask(ask, strict=True)
 
-    def fan_out(self, ask: Ask, *, strict: bool = False) -> list[Answer]:
-        """Sends the calls to every master before it reads from any.
-
-        A master that turns out to be none (a replica, say) is a `ConfigurationError` where that is `strict`; for
-        whoever gives back or cleans up it is one more master that does not answer.
-        """
-        under_way = [self._send(master, ask, strict=strict) for master in self.masters]
-        return [self._receive(ask, one) for one in under_way]
-
-    def _send(self, master: Master, ask: Ask, *, strict: bool) -> UnderWay:
-        link = None
-        try:
-            link = master.check_out()
-            sent_at = self.clock()
-            link.request(ask.calls, ask.until)
-        except NETWORK_ERRORS as error:
-            if link is not None:
-                link.close()
-            return [master.failed(error, sent=link is not None)] * len(ask.calls)
-        except ConfigurationError as error:
-            if strict:
-                raise
-            return [Failure(master.address, str(error), permanent=True, sent=False)] * len(ask.calls)
-        return link, sent_at
-
-    def _receive(self, ask: Ask, sent: UnderWay) -> Answer:
-        if isinstance(sent, list):
-            return sent
-        link, sent_at = sent
-        master = link.master
-        try:
-            answers = link.replies(ask.calls, sent_at, ask.until)
-        except NETWORK_ERRORS as error:
-            link.close()
-            return [master.failed(error, sent=True)] * len(ask.calls)
-        master.give_back(link)
-        return answers
+    def ask_shielded(self, ask: Ask) -> list[Answer]:
+        """As for a flow's `Ask`, for cleaning up: also while the client is being closed."""
+        return self._rounds.ask(ask, strict=False)
 
     def _listen(self, listen: Listen) -> bool:
         self.waits()
@@ -115,9 +86,12 @@ class Driver:
             waiter.tickets[:] = [park.ticket]
             self.queued(park.lease_end)
         self.check_open()  # after registering, so that close() finds whoever comes too late for this
-        woken = waiter.park(park.until - self.clock())
+        woken = waiter.park(park.until - self.clock(), self.quorum)
         self.check_open()
         return woken
+
+    def _leave(self, leave: Leave) -> None:
+        self.hub.forget(leave.owner)
 
     def _undo(self, undo: Undo) -> None:
         self.undo(undo.keys, undo.owner, 0, undo.ttl, undo.until)

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from relock._core.effects import Clock
+from relock._core.effects import Answer, Ask, Clock
 from relock._core.hold import Hold
 from relock._events import Event
 from relock._runtime.driver import Flow
 from relock._runtime.hub import Hub
+from relock._runtime.masters import Master
 
 
 class Host(Protocol):
@@ -17,12 +18,19 @@ class Host(Protocol):
     clock: Clock
     node_timeout: float
     hub: Hub
+    masters: tuple[Master, ...]
 
     def run(self, flow: Flow) -> Any:
         """Runs a flow; `ClientClosedError` once the client was closed."""
 
     def run_shielded(self, flow: Flow) -> Any:
         """Runs a flow that cleans up, also while the client is being closed."""
+
+    def ask_shielded(self, ask: Ask) -> list[Answer]:
+        """Asks all masters, to clean up, also while the client is being closed."""
+
+    def heal(self, holds: tuple[Hold, ...]) -> None:
+        """Gives holds that a quorum has just confirmed to the masters that do not have them, in the background."""
 
     def all_holds(self) -> Sequence[Hold]:
         """Every hold, and the lost ones whose owners have not noticed yet."""

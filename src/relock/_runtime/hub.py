@@ -8,6 +8,8 @@ it is passed on at once.
 
 import logging
 import threading
+import time
+from collections import OrderedDict
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -17,7 +19,8 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Clock
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys, client_channel, lock_keys
-from relock._runtime.links import NETWORK_ERRORS, Master
+from relock._runtime.links import NETWORK_ERRORS
+from relock._runtime.masters import Master
 from relock._runtime.nodes import Wire
 from relock._runtime.service import Service
 
@@ -26,6 +29,9 @@ logger = logging.getLogger(__name__)
 PING_SECONDS = 2.5
 RECONNECT_SECONDS_MIN = 0.02
 RECONNECT_SECONDS_MAX = 1.0
+GATHER_SECONDS = 0.01  # for so long, who was woken by one master waits for a quorum of them
+SERVED_SECONDS = 0.5  # for so long, messages of the slower masters come for a waiter that has had its turn
+SERVED_MAX = 1024
 
 
 @frozen(eq=False)
@@ -34,19 +40,30 @@ class Waiter:
 
     owner: bytes
     keys: LockKeys
-    wakes: SimpleQueue[bool] = field(factory=SimpleQueue)
+    wakes: SimpleQueue[int | None] = field(factory=SimpleQueue)  # the master that woke it, or None
     tickets: list[int] = field(factory=list)  # at most one: empty until it is queued
 
-    def wake(self) -> None:
-        """Makes it look again."""
-        self.wakes.put(True)
+    def wake(self, master: int | None = None) -> None:
+        """Master number `master` says that it is its turn there; None: it is to look again in any case."""
+        self.wakes.put(master)
 
-    def park(self, seconds: float) -> bool:
-        """Sleeps until woken, `seconds` at most. Returns whether it was woken."""
-        try:
-            self.wakes.get(timeout=max(0.0, seconds))
-        except Empty:
-            return False
+    def park(self, seconds: float, quorum: int) -> bool:
+        """Sleeps until `quorum` masters, or a moment ago fewer, have woken it; `seconds` at most.
+
+        Returns whether it was woken.
+        """
+        masters: set[int] = set()
+        until = time.monotonic() + max(0.0, seconds)
+        while len(masters) < quorum:
+            try:
+                master = self.wakes.get(timeout=max(0.0, until - time.monotonic()))
+            except Empty:
+                return bool(masters)
+            if master is None:
+                break
+            if not masters:
+                until = min(until, time.monotonic() + GATHER_SECONDS)
+            masters.add(master)
         while not self.wakes.empty():  # several reasons to look are one
             self.wakes.get_nowait()
         return True
@@ -73,30 +90,38 @@ class Hub:
         self._listener = owner
         self._subscriptions = tuple(Subscription(self, master) for master in masters)
         self._quorum = quorum_of(len(masters))
+        self._changed = threading.Event()
+        self._served: OrderedDict[bytes, float] = OrderedDict()
 
     def register(self, owner: bytes, keys: LockKeys) -> Waiter:
         """The waiter `owner`, from now on found by its wake-ups."""
         return self.waiters.setdefault(owner, Waiter(owner, keys))
 
-    def forget(self, owner: bytes) -> None:
-        """`owner` waits no more."""
-        self.waiters.pop(owner, None)
+    def forget(self, owner: bytes, *, served: bool = False) -> None:
+        """`owner` waits no more; `served`: because it has had its turn."""
+        if self.waiters.pop(owner, None) is not None and served:
+            self._served[owner] = self._clock()
+            while len(self._served) > SERVED_MAX:
+                self._served.popitem(last=False)
 
     def listen(self, until: float) -> bool:
         """Whether a quorum has confirmed the subscription, waiting for that until `until` at most."""
         for subscription in self._subscriptions:
             subscription.ensure()
-        for subscription in self._subscriptions:
+        while self._confirmed() < self._quorum:
+            self._changed.clear()  # before the second look, so that what comes between is not missed
             if self._confirmed() >= self._quorum:
                 break
-            subscription.confirmed.wait(max(0.0, until - self._clock()))
+            left = until - self._clock()
+            if left <= 0 or not self._changed.wait(left):
+                break
         return self._confirmed() >= self._quorum
 
     def _confirmed(self) -> int:
         return sum(subscription.confirmed.is_set() for subscription in self._subscriptions)
 
-    def message(self, payload: bytes) -> None:
-        """Acts on one message of the client's channel; what is no wake-up is nothing to us."""
+    def message(self, master: int, payload: bytes) -> None:
+        """Acts on a message that master number `master` published; what is no wake-up is nothing to us."""
         verb, _, rest = payload.partition(b" ")
         uuid, _, name = rest.partition(b" ")
         if verb != b"wake" or not name:
@@ -104,8 +129,8 @@ class Hub:
         owner = b"%b:%b" % (self.client.encode(), uuid)
         waiter = self.waiters.get(owner)
         if waiter is not None:
-            waiter.wake()
-        else:
+            waiter.wake(master)
+        elif self._clock() - self._served.get(owner, float("-inf")) > SERVED_SECONDS:
             self._listener.pass_turn_on(lock_keys(self.prefix, name.decode()), owner)
 
     def wake_all(self) -> None:
@@ -115,6 +140,7 @@ class Hub:
 
     def subscribed(self) -> None:
         """A subscription is confirmed; see `HubListener.subscribed`."""
+        self._changed.set()
         self._listener.subscribed()
 
     def stop(self) -> None:
@@ -183,7 +209,7 @@ class Subscription(Service):
             return
         reply = connection.read_response(disconnect_on_error=False)
         if reply[0] == b"message":
-            self._hub.message(reply[2])
+            self._hub.message(self._master.index, reply[2])
         else:
             self._pinged = False
 

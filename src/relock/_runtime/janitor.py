@@ -8,16 +8,18 @@ import heapq
 import itertools
 import logging
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from relock._core.effects import Failure
+from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release
 from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
+from relock._core.flows.extend import heal
 from relock._core.flows.tend import Tended, tend
-from relock._core.hold import Hold
+from relock._core.hold import FOREVER, Hold
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
 from relock._runtime.host import Host
@@ -25,7 +27,9 @@ from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.25
+RETRY_SECONDS_MIN = 0.1
+RETRY_SECONDS_MAX = 2.0
+UNDO_BATCH = 100
 TEND_SECONDS_MIN = 0.25  # however short the holders' leases are
 TEND_SLACK_SECONDS = 0.05  # not worth waking the thread for
 _order = itertools.count()
@@ -38,6 +42,7 @@ class Undo:
     Attributes:
         void_at: our time after which nothing of it can arrive any more.
         give_up_at: our time at which its lease has run out by itself.
+        pause: seconds until it is tried again, if it has to be.
     """
 
     keys: LockKeys
@@ -46,6 +51,15 @@ class Undo:
     ttl: float
     void_at: float
     give_up_at: float
+    pause: float = RETRY_SECONDS_MIN
+
+
+@frozen
+class Confirm:
+    """A release that not every master had confirmed when its quorum was enough: it is looked at again later."""
+
+    hold: Hold
+    answers: Sequence[Answer]
 
 
 @frozen
@@ -61,6 +75,14 @@ class Settle:
     """A hold whose count on the masters may differ from the true one."""
 
     hold: Hold
+    pause: float = RETRY_SECONDS_MIN
+
+
+@frozen
+class Heal:
+    """Holds that a quorum has just confirmed, and another master does not have."""
+
+    holds: tuple[Hold, ...]
 
 
 @frozen
@@ -68,7 +90,7 @@ class Tend:
     """Signs of life, now; afterwards they come by themselves while anybody waits."""
 
 
-Task = Undo | PassOn | Settle | Tend
+Task = Undo | PassOn | Settle | Heal | Tend
 
 
 @frozen(order=True)
@@ -90,11 +112,21 @@ class Janitor(Service):
         self._due: list[_Due] = []
         self._tend_at = 0.0
         self._closing = threading.Event()
+        self._unconfirmed: deque[Confirm] = deque()
+        self._confirm_at = FOREVER
 
     def hand(self, task: Task) -> None:
         """Takes on a task; returns at once."""
         self._incoming.put(task)
         self.ensure()
+
+    def confirm_later(self, hold: Hold, answers: Sequence[Answer]) -> None:
+        """Looks at a release again when all its answers should have come; the thread is woken for the first only."""
+        self._unconfirmed.append(Confirm(hold, answers))
+        if self._confirm_at == FOREVER:
+            self._confirm_at = self._session.clock() + self._session.node_timeout
+            self._incoming.put(None)
+            self.ensure()
 
     def ensure_tending(self, lease_end: float) -> None:
         """Somebody is queued: signs of life are due from now on, the next one when the holder's lease ends."""
@@ -121,63 +153,96 @@ class Janitor(Service):
         self._act_on_due(self._session.clock())
 
     def _next_moment(self) -> float | None:
-        moments = [self._due[0].at] if self._due else []
+        moments = [self._confirm_at] if self._unconfirmed else []
+        if self._due:
+            moments.append(self._due[0].at)
         if self._session.hub.waiters:
             moments.append(self._tend_at)
         return min(moments, default=None)
 
     def _act_on_due(self, now: float) -> None:
+        undos = []
         while self._due and self._due[0].at <= now and not self.stopping:
-            self._act(heapq.heappop(self._due).task)
+            task = heapq.heappop(self._due).task
+            if isinstance(task, Undo):
+                undos.append(task)
+            else:
+                self._act(task)
+        self._undo(undos)
+        if self._confirm_at <= now:
+            self._confirm()
         if self._session.hub.waiters and self._tend_at <= now:
             self._tend()
 
     def _act(self, task: Task) -> None:
         if isinstance(task, Undo):
-            self._undo(task)
+            self._undo([task])
         elif isinstance(task, PassOn):
             self._pass_on(task)
         elif isinstance(task, Settle):
-            self._settle(task.hold)
+            self._settle(task)
+        elif isinstance(task, Heal):
+            self._session.run_shielded(heal(task.holds, self._session.clock, self._session.node_timeout))
         else:
             self._tend()
 
     def _later(self, at: float, task: Task) -> None:
         heapq.heappush(self._due, _Due(at, next(_order), task))
 
-    def _undo(self, task: Undo) -> None:
+    def _undo(self, tasks: Sequence[Undo]) -> None:
+        for i in range(0, len(tasks), UNDO_BATCH):
+            self._undo_batch(tasks[i : i + UNDO_BATCH])
+
+    def _undo_batch(self, tasks: Sequence[Undo]) -> None:
         session = self._session
+        calls = tuple(release.end_call(task.keys, task.owner, task.token, task.ttl) for task in tasks)
+        answers = session.ask_shielded(Ask(calls, session.clock() + session.node_timeout))
         now = session.clock()
-        flow = release.end(task.keys, task.owner, task.token, task.ttl, now + session.node_timeout)
-        answers = session.run_shielded(flow)
-        done = not any(isinstance(answer, Failure) for answer in answers)
+        for i, task in enumerate(tasks):
+            done = not any(isinstance(answer[i], Failure) for answer in answers)
+            if done and now > task.void_at:
+                continue
+            if self._closing.is_set() or (now >= task.give_up_at and not done):
+                logger.debug("%s could not be undone everywhere; its lease has run out", task.owner.decode())
+            elif done:
+                self._later(task.void_at + 0.001, task)
+            else:
+                again = evolve(task, pause=min(2 * task.pause, RETRY_SECONDS_MAX))
+                self._later(min(now + task.pause, task.give_up_at), again)
+
+    def _confirm(self) -> None:
+        """Undoes what may be left of the releases that a master has not confirmed by now."""
+        session = self._session
+        self._confirm_at = FOREVER
+        for master in session.masters:
+            master.drain()
         now = session.clock()
-        if done and now > task.void_at:
-            return
-        if done and not self._closing.is_set():
-            self._later(task.void_at + 0.001, task)
-        elif now < task.give_up_at and not self._closing.is_set():
-            self._later(min(now + RETRY_SECONDS, task.give_up_at), task)
-        else:
-            logger.debug("%s could not be undone; its lease has run out", task.owner.decode())
+        for _ in range(len(self._unconfirmed)):
+            one = self._unconfirmed.popleft()
+            hold = one.hold
+            if hold.may_be_left(one.answers):
+                until = now + hold.ttl
+                self._later(now, Undo(hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until, until))
 
     def _pass_on(self, task: PassOn) -> None:
         session = self._session
         session.run_shielded(release.leave(task.keys, task.owner, session.clock() + session.node_timeout))
 
-    def _settle(self, hold: Hold) -> None:
-        """Writes the count until it is the true one: the owner may go on meanwhile."""
-        session = self._session
+    def _settle(self, task: Settle) -> None:
+        """Writes the count until every master has the true one: the owner may go on meanwhile."""
+        session, hold = self._session, task.hold
         while hold.count > 0 and hold.remaining(session.clock()) > 0:
             count = hold.count
-            answers = session.run_shielded(release.write_count(hold, count, 0.0, session.clock, session.node_timeout))
-            if any(isinstance(answer, Failure) for answer in answers):
+            answers = session.run_shielded(release.write_count(hold, count, session.clock, session.node_timeout))
+            if any(isinstance(answer[0], Failure) and not answer[0].awaited for answer in answers):
                 if self._closing.is_set():
                     return
-                self._later(session.clock() + RETRY_SECONDS, Settle(hold))
+                again = Settle(hold, min(2 * task.pause, RETRY_SECONDS_MAX))
+                self._later(session.clock() + task.pause, again)
                 return
             if hold.count == count:
-                return
+                break
+        hold.settling = False
 
     def _tend(self) -> None:
         """The sign of life for all waiters that are queued, one script for each lock, all in one batch."""

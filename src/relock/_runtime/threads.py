@@ -14,11 +14,13 @@ from collections.abc import Sequence
 
 from attrs import define
 
-from relock._core.effects import Ask, Failure
+from relock._core.effects import Answer, Ask, Failure
+from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
 from relock._core.flows.extend import extend as extend_flow
-from relock._core.hold import FORGOTTEN, RENEW_PART, Hold
-from relock._core.quorum import Granted, Outcome, Refused, count_status, quorum_of
+from relock._core.flows.extend import needs_healing
+from relock._core.hold import FORGOTTEN, Hold
+from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, is_status
 from relock._core.terms import Terms
 from relock._core.waiting import Wait, acquire
 from relock._errors import ClientClosedError, LockLostError, NotOwnedError
@@ -43,7 +45,7 @@ from relock._runtime.clock import clock
 from relock._runtime.driver import Driver
 from relock._runtime.hub import Hub
 from relock._runtime.janitor import Janitor
-from relock._runtime.links import Master, MasterListener
+from relock._runtime.masters import Master, MasterListener, Opener
 from relock._runtime.nodes import Node
 from relock._runtime.watchdog import Watchdog
 from relock._scripts import load
@@ -70,12 +72,13 @@ class Session(Driver, MasterListener):
     """All that a client has in one process: connections, threads, holds. A forked child makes a new one."""
 
     def __init__(self, nodes: Sequence[Node], options: ClientOptions) -> None:
-        super().__init__()
+        super().__init__(tuple(Master(i, node, options, clock, self) for i, node in enumerate(nodes)), clock)
         self.options = options
         self.client_id = f"{readable(options.client_name or default_client_name())}-{os.urandom(8).hex()}"
-        self.clock = clock
-        self.masters = tuple(Master(i, node, options, clock, self) for i, node in enumerate(nodes))
-        self.quorum = quorum_of(len(self.masters))
+        self._owner_head = f"{self.client_id}:".encode()
+        if len(self.masters) > 1:
+            for master in self.masters:
+                master.opener = Opener(master)
         self.node_timeout = options.node_timeout_for(options.ttl)
         self.holds: dict[HoldKey, Hold] = {}
         self.counters = Counters()
@@ -168,9 +171,7 @@ class Session(Driver, MasterListener):
 
     # Acquire --------------------------------------------------------------------------------------------------------
 
-    def acquire(
-        self, claim: Claim, terms: Terms, options: LockOptions, who: Who, until: float, *, count: int = 1
-    ) -> Outcome | None:
+    def acquire(self, claim: Claim, terms: Terms, who: Who, until: float, *, count: int = 1) -> Outcome | None:
         """One more level for the caller: a nested one on its hold, or an outermost one with `count` levels.
 
         Returns None when the caller has it now, else what the last look found.
@@ -178,65 +179,57 @@ class Session(Driver, MasterListener):
         Raises:
             LockLostError: the caller's hold was lost and it has not left every level yet.
         """
-        if who.name is not None and not self._gates.enter(claim, (terms.keys.name, who.key), until):
-            return _JOINING
-        hold = self.holds.get((terms.keys.name, who.key))
+        key = (terms.keys.name, who.key)
+        if who.name is not None and not self._enter_gate(claim, terms, key, until):
+            return self._look_once(terms)
+        hold = self.holds.get(key)
         if hold is not None and hold.count > 0:
-            self._nest(claim, hold, options, count)
+            self._nest(claim, hold, terms.options, count)
             outcome = None
         else:
-            outcome = self._take(claim, terms, options, who, until=until, count=count)
+            outcome = self._take(claim, terms, who, until, count)
             if outcome is not None:
-                self._gates.remove((terms.keys.name, who.key))
+                self._gates.remove(key)
         self.leave_gate(claim)
         return outcome
 
-    def _take(
-        self, claim: Claim, terms: Terms, options: LockOptions, who: Who, *, until: float, count: int
-    ) -> Outcome | None:
+    def _enter_gate(self, claim: Claim, terms: Terms, key: HoldKey, until: float) -> bool:
+        """Lets one thread of an ``owner=`` in at a time; where that owner has the lock, it takes but a moment."""
+        hold = self.holds.get(key)
+        if hold is not None and hold.count > 0:
+            until = max(until, self.clock() + terms.node_timeout)
+        return self._gates.enter(claim, key, until)
+
+    def _look_once(self, terms: Terms) -> Outcome:
+        """What a caller finds that was kept waiting by another thread of its own owner: the lock is not to be had."""
+        answers = self.run(inspect_flows.look(terms, self.clock))
+        info = inspect_flows.agree(terms.keys.name, answers)
+        if info is None:
+            failures = tuple(answer for answer in answers if isinstance(answer, Failure))
+            return NoQuorum(failures, len(answers) - len(failures), None)
+        return Refused(info.owner, len(info.queue), info.ttl, None, undecided=False)
+
+    def _take(self, claim: Claim, terms: Terms, who: Who, until: float, count: int) -> Outcome | None:
         started_at = self.clock()
-        owner = f"{self.client_id}:{new_uuid(os.urandom(16).hex(), who.name)}".encode()
-        claim.keys, claim.ttl, claim.node_timeout, claim.owner = terms.keys, terms.ttl, terms.node_timeout, owner
-        outcome: Outcome | None = self.run(acquire(Wait(terms, owner, count, until, self.clock, random.random)))
-        self.hub.forget(owner)
-        if isinstance(outcome, Granted):
-            self._enter_book(terms, options, who, outcome, owner=owner, count=count)
+        waiter = self._owner_head + new_uuid(os.urandom(16).hex(), who.name).encode()
+        owners = [waiter]
+        claim.owners, claim.terms = owners, terms
+        outcome = self.run(acquire(Wait(terms, waiter, count, until, self.clock, random.random, owners)))
+        if outcome.__class__ is Granted:
+            self.hub.forget(waiter, served=True)
+            hold = self.holds[terms.keys.name, who.key] = Hold(terms, owners[-1], who, outcome, count)
+            self.watchdog.watch(hold)
             self.counters.grants += 1
             if self.is_observed:
                 self.emit(GrantedEvent(terms.keys.name, self.clock() - started_at, outcome.token))
-            outcome = None
-        elif isinstance(outcome, Refused):
+            return None
+        self.hub.forget(waiter)
+        claim.terms = None  # the flow has left nothing; the error that may follow is no interrupt
+        if isinstance(outcome, Refused):
             self.counters.refusals += 1
             if self.is_observed:
                 self.emit(NotGranted(terms.keys.name, self.clock() - started_at))
-        if outcome is not None:
-            claim.owner = None  # the flow has left nothing; the error that may follow is no interrupt
-        return outcome
-
-    def _enter_book(
-        self, terms: Terms, options: LockOptions, who: Who, grant: Granted, *, owner: bytes, count: int
-    ) -> None:
-        granted_at = max(grant.ends) - terms.validity  # the moment before the request was sent
-        hold = Hold(
-            keys=terms.keys,
-            owner=owner,
-            key=who.key,
-            thread=who.thread,
-            ttl=terms.ttl,
-            drift_factor=self.options.drift_factor,
-            quorum=self.quorum,
-            token=grant.token,
-            settled=grant.settled,
-            ends=grant.ends,
-            count=count,
-            granted_at=granted_at,
-            renew=options.renew,
-            renew_at=granted_at + terms.ttl / RENEW_PART if options.renew else FOREVER,
-            renew_until=FOREVER if options.max_hold is None else granted_at + options.max_hold,
-            callbacks=[] if options.on_lost is None else [options.on_lost],
-        )
-        self.holds[terms.keys.name, who.key] = hold
-        self.watchdog.watch(hold)
+        return outcome  # type: ignore[no-any-return]
 
     def _nest(self, claim: Claim, hold: Hold, options: LockOptions, levels: int) -> None:
         self.check_valid(hold)
@@ -249,14 +242,20 @@ class Session(Driver, MasterListener):
         self.check_valid(hold)
         hold.count = count
         if not written:
-            self.janitor.hand(tasks.Settle(hold))
+            self.settle(hold)
         if options.on_lost is not None and options.on_lost not in hold.callbacks:
             hold.callbacks.append(options.on_lost)
 
     def _write_count(self, hold: Hold, count: int) -> bool:
-        """Writes the count to the masters; returns whether all of them answered."""
-        flow = release_flows.write_count(hold, count, 0.0, self.clock, self.node_timeout)
-        return not any(isinstance(answer, Failure) for answer in self.run_shielded(flow))
+        """Writes the count to the masters; returns whether all of them have answered, or are just about to."""
+        answers = self.run_shielded(release_flows.write_count(hold, count, self.clock, self.node_timeout))
+        return not any(isinstance(answer[0], Failure) and not answer[0].awaited for answer in answers)
+
+    def settle(self, hold: Hold) -> None:
+        """Has the janitor write the count until every master has it."""
+        if not hold.settling:
+            hold.settling = True
+            self.janitor.hand(tasks.Settle(hold))
 
     # Release --------------------------------------------------------------------------------------------------------
 
@@ -283,7 +282,7 @@ class Session(Driver, MasterListener):
             self._check_before_release(hold, left)
             hold.count = left
             if not written:
-                self.janitor.hand(tasks.Settle(hold))
+                self.settle(hold)
         else:
             self._end(hold)
         self.leave_gate(claim)
@@ -298,27 +297,34 @@ class Session(Driver, MasterListener):
 
     def _end(self, hold: Hold) -> None:
         """The last level: the hold ends here and now, and then on the masters."""
-        self.holds.pop((hold.keys.name, hold.key), None)
-        self._gates.remove((hold.keys.name, hold.key))
+        key = hold.keys.name, hold.key
+        self.holds.pop(key, None)
+        self._gates.remove(key)
         if self.closed:
             hold.count = 0
             return
-        sent_at = self.clock()
-        flow = release_flows.end(hold.keys, hold.owner, hold.fence, hold.ttl, sent_at + self.node_timeout)
-        answers = self.run_shielded(flow)
-        now = self.clock()
-        if count_status(answers, b"absent") >= self.quorum:
-            self.holds[hold.keys.name, hold.key] = hold  # a lost hold stays in the book until its owner knows
+        answers = self.run_shielded(release_flows.end(hold, self.clock() + self.node_timeout))
+        released = count_status(answers, b"released")
+        if released < self.quorum and count_status(answers, b"absent") >= self.quorum:
+            self.holds[key] = hold  # a lost hold stays in the book until its owner knows
             self.lose(hold, FORGOTTEN)
             hold.count = 0
             raise lost_error(hold)
         hold.count = 0
-        if any(isinstance(answer, Failure) for answer in answers):
-            self.undo(hold.keys, hold.owner, hold.token, hold.ttl, now)
-        if count_status(answers, b"released") < self.quorum:
-            self.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(now)))
+        if released < len(answers):
+            self._end_elsewhere(hold, answers)
+        if released < self.quorum:
+            self.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(self.clock())))
         elif self.is_observed:
-            self.emit(Released(hold.keys.name, now - hold.granted_at))
+            self.emit(Released(hold.keys.name, self.clock() - hold.granted_at))
+
+    def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer]) -> None:
+        """Sees to the masters that have not confirmed a release: now where one failed, later where it is just slow."""
+        slow = [isinstance(answer[0], Failure) and answer[0].awaited for answer in answers]
+        if any(slow) and count_status(answers, b"released") + sum(slow) == len(answers):
+            self.janitor.confirm_later(hold, answers)
+        elif hold.may_be_left(answers):
+            self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, self.clock()))
 
     @property
     def is_observed(self) -> bool:
@@ -331,18 +337,20 @@ class Session(Driver, MasterListener):
         It comes after an error of the call's own, too, and then finds nothing to do.
         """
         self.leave_gate(claim)
-        hold, owner = claim.hold, claim.owner
-        if owner is not None and claim.keys is not None:
-            self.hub.forget(owner)
-            self._forget_owner(claim.keys.name, owner)
-            self.undo(claim.keys, owner, 0, claim.ttl, self.clock() + claim.node_timeout)
+        hold, terms = claim.hold, claim.terms
+        if terms is not None:
+            owners = claim.owners[:1] + claim.owners[1:][-2:]  # of those between, nothing is left
+            self.hub.forget(owners[0])
+            self._forget_owner(terms.keys.name, owners)
+            for owner in owners:
+                self.undo(terms.keys, owner, 0, terms.ttl, self.clock() + terms.node_timeout)
         elif hold is not None:
             hold.count = claim.count
             if claim.count:
-                self.janitor.hand(tasks.Settle(hold))
+                self.settle(hold)
             elif hold.loss is None:
                 self.holds.pop((hold.keys.name, hold.key), None)
-                self.undo(hold.keys, hold.owner, hold.token, hold.ttl, self.clock())
+                self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, self.clock()))
 
     def give_up(self, claim: Claim, name: str, who: Who, levels: int) -> None:
         """An interrupt has left a release: what it was to give back is given back, in the background.
@@ -354,10 +362,12 @@ class Session(Driver, MasterListener):
             claim.hold, claim.count = hold, max(0, hold.count - levels) if levels else 0
         self.abandon(claim)
 
-    def _forget_owner(self, name: str, owner: bytes) -> None:
+    def _forget_owner(self, name: str, owners: Sequence[bytes]) -> None:
+        """Nobody has what was granted to `owners`, nor waits for it at a gate."""
         for key, hold in self.holds.copy().items():
-            if key[0] == name and hold.owner == owner:
+            if key[0] == name and hold.owner in owners:
                 self.holds.pop(key, None)
+                self._gates.remove(key)
 
     def leave_gate(self, claim: Claim) -> None:
         """Lets the next thread of an ``owner=`` in, if this one is in."""
@@ -374,11 +384,18 @@ class Session(Driver, MasterListener):
         self.check_valid(hold)
         hold.ttl = max(hold.ttl, ttl or 0.0)
         answers = self.run(extend_flow((hold,), self.clock, self.node_timeout))[0]
+        if needs_healing(hold, answers):
+            self.heal((hold,))
         self.check_valid(hold)
         self.watchdog.watch(hold)
-        if count_status(answers, b"extended") >= self.quorum:
+        if sum(is_status(answer, b"extended") for answer in answers) >= self.quorum:
             return None
         return [answer for answer in answers if isinstance(answer, Failure)]
+
+    def heal(self, holds: tuple[Hold, ...]) -> None:
+        """Gives holds that a quorum has just confirmed to the masters that do not have them, in the background."""
+        if holds:
+            self.janitor.hand(tasks.Heal(holds))
 
     # What others report ---------------------------------------------------------------------------------------------
 
@@ -421,6 +438,9 @@ class Session(Driver, MasterListener):
         self.closed = True
         services = (self.watchdog, self.hub, self.janitor)
         self._leave_queues()
+        openers = [master.opener for master in self.masters if master.opener is not None]
+        for opener in openers:
+            opener.stop()
         for service in services:
             service.stop()
         self.hub.wake_all()
@@ -435,7 +455,7 @@ class Session(Driver, MasterListener):
         waiters = list(self.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
         if waiters:
             calls = tuple(load("leave").call(waiter.keys, owner=waiter.owner) for waiter in waiters)
-            self.fan_out(Ask(calls, self.clock() + self.node_timeout))
+            self.ask_shielded(Ask(calls, self.clock() + self.node_timeout))
 
     def abandon_in_child(self) -> None:
         """In a forked child: closes the copies of the parent's sockets, without a word to any server."""
@@ -446,7 +466,6 @@ class Session(Driver, MasterListener):
 
 
 _ORDINARY_EVENTS = (GrantedEvent, NotGranted, Released, MasterBack)
-_JOINING = Refused(holder=None, ahead=0, lease_left=0.0, ticket=None, undecided=False)
 
 
 def not_owned(name: str) -> NotOwnedError:

@@ -3,9 +3,9 @@
 import logging
 from queue import Empty, SimpleQueue
 
-from relock._core.flows.extend import extend
+from relock._core.flows.extend import extend, needs_healing
 from relock._core.hold import Hold
-from relock._core.quorum import count_status
+from relock._core.quorum import is_status
 from relock._core.renewal import FOREVER, due_at, take_stock
 from relock._errors import ConfigurationError
 from relock._events import RenewalFailing
@@ -79,12 +79,13 @@ class Watchdog(Service):
             for hold in holds:
                 hold.retry_renewal(session.clock())
             return
+        session.heal(tuple(h for h, answer in zip(holds, answers, strict=True) if needs_healing(h, answer)))
         now = session.clock()
         for hold, answer in zip(holds, answers, strict=True):
             reason = hold.reason_for_loss(now)
             if reason is not None:
                 session.lose(hold, reason)
-            elif count_status(answer, b"extended") >= hold.quorum:
+            elif sum(is_status(one, b"extended") for one in answer) >= hold.quorum:
                 session.renewed()
             elif session.is_current(hold):
                 session.emit(RenewalFailing(hold.keys.name, hold.remaining(now)))

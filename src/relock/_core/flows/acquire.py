@@ -1,10 +1,18 @@
 """The outermost acquire: one attempt on all masters."""
 
 from collections.abc import Generator
+from typing import Any
 
-from relock._core.effects import Ask, Clock, Effect
-from relock._core.flows.ask import first_of_each
-from relock._core.quorum import Granted, Outcome, is_status, judge
+from relock._core.effects import Ask, Clock, Effect, Failure
+from relock._core.quorum import (
+    Granted,
+    NoQuorum,
+    Outcome,
+    count_status,
+    is_attempt_certain,
+    is_token_safe,
+    judge,
+)
 from relock._core.terms import Terms
 from relock._scripts import Call, load
 
@@ -13,39 +21,57 @@ SIGN_OF_LIFE_SECONDS = 2.5  # so that a lost wake-up costs less than 3 s, and a 
 QUEUE_SECONDS = 30.0  # what is left of a queue when everybody is gone goes after that time
 ATTEMPTS_PER_LOOK = 3  # how often a request that came too late is sent again at once, with a new clock sample
 
+TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
+TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing
 
-def attempt(
-    terms: Terms, owner: bytes, count: int, clock: Clock, *, queue: bool, until: float
-) -> Generator[Effect, object, Outcome]:
-    """Asks all masters once for the lock; with `queue`, for a place in the queue if it can't be had now.
+Attempt = Generator[Effect, Any, Outcome]
 
-    Args:
-        terms: what is asked.
-        owner: ``<client>:<uuid>`` of this acquire.
-        count: the hold count to begin with.
-        clock: the local clock.
-        queue: whether to queue. The caller must listen by then.
-        until: when whoever needs the answer gives up on silent masters, if that is before the node timeout.
+
+def take_call(terms: Terms, owner: bytes, count: int) -> Call:
+    """Takes the lock if it is free and nobody else's turn."""
+    if count == 1:
+        return terms.take.call(owner)
+    return load("acquire").call(terms.keys, owner=owner, count=count, lease_ms=terms.lease_ms, fair=terms.fair)
+
+
+def enqueue_call(terms: Terms, owner: bytes, waiter: bytes, count: int, ticket: int) -> Call:
+    """Takes the lock if it is free and the caller's turn, else waits in the queue as `waiter` with `ticket`."""
+    return load("enqueue").call(
+        terms.keys,
+        owner=owner,
+        waiter=waiter,
+        count=count,
+        lease_ms=terms.lease_ms,
+        fair=terms.fair,
+        ticket=ticket,
+        alive_ms=int(ALIVE_SECONDS * 1000),
+        queue_ms=int(QUEUE_SECONDS * 1000),
+    )
+
+
+def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
+    """Asks all masters once, with one of the calls above.
+
+    `until` is when whoever needs the answer gives up on silent masters, if that is before the node timeout.
     """
-    call = _call(terms, owner, count, queue=queue)
     for _ in range(ATTEMPTS_PER_LOOK):
         sent_at = clock()
-        answers = first_of_each((yield Ask((call,), min(until, sent_at + terms.node_timeout))))
+        answers = yield Ask((call,), min(until, sent_at + terms.node_timeout), is_attempt_certain)
         outcome = judge(answers, terms.masters, sent_at + terms.validity, clock())
-        if isinstance(outcome, Granted) or not any(is_status(answer, b"void") for answer in answers):
+        if outcome.__class__ is Granted:
+            if len(answers) == 1 or is_token_safe(outcome, int(terms.lease_ms)):
+                return outcome
+            return (yield from _write_token(terms, outcome, clock))
+        if not count_status(answers, b"void"):
             break
     return outcome
 
 
-def _call(terms: Terms, owner: bytes, count: int, *, queue: bool) -> Call:
-    if queue:
-        return load("enqueue").call(
-            terms.keys,
-            owner=owner,
-            count=count,
-            lease_ms=terms.lease_ms,
-            fair=terms.fair,
-            alive_ms=int(ALIVE_SECONDS * 1000),
-            queue_ms=int(QUEUE_SECONDS * 1000),
-        )
-    return load("acquire").call(terms.keys, owner=owner, count=count, lease_ms=terms.lease_ms, fair=terms.fair)
+def _write_token(terms: Terms, grant: Granted, clock: Clock) -> Attempt:
+    """Makes a quorum know the token before anybody uses it: their clocks differ by more than the lease."""
+    call = load("fence").call(terms.keys, fence=grant.token, lease_ms=terms.lease_ms)
+    answers = yield Ask((call,), min(grant.end, clock() + terms.node_timeout))
+    if count_status(answers, b"fenced") >= terms.quorum and clock() < grant.end:
+        return grant
+    failures = tuple(answer[0] for answer in answers if isinstance(answer[0], Failure))
+    return NoQuorum(failures or (Failure(terms.masters[0], "its fencing token reached no quorum"),), 0, None)

@@ -1,15 +1,15 @@
 """Small helpers that all flows share."""
 
-from typing import Any
+from collections.abc import Sequence
 
-from relock._core.effects import Failure, Reply
+from relock._core.effects import Answer, Failure, Reply
 
 
-def first_of_each(answers: Any) -> list[Reply | Failure]:
+def first_of_each(answers: Sequence[Answer]) -> list[Reply | Failure]:
     """What each master said to the only call of an `Ask`."""
     return [answer[0] for answer in answers]
 
 
-def nth_of_each(answers: Any, n: int) -> list[Reply | Failure]:
+def nth_of_each(answers: Sequence[Answer], n: int) -> list[Reply | Failure]:
     """What each master said to call `n` of an `Ask`."""
     return [answer[n] for answer in answers]

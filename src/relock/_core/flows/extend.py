@@ -1,6 +1,11 @@
-"""Renewals: of one hold, because its owner asks, or of many, because the watchdog does."""
+"""Renewals: of one hold, because its owner asks, or of many, because the watchdog does; and healing.
+
+A master that does not have a hold which a quorum has just confirmed has forgotten it (it restarted, say), or was away
+when it was granted: it is given the hold again. What a quorum has forgotten is lost and never put back.
+"""
 
 from collections.abc import Generator, Sequence
+from typing import Any
 
 from relock._core.effects import Ask, Clock, Effect, Failure, Reply
 from relock._core.flows.ask import nth_of_each
@@ -14,7 +19,7 @@ ROUNDS = 2  # a second one, with a new clock sample, where the first came too la
 Answers = list[Sequence[Reply | Failure]]
 
 
-def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generator[Effect, object, Answers]:
+def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generator[Effect, Any, Answers]:
     """Renews the leases of `holds` on all masters in one batch, and counts what they answered.
 
     Returns what each master said of each hold.
@@ -30,8 +35,38 @@ def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generato
         answers: Answers = [nth_of_each(replies, i) for i in range(len(holds))]
         now = clock()
         for hold, ttl, answer in zip(holds, ttls, answers, strict=True):
-            end = sent_at + ttl - drift_of(ttl, hold.drift_factor)
-            hold.count_renewal(answer, sent_at, end, now)
+            hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now)
         if not any(is_status(answer, b"void") for of_hold in answers for answer in of_hold):
             break
     return answers
+
+
+def heal(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generator[Effect, Any, None]:
+    """Gives `holds`, which a quorum has just confirmed, to the masters that do not have them."""
+    sent_at = clock()
+    until = sent_at + node_timeout
+    for hold in holds:
+        # Before anything is sent: a release from here on knows that a master may yet be given the hold.
+        hold.healed, hold.late_until = True, until
+    holds = [hold for hold in holds if hold.count > 0 and hold.loss is None]
+    ttls = [hold.ttl for hold in holds]
+    calls = tuple(
+        load("heal").call(hold.keys, owner=hold.owner, count=hold.count, lease_ms=lease_ms(ttl), fence=hold.token)
+        for hold, ttl in zip(holds, ttls, strict=True)
+    )
+    if not calls:
+        return
+    replies = yield Ask(calls, until)
+    now = clock()
+    for i, (hold, ttl) in enumerate(zip(holds, ttls, strict=True)):
+        hold.count_healing(nth_of_each(replies, i), _end(hold, ttl, sent_at), now)
+
+
+def needs_healing(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
+    """Whether a quorum confirmed the hold in this round, and another master does not have it."""
+    extended = sum(is_status(answer, b"extended") for answer in answers)
+    return extended >= hold.quorum and any(is_status(answer, b"absent") for answer in answers)
+
+
+def _end(hold: Hold, ttl: float, sent_at: float) -> float:
+    return sent_at + ttl - drift_of(ttl, hold.terms.drift_factor)

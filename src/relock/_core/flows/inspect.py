@@ -1,6 +1,7 @@
 """Looking at a lock from outside, and an operator's way to end a hold."""
 
 from collections.abc import Generator, Sequence
+from typing import Any
 
 from attrs import frozen
 
@@ -41,7 +42,7 @@ class LockInfo:
         return self.ttl != 0.0
 
 
-def look(terms: Terms, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, object, Answers]:
+def look(terms: Terms, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, Any, Answers]:
     """Asks all masters who has the lock."""
     call = load("inspect").call(terms.keys, limit=limit)
     return first_of_each((yield Ask((call,), clock() + terms.node_timeout)))
@@ -63,7 +64,7 @@ def agree(name: str, answers: Answers) -> LockInfo | None:
     return LockInfo(name, owner.decode(errors="replace") or None, count, ttl, token, queue)
 
 
-def force_release(terms: Terms, clock: Clock) -> Generator[Effect, object, tuple[bool, Answers]]:
+def force_release(terms: Terms, clock: Clock) -> Generator[Effect, Any, tuple[bool, Answers]]:
     """Ends the hold of whoever has the lock, and keeps the tokens rising.
 
     Returns whether a quorum held it, and the answers.

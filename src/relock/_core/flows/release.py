@@ -2,38 +2,51 @@
 
 from collections.abc import Generator, Sequence
 
-from relock._core.effects import Ask, Clock, Effect, Failure, Reply
+from relock._core.effects import Answer, Ask, Clock, Effect
 from relock._core.flows.ask import first_of_each
 from relock._core.hold import Hold
-from relock._core.quorum import is_status
-from relock._core.terms import lease_ms
+from relock._core.quorum import count_status, has_quorum_replied
+from relock._core.terms import Terms, lease_ms
 from relock._keys import LockKeys
-from relock._scripts import load
+from relock._scripts import Call, load
 
-Answers = Generator[Effect, object, Sequence[Reply | Failure]]
+Answers = Generator[Effect, Sequence[Answer], Sequence[Answer]]
 
 
-def end(keys: LockKeys, owner: bytes, token: int, ttl: float, until: float) -> Answers:
-    """Ends the hold of `owner` and its place in the queue, everywhere."""
-    call = load("release").call(keys, owner=owner, fence=token, lease_ms=lease_ms(ttl))
-    return first_of_each((yield Ask((call,), until)))
+def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float, waiter: bytes = b"") -> Call:
+    """Ends the hold of `owner` and its place in the queue; `waiter` goes on waiting, so nobody behind it is woken."""
+    return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), waiter=waiter)
+
+
+def end(hold: Hold, until: float) -> Answers:
+    """Ends a hold on all masters."""
+    call = hold.terms.give.call(hold.owner) if hold.is_plain else end_call(hold.keys, hold.owner, hold.fence, hold.ttl)
+    return (yield Ask((call,), until, has_quorum_replied))
+
+
+def give_back(terms: Terms, owner: bytes, waiter: bytes, until: float) -> Answers:
+    """Ends whatever an attempt of `owner` may have got, and its place in the queue, if it has one.
+
+    `waiter` is who goes on waiting, if anybody does.
+    """
+    return (yield Ask((end_call(terms.keys, owner, 0, terms.ttl, waiter),), until))
 
 
 def leave(keys: LockKeys, owner: bytes, until: float) -> Answers:
     """Gives up a place in the queue that nobody waits for any more."""
-    return first_of_each((yield Ask((load("leave").call(keys, owner=owner),), until)))
+    return (yield Ask((load("leave").call(keys, owner=owner),), until))
 
 
-def write_count(hold: Hold, count: int, lease: float, clock: Clock, node_timeout: float) -> Answers:
-    """Writes the hold count; `lease` (s) above 0 lengthens the lease to that as well.
+def write_count(hold: Hold, count: int, clock: Clock, node_timeout: float) -> Answers:
+    """Writes the hold count.
 
     The hold is valid until its deadline whatever the masters answer; only *absent* from so many that no quorum is
     left ends it.
     """
-    call = load("count").call(hold.keys, owner=hold.owner, count=count, lease_ms=lease_ms(lease))
+    call = load("count").call(hold.keys, owner=hold.owner, count=count, lease_ms=0)
     for _ in range(2):  # a second time, with a new clock sample, where the first came too late
-        answers = first_of_each((yield Ask((call,), clock() + node_timeout)))
-        if not any(is_status(answer, b"void") for answer in answers):
+        answers = yield Ask((call,), clock() + node_timeout, has_quorum_replied)
+        if not count_status(answers, b"void"):
             break
-    hold.drop_absent(answers)
+    hold.drop_absent(first_of_each(answers))
     return answers

@@ -1,10 +1,13 @@
 """The sign of life of one client for its waiters."""
 
+from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from relock._core.effects import Answer, Ask, Clock, Effect
 from relock._core.flows.acquire import ALIVE_SECONDS, QUEUE_SECONDS
+from relock._core.flows.ask import nth_of_each
+from relock._core.quorum import is_status, quorum_of
 from relock._keys import LockKeys
 from relock._scripts import Call, load
 
@@ -17,9 +20,9 @@ class Tended(NamedTuple):
     """What the masters said to a sign of life.
 
     Attributes:
-        turns: the owners among ours whose turn it is.
-        well: every master answered for every queue.
-        lease_left: seconds until the first of the holders' leases ends; infinity when none does.
+        turns: the owners among ours whose turn it is on a quorum.
+        well: a quorum answered for every queue.
+        lease_left: seconds until the first of the holders' leases has ended on a quorum; infinity when none does.
     """
 
     turns: set[bytes]
@@ -33,12 +36,19 @@ def tend(
     """Gives the sign of life for the waiters (ticket and owner) of each of `queues`, in one batch."""
     calls = tuple(call for keys, waiters in queues for call in _calls(client, keys, waiters))
     answers = yield Ask(calls, clock() + node_timeout)
-    replies = [reply for answer in answers for reply in answer]
-    tended = [reply for reply in replies if isinstance(reply, list) and reply[0] == b"tended"]
+    quorum = quorum_of(len(answers))
+    turns: Counter[bytes] = Counter()
+    lefts_ms: list[int] = []
+    well = True
+    for i in range(len(calls)):
+        tended = [reply for reply in nth_of_each(answers, i) if is_status(reply, b"tended")]
+        turns.update(reply[3] for reply in tended if reply[3])  # type: ignore[index]
+        well = well and len(tended) >= quorum
+        lefts_ms += sorted(reply[2] for reply in tended)[quorum - 1 : quorum]  # type: ignore[index]
     return Tended(
-        turns={reply[3] for reply in tended} - {b""},
-        well=len(tended) == len(replies),
-        lease_left=min((reply[2] / 1000 for reply in tended if reply[2] > 0), default=float("inf")),
+        turns={owner for owner, masters in turns.items() if masters >= quorum},
+        well=well,
+        lease_left=min((left for left in lefts_ms if left > 0), default=float("inf")) / 1000,
     )
 
 

@@ -1,0 +1,145 @@
+"""Bytes in and out of one connection that redis-py has opened and authenticated.
+
+redis-py's own way costs more than the wire and the server together, so once a connection is open its socket is used
+directly, with hiredis to parse. Where hiredis is not installed, or a connection has no plain socket, the same is done
+through redis-py.
+
+The socket blocks, and its limit is the kernel's (SO_RCVTIMEO): a limit of Python's would cost another system call for
+each request and each reply.
+"""
+
+import os
+import select
+import socket
+import ssl
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from redis import exceptions as redis_errors
+
+from relock._runtime.nodes import Wire
+
+try:
+    import hiredis
+except ImportError:  # the extra is not installed
+    hiredis = None  # type: ignore[assignment]
+
+CHUNK_BYTES = 65536
+
+
+class Channel(ABC):
+    """One connection, open, and in exclusive use.
+
+    Attributes:
+        send: sends whole commands; ``redis.RedisError`` or ``OSError`` where it broke, or takes no more.
+        fileno: what to poll.
+    """
+
+    send: Callable[[bytes], object]
+    fileno: int
+
+    @abstractmethod
+    def receive(self) -> list[Any]:
+        """The replies that are complete by now; waits for the first bytes, for the connection's timeout at most.
+
+        An error reply is a `redis.ResponseError` in the list. The list may be empty: go on waiting.
+
+        Raises:
+            redis.RedisError, OSError: it broke, or nothing came in time.
+        """
+
+    def wait(self, seconds: float) -> bool:
+        """Whether something can be received within `seconds`."""
+        poller = select.poll()
+        poller.register(self.fileno, select.POLLIN)
+        return bool(poller.poll(max(0.0, seconds) * 1000))
+
+
+class SocketChannel(Channel):
+    """Straight to the socket, parsed by hiredis."""
+
+    def __init__(self, connection: Wire, sock: socket.socket, timeout: float) -> None:
+        self._connection = connection  # keeps the socket open
+        self.fileno = sock.fileno()
+        _limit(sock, timeout)
+        reader = hiredis.Reader(replyError=redis_errors.ResponseError)
+        self.send = sock.sendall
+        self._recv = sock.recv
+        self._feed = reader.feed
+        self._gets = reader.gets
+
+    def receive(self) -> list[Any]:
+        """See `Channel`."""
+        try:
+            data = self._recv(CHUNK_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            raise redis_errors.TimeoutError("Timeout reading from the master") from None
+        if not data:
+            raise redis_errors.ConnectionError("the server closed the connection")
+        self._feed(data)
+        reply = self._gets()
+        replies = []
+        while reply is not False:
+            replies.append(reply)
+            reply = self._gets()
+        return replies
+
+
+class PlainChannel(Channel):
+    """Through redis-py, which may have read more than it has given away."""
+
+    def __init__(self, connection: Wire, sock: socket.socket) -> None:
+        self._connection = connection
+        self.send = self._send
+        self.fileno = sock.fileno()
+
+    def _send(self, packed: bytes) -> None:
+        self._connection.send_packed_command([packed], check_health=False)
+
+    def receive(self) -> list[Any]:
+        """See `Channel`."""
+        replies = [self._read()]
+        while self._connection.can_read(0):
+            replies.append(self._read())
+        return replies
+
+    def wait(self, seconds: float) -> bool:
+        """See `Channel`."""
+        return self._connection.can_read(max(0.0, seconds))
+
+    def _read(self) -> Any:
+        try:
+            return self._connection.read_response()
+        except redis_errors.ConnectionError:
+            raise
+        except redis_errors.ResponseError as error:
+            return error
+        except (AttributeError, ValueError) as error:  # what redis-py's reader trips over when it is closed meanwhile
+            raise redis_errors.ConnectionError("the connection was closed") from error
+
+
+def open_channel(connection: Wire, timeout: float) -> Channel:
+    """The channel of a connection that is open and owes nothing; `timeout` in seconds, for each send and receive.
+
+    Raises:
+        redis.RedisError, OSError: the connection was closed meanwhile.
+    """
+    sock: socket.socket | None = getattr(connection, "_sock", None)
+    if sock is None:
+        raise redis_errors.ConnectionError("the connection was closed")
+    if hiredis is None:
+        return PlainChannel(connection, sock)
+    return SocketChannel(connection, sock, timeout)
+
+
+def _limit(sock: socket.socket, seconds: float) -> None:
+    """No send and no receive takes longer than `seconds`."""
+    if os.name != "posix":
+        sock.settimeout(seconds)
+        return
+    sock.settimeout(None)
+    limit = struct.pack("@ll", int(seconds), max(1, int(seconds % 1 * 1e6)))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

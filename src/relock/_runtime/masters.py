@@ -1,0 +1,364 @@
+"""One master: its connections, and what is known of its state."""
+
+import logging
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+
+from redis import exceptions as redis_errors
+
+from relock._core.clocks import Offset
+from relock._core.effects import Answer, Clock, Failure
+from relock._errors import ConfigurationError, RelockWarning
+from relock._options import ClientOptions
+from relock._runtime.failures import failure_of
+from relock._runtime.links import NETWORK_ERRORS, Link
+from relock._runtime.nodes import Node, Wire
+from relock._runtime.service import Service
+
+logger = logging.getLogger(__name__)
+
+FRESH_SECONDS = 1.0  # a link that was used within this time is taken without a look at it
+GUARD_NEWS_SECONDS = 0.1  # a guard that ends later than the last one by more than this is another guard
+OWED_MAX = 64  # requests that a slow link may owe replies to before it is spared
+RETRY_SECONDS_MIN = 0.05
+RETRY_SECONDS_MAX = 1.0
+IDLE_MAX = 64  # connections that are kept after a burst
+
+
+Report = tuple["Master", Failure | ConfigurationError | None]
+
+
+class Master:
+    """One master: a pool of links, each for one caller at a time, and what they have shown of it."""
+
+    def __init__(
+        self, index: int, node: Node, options: ClientOptions, clock: Clock, listener: "MasterListener"
+    ) -> None:
+        self.index = index
+        self.node = node
+        self.address = node.address
+        self.options = options
+        self.clock = clock
+        self.node_timeout = options.node_timeout_for(options.ttl)
+        self.guard_ms = options.guard_ms
+        self.version = ""
+        self.problems: dict[str, str] = {}
+        self.down: str | None = None
+        self.vote_at = 0.0  # our time from which it has a vote again, if it has none now
+        self.offset = Offset(options.drift_factor)
+        self.silence: Answer = (Failure(node.address, "it did not answer in time", awaited=True),)
+        self.opener: Opener | None = None  # one of several masters has one, so that nobody waits for a connection
+        self._listener = listener
+        self._idle: deque[Link] = deque()
+        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+        self._incarnation = b""
+
+    # The pool -------------------------------------------------------------------------------------------------------
+
+    def check_out(self, now: float) -> Link | None:
+        """A link that is open and idle, for the caller alone; None where there is none, or it owes too much."""
+        while True:
+            try:
+                link = self._idle.pop()
+            except IndexError:
+                return None
+            if not link.owed:
+                if now - link.idle_since < FRESH_SECONDS or self._is_sound(link):
+                    return link
+            elif link.silent_for(now) > self.node_timeout and not self._is_drained(link):
+                self.broke(link, redis_errors.TimeoutError("Timeout: it has not answered in time"))
+            elif len(link.owed) < OWED_MAX:
+                return link
+            else:
+                self._idle.append(link)
+                return None
+
+    def _is_sound(self, link: Link) -> bool:
+        """Whether a link that was idle for a while is open still: the server may have closed it."""
+        try:
+            if not link.channel.wait(0.0):  # nothing is owed, so what can be read is the end, or a mistake
+                return True
+        except NETWORK_ERRORS:
+            logger.debug("an idle connection to %s has broken", self.address, exc_info=True)
+        link.close()
+        return False
+
+    def _is_drained(self, link: Link) -> bool:
+        """Whether the replies that are overdue on a link have come in the meantime."""
+        try:
+            link.drain()
+        except NETWORK_ERRORS:
+            return False
+        return not link.owed
+
+    def open(self) -> Link:
+        """A new link, for the caller alone.
+
+        Raises:
+            redis.RedisError, OSError: the master can't be reached, or refuses.
+            ConfigurationError: it can't be used.
+        """
+        link = Link(self, self.connection())
+        self._links.add(link)
+        try:
+            link.open()
+        except BaseException:
+            link.close()
+            raise
+        if self.down is not None:
+            self.down = None
+            self._listener.master_back(self)
+        return link
+
+    def connection(self) -> Wire:
+        """A new connection, not open yet, with the node timeout."""
+        return self.node.connection(self.node_timeout)
+
+    def give_back(self, link: Link, now: float) -> None:
+        """The next caller may use the link; what it owes, it may go on owing."""
+        if len(self._idle) >= IDLE_MAX:
+            link.close()
+            return
+        link.idle_since = now
+        self._idle.append(link)
+
+    def drain(self) -> None:
+        """Takes what idle links have been answered meanwhile; nobody may have used them for a while."""
+        for _ in range(len(self._idle)):
+            try:
+                link = self._idle.popleft()
+            except IndexError:
+                return
+            try:
+                if link.owed:
+                    link.drain()
+            except NETWORK_ERRORS as error:
+                self.broke(link, error)
+            else:
+                self._idle.append(link)
+
+    def open_later(self, reports: "SimpleQueue[Report] | None") -> None:
+        """Has a link opened in the background; what comes of it goes to `reports`."""
+        if self.opener is not None:
+            self.opener.want(reports)
+
+    def absence(self) -> Failure:
+        """Why the master can't be asked right now: nothing has been sent to it."""
+        return Failure(self.address, self.down or "it is being connected, or has not answered for a while", sent=False)
+
+    def misconfigured(self, error: ConfigurationError) -> Failure:
+        """The `Failure` for a master that turned out to be none."""
+        return Failure(self.address, str(error), permanent=True, sent=False)
+
+    def broke(self, link: Link, error: BaseException) -> Failure:
+        """A link broke, or the master went silent on it: nobody uses it again."""
+        link.close()
+        return self.failed(error, sent=True)
+
+    def failed(self, error: BaseException, *, sent: bool) -> Failure:
+        """The `Failure` for a connection that broke or was never made; idle ones to the same server are suspect."""
+        failure = failure_of(self.address, error, sent=sent)
+        self._drop_idle()
+        if self.down is None:
+            self.down = failure.why
+            self._listener.master_down(self, failure.why)
+            self.open_later(None)
+        return failure
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                return
+
+    def close(self) -> None:
+        """Closes every connection."""
+        self._idle.clear()
+        for link in self._links.copy():
+            link.close()
+
+    def abandon(self) -> None:
+        """In a forked child: closes the copies of the parent's sockets, without a word to the server.
+
+        redis-py closes without a shutdown where the process is not the one that connected.
+        """
+        self.close()
+
+    # Commands of its own --------------------------------------------------------------------------------------------
+
+    def probe(self) -> None:
+        """Opens a link, which checks the master, and keeps it.
+
+        Raises:
+            redis.RedisError, OSError: it can't be reached.
+            ConfigurationError: it can't be used.
+        """
+        self.give_back(self.open(), self.clock())
+
+    def scan(self, pattern: str, count: int) -> Iterator[str]:
+        """The keys that match the glob `pattern`, by SCAN on a connection of its own; a key may come twice.
+
+        Raises:
+            redis.RedisError, OSError: it can't be reached, or refuses.
+        """
+        connection = self.connection()
+        try:
+            connection.connect()
+            cursor = b"0"
+            while True:
+                connection.send_command("SCAN", cursor, "MATCH", pattern, "COUNT", count, check_health=False)
+                cursor, keys = connection.read_response()
+                yield from (key.decode(errors="replace") for key in keys)
+                if cursor == b"0":
+                    return
+        finally:
+            connection.disconnect()
+
+    # What links report ----------------------------------------------------------------------------------------------
+
+    def check_info(self, info: dict[str, str]) -> None:
+        """Judges what INFO says: a replica is refused, a policy that evicts is warned of."""
+        self.version = info.get("valkey_version") or info.get("redis_version", "")
+        if info.get("role", "master") != "master":
+            raise ConfigurationError(
+                f"{self.address} is a replica, and a replica's locks are only copies: name its master", option="nodes"
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            self._warn(
+                "eviction",
+                f"{self.address} may evict locks: set maxmemory-policy to noeviction (it is {policy})",
+            )
+        else:
+            self.problems.pop("eviction", None)
+
+    def info_refused(self, error: BaseException) -> None:
+        """Without INFO nobody knows a restart, a replica or an evicting policy."""
+        if self.guard_ms > 0:
+            raise ConfigurationError(
+                f"{self.address} refuses INFO ({error}), and restart_guard={self.options.restart_guard} needs it: "
+                "allow the command, or set restart_guard=0",
+                option="restart_guard",
+            )
+        self._warn("info", f"{self.address} refuses INFO ({error}): whether it is a replica or may evict is not known")
+
+    def larger_guard_found(self, found_ms: int) -> None:
+        """Another client protects these locks for longer: that holds for all."""
+        self._warn(
+            "guard",
+            f"{self.address} has a larger restart guard than this client ({found_ms / 1000:.2f} s, not "
+            f"{self.guard_ms / 1000:.2f} s): the larger one is used; set the same restart_guard everywhere",
+        )
+
+    def _warn(self, kind: str, text: str) -> None:
+        if self.problems.get(kind) == text:
+            return
+        self.problems[kind] = text
+        logger.warning(text)
+        warnings.warn(text, RelockWarning, stacklevel=2)
+
+    def refused(self, error: redis_errors.ResponseError) -> Failure:
+        """The `Failure` for a script that the master answered with an error."""
+        logger.debug("%s refused a script: %s", self.address, error)
+        return failure_of(self.address, error, sent=True)
+
+    def without_vote(self, now_us: int, until_us: int, now: float) -> None:
+        """It refused to vote until `until_us` on its clock, which showed `now_us`."""
+        vote_at = now + (until_us - now_us) / 1e6
+        if vote_at > self.vote_at + GUARD_NEWS_SECONDS:
+            self._listener.master_without_vote(self, vote_at - now)
+        self.vote_at = vote_at
+
+    def stepped(self, seconds: float) -> None:
+        """Its clock and ours moved apart by `seconds` at once."""
+        self._listener.master_stepped(self, seconds)
+
+    def see_incarnation(self, incarnation: bytes) -> None:
+        """A socket may lead to another server than the last one, with another clock."""
+        if incarnation != self._incarnation:
+            self._incarnation = incarnation
+            self.offset = Offset(self.options.drift_factor)
+
+
+class MasterListener:
+    """What a master tells whoever owns it."""
+
+    def master_down(self, master: Master, why: str) -> None:
+        """It does not answer."""
+
+    def master_back(self, master: Master) -> None:
+        """It answers again."""
+
+    def master_without_vote(self, master: Master, seconds: float) -> None:
+        """It may have forgotten leases, and has no vote for `seconds` more."""
+
+    def master_stepped(self, master: Master, seconds: float) -> None:
+        """Its clock went ahead by `seconds` (back, if below 0) all at once, or ours stood still for so long."""
+
+
+class Opener(Service):
+    """Opens links to one master in the background: when somebody wants one, and again and again while it is down."""
+
+    name = "relock-opener"
+
+    def __init__(self, master: Master) -> None:
+        super().__init__()
+        self._master = master
+        self._wanted: SimpleQueue[SimpleQueue[Report] | None] = SimpleQueue()
+        self._failures = 0
+
+    def want(self, reports: SimpleQueue[Report] | None) -> None:
+        """Opens one link and puts it into the pool; what came of it goes to `reports`. Returns at once."""
+        trying = self._master.down is not None or not self._wanted.empty()
+        if reports is not None or not trying or not self.running:
+            self._wanted.put(reports)
+        self.ensure()
+
+    def step(self) -> None:
+        """Waits until a link is wanted or the master is to be tried again, and opens one."""
+        try:
+            reports = self._wanted.get(timeout=self._pause() if self._master.down is not None else None)
+        except Empty:
+            reports = None
+        if self.stopping:
+            return
+        trouble = self._try()
+        if reports is not None:
+            reports.put((self._master, trouble))
+        if trouble is not None:
+            self._tell_all(trouble)
+
+    def _pause(self) -> float:
+        doubled: float = RETRY_SECONDS_MIN * 2 ** min(self._failures, 10)
+        return min(doubled, RETRY_SECONDS_MAX)
+
+    def _try(self) -> Failure | ConfigurationError | None:
+        try:
+            self._master.probe()
+        except NETWORK_ERRORS as error:
+            self._failures += 1
+            return self._master.failed(error, sent=False)
+        except ConfigurationError as error:
+            self._failures += 1
+            return error
+        self._failures = 0
+        return None
+
+    def _tell_all(self, trouble: Failure | ConfigurationError) -> None:
+        """Whoever asked meanwhile need not wait for the same."""
+        while True:
+            try:
+                reports = self._wanted.get_nowait()
+            except Empty:
+                return
+            if reports is not None:
+                reports.put((self._master, trouble))
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        super().stop()
+        self._wanted.put(None)

@@ -1,0 +1,182 @@
+"""Rounds: the calls of one `Ask` on their way to all masters at once.
+
+The calls are written to every master before any reply is read, and whoever is ready is read first. A round is over
+when its outcome is certain, or its time. A link that still owes its reply goes back to the pool and takes the next
+request behind the one before, so that on one connection a release never overtakes its acquire; the late reply then
+finds its own round. No thread is switched and no connection opened on the way, while a quorum is connected.
+"""
+
+import select
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+
+from redis import exceptions as redis_errors
+
+from relock._core.effects import Answer, Ask, Clock, Failure
+from relock._core.quorum import quorum_of
+from relock._errors import ConfigurationError
+from relock._runtime.links import NETWORK_ERRORS, Link, Round
+from relock._runtime.masters import Master
+
+PATIENT_PART = 0.9  # a limit of so much of the node timeout is left to the socket's own
+GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of the others, beside as long again
+
+
+class Rounds:
+    """Asks all masters at once."""
+
+    def __init__(self, masters: tuple[Master, ...], clock: Clock) -> None:
+        self._masters = masters
+        self._clock = clock
+        self._quorum = quorum_of(len(masters))
+        self._silence: list[Answer] = [master.silence for master in masters]
+
+    def ask(self, ask: Ask, *, strict: bool) -> list[Answer]:
+        """What the masters have answered when the outcome is certain; what comes later is written into this list.
+
+        A master that turns out to be none (a replica, say) is a `ConfigurationError` where that is `strict`; for
+        whoever gives back or cleans up it is one more master that does not answer.
+        """
+        now = self._clock()
+        count = len(ask.calls)
+        answers = self._silence.copy()
+        if count > 1:
+            answers[:] = [(*silence,) * count for silence in answers]
+        round_ = Round(ask.calls, ask.until, now, answers)
+        links = self._check_out(round_, now, strict=strict)
+        round_.missing = len(links)
+        self._send(round_, links)
+        if len(links) == 1:
+            self._read_one(round_, links)
+        elif links:
+            self._read_whoever_is_ready(round_, links, ask)
+        self._give_back(round_, links)
+        return round_.answers
+
+    def _check_out(self, round_: Round, now: float, *, strict: bool) -> list[Link]:
+        links, absent = [], []
+        for master in self._masters:
+            link = master.check_out(now)
+            if link is None:
+                absent.append(master)
+            else:
+                links.append(link)
+        if absent:
+            self._do_without(absent, round_, links, strict=strict)
+        return links
+
+    # Opening --------------------------------------------------------------------------------------------------------
+
+    def _do_without(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
+        """Does without the absent masters where the others are a quorum, else opens links to them first."""
+        if len(links) >= self._quorum:
+            for master in absent:
+                master.open_later(None)
+                round_.fail(master, master.absence())
+        elif len(self._masters) == 1:
+            self._open_here(absent[0], round_, links, strict=strict)
+        else:
+            self._open_side_by_side(absent, round_, links, strict=strict)
+
+    def _open_here(self, master: Master, round_: Round, links: list[Link], *, strict: bool) -> None:
+        try:
+            links.append(master.open())
+        except NETWORK_ERRORS as error:
+            round_.fail(master, master.failed(error, sent=False))
+        except ConfigurationError as error:
+            if strict:
+                raise
+            round_.fail(master, master.misconfigured(error))
+
+    def _open_side_by_side(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
+        """Opens links to the absent masters, all at once; when a quorum is there, the others have as long again."""
+        reports: SimpleQueue[tuple[Master, Failure | ConfigurationError | None]] = SimpleQueue()
+        waiting = set(absent)
+        for master in absent:
+            master.open_later(reports)
+            round_.fail(master, master.absence())
+        began, until = self._clock(), round_.until
+        while waiting:
+            try:
+                master, trouble = reports.get(timeout=max(0.0, until - self._clock()))
+            except Empty:
+                break
+            now = self._clock()
+            waiting.discard(master)
+            if isinstance(trouble, ConfigurationError):
+                if strict:
+                    self._give_back(round_, links)
+                    raise trouble
+                trouble = master.misconfigured(trouble)
+            link = None if trouble is not None else master.check_out(now)
+            if trouble is not None:
+                round_.fail(master, trouble)
+            elif link is not None:
+                links.append(link)
+            else:  # another thread was faster
+                waiting.add(master)
+                master.open_later(reports)
+            if len(links) == self._quorum:
+                until = min(until, now + (now - began) + GRACE_SECONDS)
+
+    # Sending and reading --------------------------------------------------------------------------------------------
+
+    def _send(self, round_: Round, links: list[Link]) -> None:
+        broken = []
+        for link in links:
+            try:
+                link.request(round_)
+            except NETWORK_ERRORS as error:
+                broken.append((link, error))
+        for link, why in broken:
+            _drop(round_, links, link, why)
+
+    def _read_one(self, round_: Round, links: list[Link]) -> None:
+        link = links[0]
+        patient = PATIENT_PART * link.master.node_timeout
+        try:
+            while round_.missing:
+                left = round_.until - self._clock()
+                if left < patient and not link.channel.wait(left):
+                    return
+                link.receive()
+        except NETWORK_ERRORS as error:
+            _drop(round_, links, link, error)
+
+    def _read_whoever_is_ready(self, round_: Round, links: list[Link], ask: Ask) -> None:
+        poller = select.poll()
+        by_fileno = {}
+        for link in links:
+            poller.register(link.channel.fileno, select.POLLIN)
+            by_fileno[link.channel.fileno] = link
+        spared = len(self._masters) - self._quorum
+        while round_.missing:
+            if round_.missing <= spared and ask.is_certain is not None and ask.is_certain(round_.answers):
+                return
+            ready = poller.poll(max(0.0, round_.until - self._clock()) * 1000)
+            if not ready:
+                return
+            for fileno, _ in ready:
+                link = by_fileno[fileno]
+                try:
+                    link.receive()
+                except NETWORK_ERRORS as error:
+                    poller.unregister(fileno)
+                    _drop(round_, links, link, error)
+
+    def _give_back(self, round_: Round, links: Sequence[Link]) -> None:
+        """Returns the links to their pools, but for those whose masters have been silent for too long."""
+        now = self._clock()
+        for link in links:
+            master = link.master
+            if link.owed and link.silent_for(now) >= PATIENT_PART * master.node_timeout:
+                round_.fail(master, master.broke(link, redis_errors.TimeoutError("Timeout: it did not answer in time")))
+            else:
+                master.give_back(link, now)
+
+
+def _drop(round_: Round, links: list[Link], link: Link, error: BaseException) -> None:
+    """A link broke: whatever its master has not answered by now, it does not answer any more."""
+    links.remove(link)
+    round_.missing -= 1
+    round_.fail(link.master, link.master.broke(link, error))
