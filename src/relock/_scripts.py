@@ -73,9 +73,9 @@ class Script:
         return tuple(p.name for p in self.arguments if p.name in CONNECTION_ARGUMENTS)
 
     @cached_property
-    def is_guarded(self) -> bool:
-        """Whether the script asks for the master's vote."""
-        return any(p.optional for p in self.keys)
+    def connection_argument_count(self) -> int:
+        """0, 1 (the void time) or 3 (the void time, the incarnation and the guard): what every header has."""
+        return len(self.connection_arguments)
 
     def call(self, keys: LockKeys, *rest: bytes | str | int, **arguments: bytes | str | int) -> "Call":
         """A call of this script: its own arguments by name, those of ``...`` after them.
@@ -102,26 +102,19 @@ class Script:
             raise TypeError(f"{self.name} is prepared with {self.own_arguments[1:]}, not {tuple(arguments)}")
         return Prepared(self, keys, b"".join([_bulk(_encode(value)) for value in arguments.values()]))
 
-    def head(self, keys: LockKeys, *, guarded: bool, rest: int = 0) -> bytes:
-        """The beginning of the command on the wire: EVALSHA and the keys; `rest` arguments belong to ``...``."""
-        if rest:
-            return self._head(b"EVALSHA", self.sha.encode(), keys, guarded, rest)
+    def heads(self, keys: LockKeys) -> tuple[bytes, bytes]:
+        """The beginning of the command on the wire, EVALSHA and the keys: without the master's marker, and with it."""
         heads = self._heads.get(keys)
         if heads is None:
             if len(self._heads) >= HEADS_MAX:
                 self._heads.clear()
             sha = self.sha.encode()
-            heads = self._heads[keys] = (
-                self._head(b"EVALSHA", sha, keys, False, 0),
-                self._head(b"EVALSHA", sha, keys, True, 0),
-            )
-        return heads[guarded]
+            plain, guarded = (self.head(keys, b"EVALSHA", sha, 0, guarded=guarded) for guarded in (False, True))
+            heads = self._heads[keys] = (plain, guarded)
+        return heads
 
-    def source_head(self, keys: LockKeys, *, guarded: bool, rest: int = 0) -> bytes:
-        """As `head`, with the source: for a master that does not have the script (any more)."""
-        return self._head(b"EVAL", self.source, keys, guarded, rest)
-
-    def _head(self, command: bytes, body: bytes, keys: LockKeys, guarded: bool, rest: int) -> bytes:
+    def head(self, keys: LockKeys, command: bytes, body: bytes, rest: int, *, guarded: bool) -> bytes:
+        """The beginning of a command with `rest` arguments for ``...``."""
         named = [getattr(keys, p.name) for p in self.keys if guarded or not p.optional]
         items = (command, body, b"%d" % len(named), *named)
         count = len(items) + len(self.own_arguments) + len(self.connection_arguments) + rest
@@ -141,11 +134,16 @@ class Call(NamedTuple):
     rest: bytes = b""
     rest_count: int = 0
 
-    def pack(self, connection_arguments: bytes, *, guarded: bool, source: bool = False) -> bytes:
+    def pack(self, connection_arguments: bytes, guarded: bool, source: bool = False) -> bytes:
         """The command as bytes for the wire; `source` for a master that does not know the script."""
         script, keys, own, rest, rest_count = self
-        head = script.source_head if source else script.head
-        return head(keys, guarded=guarded, rest=rest_count) + own + connection_arguments + rest
+        if source:
+            head = script.head(keys, b"EVAL", script.source, rest_count, guarded=guarded)
+        elif rest_count:
+            head = script.head(keys, b"EVALSHA", script.sha.encode(), rest_count, guarded=guarded)
+        else:
+            head = script.heads(keys)[guarded]
+        return head + own + connection_arguments + rest
 
 
 class Prepared(NamedTuple):
@@ -204,6 +202,7 @@ def load(name: str, folder: Path | None = None) -> Script:
     purpose, sections, body = _split(path, text)
     keys = _parameters(path, "KEYS", sections, body)
     arguments = _parameters(path, "ARGV", sections, body)
+    _check_order(path, arguments)
     source = _INCLUDE.sub(lambda match: _fragment(folder, match[1]), body).encode()
     return Script(
         name=name,
@@ -258,6 +257,16 @@ def _parameters(path: Path, kind: str, sections: dict[str, tuple[str, ...]], bod
     if unused:
         raise ScriptError(f"{path}: the header declares {unused}, which the body does not use")
     return tuple(declared)
+
+
+def _check_order(path: Path, arguments: tuple[Parameter, ...]) -> None:
+    """A call's own arguments come first, then those of its connection, then the rest: so they are joined."""
+    names = [p.name for p in arguments]
+    known = [name for name in names if name in CONNECTION_ARGUMENTS]
+    own = [name for name in names if name not in (*known, REST)]
+    rest = [name for name in names if name == REST]
+    if names != own + known + rest or tuple(known) not in ((), CONNECTION_ARGUMENTS[:1], CONNECTION_ARGUMENTS):
+        raise ScriptError(f"{path}: the header has {names}: its own come first, then {CONNECTION_ARGUMENTS}, then ...")
 
 
 def _fragment(folder: Path, name: str) -> str:

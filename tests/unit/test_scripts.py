@@ -87,6 +87,15 @@ def test_a_script_that_is_not_what_its_header_says_is_refused(folder: Path, old:
         load("thing", write(folder, GOOD.replace(old, new)))
 
 
+def test_a_header_that_mixes_a_calls_arguments_with_its_connections_is_refused(folder: Path) -> None:
+    mixed = GOOD.replace(
+        "--   owner   text  who\n--   void_us us    when it is over\n", "--   void_us us  when\n--   owner text  who\n"
+    )
+    mixed = mixed.replace("owner = ARGV[1]", "void_us = ARGV[1]").replace("void_us = ARGV[2]", "owner = ARGV[2]")
+    with pytest.raises(ScriptError, match="its own come first"):
+        load("thing", write(folder, mixed))
+
+
 def test_a_missing_script_is_named() -> None:
     with pytest.raises(ScriptError, match=re.escape("nothing.lua")):
         load("nothing")

@@ -96,7 +96,10 @@ class Link:
         incarnation = self._learn_info(replies[:3])
         self._learn_marker(marker_reply)
         self._identity = pack_argument(incarnation) + pack_argument(b"%d" % self.guard_ms)
-        self._sample(int(time_reply[0]) * 1_000_000 + int(time_reply[1]), sent_at, self.master.clock())
+        seconds, now = int(time_reply[0]) + int(time_reply[1]) / 1e6, self.master.clock()
+        step = self.master.offset.see(seconds - now, seconds - sent_at, now)
+        if step:
+            self.master.stepped(step)
         self.channel = open_channel(self.connection, self.master.node_timeout)
 
     def _send_plain(self, *commands: tuple[str, ...]) -> None:
@@ -133,25 +136,33 @@ class Link:
 
     def request(self, round_: Round) -> None:
         """Sends all calls of a round in one write; what arrives after its `until` is void where that matters."""
-        count = len(round_.calls)
-        self._send(Owed(round_, round_.sent_at, [None] * count, list(range(count - 1, -1, -1))), source=False)
+        calls = round_.calls
+        if len(calls) == 1:
+            packed = self._pack(calls[0], self._void(round_.until))
+            self.owed.append(Owed(round_, round_.sent_at, [None], [0]))
+            self.channel.send(packed)
+        else:
+            self._send(Owed(round_, round_.sent_at, [None] * len(calls), list(range(len(calls)))[::-1]), source=False)
 
     def _send(self, owed: Owed, *, source: bool) -> None:
-        calls = owed.round.calls
-        void = pack_argument(b"%d" % (self.master.offset.earliest(owed.round.until) * 1e6))
+        calls, void = owed.round.calls, self._void(owed.round.until)
         packed = [self._pack(calls[place], void, source=source) for place in reversed(owed.places)]
         self.owed.append(owed)
-        self.channel.send(packed[0] if len(packed) == 1 else b"".join(packed))
+        self.channel.send(b"".join(packed))
 
-    def _pack(self, call: Call, void: bytes, *, source: bool) -> bytes:
-        """The call, with what only the connection knows."""
-        script = call.script
-        known = len(script.connection_arguments)
+    def _void(self, until: float) -> bytes:
+        """The void time as an argument: our time `until` on the master's clock, on the early side."""
+        void = b"%d" % (self.master.offset.earliest(until) * 1e6)
+        return b"$%d\r\n%b\r\n" % (len(void), void)
+
+    def _pack(self, call: Call, void: bytes, *, source: bool = False) -> bytes:
+        """The call, with what only the connection knows: the void time, and for a vote incarnation and guard."""
+        known = call.script.connection_argument_count
         if known == 0:
-            return call.pack(b"", guarded=False, source=source)
+            return call.pack(b"", False, source)
         if known == 1:
-            return call.pack(void, guarded=False, source=source)
-        return call.pack(void + self._identity, guarded=self.guarded, source=source)
+            return call.pack(void, False, source)
+        return call.pack(void + self._identity, self.guarded, source)
 
     def receive(self) -> None:
         """Takes the replies that are there, waiting for the first; each goes to the round that asked for it.
@@ -160,41 +171,44 @@ class Link:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the link.
         """
         replies = self.channel.receive()
-        now = self.master.clock()
+        master, owing = self.master, self.owed
+        now = master.clock()
         for reply in replies:
-            if not self.owed:
+            if not owing:
                 raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
-            owed = self.owed[0]
-            owed.replies[owed.places.pop()] = self._judge(reply, owed.sent_at, now)
+            owed = owing[0]
+            if reply.__class__ is list:
+                seconds = reply[1] / 1e6
+                step = master.offset.see(seconds - now, seconds - owed.sent_at, now)
+                if step or reply[0] == b"no_vote":
+                    self._report(reply, step, now)
+            else:
+                reply = self._failure(reply)
+            owed.replies[owed.places.pop()] = reply
             if not owed.places:
-                self.owed.popleft()
+                owing.popleft()
                 self._answer(owed, now)
 
-    def _judge(self, reply: Any, sent_at: float, now: float) -> Reply | Failure:
-        if isinstance(reply, list):
-            self._sample(reply[1], sent_at, now)
-            if reply[0] == b"no_vote":
-                self.master.without_vote(reply[1], reply[2], now)
-            return reply
-        if isinstance(reply, redis_errors.NoScriptError) or str(reply).startswith("NOSCRIPT"):
+    def _report(self, reply: Reply, step: float, now: float) -> None:
+        if step:
+            self.master.stepped(step)
+        if reply[0] == b"no_vote":
+            self.master.without_vote(reply[1], reply[2], now)
+
+    def _failure(self, error: redis_errors.ResponseError) -> Failure:
+        if isinstance(error, redis_errors.NoScriptError) or str(error).startswith("NOSCRIPT"):
             return _UNKNOWN_SCRIPT
-        return self.master.refused(reply)
+        return self.master.refused(error)
 
     def _answer(self, owed: Owed, now: float) -> None:
         """Hands a complete answer over; scripts that the master did not know, and so did not run, are sent first."""
-        unknown = [place for place, reply in enumerate(owed.replies) if reply is _UNKNOWN_SCRIPT]
-        if unknown:
-            self._send(Owed(owed.round, now, owed.replies, unknown[::-1]), source=True)
+        round_, replies = owed.round, owed.replies
+        if _UNKNOWN_SCRIPT in replies:
+            unknown = [place for place, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT]
+            self._send(Owed(round_, now, replies, unknown[::-1]), source=True)
         else:
-            owed.round.answers[self.master.index] = owed.replies
-            owed.round.missing -= 1
-
-    def _sample(self, master_us: int, sent_at: float, now: float) -> None:
-        """Learns from a reply: the master's clock (us) when it answered, our clock at the request and now."""
-        seconds = master_us / 1e6
-        step = self.master.offset.see(seconds - now, seconds - sent_at, now)
-        if step:
-            self.master.stepped(step)
+            round_.answers[self.master.index] = replies
+            round_.missing -= 1
 
     # Between two uses -----------------------------------------------------------------------------------------------
 
