@@ -36,6 +36,7 @@
 --#include remember
 --#include vote
 --#include queue
+--#include waiter
 --#include take
 
 local lock = KEYS[1]
@@ -58,7 +59,7 @@ local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
 if until_us then
   return { 'no_vote', now_us, until_us }
 end
-local granted, holder = try_to_take(lock, queue, waiters, token, owner, owner, count, lease_ms, fair, now_us)
+local granted, holder = try_to_take(lock, queue, waiters, token, owner, waiter_of(owner), count, lease_ms, fair, now_us)
 if granted then
   return granted
 end

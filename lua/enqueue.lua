@@ -8,8 +8,7 @@
 --   token     string  the last fencing token
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
---   owner        text   <client>:<uuid> of the hold that this may become
---   waiter       text   <client>:<uuid> of the wait; the same as the owner on a lone master
+--   owner        text   <client>:<uuid> of the hold that this may become; its waiter has the place in the queue
 --   count        int    hold count to begin with
 --   lease_ms     ms     lease of the hold
 --   fair         flag   1: whoever waits and listens comes first
@@ -44,6 +43,7 @@
 --#include remember
 --#include vote
 --#include queue
+--#include waiter
 --#include take
 
 local lock = KEYS[1]
@@ -52,16 +52,16 @@ local waiters = KEYS[3]
 local token = KEYS[4]
 local master = KEYS[5]
 local owner = ARGV[1]
-local waiter = ARGV[2]
-local count = ARGV[3]
-local lease_ms = ARGV[4]
-local fair = ARGV[5]
-local ticket = ARGV[6]
-local alive_ms = ARGV[7]
-local queue_ms = ARGV[8]
-local void_us = ARGV[9]
-local incarnation = ARGV[10]
-local guard_ms = ARGV[11]
+local count = ARGV[2]
+local lease_ms = ARGV[3]
+local fair = ARGV[4]
+local ticket = ARGV[5]
+local alive_ms = ARGV[6]
+local queue_ms = ARGV[7]
+local void_us = ARGV[8]
+local incarnation = ARGV[9]
+local guard_ms = ARGV[10]
+local waiter = waiter_of(owner)
 
 if now_us > tonumber(void_us) then
   return { 'void', now_us }

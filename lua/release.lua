@@ -10,7 +10,7 @@
 --   owner     text   <client>:<uuid> of the hold, which is never used again
 --   fence     int    its fencing token, written back where it is missing; 0 where no master can miss it
 --   lease_ms  ms     for how long the token is remembered at least
---   waiter    text   <client>:<uuid> that goes on waiting, so nobody behind it is woken; empty for nobody
+--   stays     flag   1: its waiter goes on waiting, so it keeps its place, and nobody behind it is woken
 -- RETURNS
 --   released  now_us  the hold was here and has ended
 --   absent    now_us  there was no such hold (any more)
@@ -26,6 +26,7 @@
 --#include remember
 --#include on_hash
 --#include queue
+--#include waiter
 
 local lock = KEYS[1]
 local queue = KEYS[2]
@@ -34,7 +35,8 @@ local token = KEYS[4]
 local owner = ARGV[1]
 local fence = ARGV[2]
 local lease_ms = ARGV[3]
-local waiter = ARGV[4]
+local stays = ARGV[4]
+local waiter = waiter_of(owner)
 
 -- HDEL comes first: a master that is out of memory takes it, and then the rest.
 local ended = on_hash('HDEL', lock, owner) == 1
@@ -42,11 +44,13 @@ if ended and fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token
   remember(token, tonumber(fence), now_us, lease_ms)
 end
 if redis.call('EXISTS', queue) == 1 then
-  redis.call('ZREM', queue, owner)
-  redis.call('ZREM', waiters, owner)
+  if stays ~= '1' then
+    redis.call('ZREM', queue, waiter)
+    redis.call('ZREM', waiters, waiter)
+  end
   if redis.call('EXISTS', lock) == 0 then
     drop_overdue(queue, waiters, now_us)
-    wake_first(lock, queue, waiter)
+    wake_first(lock, queue, stays == '1' and waiter or nil)
   end
 end
 return { ended and 'released' or 'absent', now_us }

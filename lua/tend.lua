@@ -27,6 +27,7 @@
 --#include on_hash
 --#include holder
 --#include queue
+--#include waiter
 
 local lock = KEYS[1]
 local queue = KEYS[2]
@@ -43,7 +44,7 @@ local holder = holder_of(lock)
 local alive_until_ms = digits(now_us / 1000 + alive_ms)
 for i = 5, #ARGV, 2 do
   -- Whoever was granted the lock while this was on its way waits no more.
-  if ARGV[i + 1] ~= holder then
+  if not holder or ARGV[i + 1] ~= waiter_of(holder) then
     redis.call('ZADD', queue, 'NX', ARGV[i], ARGV[i + 1])
     redis.call('ZADD', waiters, alive_until_ms, ARGV[i + 1])
   end

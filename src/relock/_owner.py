@@ -76,3 +76,8 @@ def readable(text: str) -> str:
 def new_uuid(random_hex: str, owner: str | None) -> str:
     """The name of one hold among all holds of its client; the readable part shows the user's ``owner=``."""
     return random_hex if owner is None else f"{readable(owner)}.{random_hex}"
+
+
+def attempt_name(waiter: bytes, number: int) -> bytes:
+    """The owner's name of one attempt of a wait: its waiter is what comes before the ``~`` (see ``lua/_lib``)."""
+    return b"%b~%d" % (waiter, number)

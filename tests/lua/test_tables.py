@@ -110,12 +110,12 @@ def acquire(master: Master, owner: bytes = ME, count: int = 1, fair: int = 1, **
 
 def enqueue(master: Master, owner: bytes = ME, fair: int = 1, **other: Any) -> list[Any]:
     times = {"alive_ms": 7_000, "queue_ms": 30_000}
-    given = {"waiter": owner, "ticket": 0, **times, **other}
+    given = {"ticket": 0, **times, **other}
     return master.call("enqueue", owner=owner, count=1, lease_ms=LEASE_MS, fair=fair, **given)
 
 
-def release(master: Master, owner: bytes = ME, fence: int = 0, waiter: bytes = b"") -> list[Any]:
-    return master.call("release", owner=owner, fence=fence, lease_ms=LEASE_MS, waiter=waiter)
+def release(master: Master, owner: bytes = ME, fence: int = 0, stays: int = 0) -> list[Any]:
+    return master.call("release", owner=owner, fence=fence, lease_ms=LEASE_MS, stays=stays)
 
 
 # acquire --------------------------------------------------------------------------------------------------------------
@@ -214,7 +214,6 @@ def test_what_comes_after_its_void_time_does_nothing(master: Master, name: str) 
         "queue_ms": 30_000,
         "client": "me",
         "fence": 0,
-        "waiter": ME,
         "ticket": 0,
     }
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
@@ -335,18 +334,26 @@ def test_an_owner_takes_the_lock_in_the_turn_of_its_waiter(master: Master) -> No
     master.put(State(queue=[ME, YOU]))
     master.listen("me")
     master.listen("you")
-    assert enqueue(master, owner=b"me:1.1", waiter=ME, ticket=1)[0] == b"granted"
-    assert master.holder() == {b"me:1.1": b"1"}
+    assert enqueue(master, owner=b"me:1~1", ticket=1)[0] == b"granted"
+    assert master.holder() == {b"me:1~1": b"1"}
     assert master.queue() == [YOU]
 
 
 def test_release_by_one_who_goes_on_waiting_wakes_nobody_behind_it(master: Master) -> None:
-    master.put(State(holder={b"me:1.1": 1}, queue=[ME, YOU]))
+    master.put(State(holder={b"me:1~1": 1}, queue=[ME, YOU]))
     master.listen("me")
     master.listen("you")
-    assert release(master, owner=b"me:1.1", waiter=ME)[0] == b"released"
+    assert release(master, owner=b"me:1~1", stays=1)[0] == b"released"
     assert master.woken() == []
     assert master.queue() == [ME, YOU]
+
+
+def test_release_gives_up_the_place_of_the_waiter_behind_an_attempt(master: Master) -> None:
+    master.put(State(holder={b"me:1~1": 1}, queue=[ME, YOU]))
+    master.listen("you")
+    assert release(master, owner=b"me:1~1")[0] == b"released"
+    assert len(master.woken()) == 1
+    assert master.queue() == [YOU]
 
 
 def fence(master: Master, token: int) -> list[Any]:

@@ -192,6 +192,12 @@ def is_attempt_certain(answers: Sequence[Answer]) -> bool:
     return granted + awaited < quorum <= granted + refused
 
 
+def is_release_certain(answers: Sequence[Answer]) -> bool:
+    """Whether a quorum confirmed a release, or a quorum had nothing to release."""
+    quorum = quorum_of(len(answers))
+    return count_status(answers, b"released") >= quorum or count_status(answers, b"absent") >= quorum
+
+
 def has_quorum_replied(answers: Sequence[Answer]) -> bool:
     """Whether a quorum replied to the only call, whatever they said."""
     return sum(answer[0].__class__ is list for answer in answers) >= quorum_of(len(answers))

@@ -30,6 +30,7 @@ from relock._core.flows.acquire import TICKET_AT_ONCE, TICKET_PROPOSAL, attempt,
 from relock._core.flows.release import give_back
 from relock._core.quorum import Granted, NoQuorum, Outcome, Refused
 from relock._core.terms import Terms
+from relock._owner import attempt_name
 from relock._scripts import Call
 
 LOOK_AGAIN_SECONDS_MAX = 60.0
@@ -121,7 +122,7 @@ class _Waiting:
         ticket = self.ticket
         if ticket is None:
             ticket = TICKET_AT_ONCE if len(terms.masters) == 1 else TICKET_PROPOSAL
-        return enqueue_call(terms, self.owner, wait.waiter, wait.levels, ticket)
+        return enqueue_call(terms, self.owner, wait.levels, ticket)
 
     def _settle(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
         """Gives back what a minority may have granted, before anybody sleeps on it.
@@ -135,7 +136,7 @@ class _Waiting:
             self.undecided = True
             return
         now = self.wait.clock()
-        answers = yield from give_back(terms, self.owner, self.wait.waiter, now + terms.node_timeout)
+        answers = yield from give_back(terms, self.owner, now + terms.node_timeout, stays=True)
         if not all(isinstance(answer[0], list) for answer in answers):
             yield Undo(terms.keys, self.owner, terms.ttl, now + terms.node_timeout)
         self._rename()
@@ -143,7 +144,7 @@ class _Waiting:
     def _rename(self) -> None:
         """Later attempts ask under a new owner's name; what is still under way for the old one can't touch them."""
         owners = self.wait.owners
-        owners.append(b"%b.%d" % (self.wait.waiter, len(owners)))
+        owners.append(attempt_name(self.wait.waiter, len(owners)))
 
     def _leave(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
         """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background."""
@@ -155,7 +156,7 @@ class _Waiting:
         everywhere = False
         if not isinstance(outcome, NoQuorum):
             until = min(now + terms.node_timeout, self.limit)
-            answers = yield from give_back(terms, wait.waiter, b"", until)
+            answers = yield from give_back(terms, wait.waiter, until, stays=False)
             everywhere = all(isinstance(answer[0], list) for answer in answers)
         if self.undecided or not everywhere:
             yield Undo(terms.keys, wait.waiter, terms.ttl, now + terms.node_timeout)

@@ -177,14 +177,15 @@ class Link:
             if not owing:
                 raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
             owed = owing[0]
+            place = owed.places.pop()
             if reply.__class__ is list:
+                owed.replies[place] = reply
                 seconds = reply[1] / 1e6
                 step = master.offset.see(seconds - now, seconds - owed.sent_at, now)
                 if step or reply[0] == b"no_vote":
                     self._report(reply, step, now)
             else:
-                reply = self._failure(reply)
-            owed.replies[owed.places.pop()] = reply
+                owed.replies[place] = self._failure(reply)
             if not owed.places:
                 owing.popleft()
                 self._answer(owed, now)

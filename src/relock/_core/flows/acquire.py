@@ -34,12 +34,11 @@ def take_call(terms: Terms, owner: bytes, count: int) -> Call:
     return load("acquire").call(terms.keys, owner=owner, count=count, lease_ms=terms.lease_ms, fair=terms.fair)
 
 
-def enqueue_call(terms: Terms, owner: bytes, waiter: bytes, count: int, ticket: int) -> Call:
-    """Takes the lock if it is free and the caller's turn, else waits in the queue as `waiter` with `ticket`."""
+def enqueue_call(terms: Terms, owner: bytes, count: int, ticket: int) -> Call:
+    """Takes the lock if it is free and the turn of the owner's waiter, which else waits in the queue with `ticket`."""
     return load("enqueue").call(
         terms.keys,
         owner=owner,
-        waiter=waiter,
         count=count,
         lease_ms=terms.lease_ms,
         fair=terms.fair,

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from relock._core.effects import Answer, Ask, Clock, Effect
 from relock._core.flows.ask import first_of_each
 from relock._core.hold import Hold
-from relock._core.quorum import count_status, has_quorum_replied
+from relock._core.quorum import count_status, has_quorum_replied, is_release_certain
 from relock._core.terms import Terms, lease_ms
 from relock._keys import LockKeys
 from relock._scripts import Call, load
@@ -13,23 +13,20 @@ from relock._scripts import Call, load
 Answers = Generator[Effect, Sequence[Answer], Sequence[Answer]]
 
 
-def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float, waiter: bytes = b"") -> Call:
-    """Ends the hold of `owner` and its place in the queue; `waiter` goes on waiting, so nobody behind it is woken."""
-    return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), waiter=waiter)
+def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float, *, stays: bool = False) -> Call:
+    """Ends the hold of `owner`, and the place of its waiter in the queue unless that `stays`."""
+    return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), stays=int(stays))
 
 
 def end(hold: Hold, until: float) -> Answers:
     """Ends a hold on all masters."""
     call = hold.terms.give.call(hold.owner) if hold.is_plain else end_call(hold.keys, hold.owner, hold.fence, hold.ttl)
-    return (yield Ask((call,), until, has_quorum_replied))
+    return (yield Ask((call,), until, is_release_certain))
 
 
-def give_back(terms: Terms, owner: bytes, waiter: bytes, until: float) -> Answers:
-    """Ends whatever an attempt of `owner` may have got, and its place in the queue, if it has one.
-
-    `waiter` is who goes on waiting, if anybody does.
-    """
-    return (yield Ask((end_call(terms.keys, owner, 0, terms.ttl, waiter),), until))
+def give_back(terms: Terms, owner: bytes, until: float, *, stays: bool) -> Answers:
+    """Ends whatever an attempt of `owner` may have got, and its waiter's place in the queue unless that `stays`."""
+    return (yield Ask((end_call(terms.keys, owner, 0, terms.ttl, stays=stays),), until))
 
 
 def leave(keys: LockKeys, owner: bytes, until: float) -> Answers:
