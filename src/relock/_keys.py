@@ -1,5 +1,7 @@
 """Every key and channel name, decided here and nowhere else (see ``docs/reference/keys.md``)."""
 
+import re
+from collections.abc import Callable
 from functools import lru_cache
 
 from attrs import field, frozen
@@ -46,8 +48,14 @@ def client_channel(prefix: str, client: str) -> str:
 
 
 def scan_pattern(prefix: str, pattern: str) -> str:
-    """The glob for the keys of all locks whose names match `pattern`, their queues included."""
-    return f"{escape_glob(prefix)}:{{{pattern}}}*"
+    """The glob for the keys of all locks whose names match `pattern`, their queues included.
+
+    It finds others as well: the key of the lock ``a}b`` matches what is asked for ``a``. So what comes back is still
+    to be judged by `glob_filter`.
+    """
+    _, is_closed = _glob_tokens(pattern.encode())
+    wanted = f"{pattern}}}*" if is_closed else "*"  # one that is open at its end would swallow the brace
+    return f"{escape_glob(prefix)}:{{{wanted}"
 
 
 def name_of(prefix: str, key: str) -> str | None:
@@ -62,3 +70,73 @@ def name_of(prefix: str, key: str) -> str | None:
 def escape_glob(text: str) -> str:
     """`text` as a glob that matches only itself."""
     return "".join(f"\\{char}" if char in "*?[]\\^-" else char for char in text)
+
+
+def glob_filter(pattern: str) -> Callable[[str], bool]:
+    """Whether a name matches `pattern`: a glob as in Redis, which is not that of `fnmatch`.
+
+    ``*`` and ``?`` (one byte, as the server counts), ``[abc]``, ``[a-c]``, ``[^abc]``, and a backslash before what is
+    meant literally, in brackets too. Brackets that are never closed end with the pattern. Ranges are of ASCII: what
+    the server makes of others depends on whether a C compiler's char has a sign.
+    """
+    tokens, _ = _glob_tokens(pattern.encode())
+    parts: list[list[bytes]] = [[]]
+    for token in tokens:
+        if token == _STAR:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    first, *rest = (b"".join(part) for part in parts)
+    # What follows a star may be taken where it is first found. Atomic groups say so: many stars take no more time.
+    middle = b"".join(b"(?>.*?%s)" % part for part in rest[:-1])
+    last = b".*%s" % rest[-1] if rest else b""
+    matches = re.compile(first + middle + last, re.DOTALL).fullmatch
+    return lambda name: matches(name.encode(errors="replace")) is not None
+
+
+_STAR = b"*"  # among regular expressions of one byte each, which a lone star is not
+
+
+def _glob_tokens(glob: bytes) -> tuple[list[bytes], bool]:
+    """A glob as regular expressions of one byte each, and stars; and whether it is closed at its end.
+
+    A glob that ends in a backslash, or within brackets, is not: what is appended to it would become a part of these.
+    """
+    tokens, at, is_closed = [], 0, True
+    while at < len(glob):
+        char = glob[at : at + 1]
+        at += 1
+        if char == b"[":
+            token, at, is_closed = _glob_class(glob, at)
+            tokens.append(token)
+        elif char in (b"*", b"?"):
+            tokens.append(_STAR if char == b"*" else b".")
+        else:
+            if char == b"\\":
+                is_closed = at < len(glob)
+                char = glob[at : at + 1] or char
+                at += 1
+            tokens.append(re.escape(char))
+    return tokens, is_closed
+
+
+def _glob_class(glob: bytes, at: int) -> tuple[bytes, int, bool]:
+    """What is within brackets, from `at` on: a regular expression, where it ends, and whether it was closed."""
+    is_negated = glob[at : at + 1] == b"^"
+    at += is_negated
+    wanted: set[int] = set()
+    while at < len(glob) and glob[at] != ord("]"):
+        if glob[at] == ord("\\") and at + 1 < len(glob):
+            wanted.add(glob[at + 1])
+            at += 2
+        elif glob[at + 1 : at + 2] == b"-" and at + 2 < len(glob):
+            low, high = sorted((glob[at], glob[at + 2]))
+            wanted.update(range(low, high + 1))
+            at += 3
+        else:
+            wanted.add(glob[at])
+            at += 1
+    is_closed = at < len(glob)
+    members = set(range(256)) - wanted if is_negated else wanted
+    listed = b"".join(b"\\x%02x" % byte for byte in sorted(members))
+    return b"[%s]" % listed if members else b"(?!)", at + 1, is_closed

@@ -139,8 +139,9 @@ class ClientOptions:
     )
     max_hold: float | None = field(default=None, validator=_MAX_HOLD)
     patience: float = field(default=30.0, validator=_seconds(0.0, math.inf, "0 or more seconds"))
-    restart_guard: float = field(
-        default=0.0, validator=_seconds(0.0, TTL_SECONDS_MAX, "0 (no guard) or more seconds, at most 10 years")
+    restart_guard: float | None = field(
+        default=None,
+        validator=_seconds(0.0, TTL_SECONDS_MAX, "0 (no guard) or more seconds, at most 10 years", optional=True),
     )
     min_replicas: int = field(default=0, validator=_min_replicas)
     replica_timeout: float = field(default=1.0, validator=_replica_timeout)
@@ -156,8 +157,39 @@ class ClientOptions:
 
     @property
     def guard_ms(self) -> int:
-        """For how many milliseconds a master that may have forgotten leases has no vote."""
-        return math.ceil(self.restart_guard * GUARD_FACTOR * 1000)
+        """For how many milliseconds a master that may have forgotten leases has no vote, as far as that is set.
+
+        A client sets it: what is left to the number of masters is worked out when it is made.
+        """
+        return self.guard_ms_for(1)
+
+    def guard_for(self, masters: int) -> float:
+        """The restart guard (s) of a client with so many masters: by default none for one, the ttl for several."""
+        if self.restart_guard is not None:
+            return self.restart_guard
+        return self.ttl if masters > 1 else 0.0
+
+    def guard_ms_for(self, masters: int) -> int:
+        """For how many milliseconds one of so many masters has no vote when it may have forgotten leases."""
+        return math.ceil(self.guard_for(masters) * GUARD_FACTOR * 1000)
+
+    def check_guard(self, ttl: float, masters: int) -> None:
+        """Refuses a lease of `ttl` seconds that would outlast the guard of so many masters.
+
+        Such a lease might run on while a master that has forgotten it votes again: two holders. With one master it is
+        no more than what its default allows anyhow.
+
+        Raises:
+            ConfigurationError: there is a guard, and it is shorter than the ttl.
+        """
+        guard = self.guard_for(masters)
+        if masters > 1 and 0 < guard < ttl:
+            raise wrong(
+                "ttl",
+                ttl,
+                f"at most the restart_guard of {guard:g} s, because a master that restarts has a vote again after it; "
+                "raise restart_guard in every client",
+            )
 
     def node_timeout_for(self, ttl: float) -> float:
         """The longest wait (s) for one master in one attempt at a lock with this ttl."""

@@ -11,17 +11,19 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, Never, ParamSpec, Self, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.quorum import quorum_of
 from relock._core.terms import Terms
 from relock._errors import ConfigurationError, RelockWarning
-from relock._keys import LockKeys, lock_keys, name_of, scan_pattern
-from relock._options import ClientOptions, LockOptions, check_name
-from relock._runtime.links import NETWORK_ERRORS, Master
-from relock._runtime.nodes import parse_nodes
+from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
+from relock._options import ClientOptions, LockOptions, check_name, check_utf8
+from relock._runtime.examine import check_independent, look_at
+from relock._runtime.links import NETWORK_ERRORS
+from relock._runtime.masters import Master
+from relock._runtime.nodes import parse_nodes, warning_of_number
 from relock._runtime.threads import Session
 from relock.lock import Lock, quorum_error
 
@@ -68,13 +70,14 @@ class Statistics:
 
 
 class Client:
-    """Locks on one Redis or Valkey master.
+    """Locks on one Redis or Valkey master, or on a quorum of several independent ones.
 
     Making one checks the arguments and sends nothing; it connects when it is first used. It may be shared by
     threads. After ``fork()`` the child's copy works as a fresh client that holds nothing.
 
     Args:
-        nodes: a URL (``redis://``, ``rediss://``, ``unix://``), or a redis-py client.
+        nodes: a URL (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``) or a redis-py client, also one
+            that its ``Sentinel.master_for`` made; or a sequence of these, one for each independent master.
         options: see `ClientOptions`.
 
     Raises:
@@ -87,24 +90,33 @@ class Client:
         unknown = set(options) - {attribute.name for attribute in ClientOptions.__attrs_attrs__}
         if unknown:
             raise TypeError(f"Client() has no option {', '.join(sorted(unknown))}")
-        self._options = ClientOptions(**dict(options.items()))
+        self._options = self._resolved(ClientOptions(**dict(options.items())))
         self._lock_options = self._options.for_lock()
         self._addresses = tuple(node.address for node in self._nodes)
         self._session = Session(self._nodes, self._options)
         _clients.add(self)
-        if 0 < self._options.restart_guard < self._options.ttl:
-            self._warn_of_short_guard()
+        self._warn()
+
+    def _resolved(self, options: ClientOptions) -> ClientOptions:
+        """The options, with what depends on the number of masters."""
+        options.check_guard(options.ttl, len(self._nodes))
+        return evolve(options, restart_guard=options.guard_for(len(self._nodes)))
 
     @property
     def session(self) -> Session:
         """What the client has in this process. Not for users: it may change with any release."""
         return self._session
 
-    def _warn_of_short_guard(self) -> None:
-        guard, ttl = self._options.restart_guard, self._options.ttl
-        text = f"restart_guard={guard} is below the ttl of {ttl} s: a lease that a restart forgot may outlast the guard"
-        logger.warning(text)
-        warnings.warn(text, RelockWarning, stacklevel=3)
+    def _warn(self) -> None:
+        """Says once what works, but promises less than one might think."""
+        guard, ttl = self._options.guard_for(len(self._nodes)), self._options.ttl
+        short = (
+            f"restart_guard={guard} is below the ttl of {ttl} s: a lease that a restart forgot may outlast the guard"
+        )
+        for text in (warning_of_number(len(self._nodes)), short if 0 < guard < ttl else None):
+            if text is not None:
+                logger.warning(text)
+                warnings.warn(text, RelockWarning, stacklevel=3)
 
     # Locks ----------------------------------------------------------------------------------------------------------
 
@@ -124,7 +136,7 @@ class Client:
 
         Args:
             name: any non-empty str that has a UTF-8 form and does not begin with ``}``.
-            ttl: lease in seconds, from 0.05 to 10 years.
+            ttl: lease in seconds, from 0.05 to 10 years; with several masters at most their restart guard.
             renew: whether the watchdog extends the lease while the owner lives.
             fair: first come, first served.
             timeout: seconds that `Lock.acquire` and ``with`` wait at most, when no other timeout is passed.
@@ -142,6 +154,7 @@ class Client:
             options = self._lock_options
         else:
             options = self._options.for_lock(**given, max_hold=max_hold, on_lost=on_lost)
+            self._options.check_guard(options.ttl, len(self._nodes))
         return Lock(self, name, self._terms(lock_keys(self._options.prefix, name), options), options)
 
     def _terms(self, keys: LockKeys, options: LockOptions) -> Terms:
@@ -211,24 +224,28 @@ class Client:
         """The names that are held or waited for on any master, in no order, each once.
 
         Args:
-            pattern: a glob, as in Redis: ``*``, ``?``, ``[...]``.
+            pattern: a glob for the whole name, as in Redis: ``*``, ``?`` (one byte), ``[ab]``, ``[a-c]``, ``[^ab]``; a
+                backslash before what is meant literally.
 
         Raises:
+            ConfigurationError: the pattern has no UTF-8 form.
             QuorumError: too few masters answered. What changes while it runs may or may not be named.
         """
         if not isinstance(pattern, str):
             raise TypeError(f"pattern must be a str, not {type(pattern).__name__}")
+        check_utf8("pattern", pattern)
         return self._names(pattern)
 
     def _names(self, pattern: str) -> Generator[str, None, None]:
         seen: set[str] = set()
         failures = []
+        matches = glob_filter(pattern)
         for master in self.session.masters:
             self.session.check_open()
             try:
-                for name in master.scan(scan_pattern(self._options.prefix, pattern), NAMES_PER_SCAN):
-                    found = name_of(self._options.prefix, name)
-                    if found is not None and found not in seen:
+                for key in master.scan(scan_pattern(self._options.prefix, pattern), NAMES_PER_SCAN):
+                    found = name_of(self._options.prefix, key)
+                    if found is not None and found not in seen and matches(found):
                         seen.add(found)
                         yield found
             except NETWORK_ERRORS as error:
@@ -240,21 +257,35 @@ class Client:
     def check(self) -> tuple[str, ...]:
         """Connects, and returns what is wrong with these masters, in words; empty when all is well.
 
+        A master that does not answer is named too, while a quorum of the others does.
+
         Raises:
             QuorumError: too few masters answered.
-            ConfigurationError: one of them can't be used at all.
+            ConfigurationError: one of them can't be used at all, or two are the same server.
         """
-        failures = []
+        failures, run_ids = [], {}
         for master in self.session.masters:
             self.session.check_open()
             try:
                 master.probe()
+                run_ids[master.address] = self._look_at(master)
             except NETWORK_ERRORS as error:
                 failures.append(master.failed(error, sent=False))
         answered = len(self.session.masters) - len(failures)
         if answered < quorum_of(len(self.session.masters)):
             raise quorum_error(None, failures, quorum_of(len(self.session.masters)), answered)
-        return tuple(text for master in self.session.masters for text in master.problems.values())
+        check_independent({address: run_id for address, run_id in run_ids.items() if run_id})
+        problems = [text for master in self.session.masters for text in master.problems.values()]
+        return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))
+
+    def _look_at(self, master: Master) -> str:
+        """The run_id. Notes whether waiters hear of a release: a client without waiters does not subscribe."""
+        run_id, trouble = look_at(master.node, self._options.prefix, master.node_timeout)
+        if trouble is None:
+            master.problems.pop("waking", None)
+        else:
+            master.problems["waking"] = trouble
+        return run_id
 
     def statistics(self) -> Statistics:
         """Counts so far, and the state of each master; no I/O."""

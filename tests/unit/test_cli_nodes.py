@@ -70,5 +70,29 @@ def test_no_master_at_all_is_a_usage_error() -> None:
         urls_of((), {"RELOCK_NODES": " , "})
 
 
+def test_all_masters_are_passed_on() -> None:
+    where = Where(urls_of(("redis://a", "redis://b", "unix:///c"), {}), "lock")
+    with where.client() as client:
+        assert repr(client) == "<open relock.Client of redis://a:6379/0, redis://b:6379/0, unix:///c/0>"
+
+
+def test_the_password_of_a_sentinel_url_is_that_of_the_master() -> None:
+    url = "redis+sentinel://a:1,b:2/mymaster/0"
+    environment = {"RELOCK_NODES": f"{url} redis://c", "RELOCK_PASSWORD": "p"}
+    assert urls_of((), environment) == ("redis+sentinel://:p@a:1,b:2/mymaster/0", "redis://:p@c")
+
+
+def test_the_password_of_sentinels_is_refused_on_the_command_line_too() -> None:
+    with pytest.raises(click.UsageError, match="RELOCK_NODES") as caught:
+        urls_of((f"redis+sentinel://a/m?sentinel_password={SECRET}",), {})
+    assert SECRET not in caught.value.message
+
+
+def test_the_password_of_sentinels_is_not_that_of_the_master() -> None:
+    """So the environment's password still applies to the master."""
+    environment = {"RELOCK_NODES": f"redis+sentinel://a/m?sentinel_password={SECRET}", "RELOCK_PASSWORD": "p"}
+    assert urls_of((), environment) == (f"redis+sentinel://:p@a/m?sentinel_password={SECRET}",)
+
+
 def test_a_repr_shows_no_password() -> None:
     assert SECRET not in repr(Where((f"redis://:{SECRET}@a",), "lock"))

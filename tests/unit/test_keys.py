@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relock._keys import escape_glob, lock_keys, name_of, scan_pattern
+from relock._keys import escape_glob, glob_filter, lock_keys, name_of, scan_pattern
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda name: name[0] != "}")
 
@@ -36,3 +36,53 @@ def test_a_pattern_matches_names_below_a_prefix_that_is_no_pattern() -> None:
     assert scan_pattern("l*k", "orders:*") == "l\\*k:{orders:*}*"
     assert escape_glob("a[b]?") == "a\\[b\\]\\?"
     assert fnmatch.fnmatchcase("lock:{orders:42}:queue", scan_pattern("lock", "orders:*"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("a", ["a"], ["a}b", "ab", "A", "b"]),
+        ("*", ["a", "a}b", "a\nb", "é"], []),
+        ("a*", ["a", "a}b", "ab"], ["ba"]),
+        ("a?", ["ab"], ["a", "abc"]),
+        ("??", ["ab", "é"], ["a", "aé"]),  # bytes, as the server counts
+        ("[ab]c", ["ac", "bc"], ["cc", "abc", "[ab]c"]),
+        ("[^a]", ["b", "^"], ["a", "ab"]),
+        ("[!a]", ["a", "!"], ["b"]),  # no negation in Redis
+        ("[a-c]", ["a", "b", "c"], ["d", "-"]),
+        ("[c-a]", ["b"], ["d"]),  # either way round
+        ("[-a]", ["a", "-"], ["b"]),
+        ("[a-]", ["a", "]"], ["b", "-"]),  # a range that ends with the bracket
+        ("[]", [], ["a", "]", "[]"]),
+        ("[^]", ["a"], ["ab"]),
+        ("[]a]", [], ["a", "]", "a]"]),
+        ("[a\\]]", ["a", "]"], ["\\"]),
+        ("[ab", ["a", "b"], ["[ab", "c", "ab"]),
+        ("\\*", ["*"], ["a", "\\*"]),
+        ("a\\b", ["ab"], ["a\\b"]),
+        ("a\\", ["a\\"], ["a", "ab"]),
+        ("*:4?:*", ["orders:42:x", "a:4b:"], ["orders:42"]),
+        ("*a*a*", ["aa", "xaxax"], ["xax"]),
+        (".+", [".+"], ["ab"]),
+    ],
+)
+def test_a_glob_is_that_of_the_server(pattern: str, matching: list[str], others: list[str]) -> None:
+    matches = glob_filter(pattern)
+    assert [name for name in [*matching, *others] if matches(name)] == matching
+
+
+def test_a_glob_with_many_stars_takes_no_time() -> None:
+    assert not glob_filter("*a" * 30 + "b")("a" * 2000)
+
+
+@pytest.mark.parametrize("pattern", ["a\\", "[ab", "[a\\", "[^", "[", "[a-]"])
+def test_what_would_swallow_the_end_of_the_key_is_not_sent(pattern: str) -> None:
+    assert scan_pattern("lock", pattern) == "lock:{*"
+
+
+@given(NAMES, st.lists(st.sampled_from(["*", "?", "[^a]", "[ab]", "\\", "[", "]", "a", "}", "-"])).map("".join))
+def test_what_is_asked_of_the_server_finds_every_name_that_matches(name: str, pattern: str) -> None:
+    if glob_filter(pattern)(name):
+        asked = glob_filter(scan_pattern("lock", pattern))
+        assert asked(f"lock:{{{name}}}")
+        assert asked(f"lock:{{{name}}}:queue")

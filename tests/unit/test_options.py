@@ -24,6 +24,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"patience": -0.1}, "0 or more"),
     ({"patience": math.nan}, "nan"),
     ({"restart_guard": -1}, "no guard"),
+    ({"restart_guard": math.nan}, "nan"),
     ({"drift_factor": 0.6}, "between"),
     ({"min_replicas": -1}, "0 or more"),
     ({"min_replicas": 1}, "not supported yet"),
@@ -45,6 +46,7 @@ WRONG_TYPES: list[dict[str, Any]] = [
     {"prefix": b"lock"},
     {"client_name": 7},
     {"on_lost": "callback"},
+    {"restart_guard": True},
     {"on_event": 1},
     {"unheard_of": 1},
 ]
@@ -74,9 +76,8 @@ def test_a_wrong_type_is_a_type_error(option: dict[str, Any]) -> None:
         ([], "at least one"),
         ("http://localhost", "http://"),
         ("localhost:6379", "redis://"),
-        (["redis://a", "redis://b"], "2 masters"),
-        ("redis+sentinel://a:26379/m", "Sentinel"),
         ("redis+cluster://a:7000", "Cluster"),
+        (["redis://a", "http://b"], "http://"),
     ],
 )
 def test_nodes_that_can_not_work(nodes: Any, hint: str) -> None:
@@ -144,6 +145,51 @@ def test_a_node_timeout_of_ones_own_is_at_most_a_third_of_a_locks_ttl() -> None:
     options = ClientOptions(node_timeout=2.0)
     assert options.node_timeout_for(30.0) == 2.0
     assert options.node_timeout_for(3.0) == 1.0
+
+
+THREE = ["redis://a", "redis://b", "redis://c"]
+
+
+@pytest.mark.parametrize(
+    ("given", "masters", "seconds"),
+    [
+        ({}, 1, 0.0),
+        ({}, 3, 30.0),
+        ({"ttl": 7}, 2, 7.0),
+        ({"restart_guard": 0}, 3, 0.0),
+        ({"restart_guard": 60}, 1, 60.0),
+        ({"restart_guard": 60}, 5, 60.0),
+    ],
+)
+def test_the_guard_is_none_for_one_master_else_the_ttl(given: dict[str, Any], masters: int, seconds: float) -> None:
+    options = ClientOptions(**given)
+    assert options.guard_for(masters) == seconds
+    assert options.guard_ms_for(masters) == pytest.approx(seconds * 1020, abs=1)
+
+
+def test_a_client_knows_its_guard() -> None:
+    assert Client(NOWHERE)._options.restart_guard == 0.0
+    assert Client(THREE, ttl=20)._options.restart_guard == 20.0
+    assert Client(THREE, ttl=20)._options.guard_ms == 20_400
+    assert Client(THREE, restart_guard=0)._options.restart_guard == 0.0
+
+
+def test_with_several_masters_no_ttl_may_be_above_the_guard() -> None:
+    with pytest.raises(ConfigurationError, match=r"ttl=30\.0.*at most the restart_guard of 10 s") as caught:
+        Client(THREE, restart_guard=10)
+    assert caught.value.option == "ttl"
+    client = Client(THREE, ttl=10, restart_guard=20)
+    client.lock("a", ttl=20)
+    with pytest.raises(ConfigurationError, match=r"ttl=20\.1") as caught:
+        client.lock("a", ttl=20.1)
+    assert caught.value.option == "ttl"
+    with pytest.raises(ConfigurationError):
+        Client(THREE).lock("a", ttl=31)
+
+
+def test_without_a_guard_or_with_one_master_any_ttl_will_do() -> None:
+    Client(THREE, restart_guard=0).lock("a", ttl=3600)
+    Client(NOWHERE, ttl=10, restart_guard=10).lock("a", ttl=3600)
 
 
 def test_passwords_reach_no_repr_and_no_error() -> None:

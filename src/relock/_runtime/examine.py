@@ -1,9 +1,10 @@
-"""What ``doctor`` asks of one master: whether everything that relock will need works there, tried rather than assumed.
+"""What ``doctor`` asks of each master: whether everything that relock will need works there, tried rather than assumed.
 
 The lock scripts run on a scratch lock of a random name, which nobody else can be using, and whose keys all have a short
 TTL. Nothing else is written.
 """
 
+import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,16 +14,28 @@ from typing import Any
 from attrs import define, field, frozen
 from redis import exceptions as redis_errors
 
+from relock._errors import ConfigurationError
 from relock._keys import LockKeys, client_channel, lock_keys, master_key, scan_pattern
 from relock._runtime.failures import failure_of, with_advice
 from relock._runtime.links import NETWORK_ERRORS, parse_info
-from relock._runtime.nodes import Node, Wire
-from relock._scripts import load
+from relock._runtime.nodes import Node, Wire, warning_of_number
+from relock._scripts import load, pack_argument
 
 CLOCK_SAMPLES = 5
 CLOCK_OFFSET_SECONDS_MAX = 1.0
 SCRATCH_LEASE_MS = 5_000
 NEVER_VOID_US = b"%d" % 2**53  # the largest integer that Lua keeps
+SCRIPT_ARGUMENTS: dict[str, str | int] = {
+    "count": 1,
+    "fair": 1,
+    "stays": 0,
+    "ticket": 0,
+    "fence": 1,
+    "limit": 10,
+    "lease_ms": SCRATCH_LEASE_MS,
+    "alive_ms": SCRATCH_LEASE_MS,
+    "queue_ms": SCRATCH_LEASE_MS,
+}
 REDIS_MIN, VALKEY_MIN = (6, 2), (7, 2)
 
 
@@ -56,7 +69,10 @@ class Examination:
 
     Attributes:
         run_id: which server it is; empty where INFO is refused.
+        incarnation: what scripts compare with the marker; empty where INFO is refused.
         clock_offset: bounds (s) on its clock minus this machine's wall clock.
+        guard: for how long (s) it has no vote after a restart, by its marker; None without a marker.
+        vote_in: in how many seconds it has a vote, 0.0 if it has one; None without a marker.
     """
 
     address: str
@@ -64,7 +80,10 @@ class Examination:
     version: str = ""
     role: str = ""
     run_id: str = ""
+    incarnation: str = ""
     clock_offset: tuple[float, float] | None = None
+    guard: float | None = None
+    vote_in: float | None = None
     findings: list[Finding] = field(factory=list)
 
     def add(self, check: str, verdict: Verdict, says: str, advice: str = "") -> None:
@@ -72,13 +91,14 @@ class Examination:
         self.findings.append(Finding(check, verdict, says, advice))
 
 
-def examine(node: Node, prefix: str, timeout: float) -> Examination:
+def examine(node: Node, prefix: str, timeout: float, masters: int = 1) -> Examination:
     """Everything about one master; what fails is a finding, never an exception.
 
     Args:
         node: the master.
         prefix: that of the locks' keys and channels, on which a user's rights may depend.
         timeout: seconds to wait for each reply.
+        masters: of how many it is one.
     """
     found = Examination(node.address)
     wire = node.connection(timeout)
@@ -89,7 +109,8 @@ def examine(node: Node, prefix: str, timeout: float) -> Examination:
         found.add("reachable", Verdict.OK, "it answers, and takes the credentials")
         _look_at_info(wire, found)
         _look_at_clock(wire, found)
-        _look_at_persistence(wire, found, prefix)
+        _look_at_votes(wire, found, prefix, masters)
+        _look_at_persistence(wire, found, masters)
         _look_at_listing(wire, found, prefix)
         _try_locks(node, wire, found, prefix, timeout)
     except NETWORK_ERRORS as error:
@@ -102,19 +123,93 @@ def examine(node: Node, prefix: str, timeout: float) -> Examination:
 
 def compare(examinations: Sequence[Examination]) -> list[Finding]:
     """What only shows when all masters are looked at together."""
-    findings = []
-    if len(examinations) > 1 and len(examinations) % 2 == 0:
-        says = f"{len(examinations)} masters survive no more failures than {len(examinations) - 1} do"
-        findings.append(Finding("number", Verdict.NOTE, says, "use an odd number"))
+    if len(examinations) == 1:
+        return []
+    number = warning_of_number(len(examinations))
+    findings = [] if number is None else [Finding("number", Verdict.NOTE, number)]
+    return [*findings, *_same_servers(examinations), *_clocks(examinations), *_guards(examinations)]
+
+
+def _same_servers(examinations: Sequence[Examination]) -> Iterator[Finding]:
     by_server: dict[str, list[str]] = {}
     for one in examinations:
-        if one.run_id:
-            by_server.setdefault(one.run_id, []).append(one.address)
+        by_server.setdefault(one.run_id or one.address, []).append(one.address)
     for addresses in by_server.values():
         if len(addresses) > 1:
-            says = f"{' and '.join(addresses)} are the same server, which would have as many votes"
-            findings.append(Finding("independent", Verdict.WRONG, says, "name each master once"))
-    return findings
+            yield Finding("independent", Verdict.WRONG, _one_server(addresses), "name each master once")
+
+
+def _one_server(addresses: Sequence[str]) -> str:
+    return f"{' and '.join(addresses)} are the same server, which would have as many votes"
+
+
+def _clocks(examinations: Sequence[Examination]) -> Iterator[Finding]:
+    """How far the masters' clocks are apart: bounds, because a reply takes its time."""
+    known = [(one.address, *one.clock_offset) for one in examinations if one.clock_offset is not None]
+    pairs = [
+        (low - other_high, high - other_low, address, other)
+        for (address, low, high), (other, other_low, other_high) in itertools.permutations(known, 2)
+    ]
+    if not pairs:
+        return
+    most = max(high for _, high, _, _ in pairs)
+    least, at_most, ahead, behind = max(pairs)
+    if least <= CLOCK_OFFSET_SECONDS_MAX:
+        yield Finding("clocks", Verdict.OK, f"the masters' clocks differ by no more than {most:.4f} s")
+        return
+    says = f"the clock of {ahead} is {least:.4f} to {at_most:.4f} s ahead of that of {behind}"
+    advice = "safe, but an acquire may cost another round trip, and a clock that is set costs votes: check NTP on all"
+    yield Finding("clocks", Verdict.NOTE, says, advice)
+
+
+def _guards(examinations: Sequence[Examination]) -> Iterator[Finding]:
+    guards = sorted({one.guard for one in examinations if one.guard is not None})
+    if len(guards) > 1:
+        says = f"the masters' restart guards differ: {' and '.join(f'{guard:g} s' for guard in guards)}"
+        yield Finding("guard", Verdict.NOTE, says, "set the same restart_guard in every client; the larger one counts")
+
+
+def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, str | None]:
+    """What a client does not see on its own connections: which server it is, and whether waiters can be woken by it.
+
+    Args:
+        node: the master.
+        prefix: that of the locks' channels.
+        timeout: seconds to wait for each reply.
+
+    Returns:
+        The run_id, empty where INFO is refused; and what is wrong with Pub/Sub, in words, or None.
+
+    Raises:
+        redis.RedisError, OSError: it can't be reached, or refuses more than that.
+    """
+    listener = node.connection(timeout)
+    try:
+        listener.connect()
+        info = _try(listener, "INFO", "server")
+        # Not on the channel of a client in use: while this listens, a message there would count as received.
+        refusal = _refusal_to_subscribe(listener, prefix, f"check-{os.urandom(8).hex()}")
+    finally:
+        _close(listener)
+    run_id = "" if isinstance(info, Exception) else parse_info(info).get("run_id", "")
+    return run_id, None if refusal is None else f"{node.address}: {refusal.says}: {refusal.advice}"
+
+
+def check_independent(masters: Mapping[str, str]) -> None:
+    """Refuses a server that is named more than once.
+
+    Args:
+        masters: the run_id of each that is known, by address.
+
+    Raises:
+        ConfigurationError: two of them are the same server.
+    """
+    by_server: dict[str, list[str]] = {}
+    for address, run_id in masters.items():
+        by_server.setdefault(run_id, []).append(address)
+    for addresses in by_server.values():
+        if len(addresses) > 1:
+            raise ConfigurationError(f"{_one_server(addresses)}: name each master once", option="nodes")
 
 
 def _ask(wire: Wire, *words: str | int | bytes) -> Any:
@@ -151,6 +246,7 @@ def _look_at_info(wire: Wire, found: Examination) -> None:
         return
     info = parse_info(b"\r\n".join(replies))
     found.run_id, found.role = info.get("run_id", ""), info.get("role", "")
+    found.incarnation = f"{found.run_id}:{info.get('master_replid', '')}"
     found.version = info.get("valkey_version") or info.get("redis_version", "")
     found.add("INFO", Verdict.OK, "permitted")
     _judge_role(info, found)
@@ -170,9 +266,8 @@ def _judge_role(info: Mapping[str, str], found: Examination) -> None:
     else:
         replicas = int(info.get("connected_slaves", "0"))
         says = f"master with {replicas} replicas" if replicas else "master, independent of others"
-        advice = (
-            "a failover forgets what the replica did not have yet; no lock should depend on one" if replicas else ""
-        )
+        forgets = "a failover forgets what the replica does not have yet: set restart_guard to the largest ttl in use"
+        advice = forgets if replicas else ""
         found.add("role", Verdict.NOTE if replicas else Verdict.OK, says, advice)
 
 
@@ -196,7 +291,7 @@ def _judge_eviction(info: Mapping[str, str], found: Examination) -> None:
         )
 
 
-# Clock, persistence, listing ------------------------------------------------------------------------------------------
+# Clock, vote, persistence, listing ------------------------------------------------------------------------------------
 
 
 def _look_at_clock(wire: Wire, found: Examination) -> None:
@@ -219,7 +314,44 @@ def _look_at_clock(wire: Wire, found: Examination) -> None:
     found.add("clock", Verdict.NOTE if far else Verdict.OK, says, advice)
 
 
-def _look_at_persistence(wire: Wire, found: Examination, prefix: str) -> None:
+def _look_at_votes(wire: Wire, found: Examination, prefix: str, masters: int) -> None:
+    """Whether it may grant locks, by its marker, judged as its own scripts do. Without a marker it has no guard yet."""
+    marker = _try(wire, "HMGET", master_key(prefix), "incarnation", "no_vote_until_us", "guard_ms")
+    now = _try(wire, "TIME")
+    if isinstance(marker, Exception) or isinstance(now, Exception):
+        if masters > 1:
+            advice = f"allow this user HMGET, TIME and the keys {prefix}:*"
+            found.add(
+                "votes", Verdict.WRONG, "whether it has a vote is not known: it refuses to show its marker", advice
+            )
+        return
+    incarnation, until_us, guard_ms = marker
+    if guard_ms is None:
+        if masters > 1:
+            says = "no client with a restart guard has used it yet: the first one that does has to wait for its vote"
+            found.add("votes", Verdict.NOTE, says, "nothing to do: with several masters each client has such a guard")
+        return
+    found.guard = int(guard_ms) / 1000
+    left = float(until_us or 0) / 1e6 - int(now[0]) - int(now[1]) / 1e6
+    found.vote_in = min(max(left, 0.0), found.guard)
+    _judge_vote(found, (incarnation or b"").decode(errors="replace"))
+
+
+def _judge_vote(found: Examination, marked: str) -> None:
+    """From what the marker says, and the incarnation it was `marked` with."""
+    guard = found.guard or 0.0
+    if found.incarnation and marked != found.incarnation:
+        found.vote_in = guard
+        says = f"it has restarted, failed over or lost its data since it was last used: no vote for {guard:g} s then"
+    elif found.vote_in:
+        says = f"it may have forgotten leases: no vote for {found.vote_in:.1f} s more"
+    else:
+        found.add("votes", Verdict.OK, f"it has a vote; the restart guard is {guard:g} s")
+        return
+    found.add("votes", Verdict.NOTE, says, "nothing to do: it grants no locks meanwhile")
+
+
+def _look_at_persistence(wire: Wire, found: Examination, masters: int) -> None:
     """What a restart makes this master forget: without a guard, somebody else may get a lock that is held."""
     reply, settings = _try(wire, "INFO", "persistence"), _try(wire, "CONFIG", "GET", "*append*")
     saving = _try(wire, "CONFIG", "GET", "save")
@@ -233,11 +365,18 @@ def _look_at_persistence(wire: Wire, found: Examination, prefix: str) -> None:
         forgets = "every lock since its last snapshot (RDB), and all of them if it makes none"
     else:
         forgets = "every lock: it writes nothing to disk"
-    guard = _guard_seconds(wire, prefix)
+    _judge_persistence(found, forgets, masters)
+
+
+def _judge_persistence(found: Examination, forgets: str, masters: int) -> None:
     if not forgets:
         found.add("persistence", Verdict.OK, "a restart forgets nothing (AOF, appendfsync always)")
-    elif guard:
-        found.add("persistence", Verdict.OK, f"a restart forgets {forgets}; a restart guard of {guard:g} s is in use")
+    elif found.guard:
+        says = f"a restart forgets {forgets}; a restart guard of {found.guard:g} s is in use"
+        found.add("persistence", Verdict.OK, says)
+    elif masters > 1:
+        advice = "leave restart_guard on: with several masters it is the ttl by default"
+        found.add("persistence", Verdict.NOTE, f"a restart forgets {forgets}", advice)
     else:
         advice = "set restart_guard to the largest ttl in use, or appendonly yes with appendfsync always"
         found.add("persistence", Verdict.NOTE, f"a restart forgets {forgets}", advice)
@@ -248,11 +387,6 @@ def _setting(reply: Any, name: bytes) -> str:
     if isinstance(reply, Exception):
         return ""
     return str(dict(zip(reply[::2], reply[1::2], strict=True)).get(name, b"").decode(errors="replace"))
-
-
-def _guard_seconds(wire: Wire, prefix: str) -> float:
-    reply = _try(wire, "HGET", master_key(prefix), "guard_ms")
-    return 0.0 if isinstance(reply, Exception) or reply is None else int(reply) / 1000
 
 
 def _look_at_listing(wire: Wire, found: Examination, prefix: str) -> None:
@@ -285,13 +419,14 @@ class _Scratch:
         """One of the owners."""
         return f"{self.client}:{name}"
 
-    def call(self, script: str, *rest: str | int, **own: str | int) -> Any:
-        """Runs a script; returns its status, or the server's refusal."""
+    def call(self, script: str, owner: str, *rest: str | int) -> Any:
+        """Runs a script as `owner`; returns its status, or the server's refusal."""
         loaded = load(script)
-        call = loaded.call(self.keys, *rest, **own)
+        values = SCRIPT_ARGUMENTS | {"owner": owner, "client": self.client}
+        call = loaded.call(self.keys, *rest, **{name: values[name] for name in loaded.own_arguments})
         connection = {"void_us": NEVER_VOID_US, "incarnation": b"", "guard_ms": b"0"}
-        known = [connection[name] for name in loaded.connection_arguments]
-        packed = loaded.pack_source(self.keys, [*call.arguments, *known, *call.rest], guarded=False)
+        known = b"".join(pack_argument(connection[name]) for name in loaded.connection_arguments)
+        packed = call.pack(known, guarded=False, source=True)
         self.wire.send_packed_command([packed], check_health=False)
         try:
             return self.wire.read_response()[0].decode()
@@ -302,18 +437,18 @@ class _Scratch:
 
     def steps(self) -> Iterator[tuple[str, Any, str]]:
         """Each script, what it answered, and what it should have."""
-        one, two, lease = self.owner("1"), self.owner("2"), SCRATCH_LEASE_MS
-        terms = {"count": 1, "lease_ms": lease, "fair": 1}
-        alive = {"alive_ms": lease, "queue_ms": lease}
-        yield "acquire", self.call("acquire", owner=one, **terms), "granted"
-        yield "enqueue", self.call("enqueue", owner=two, **terms, **alive), "queued"
-        yield "inspect", self.call("inspect", limit=10), "held"
-        yield "extend", self.call("extend", owner=one, lease_ms=lease), "extended"
-        yield "count", self.call("count", owner=one, count=2, lease_ms=0), "counted"
-        yield "release", self.call("release", owner=one, fence=0, lease_ms=lease), "released"
-        yield "tend", self.call("tend", 1, two, client=self.client, **alive), "tended"
-        yield "leave", self.call("leave", owner=two), "left"
-        yield "force_release", self.call("force_release", fence=0, lease_ms=lease), "absent"
+        one, two = self.owner("1"), self.owner("2")
+        yield "acquire", self.call("acquire", one), "granted"
+        yield "enqueue", self.call("enqueue", two), "queued"
+        yield "inspect", self.call("inspect", one), "held"
+        yield "extend", self.call("extend", one), "extended"
+        yield "count", self.call("count", one), "counted"
+        yield "release", self.call("release", one), "released"
+        yield "tend", self.call("tend", two, 1, two), "tended"
+        yield "leave", self.call("leave", two), "left"
+        yield "fence", self.call("fence", one), "fenced"
+        yield "heal", self.call("heal", one), "healed"
+        yield "force_release", self.call("force_release", one), "released"
 
 
 def _try_locks(node: Node, wire: Wire, found: Examination, prefix: str, timeout: float) -> None:
@@ -333,12 +468,20 @@ def _try_locks(node: Node, wire: Wire, found: Examination, prefix: str, timeout:
 
 
 def _subscribe(listener: Wire, scratch: _Scratch, found: Examination) -> bool:
-    reply = _try(listener, "SUBSCRIBE", scratch.channel)
-    if isinstance(reply, Exception):
-        advice = f"allow this user SUBSCRIBE and the channels {scratch.prefix}:client:*"
-        found.add("Pub/Sub", Verdict.WRONG, f"refused: {reply}", advice)
-        return False
-    return True
+    refusal = _refusal_to_subscribe(listener, scratch.prefix, scratch.client)
+    if refusal is not None:
+        found.findings.append(refusal)
+    return refusal is None
+
+
+def _refusal_to_subscribe(listener: Wire, prefix: str, client: str) -> Finding | None:
+    """Has `listener` subscribe to the channel of `client`; what is wrong if that is refused."""
+    reply = _try(listener, "SUBSCRIBE", client_channel(prefix, client))
+    if not isinstance(reply, Exception):
+        return None
+    says = f"SUBSCRIBE is refused: {reply}; waiters are not woken, they only look again and again"
+    advice = f"allow this user SUBSCRIBE and the channels {prefix}:client:*"
+    return Finding("Pub/Sub", Verdict.WRONG, says, advice)
 
 
 def _count_receivers(wire: Wire, listener: Wire, scratch: _Scratch, found: Examination) -> None:

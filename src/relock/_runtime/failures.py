@@ -20,6 +20,7 @@ _PERMANENT_TEXTS = (
     "NOAUTH",
     "NOPERM",
     "invalid password",
+    "No such master with that name",
     *_NO_RIGHT_IN_SCRIPT,
 )
 
@@ -30,6 +31,8 @@ _NOTHING_WRITTEN = (
     "LOADING",
     "BUSY",
     "OOM",
+    "NOREPLICAS",
+    "MISCONF",
     "READONLY",
     "MASTERDOWN",
     "MOVED",
@@ -42,11 +45,14 @@ _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
 _ADVICE = (
     *((sign, _ACL_PAGE) for sign in ("NOPERM", *_NO_RIGHT_IN_SCRIPT)),
     ("OOM", "it is out of memory: raise maxmemory or free some"),
+    ("NOREPLICAS", "too few replicas follow it: see its min-replicas-to-write"),
+    ("MISCONF", "it can't write to its disk, and takes nothing new"),
     ("READONLY", "it is a read-only replica: name the master"),
     ("WRONGPASS", "check the user and the password"),
     ("NOAUTH", "it needs a password: put it into the URL"),
     ("Authentication required", "it needs a password: put it into the URL"),
     ("invalid username-password", "check the user and the password"),
+    ("No such master with that name", "check the name of the master in the Sentinels' configuration"),
     ("LOADING", "it is loading its data; wait until it is done"),
     ("BUSY", "a script keeps it busy"),
     ("MASTERDOWN", "it is a replica that has lost its master"),

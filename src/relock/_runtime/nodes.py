@@ -1,15 +1,22 @@
 """From what users pass as ``nodes`` to what opens a connection."""
 
-from collections.abc import Callable, Mapping, Sequence
+import ipaddress
+import itertools
+import os
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 from attrs import field, frozen
 from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
 from relock._errors import ConfigurationError
+from relock._runtime.sentinel import SENTINEL_PORT, Discovery
 
 # Of what a connection of redis-py may be given, these would resend, decode or read behind our back.
 _OVERRIDDEN = (
@@ -30,10 +37,13 @@ _OVERRIDDEN = (
     "event_dispatcher",
     "himport_registry",
 )
-_NOT_YET = {
-    "redis+sentinel": "Sentinel",
-    "redis+cluster": "Cluster",
-}
+_SENTINEL_SCHEME = "redis+sentinel"
+_NOT_YET = {"redis+cluster": "Cluster"}
+_TRIAL_SECONDS = 1.0  # of a connection that is never opened
+_HOW_TO_WRITE = (
+    "write redis://host:port/db, rediss://host:port/db, unix:///path or redis+sentinel://host:port,host:port/mymaster, "
+    "and a password with its special characters percent-encoded"
+)
 
 
 class Wire(Protocol):
@@ -67,16 +77,21 @@ class Node:
 
     Attributes:
         address: for people; never holds a password.
+        servers: what it is known by; two nodes that share one of these are the same master.
+        discovery: what asks the Sentinels for it; None for a server with an address of its own.
     """
 
     address: str
     connection_class: Callable[..., Any]
-    kwargs: Mapping[str, Any] = field(repr=False)
+    kwargs: dict[str, Any] = field(repr=False)
+    servers: frozenset[str] = frozenset()
+    discovery: Discovery | None = None
 
     def connection(self, timeout: float) -> Wire:
         """A connection that is not open yet, and that resends nothing; `timeout` in seconds."""
+        found = {} if self.discovery is None else self.discovery.connection_options(timeout)
         wire: Wire = self.connection_class(
-            **self.kwargs,
+            **(self.kwargs | found),
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
             retry=Retry(NoBackoff(), 0),
@@ -87,11 +102,12 @@ class Node:
 
 
 def parse_nodes(nodes: object) -> tuple[Node, ...]:
-    """One `Node` for each master that `nodes` names.
+    """One `Node` for each master that `nodes` names, in that order.
 
     Raises:
         TypeError: `nodes` is no URL, no redis-py client and no sequence of these.
-        ConfigurationError: an empty sequence, an unknown URL scheme, or a way to run Redis that is not supported yet.
+        ConfigurationError: an empty sequence, a URL that can't work, a way to run Redis that is not supported yet, or
+            the same server twice.
     """
     if isinstance(nodes, str | bytes) or not isinstance(nodes, Sequence):
         nodes = [nodes]
@@ -99,11 +115,32 @@ def parse_nodes(nodes: object) -> tuple[Node, ...]:
         raise ConfigurationError(
             "nodes=[]: name at least one master, for example redis://localhost:6379", option="nodes"
         )
-    if len(nodes) > 1:
-        raise ConfigurationError(
-            f"nodes names {len(nodes)} masters: a quorum of several is not supported yet; name one", option="nodes"
-        )
-    return tuple(_parse_node(node) for node in nodes)
+    parsed = tuple(_parse_node(node) for node in nodes)
+    _check_distinct(parsed)
+    return parsed
+
+
+def warning_of_number(masters: int) -> str | None:
+    """What an even number of masters is worth, in words; None for an odd one."""
+    if masters % 2:
+        return None
+    failures = (masters - 1) // 2
+    tolerated = "no failure" if failures == 0 else f"{failures} failure{'s' if failures > 1 else ''}"
+    return (
+        f"{masters} masters tolerate {tolerated}, like {masters - 1}: a quorum is {masters // 2 + 1} of them; "
+        "use an odd number"
+    )
+
+
+def _check_distinct(nodes: Sequence[Node]) -> None:
+    """Refuses a server that would have two votes. What has two addresses shows only when it is connected to."""
+    for (i, one), (j, other) in itertools.combinations(enumerate(nodes, 1), 2):
+        if one.servers & other.servers:
+            raise ConfigurationError(
+                f"nodes names the same server twice (entries {i} and {j}: {one.address} and {other.address}), which "
+                "would then have two votes; name each master once",
+                option="nodes",
+            )
 
 
 def _parse_node(node: object) -> Node:
@@ -120,31 +157,148 @@ def _node_of_url(url: str) -> Node:
     scheme = url.partition("://")[0] if "://" in url else ""
     if scheme in _NOT_YET:
         raise ConfigurationError(f"nodes: {_NOT_YET[scheme]} ({scheme}://) is not supported yet", option="nodes")
+    # What errors of the standard library or redis-py say may hold a part of the password: only the scheme is shown.
+    shown = f"a URL that begins with {scheme}://" if scheme else "a URL without a scheme"
     try:
-        return _node(ConnectionPool.from_url(url))
+        node = _node_of_sentinel_url(url) if scheme == _SENTINEL_SCHEME else _node_of_server_url(url)
     except ValueError:
-        # The text of that error may hold a part of the password, so only the scheme is shown.
-        shown = f"a URL that begins with {scheme}://" if scheme else "a URL without a scheme"
-        raise ConfigurationError(
-            f"nodes: {shown} can't be understood; write redis://host:port/db, rediss://host:port/db or unix:///path, "
-            "and a password with its special characters percent-encoded",
-            option="nodes",
-        ) from None
+        raise ConfigurationError(f"nodes: {shown} can't be understood; {_HOW_TO_WRITE}", option="nodes") from None
+    may_name = "@" not in urlsplit(url).query  # else it may be what follows a ? in a password
+    _try_out(node, shown, may_name=may_name)
+    return node
+
+
+def _node_of_server_url(url: str) -> Node:
+    """Raises `ValueError` for what can't be read.
+
+    Also for what redis-py would pass over in silence: most likely a password that is not encoded.
+    """
+    parts = urlsplit(url)
+    parse_qsl(parts.query, strict_parsing=True)
+    if parts.fragment:
+        raise ValueError("a fragment")
+    if parts.scheme.lower() != "unix" and not re.fullmatch(r"/*[0-9]*/*", parts.path):
+        raise ValueError("no number of a database")
+    return _node(ConnectionPool.from_url(url))
+
+
+def _node_of_sentinel_url(url: str) -> Node:
+    """``redis+sentinel://[user:password@]host[:port],…/service[/db]``; raises `ValueError` for what can't be read.
+
+    The credentials are the master's; the Sentinels' own come as ``sentinel_username`` and ``sentinel_password``.
+    """
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    path = re.fullmatch(r"/([^/]+)(?:/([0-9]+))?", parts.path)
+    if path is None or parts.fragment:
+        raise ValueError("no service, or something after it")
+    query = parse_qsl(parts.query, strict_parsing=True)
+    own: dict[str, Any] = {
+        name.removeprefix("sentinel_"): value for name, value in query if name in _SENTINEL_CREDENTIALS
+    }
+    others = urlencode([(name, value) for name, value in query if name not in _SENTINEL_CREDENTIALS])
+    master = ConnectionPool.from_url(f"redis://{credentials}{at}host/{path[2] or 0}?{others}")
+    sentinels = [_node_of_sentinel(host, own) for host in hosts.split(",")]
+    return _sentinel_node(unquote(path[1]), sentinels, SentinelManagedConnection, master.connection_kwargs)
+
+
+_SENTINEL_CREDENTIALS = ("sentinel_username", "sentinel_password")
+
+
+def _node_of_sentinel(at: str, credentials: dict[str, Any]) -> Node:
+    parts = urlsplit(f"//{at}")
+    if not parts.hostname or parts.path:
+        raise ValueError("no host")
+    return _node(ConnectionPool(host=parts.hostname, port=parts.port or SENTINEL_PORT, **credentials))
+
+
+def _sentinel_node(
+    service: str, sentinels: Sequence[Node], kind: type[Connection], given: dict[str, Any], **discovery: Any
+) -> Node:
+    """The master that these Sentinels call `service`; `given`: what connections to it are made with."""
+    left_out = (*_OVERRIDDEN, "host", "port", "connection_pool", "redis_connect_func")
+    kwargs = {option: value for option, value in given.items() if option not in left_out}
+    places = [host_and_port(sentinel.kwargs["host"], sentinel.kwargs["port"]) for sentinel in sentinels]
+    database = f"/{kwargs['db']}" if kwargs.get("db") else ""
+    openers = [(place, sentinel.connection) for place, sentinel in zip(places, sentinels, strict=True)]
+    return Node(
+        f"{_SENTINEL_SCHEME}://{','.join(places)}/{service}{database}",
+        kind,
+        kwargs,
+        frozenset(f"{service} of {normal(place)}" for place in places),
+        Discovery(service, openers, **discovery),
+    )
 
 
 def _node_of_client(client: redis.Redis) -> Node:
     pool = client.connection_pool
-    if pool.connection_class.__module__ == "redis.sentinel":
-        raise ConfigurationError("nodes: a client made by Sentinel is not supported yet", option="nodes")
-    return _node(pool)
+    node = _node_of_sentinel_pool(pool) if isinstance(pool, SentinelConnectionPool) else _node(pool)
+    _try_out(node, "the connection pool of a redis-py client", may_name=True)
+    return node
+
+
+def _node_of_sentinel_pool(pool: SentinelConnectionPool) -> Node:
+    """The master that a client is for which `redis.sentinel.Sentinel.master_for` made."""
+    if not pool.is_master:
+        raise ConfigurationError(
+            "nodes: the client is for the replicas of a service, and their locks are only copies: use master_for",
+            option="nodes",
+        )
+    manager = pool.sentinel_manager
+    return _sentinel_node(
+        pool.service_name,
+        [_node(sentinel.connection_pool) for sentinel in manager.sentinels],
+        pool.connection_class,
+        pool.connection_kwargs,
+        min_other_sentinels=manager.min_other_sentinels,
+        master_host=getattr(manager, "_force_master_ip", None),  # only later versions of redis-py have it
+    )
+
+
+def _try_out(node: Node, shown: str, *, may_name: bool) -> None:
+    """Makes a connection and does not open it: only that shows options which redis-py's connections don't have.
+
+    Raises:
+        ConfigurationError: it can't be made. The error names an option only if it `may_name` it, and never a value.
+    """
+    try:
+        node.connection(_TRIAL_SECONDS)
+    except Exception as error:
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if unknown is None:
+            problem = "has an option with a value that can't work"
+        else:
+            problem = "has an option that redis-py does not know" + (f": {unknown[1]!r}" if may_name else "")
+        raise ConfigurationError(
+            f"nodes: {shown} {problem}; the options are those of redis-py's connections, and a password must be "
+            "percent-encoded",
+            option="nodes",
+        ) from None
 
 
 def _node(pool: ConnectionPool) -> Node:
     kwargs = {option: value for option, value in pool.connection_kwargs.items() if option not in _OVERRIDDEN}
     kind = pool.connection_class
     if issubclass(kind, UnixDomainSocketConnection):
-        address = f"unix://{kwargs.get('path', '')}"
+        path = kwargs.get("path", "")
+        address, server = f"unix://{path}", f"unix:{os.path.realpath(path)}"
     else:
         scheme = "rediss" if issubclass(kind, SSLConnection) else "redis"
-        address = f"{scheme}://{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-    return Node(f"{address}/{kwargs.get('db', 0) or 0}", kind, kwargs)
+        at = host_and_port(kwargs.get("host", "localhost"), kwargs.get("port", 6379))
+        address, server = f"{scheme}://{at}", normal(at)
+    return Node(f"{address}/{kwargs.get('db', 0) or 0}", kind, kwargs, frozenset({server}))
+
+
+def host_and_port(host: str, port: int | str) -> str:
+    """Both as in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def normal(at: str) -> str:
+    """A host and port in the form in which two of them can be compared; nothing is looked up."""
+    host, _, port = at.rpartition(":")
+    try:
+        host = str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        host = host.lower().removesuffix(".")
+    return f"{host}:{port}"

@@ -1,6 +1,7 @@
 """A daemon thread that is started when it is first needed, and again if it should ever have died."""
 
 import logging
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -23,6 +24,7 @@ class Service(ABC):
 
     def __init__(self) -> None:
         self.stopping = False
+        self._start_failed = False
         self._thread: threading.Thread | None = None
         self._running = threading.Lock()  # held by the thread that runs, for as long as it does
 
@@ -32,14 +34,27 @@ class Service(ABC):
         return self._running.locked()
 
     def ensure(self) -> None:
-        """Starts the thread unless it runs."""
+        """Starts the thread unless it runs. Where that fails it is logged, and tried again with the next call."""
         if self._running.locked() or self.stopping:
             return
         thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is shutting down
-            logger.debug("%s can't be started any more", self.name, exc_info=True)
+        except RuntimeError:  # there may be no more threads, or the interpreter is shutting down
+            self._log_failed_start()
+        else:
+            self._start_failed = False
+
+    def _log_failed_start(self) -> None:
+        """Says it once, not with each acquire, until a start succeeds."""
+        is_news = not (self._start_failed or sys.is_finalizing())
+        self._start_failed = True
+        logger.log(
+            logging.WARNING if is_news else logging.DEBUG,
+            "the thread %s can't be started: what it is for is not done until it can",
+            self.name,
+            exc_info=True,
+        )
 
     def _run(self) -> None:
         if not self._running.acquire(blocking=False):
@@ -55,7 +70,8 @@ class Service(ABC):
         try:
             self.step()
         except ClientClosedError:
-            return
+            if not self.stopping:  # `stop` is about to be called: no failure, but no reason to hurry either
+                time.sleep(FAILURE_PAUSE_SECONDS)
         except Exception:
             if not self.stopping:
                 logger.exception("%s goes on after a failure", self.name)

@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # A comma separates URLs only where another URL follows: the hosts of a Sentinel URL have commas between them too.
 _SEPARATOR = re.compile(r",?\s+|,(?=[a-zA-Z][\w+.-]*://)")
-_SECRET_FIELDS = ("password", "ssl_password")
+_SECRET_FIELDS = ("password", "ssl_password", "sentinel_password")
 
 
 @frozen
@@ -62,7 +62,8 @@ def node_options(command: F) -> F:
         metavar="URL",
         multiple=True,
         is_eager=True,  # before --prefix, which gathers both
-        help="A master: redis://HOST:PORT/DB, rediss:// or unix://PATH; repeat it for a quorum. "
+        help="A master: redis://HOST:PORT/DB, rediss://, unix://PATH or redis+sentinel://HOST:PORT,HOST:PORT/MASTER; "
+        "repeat it for a quorum of several. "
         "Default: the URLs in RELOCK_NODES. Passwords come from RELOCK_PASSWORD or the URLs of RELOCK_NODES.",
     )
     return node_option(prefix_option(command))
@@ -118,7 +119,7 @@ def _split(url: str, where: str) -> SplitResult:
 def _with_credentials(url: str, where: str, username: str, password: str) -> str:
     """The URL, with the credentials of the environment if it has no password of its own."""
     parts = _split(url, where)
-    has_own = parts.password is not None or any(field in parse_qs(parts.query) for field in _SECRET_FIELDS)
+    has_own = parts.password is not None or "password" in parse_qs(parts.query)  # other secrets are no logins
     if has_own or not (username or password):
         return url
     own_user, _, host = parts.netloc.rpartition("@")

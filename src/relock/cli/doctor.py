@@ -32,14 +32,15 @@ _ALL = "all masters"
 def doctor(ctx: click.Context, timeout: float, where: Where, as_json: bool) -> None:
     """Try everything that locks need, on each master.
 
-    Looked at: whether it can be reached, is an independent master, its version, its clock against this machine's,
-    what it evicts and what a restart makes it forget; whether all lock scripts and Pub/Sub work for this user. The
-    scripts run on a scratch lock of a random name, which is gone within seconds.
+    Looked at: whether it can be reached, is a master, its version, its clock against this machine's, whether it has a
+    vote, what it evicts and what a restart makes it forget; whether all lock scripts and Pub/Sub work for this user.
+    The scripts run on a scratch lock of a random name, which is gone within seconds. Of several masters together:
+    whether they are independent servers, their number, whether their clocks agree and their restart guards.
 
     Exits with 1 if anything is wrong. A note is no failure: it says what to know.
     """
     nodes = [node for url in where.urls for node in parse_nodes(url)]
-    examinations = [examine(node, where.options().prefix, timeout) for node in nodes]
+    examinations = [examine(node, where.options().prefix, timeout, len(nodes)) for node in nodes]
     together = compare(examinations)
     everything = [*together, *(finding for one in examinations for finding in one.findings)]
     healthy = all(finding.verdict is not Verdict.WRONG for finding in everything)

@@ -1,0 +1,128 @@
+"""Where the present master of a service is, as its Sentinels say (redis.io, "Guidelines for Redis clients with support
+for Redis Sentinel").
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from redis import exceptions as redis_errors
+
+if TYPE_CHECKING:
+    from relock._runtime.nodes import Wire
+
+SENTINEL_PORT = 26379
+
+Opener = Callable[[float], "Wire"]  # of a connection to one Sentinel, from a timeout in seconds
+
+
+class Discovery:
+    """Asks the Sentinels of a service where its master is, anew for each connection that is opened.
+
+    Attributes:
+        service: the name by which the Sentinels know the master.
+        sentinels: the address of each Sentinel, for people, and what makes a connection to it; the one that knew the
+            master last comes first.
+        min_other_sentinels: a Sentinel that sees fewer others may be cut off, and is not believed.
+        master_host: the host to connect to, whatever the Sentinels say; None: the one that they name.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        sentinels: Sequence[tuple[str, Opener]],
+        *,
+        min_other_sentinels: int = 0,
+        master_host: str | None = None,
+    ) -> None:
+        self.service = service
+        self.sentinels = tuple(sentinels)
+        self.min_other_sentinels = min_other_sentinels
+        self.master_host = master_host
+
+    def connection_options(self, timeout: float) -> dict[str, Any]:
+        """What a `redis.sentinel.SentinelManagedConnection` needs, to find the master when it connects.
+
+        Args:
+            timeout: seconds to wait for each Sentinel.
+        """
+        return {"connection_pool": _Finder(self, timeout), "redis_connect_func": _check_role}
+
+    def find(self, timeout: float) -> tuple[str, int]:
+        """Host and port of the master.
+
+        Args:
+            timeout: seconds to wait for each Sentinel.
+
+        Raises:
+            redis.ConnectionError: no Sentinel names a master that is up.
+        """
+        reasons = []
+        for address, opener in self.sentinels:
+            try:
+                state = self._ask(opener, timeout)
+            except (redis_errors.RedisError, OSError) as error:
+                reasons.append(f"{address}: {error}")
+                continue
+            doubt = self._doubt(state)
+            if doubt is None:
+                others = (sentinel for sentinel in self.sentinels if sentinel[0] != address)
+                self.sentinels = ((address, opener), *others)
+                return self.master_host or state["ip"], int(state["port"])
+            reasons.append(f"{address}: {doubt}")
+        raise redis_errors.ConnectionError(
+            f"no Sentinel names a master of {self.service!r} that is up: {'; '.join(reasons)}"
+        )
+
+    def _ask(self, opener: Opener, timeout: float) -> dict[str, str]:
+        wire = opener(timeout)
+        try:
+            wire.connect()
+            wire.send_command("SENTINEL", "MASTER", self.service, check_health=False)
+            words = [word.decode(errors="replace") for word in wire.read_response()]
+        finally:
+            wire.disconnect()
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+    def _doubt(self, state: dict[str, str]) -> str | None:
+        """Why the master that a Sentinel names is not to be used, or None."""
+        flags = set(state.get("flags", "").split(","))
+        if "master" not in flags or flags & {"s_down", "o_down"}:
+            return f"it sees no master that is up ({','.join(sorted(flags))})"
+        others = int(state.get("num-other-sentinels", "0"))
+        if others < self.min_other_sentinels:
+            return f"it sees only {others} other Sentinels, and {self.min_other_sentinels} are asked for"
+        return None
+
+
+class _Finder:
+    """What redis-py's connection expects of its pool: where to connect to."""
+
+    is_master = True
+    check_connection = False
+
+    def __init__(self, discovery: Discovery, timeout: float) -> None:
+        self.service_name = discovery.service
+        self._discovery = discovery
+        self._timeout = timeout
+
+    def get_master_address(self) -> tuple[str, int]:
+        """Host and port of the master; see `Discovery.find`."""
+        return self._discovery.find(self._timeout)
+
+
+def _check_role(connection: Any) -> None:
+    """Authenticates a new connection, and refuses a replica: a Sentinel may not have heard of a failover yet.
+
+    Raises:
+        redis.ConnectionError: it is a replica. No `ConfigurationError`: it will be another server in a moment.
+    """
+    connection.on_connect()
+    connection.send_command("INFO", "replication", check_health=False)
+    try:
+        info = connection.read_response()
+    except redis_errors.NoPermissionError:  # whoever opened the connection finds out as well, and says so
+        return
+    role = re.search(rb"^role:(\w+)", info, re.MULTILINE)
+    if role is not None and role[1] != b"master":
+        raise redis_errors.ConnectionError("the server that the Sentinels name is a replica: a failover is under way")

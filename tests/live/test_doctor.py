@@ -1,0 +1,120 @@
+"""`relock doctor` on several masters."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.servers import Server
+
+from relock import Client, QuorumError
+
+
+def doctor(*nodes: str, options: bool = False, as_json: bool = True) -> tuple[int, str]:
+    """Its exit code and what it prints; the nodes come by ``--node``, or by the environment."""
+    words = [word for node in nodes for word in ("--node", node)] if options else []
+    done = subprocess.run(
+        [sys.executable, "-m", "relock", "doctor", *(["--json"] if as_json else []), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"RELOCK_NODES": "" if options else " ".join(nodes)},
+        check=False,
+    )
+    assert not done.stderr
+    return done.returncode, done.stdout
+
+
+def judged(*nodes: str, **how: bool) -> tuple[int, dict[str, Any]]:
+    code, printed = doctor(*nodes, **how)
+    return code, json.loads(printed)
+
+
+def findings(of: dict[str, Any], key: str = "findings") -> dict[str, tuple[str, str]]:
+    return {finding["check"]: (finding["verdict"], finding["says"]) for finding in of[key]}
+
+
+@pytest.fixture
+def three(start_server: Callable[..., Server]) -> list[Server]:
+    return [start_server() for _ in range(3)]
+
+
+@pytest.mark.parametrize("options", [False, True], ids=["RELOCK_NODES", "--node"])
+def test_three_good_masters(three: list[Server], *, options: bool) -> None:
+    code, found = judged(*(server.url for server in three), options=options)
+    assert (code, found["healthy"]) == (0, True)
+    assert [master["address"] for master in found["masters"]] == [server.url for server in three]
+    for master in found["masters"]:
+        of = findings(master)
+        checks = ("reachable", "INFO", "role", "version", "eviction", "clock", "SCAN", "PUBLISH", "scripts", "Pub/Sub")
+        assert {check: of[check][0] for check in checks} == dict.fromkeys(checks, "ok")
+        assert of["persistence"][0] == "note"
+        assert of["votes"] == ("note", of["votes"][1])
+        assert "no client with a restart guard has used it yet" in of["votes"][1]
+    together = findings(found, "together")
+    assert list(together) == ["clocks"]
+    assert together["clocks"][0] == "ok"
+
+
+def test_the_lines_for_files_have_each_master_and_check(three: list[Server]) -> None:
+    code, printed = doctor(*(server.url for server in three), as_json=False)
+    assert code == 0
+    rows = [line.split("\t")[:3] for line in printed.splitlines()]
+    for server in three:
+        assert [server.url, "ok", "scripts"] in rows
+        assert [server.url, "ok", "eviction"] in rows
+    assert ["all masters", "ok", "clocks"] in rows
+
+
+def test_one_of_three_that_evicts_and_one_that_is_away(three: list[Server]) -> None:
+    three[0].cli("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    three[1].kill()
+    code, found = judged(*(server.url for server in three))
+    first, second, third = (findings(master) for master in found["masters"])
+    assert code == 1
+    assert first["eviction"][0] == "wrong"
+    assert second["reachable"][0] == "wrong"
+    assert all(verdict != "wrong" for verdict, _ in third.values())
+    assert "clocks" in findings(found, "together")
+
+
+@pytest.mark.parametrize("same", ["socket", "address"])
+def test_the_same_server_under_two_names_is_one(three: list[Server], same: str) -> None:
+    twin = three[0].unix_url if same == "socket" else three[0].url
+    code, found = judged(three[0].url, twin, three[1].url)
+    verdict, says = findings(found, "together")["independent"]
+    assert (code, verdict) == (1, "wrong")
+    assert f"127.0.0.1:{three[0].port}" in says
+    assert f"127.0.0.1:{three[1].port}" not in says
+
+
+def test_votes_are_those_of_the_marker(three: list[Server], connect: Callable[..., Client]) -> None:
+    """One that has its vote, one that waits for it, one that has restarted since."""
+    for server, guard in zip(three, (0.1, 60.0, 60.0), strict=True):
+        client = connect(server.url, ttl=0.1, restart_guard=guard)
+        with contextlib.suppress(QuorumError):
+            client.lock("a").acquire(timeout=0.5)  # the first use starts the guard
+    three[2].cli("HSET", "lock:master", "incarnation", "before")
+    _, found = judged(*(server.url for server in three))
+    first, second, third = (findings(master)["votes"] for master in found["masters"])
+    assert first[0] == "ok"
+    assert "it has a vote; the restart guard is 0.10" in first[1]
+    assert second[0] == third[0] == "note"
+    assert "no vote for" in second[1]
+    assert "has restarted" in third[1]
+    assert found["masters"][1]["guard"] == pytest.approx(61.2)
+    assert 0 < found["masters"][1]["vote_in"] <= 61.2
+    assert found["masters"][0]["vote_in"] == 0.0
+    assert findings(found, "together")["guard"][0] == "note"
+
+
+def test_a_single_master_is_asked_for_its_vote_only_where_there_is_a_guard(
+    own_server: Server, connect: Callable[..., Client]
+) -> None:
+    assert "votes" not in findings(judged(own_server.url)[1]["masters"][0])
+    connect(own_server.url, ttl=0.05, restart_guard=0.05).lock("a").acquire(timeout=5)
+    assert findings(judged(own_server.url)[1]["masters"][0])["votes"][0] == "ok"

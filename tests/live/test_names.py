@@ -1,0 +1,52 @@
+"""`Client.names`: the glob matches the name itself, and does so as the server's own globs do."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from support.servers import Server
+
+from relock import Client, ConfigurationError
+from relock._keys import glob_filter
+
+LETTERS = "ab}{-^*?[]\\é"
+ROUNDS = 300
+
+
+def test_a_name_that_goes_on_after_a_brace_is_another_name(client: Client) -> None:
+    with client.lock("a"), client.lock("a}b"), client.lock("a}:queue"):
+        assert list(client.names("a")) == ["a"]
+        assert list(client.names("a}b")) == ["a}b"]
+        assert sorted(client.names("a*")) == ["a", "a}:queue", "a}b"]
+
+
+@pytest.mark.parametrize("pattern", ["a\\", "[a", "[^b", "[ab"])
+def test_a_glob_that_ends_too_early_matches_what_it_would_match_on_the_server(
+    client: Client, server: Server, pattern: str
+) -> None:
+    names = ["a", "b", "c", "a\\", "[a"]
+    for name in names:
+        server.cli("SET", name, "1")
+        server.client().hset(f"lock:{{{name}}}", "somebody:1", "1")
+    wanted = {key.decode() for key in server.cli("KEYS", pattern)}
+    assert set(client.names(pattern)) == wanted
+
+
+def test_a_pattern_without_a_utf8_form_is_refused(client: Client) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        client.names("\ud800")
+    assert caught.value.option == "pattern"
+
+
+@pytest.mark.every_server
+def test_the_filter_agrees_with_the_server(server: Server, seed: int) -> None:
+    """Random globs over random names, against KEYS."""
+    dice = random.Random(seed)
+    text: Callable[[int], str] = lambda most: "".join(dice.choices(LETTERS, k=dice.randint(1, most)))  # noqa: E731
+    names = {text(4) for _ in range(200)}
+    with server.client(decode_responses=True) as redis_client:
+        redis_client.mset(dict.fromkeys(names, "1"))
+        for _ in range(ROUNDS):
+            pattern = text(6)
+            matches = glob_filter(pattern)
+            assert {name for name in names if matches(name)} == set(redis_client.keys(pattern)), pattern

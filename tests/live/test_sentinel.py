@@ -1,0 +1,247 @@
+"""Sentinel: the master is found anew whenever a connection is opened, and a failover is survived as the data says."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from attrs import define
+from redis.sentinel import Sentinel as RedisPySentinel
+from support.servers import Server, free_port, no_retry
+from support.spawn import spawn
+from support.until import until
+
+from relock import Client, ConfigurationError, LockLostError, MasterWithoutVote, QuorumError
+
+SERVICE = "mymaster"
+CONFIGURATION = """
+port {port}
+bind 127.0.0.1
+dir {folder}
+sentinel monitor {service} 127.0.0.1 {master} 1
+sentinel down-after-milliseconds {service} 300
+sentinel failover-timeout {service} 2000
+"""
+
+
+class SentinelProcess:
+    """One Sentinel, which decides alone."""
+
+    def __init__(self, program: Path, master: Server, extra: str = "") -> None:
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="relock-test-"))
+        path = self.folder / "sentinel.conf"
+        path.write_text(
+            CONFIGURATION.format(port=self.port, folder=self.folder, service=SERVICE, master=master.port) + extra
+        )
+        with (self.folder / "log").open("ab") as log:
+            self._process = spawn([str(program), str(path), "--sentinel"], stdout=log, stderr=log)
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(host="127.0.0.1", port=self.port, retry=no_retry())
+
+    def is_ready(self) -> bool:
+        """Whether it knows a replica that it could promote."""
+        try:
+            with self.client() as client:
+                replicas = client.sentinel_slaves(SERVICE)
+        except redis.ConnectionError:
+            return False
+        return any(one["master-link-status"] == "ok" and not one["is_disconnected"] for one in replicas)
+
+    def master_port(self) -> int:
+        with self.client() as client:
+            return int(client.sentinel_get_master_addr_by_name(SERVICE)[1])
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@define
+class House:
+    """A master, its replica, and the Sentinel that watches both."""
+
+    master: Server
+    replica: Server
+    sentinel: SentinelProcess
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self.sentinel.port}/{SERVICE}"
+
+    def await_replication(self, key: str) -> None:
+        with self.replica.client() as client:
+            until(lambda: bool(client.exists(key)), within=5, what=f"{key} is on the replica")
+
+    def fail_over(self) -> None:
+        """Kills the master, and waits until the replica has its place."""
+        self.master.kill()
+        until(lambda: self.sentinel.master_port() == self.replica.port, within=20, what="the replica is promoted")
+
+
+@pytest.fixture
+def house(start_server: Callable[..., Server]) -> Iterator[House]:
+    master = start_server("--repl-diskless-sync-delay", "0")
+    replica = start_server("--replicaof", "127.0.0.1", str(master.port))
+    sentinel = SentinelProcess(master.program, master)
+    until(sentinel.is_ready, within=20, what="the Sentinel knows the replica")
+    yield House(master, replica, sentinel)
+    sentinel.close()
+
+
+@pytest.mark.every_server
+def test_a_hold_that_the_replica_knows_goes_on_after_a_failover(
+    house: House, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(house.url)
+    lock = client.lock(name)
+    lock.acquire()
+    token = lock.token
+    house.await_replication(f"lock:{{{name}}}")
+    house.fail_over()
+    until(lambda: _extends(lock), within=10, what="the hold is renewed on the new master")
+    assert (lock.owned(), lock.token) == (True, token)
+    assert client.info(name).hold_count == 1
+    assert house.replica.cli("EXISTS", f"lock:{{{name}}}") == 1
+    assert not connect(house.url).lock(name).acquire(blocking=False)
+    lock.release()
+    other = connect(house.url).lock(name)
+    assert other.acquire(timeout=5)
+    assert other.token is not None
+    assert token is not None
+    assert other.token > token
+
+
+def test_a_hold_that_the_replica_does_not_know_is_lost(house: House, connect: Callable[..., Client], name: str) -> None:
+    losses: list[Any] = []
+    lock = connect(house.url, on_lost=losses.append).lock(name)
+    lock.acquire()
+    house.await_replication(f"lock:{{{name}}}")
+    house.replica.cli("CONFIG", "SET", "replica-read-only", "no")
+    house.replica.cli("DEL", f"lock:{{{name}}}")  # as if it had never arrived: replication is asynchronous
+    house.fail_over()
+    with pytest.raises(LockLostError):
+        until(lambda: _extends(lock) and False, within=10, what="the loss is found")
+    until(lambda: len(losses) == 1, within=5, what="the loss is told")
+
+
+def test_with_a_guard_a_promoted_replica_grants_nothing_before_it_is_over(
+    house: House, connect: Callable[..., Client], name: str
+) -> None:
+    events: list[Any] = []
+    client = connect(house.url, ttl=2.0, restart_guard=2.0, on_event=events.append)
+    held, free = client.lock(name), client.lock(f"{name}-free")
+    assert held.acquire(timeout=10)  # waits for the first guard
+    house.await_replication("lock:master")
+    events.clear()
+    house.fail_over()
+    assert free.acquire(timeout=20)
+    granted_us = _now_us(house.replica)
+    incarnation, until_us = house.replica.cli("HMGET", "lock:master", "incarnation", "no_vote_until_us")
+    with house.replica.client() as promoted:
+        assert incarnation.decode().startswith(promoted.info("server")["run_id"])
+    assert granted_us >= int(until_us)
+    assert any(isinstance(event, MasterWithoutVote) and event.seconds_left > 1.5 for event in events)
+
+
+def test_a_client_that_sentinel_made_does_the_same(house: House, connect: Callable[..., Client], name: str) -> None:
+    made_by: Any = RedisPySentinel  # which has no types
+    manager = made_by([("127.0.0.1", free_port()), ("127.0.0.1", house.sentinel.port)], socket_timeout=1.0)
+    client = connect(manager.master_for(SERVICE))  # the first Sentinel is down
+    with client.lock(name):
+        assert house.master.cli("EXISTS", f"lock:{{{name}}}") == 1
+    house.fail_over()
+    with client.lock(name, timeout=20):
+        assert house.replica.cli("EXISTS", f"lock:{{{name}}}") == 1
+    assert client.check() == ()
+
+
+def test_a_waiter_goes_on_after_a_failover(house: House, connect: Callable[..., Client], name: str) -> None:
+    holder = connect(house.url).lock(name, ttl=3.0, renew=False)
+    holder.acquire()
+    house.await_replication(f"lock:{{{name}}}")
+    house.master.kill()
+    waiter = connect(house.url).lock(name)
+    assert waiter.acquire(timeout=30)
+    assert house.sentinel.master_port() == house.replica.port
+    assert not holder.owned()
+
+
+def test_a_sentinel_that_does_not_know_the_service_raises_at_once(
+    house: House, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(f"redis+sentinel://127.0.0.1:{house.sentinel.port}/other")
+    started_at = time.monotonic()
+    with pytest.raises(QuorumError, match="check the name of the master"):
+        client.lock(name).acquire()  # however long one would wait
+    assert time.monotonic() - started_at < 5
+
+
+def test_a_sentinel_that_names_a_replica_is_believed_no_more_than_that(
+    house: House, connect: Callable[..., Client], name: str
+) -> None:
+    """In a failover that happens for a moment; it will be another server then, so it is no `ConfigurationError`."""
+    late = SentinelProcess(house.master.program, house.replica)
+    try:
+        client = connect(f"redis+sentinel://127.0.0.1:{late.port}/{SERVICE}")
+        until(lambda: "replica" in _failure(client, name), within=5, what="the replica is refused")
+    finally:
+        late.close()
+
+
+def test_no_sentinel_is_no_quorum_and_names_each(connect: Callable[..., Client], name: str) -> None:
+    ports = free_port(), free_port()
+    client = connect(f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/{SERVICE}")
+    with pytest.raises(QuorumError) as caught:
+        client.lock(name).acquire(blocking=False)
+    assert all(str(port) in str(caught.value) for port in ports)
+
+
+def test_doctor_looks_at_the_present_master(house: House) -> None:
+    house.fail_over()
+    done = subprocess.run(
+        [sys.executable, "-m", "relock", "doctor", "--json", "--node", house.url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"RELOCK_NODES": ""},
+        check=False,
+    )
+    assert not done.stderr
+    (master,) = json.loads(done.stdout)["masters"]
+    assert (done.returncode, master["address"], master["role"]) == (0, house.url, "master")
+    assert master["run_id"] == house.replica.client().info("server")["run_id"]
+
+
+def test_a_sentinel_is_no_master(house: House, connect: Callable[..., Client], name: str) -> None:
+    with pytest.raises((QuorumError, ConfigurationError)):
+        connect(f"redis://127.0.0.1:{house.sentinel.port}").lock(name).acquire(timeout=1)
+
+
+def _extends(lock: Any) -> bool:
+    try:
+        lock.extend()
+    except QuorumError:
+        return False
+    return True
+
+
+def _failure(client: Client, name: str) -> str:
+    with pytest.raises(QuorumError) as caught:
+        client.lock(name).acquire(blocking=False)
+    return str(caught.value)
+
+
+def _now_us(server: Server) -> int:
+    seconds, microseconds = server.cli("TIME")
+    return int(seconds) * 1_000_000 + int(microseconds)

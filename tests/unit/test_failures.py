@@ -1,0 +1,27 @@
+"""What a server's words mean for an attempt."""
+
+import pytest
+import redis
+
+from relock._runtime.failures import failure_of
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("NOREPLICAS Not enough good replicas to write. script: abc, on @user_script:142.", "min-replicas-to-write"),
+        ("ERR Error running script (call to f_8): @user_script: 142: -NOREPLICAS Not enough good replicas", "replica"),
+        ("MISCONF Valkey is configured to save RDB snapshots, but ...", "disk"),
+    ],
+)
+def test_a_server_that_may_write_nothing_has_written_nothing_and_may_get_over_it(text: str, advice: str) -> None:
+    failure = failure_of("m", redis.ResponseError(text), sent=True)
+    assert (failure.sent, failure.permanent) == (False, False)
+    assert advice in failure.why
+
+
+def test_a_service_that_sentinels_do_not_know_is_a_mistake() -> None:
+    error = redis.ConnectionError("no Sentinel names a master: s:1: ERR No such master with that name")
+    failure = failure_of("m", error, sent=False)
+    assert failure.permanent
+    assert "check the name" in failure.why

@@ -1,0 +1,206 @@
+"""What `nodes` may be: one entry per independent master, judged before anything is sent."""
+
+import warnings
+from typing import Any
+
+import pytest
+import redis
+from redis.sentinel import Sentinel
+
+from relock import Client, ConfigurationError, RelockWarning
+from relock._runtime.nodes import parse_nodes
+
+SECRET = "hush"
+
+
+def addresses(*nodes: Any) -> list[str]:
+    return [node.address for node in parse_nodes(list(nodes))]
+
+
+# Several masters ------------------------------------------------------------------------------------------------------
+
+
+def test_each_entry_is_a_master_in_the_order_given() -> None:
+    mixed = ["redis://a", "rediss://b:7000/2", "unix:///run/c.sock", redis.Redis(host="d", port=1)]
+    wanted = ["redis://a:6379/0", "rediss://b:7000/2", "unix:///run/c.sock/0", "redis://d:1/0"]
+    assert addresses(*mixed, "redis://[::1]:2") == [*wanted, "redis://[::1]:2/0"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("redis://a", "redis://a:6379/0"),
+        ("redis://a:1", "redis://A:1"),
+        ("redis://a.:1", "redis://a:1"),
+        ("redis://a:1/0", "redis://a:1/5"),  # a database is no server of its own
+        ("redis://a:1", "rediss://a:1"),
+        (f"redis://:{SECRET}@a:1", "redis://a:1"),
+        ("redis://[::1]:1", "redis://[0:0:0:0:0:0:0:1]:1"),
+        ("unix:///run/c.sock", "unix:///run/./c.sock?db=1"),
+        ("redis://a:1", redis.Redis(host="a", port=1, password=SECRET)),
+        ("redis+sentinel://a,b/one", "redis+sentinel://b:26379/one"),
+    ],
+)
+def test_the_same_address_twice_is_refused(one: Any, other: Any) -> None:
+    with pytest.raises(ConfigurationError, match="twice") as caught:
+        Client([one, "redis://z:9", other])
+    assert caught.value.option == "nodes"
+    assert "1 and 3" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_two_services_of_the_same_sentinels_are_two_masters() -> None:
+    assert len(addresses("redis+sentinel://a,b/one", "redis+sentinel://a,b/two")) == 2
+
+
+@pytest.mark.parametrize(("count", "says"), [(2, "no failure"), (4, "1 failure, like 3"), (6, "2 failures, like 5")])
+def test_an_even_number_of_masters_is_warned_of_once(count: int, says: str) -> None:
+    nodes = [f"redis://host-{i}" for i in range(count)]
+    with pytest.warns(RelockWarning, match=says) as caught:
+        client = Client(nodes)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client.lock("a")
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_an_odd_number_of_masters_is_not(count: int) -> None:
+    assert repr(Client([f"redis://host-{i}" for i in range(count)])).count("redis://") == count
+
+
+# Options in a URL -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://:{SECRET}@h:1/0?foo=1",
+        f"redis://h:1/0?foo={SECRET}",
+        f"redis://h:1/0?password={SECRET}&foo=1",
+        f"unix://:{SECRET}@/run/a.sock?foo=1",
+        f"redis+sentinel://:{SECRET}@h:1/mymaster?foo=1",
+    ],
+)
+def test_an_unknown_option_in_a_url_is_named_at_once(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="'foo'") as caught:
+        Client(url)
+    assert caught.value.option == "nodes"
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://:{SECRET}@h?port=x",
+        f"rediss://:{SECRET}@h:1/0?ssl_cert_reqs=x",
+        f"redis://:{SECRET}@h:1/0?max_connections=x",
+        f"redis://:{SECRET}@h:1/x",
+    ],
+)
+def test_a_bad_value_in_a_url_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Client(url)
+    assert caught.value.option == "nodes"
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://:hu?shh=x@h:1/0", "redis://:hu?shh@h:1/0", "redis://me:hu?shh=x:y@h"),
+        *("redis://:12#shh@h", "redis://:12?shh@h", "redis://:12/shh@h", "redis://:12?shh=1@h"),
+    ],
+)
+def test_a_password_that_looks_like_an_option_is_not_shown(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="percent-encoded") as caught:
+        Client(url)
+    assert "shh" not in str(caught.value)
+
+
+def test_a_client_of_redis_py_that_can_not_connect_is_refused_at_once() -> None:
+    given = redis.Redis(connection_pool=redis.ConnectionPool(host="h", password=SECRET, foo=1))
+    with pytest.raises(ConfigurationError, match="'foo'") as caught:
+        Client(given)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "option", ["socket_timeout=5", "decode_responses=1", "retry_on_timeout=1", "ssl_cert_reqs=none"]
+)
+def test_options_of_redis_py_are_taken(option: str) -> None:
+    assert addresses(f"rediss://h:1/0?{option}") == ["rediss://h:1/0"]
+
+
+# Sentinel -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("redis+sentinel://a/mymaster", "redis+sentinel://a:26379/mymaster"),
+        ("redis+sentinel://a:1,b,[::1]:2/mymaster/3", "redis+sentinel://a:1,b:26379,[::1]:2/mymaster/3"),
+        (f"redis+sentinel://me:{SECRET}@a:1,b:2/my%20master", "redis+sentinel://a:1,b:2/my master"),
+        (f"redis+sentinel://a/m?sentinel_password={SECRET}&password={SECRET}", "redis+sentinel://a:26379/m"),
+    ],
+)
+def test_a_sentinel_url_names_sentinels_and_a_service(url: str, address: str) -> None:
+    (node,) = parse_nodes(url)
+    assert node.address == address
+    assert SECRET not in repr(node)
+
+
+def test_credentials_in_a_sentinel_url_are_the_masters() -> None:
+    (node,) = parse_nodes(f"redis+sentinel://me:p%40@a/m/3?sentinel_username=you&sentinel_password={SECRET}")
+    connection: Any = node.connection(0.5)
+    assert (connection.username, connection.password, connection.db) == ("me", "p@", 3)
+    assert connection.retry._retries == 0
+    assert node.discovery is not None
+    ((_, sentinel),) = node.discovery.sentinels
+    connection = sentinel(0.5)
+    assert (connection.host, connection.port, connection.db) == ("a", 26379, 0)
+    assert (connection.username, connection.password) == ("you", SECRET)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis+sentinel://:{SECRET}@a:1",
+        f"redis+sentinel://:{SECRET}@a:1/",
+        f"redis+sentinel://:{SECRET}@a:1/m/x",
+        f"redis+sentinel://:{SECRET}@a:1/m/1/2",
+        f"redis+sentinel://:{SECRET}@/m",
+        f"redis+sentinel://:{SECRET}@a:x/m",
+        f"redis+sentinel://:{SECRET}@a,,b/m",
+        f"redis+sentinel://:{SECRET}@a/m#b",
+        f"redis+sentinel://:{SECRET}@a/m?b",
+    ],
+)
+def test_a_sentinel_url_that_can_not_work(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="mymaster") as caught:
+        Client(url)
+    assert SECRET not in str(caught.value)
+
+
+made_by: Any = Sentinel  # redis-py's has no types
+
+
+def test_a_client_that_sentinel_made_is_taken_with_its_settings() -> None:
+    manager = made_by([("a", 1), ("b", 2)], sentinel_kwargs={"password": SECRET}, min_other_sentinels=1)
+    given = manager.master_for("mymaster", db=2, username="me", password=SECRET, decode_responses=True)
+    (node,) = parse_nodes(given)
+    assert node.address == "redis+sentinel://a:1,b:2/mymaster/2"
+    connection: Any = node.connection(0.5)
+    assert (connection.username, connection.password, connection.db) == ("me", SECRET, 2)
+    assert connection.encoder.decode_responses is False
+    assert connection.retry._retries == 0
+    assert node.discovery is not None
+    assert node.discovery.min_other_sentinels == 1
+    assert [address for address, _ in node.discovery.sentinels] == ["a:1", "b:2"]
+
+
+def test_a_client_of_replicas_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="master_for") as caught:
+        Client(made_by([("a", 1)]).slave_for("mymaster"))
+    assert caught.value.option == "nodes"

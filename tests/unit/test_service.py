@@ -1,0 +1,117 @@
+"""Background threads: what happens when one can't start, and when its step fails again and again."""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from relock._errors import ClientClosedError
+from relock._runtime.service import Service
+
+LOGGER = "relock._runtime.service"
+
+
+class Counting(Service):
+    """A service whose step counts, and raises what it is told to."""
+
+    name = "relock-counting"
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        raise self.error
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[[Exception], Counting]]:
+    """Starts services that are stopped with the test."""
+    made: list[Counting] = []
+
+    def start(error: Exception) -> Counting:
+        service = Counting(error)
+        made.append(service)
+        service.ensure()
+        return service
+
+    yield start
+    for service in made:
+        service.stop()
+        service.join(5)
+
+
+@pytest.mark.parametrize("error", [ClientClosedError("closed"), ValueError("wrong"), RuntimeError("closed")])
+def test_a_step_that_fails_at_once_again_and_again_keeps_no_core_busy(
+    run: Callable[[Exception], Counting], error: Exception
+) -> None:
+    service = run(error)
+    time.sleep(0.5)
+    assert 1 <= service.steps <= 8
+
+
+def test_that_the_client_is_closed_is_no_failure(
+    run: Callable[[Exception], Counting], caplog: pytest.LogCaptureFixture
+) -> None:
+    run(ClientClosedError("closed"))
+    time.sleep(0.15)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Starting a thread fails, as it does where a process or a container may have no more of them."""
+
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    return monkeypatch
+
+
+def test_a_thread_that_can_not_be_started_is_warned_of_once(
+    no_threads: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Counting(ValueError())
+    for _ in range(3):
+        service.ensure()
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.name == LOGGER
+    assert "relock-counting" in record.getMessage()
+    assert record.exc_info is not None
+    assert not service.running
+    no_threads.undo()
+    service.ensure()
+    service.stop()
+    service.join(5)
+    assert service.steps == 1
+
+
+def test_it_is_warned_of_again_when_it_had_worked_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Counting(ValueError())
+    start = threading.Thread.start
+    for works in (False, True, False):
+
+        def attempt(thread: threading.Thread, works: bool = works) -> None:
+            if not works:
+                raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", attempt)
+        service.ensure()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 2
+
+
+def test_at_the_end_of_the_interpreter_nothing_is_said(
+    no_threads: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    no_threads.setattr(sys, "is_finalizing", lambda: True)
+    Counting(ValueError()).ensure()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
