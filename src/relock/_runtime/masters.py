@@ -165,7 +165,8 @@ class Master:
         if self.down is None:
             self.down = failure.why
             self._listener.master_down(self, failure.why)
-            self.open_later(None)
+            if self.opener is not None:
+                self.opener.probe()
         return failure
 
     def _drop_idle(self) -> None:
@@ -314,8 +315,13 @@ class Opener(Service):
     def want(self, reports: SimpleQueue[Report] | None) -> None:
         """Opens one link and puts it into the pool; what came of it goes to `reports`. Returns at once."""
         trying = self._master.down is not None or not self._wanted.empty()
-        if reports is not None or not trying or not self.running:
+        if reports is not None or not trying:
             self._wanted.put(reports)
+        self.ensure()
+
+    def probe(self) -> None:
+        """The master has just gone down: tries it now, and again and again until it is back."""
+        self._wanted.put(None)
         self.ensure()
 
     def step(self) -> None:
