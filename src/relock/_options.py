@@ -112,14 +112,6 @@ def _min_replicas(_instance: Any, attribute: Any, value: Any) -> None:
     _check_type(attribute.name, value, int)
     if value < 0:
         raise wrong(attribute.name, value, "0 or more")
-    if value > 0:
-        raise wrong(attribute.name, value, "0: waiting for replicas is not supported yet")
-
-
-def _replica_timeout(instance: Any, attribute: Any, value: Any) -> None:
-    _seconds(math.ulp(0.0), math.inf, "more than 0 seconds")(instance, attribute, value)
-    if value != 1.0:  # accepted and ignored would be worse
-        raise wrong(attribute.name, value, "1.0: waiting for replicas is not supported yet")
 
 
 def default_client_name() -> str:
@@ -144,7 +136,7 @@ class ClientOptions:
         validator=_seconds(0.0, TTL_SECONDS_MAX, "0 (no guard) or more seconds, at most 10 years", optional=True),
     )
     min_replicas: int = field(default=0, validator=_min_replicas)
-    replica_timeout: float = field(default=1.0, validator=_replica_timeout)
+    replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
     drift_factor: float = field(default=0.01, validator=_seconds(0.0, 0.5, "between 0.0 and 0.5"))
     prefix: str = field(default="lock", validator=_prefix)
     client_name: str | None = field(default=None, validator=_client_name)

@@ -73,6 +73,11 @@ class Script:
         return tuple(p.name for p in self.arguments if p.name in CONNECTION_ARGUMENTS)
 
     @cached_property
+    def gives(self) -> bool:
+        """Whether it may give a hold or lengthen one: what counts only once enough replicas have it."""
+        return not {"granted", "extended", "healed"}.isdisjoint(self.statuses)
+
+    @cached_property
     def connection_argument_count(self) -> int:
         """0, 1 (the void time) or 3 (the void time, the incarnation and the guard): what every header has."""
         return len(self.connection_arguments)

@@ -211,9 +211,11 @@ class Lock:
             NotOwnedError: the caller holds nothing.
             LockLostError: the hold was lost.
             QuorumError: too few masters confirmed it; the hold is still valid.
+            TypeError, ConfigurationError: a ttl that can't be; with several masters, one above ``restart_guard``.
         """
         if ttl is not None:
             _check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
+            self._client.session.options.check_guard(ttl, len(self._terms.masters))
         session = self._client.session
         hold = self._hold()
         if hold is None or hold.count == 0:

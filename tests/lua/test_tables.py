@@ -585,6 +585,26 @@ def test_a_clock_that_was_set_back_does_not_lengthen_the_guard(master: Master) -
 # tidiness -------------------------------------------------------------------------------------------------------------
 
 
+def quarantine(master: Master, **other: Any) -> list[Any]:
+    return master.call("quarantine", accused=b"this", guarded=True, guard_ms=500, **other)
+
+
+def test_quarantine_takes_the_vote_of_the_accused_for_its_guard(master: Master) -> None:
+    acquire(master, guarded=True, guard_ms=700)
+    master.redis.hset(KEYS.master, "no_vote_until_us", 0)
+    assert acquire(master, guarded=True, guard_ms=700)[0] == b"granted"
+    status, now_us, until_us = quarantine(master)
+    assert (status, until_us) == (b"quarantined", now_us + 700_000), "the largest guard in use"
+    assert enqueue(master, YOU, guarded=True, guard_ms=700)[0] == b"no_vote"
+
+
+@pytest.mark.parametrize("other", [{"incarnation": b"another"}, {"guarded": False}], ids=["another", "no guard"])
+def test_quarantine_of_another_master_or_without_a_guard_does_nothing(master: Master, other: dict[str, Any]) -> None:
+    given = {"accused": b"this", "guarded": True, "guard_ms": 500, **other}
+    assert master.call("quarantine", **given)[0] == b"absent"
+    assert not master.redis.exists(KEYS.master)
+
+
 def test_nothing_stays_for_ever_but_the_marker(master: Master) -> None:
     enqueue(master, YOU, guarded=True, guard_ms=0)
     enqueue(master, ME, guarded=True, guard_ms=0)

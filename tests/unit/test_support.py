@@ -10,9 +10,23 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import redis
+from conftest import SERVERS
+from support.masters import (
+    All,
+    Deployment,
+    Masters,
+    NoMajorityError,
+    Proxies,
+    Urls,
+    majority,
+    median,
+    options_for,
+    urls_of,
+)
 from support.processes import Worker
 from support.proxy import Framer, Match, Proxy, replies_to, words_of
 from support.servers import Server, free_port
@@ -332,6 +346,171 @@ def is_running(pid: int) -> bool:
 def test_a_free_port_can_be_bound() -> None:
     with socket.create_server(("127.0.0.1", free_port())) as listener:
         assert listener.getsockname()[1]
+
+
+# --- several masters ----------------------------------------------------------------------------------------------
+
+
+def refused(port: int) -> redis.ConnectionError:
+    return redis.ConnectionError(f"Error 111 connecting to 127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("replies", "wanted"),
+    [
+        ([1, 1, 2], 1),
+        ([{b"a": b"1"}, {}, {b"a": b"1"}], {b"a": b"1"}),
+        ([None, b"x", None], None),
+        ([1, 2, 3, 3, 3], 3),
+        ([1, refused(1), 1], 1),
+        ([[b"a", b"b"], [b"b", b"a"], [b"a", b"b"]], [b"a", b"b"]),
+    ],
+)
+def test_a_majority_is_what_more_than_half_of_the_masters_say(replies: list[object], wanted: object) -> None:
+    assert majority(replies) == wanted
+
+
+@pytest.mark.parametrize("replies", [[1, 2, 3], [1, 1, 2, 2, 3], [1, refused(1), None]])
+def test_without_a_majority_the_masters_disagree(replies: list[object]) -> None:
+    with pytest.raises(NoMajorityError, match="disagree"):
+        majority(replies)
+
+
+def test_errors_of_a_majority_are_raised_whatever_port_they_name() -> None:
+    with pytest.raises(redis.ConnectionError):
+        majority([refused(1), 1, refused(2)])
+    with pytest.raises(redis.ConnectionError):
+        median([refused(1), 1, refused(2)])
+
+
+@pytest.mark.parametrize(
+    ("replies", "wanted"),
+    [
+        ([100, 300, 200], 200),
+        ([-2, 300, 200], 200),
+        ([-2, -2, 200], -2),
+        ([None, 7.0, 5.0, None, 6.0], 5.0),
+        ([None, None, 1.0], None),
+        ([refused(1), 2, 3], 2),
+    ],
+)
+def test_a_median_is_in_the_middle_and_none_is_less_than_any_number(replies: list[object], wanted: object) -> None:
+    assert median(replies) == wanted
+
+
+def test_several_events_are_set_when_all_are() -> None:
+    one, two = threading.Event(), threading.Event()
+    both = All([one, two])
+    one.set()
+    assert not both.is_set()
+    assert not both.wait(0.01)
+    two.set()
+    assert both.is_set()
+    assert both.wait(0)
+
+
+def test_several_urls_are_one_word_of_a_command_line() -> None:
+    urls = Urls(["redis://a:1", "redis://b:2"], 7.0)
+    assert urls_of(urls.word) == urls
+    assert urls_of("redis://a:1") == "redis://a:1"
+
+
+def test_clients_of_masters_with_a_guard_have_the_same_guard_unless_they_name_another() -> None:
+    guarded = Urls(["redis://a:1", "redis://b:2"], 7.0)
+    assert options_for(guarded, {"ttl": 2.0}) == {"ttl": 2.0, "restart_guard": 7.0}
+    assert options_for(guarded, {"restart_guard": 1.0}) == {"restart_guard": 1.0}
+    assert options_for(Urls(guarded, None), {"ttl": 2.0}) == options_for("redis://a:1", {"ttl": 2.0}) == {"ttl": 2.0}
+
+
+@pytest.fixture(scope="module")
+def three(server_kind: str) -> Iterator[Masters]:
+    """Three masters that have a vote; tests share them."""
+    started = Masters([Server(server_kind, SERVERS[server_kind]) for _ in range(3)], guard=7.0).start()
+    yield started
+    started.close()
+
+
+def test_what_most_masters_have_is_read_and_what_is_written_is_written_to_all(three: Masters) -> None:
+    three.empty()
+    with three.client() as client:
+        assert client.set("a", 1)
+        three.members[0].cli("DEL", "a")
+        assert client.exists("a") == 1
+        assert client.pttl("a") == -1
+        three.members[1].cli("DEL", "a")
+        assert client.exists("a") == 0
+        assert three.cli("EXISTS", "a") == 0
+        assert client.set("a", 2, nx=True)
+    assert [server.cli("GET", "a") for server in three.members] == [b"2", b"2", b"1"]
+
+
+def test_a_read_waits_until_most_masters_agree_and_a_write_does_not(three: Masters) -> None:
+    three.empty()
+    for number, server in enumerate(three.members):
+        server.cli("SET", "a", number)
+    with pytest.raises(NoMajorityError):
+        three.cli("INCR", "a")
+    later = threading.Timer(0.05, three.members[0].cli, ("SET", "a", 2))
+    later.start()
+    assert three.client().get("a") == b"2"
+    later.join()
+
+
+def test_masters_that_are_emptied_keep_their_vote(three: Masters) -> None:
+    three.cli("SET", "a", 1)
+    three.cli("HSET", "lock:master", "no_vote_until_us", 9e15, "guard_ms", 9e6)
+    three.empty()
+    for server in three.members:
+        assert server.cli("KEYS", "*") == [b"lock:master"]
+        with server.client(decode_responses=True) as client:
+            info = client.info()
+            assert client.hgetall("lock:master") == {
+                "incarnation": f"{info['run_id']}:{info['master_replid']}",
+                "no_vote_until_us": "1",
+                "guard_ms": "7140",
+            }
+
+
+def test_masters_that_are_restarted_have_a_vote_and_those_that_nobody_has_looked_at_have_none(
+    start_server: Callable[..., Deployment],
+) -> None:
+    own = Masters([start_server().members[0] for _ in range(2)])
+    assert own.let_vote().cli("EXISTS", "lock:master") == 0
+    own.guard = 7.0
+    own.restart()
+    assert own.cli("EXISTS", "lock:master") == 1
+    own.kill()
+    with pytest.raises(redis.ConnectionError):
+        own.cli("PING")
+
+
+def test_calls_are_counted_where_there_were_most(three: Masters) -> None:
+    before = three.calls()
+    three.cli("PING")
+    most = max(server.calls()["ping"] for server in three.members)
+    assert three.calls()["ping"] == most > before.get("ping", 0)
+    assert three.client_commands() == max(server.client_commands() for server in three.members)
+
+
+def test_a_fault_may_strike_before_some_of_the_masters(three: Masters) -> None:
+    three.empty()
+    proxies = Proxies([Proxy(server.port) for server in three.members], three.guard)
+    some = proxies.some(2, Random(1))
+    spared = next(proxy for proxy in proxies.members if proxy not in some.members)
+    one, two, other = (Wire(proxy.port) for proxy in (*some.members, spared))
+    fault = some.swallow_reply(calls("SET"))
+    one.send("SET a 1")
+    other.send("SET a 1")
+    assert other.read() == b"+OK\r\n"
+    assert not fault.struck.is_set()
+    two.send("SET a 1")
+    assert fault.done.wait(SOON)
+    assert three.client().get("a") == b"1"
+    assert (len(some.url), len(proxies.url)) == (2, 3)
+    assert some.url.guard == proxies.url.guard == 7.0
+    for wire in (one, two, other):
+        wire.close()
+    proxies.close()
 
 
 # --- workers, and waiting -----------------------------------------------------------------------------------------

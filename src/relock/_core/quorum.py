@@ -100,6 +100,11 @@ def is_status(answer: Reply | Failure, status: bytes) -> bool:
     return answer.__class__ is list and answer[0] == status
 
 
+def is_given(answer: Reply | Failure | None) -> bool:
+    """Whether a master gave something that a quorum counts: a hold, or more time for one."""
+    return answer.__class__ is list and answer[0] in (b"granted", b"extended", b"healed")
+
+
 def count_status(answers: Sequence[Answer], status: bytes) -> int:
     """How many masters replied with `status` to the only call of an `Ask`."""
     count = 0

@@ -26,6 +26,7 @@ CLOCK_OFFSET_SECONDS_MAX = 1.0
 SCRATCH_LEASE_MS = 5_000
 NEVER_VOID_US = b"%d" % 2**53  # the largest integer that Lua keeps
 SCRIPT_ARGUMENTS: dict[str, str | int] = {
+    "accused": "nobody",
     "count": 1,
     "fair": 1,
     "stays": 0,
@@ -448,6 +449,7 @@ class _Scratch:
         yield "leave", self.call("leave", two), "left"
         yield "fence", self.call("fence", one), "fenced"
         yield "heal", self.call("heal", one), "healed"
+        yield "quarantine", self.call("quarantine", one), "absent"
         yield "force_release", self.call("force_release", one), "released"
 
 

@@ -1,5 +1,6 @@
 """What the background threads need of the session that they work for."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ class Host(Protocol):
     node_timeout: float
     hub: Hub
     masters: tuple[Master, ...]
+    prefix: str
+    steps: deque[tuple[float, int, float]]
 
     def run(self, flow: Flow) -> Any:
         """Runs a flow; `ClientClosedError` once the client was closed."""

@@ -18,11 +18,14 @@ from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release
 from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.flows.extend import heal
+from relock._core.flows.quarantine import is_own_step, quarantine, sample
 from relock._core.flows.tend import Tended, tend
 from relock._core.hold import FOREVER, Hold
+from relock._core.quorum import is_status
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
 from relock._runtime.host import Host
+from relock._runtime.masters import Master
 from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
@@ -30,6 +33,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 2.0
 UNDO_BATCH = 100
+SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
 TEND_SECONDS_MIN = 0.25  # however short the holders' leases are
 TEND_SLACK_SECONDS = 0.05  # not worth waking the thread for
 _order = itertools.count()
@@ -86,11 +90,19 @@ class Heal:
 
 
 @frozen
+class Accuse:
+    """A master whose clock has stepped, unless a quorum shows the same step: then it was ours."""
+
+    master: Master
+    seconds: float
+
+
+@frozen
 class Tend:
     """Signs of life, now; afterwards they come by themselves while anybody waits."""
 
 
-Task = Undo | PassOn | Settle | Heal | Tend
+Task = Undo | PassOn | Settle | Heal | Accuse | Tend
 
 
 @frozen(order=True)
@@ -183,6 +195,8 @@ class Janitor(Service):
             self._settle(task)
         elif isinstance(task, Heal):
             self._session.run_shielded(heal(task.holds, self._session.clock, self._session.node_timeout))
+        elif isinstance(task, Accuse):
+            self._accuse(task)
         else:
             self._tend()
 
@@ -243,6 +257,20 @@ class Janitor(Service):
             if hold.count == count:
                 break
         hold.settling = False
+
+    def _accuse(self, task: Accuse) -> None:
+        """Takes the vote of a master whose clock stepped, for everybody, after a look at the clocks of the others."""
+        session = self._session
+        session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
+        since = session.clock() - SAME_STEP_SECONDS
+        steps = [(index, seconds) for at, index, seconds in session.steps.copy() if at > since]
+        if is_own_step(task.seconds, steps, len(session.masters)):
+            logger.warning("a quorum of the masters shows the same step: it was this machine's clock")
+            return
+        flow = quarantine(session.prefix, task.master.incarnation, session.clock, session.node_timeout)
+        answers = session.run_shielded(flow)
+        if not is_status(answers[task.master.index][0], b"quarantined"):
+            logger.warning("%s keeps its vote, though its clock stepped: %s", task.master.address, answers)
 
     def _tend(self) -> None:
         """The sign of life for all waiters that are queued, one script for each lock, all in one batch."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Answer, Failure, Reply
+from relock._core.quorum import is_given
 from relock._keys import master_key
 from relock._runtime.channel import Channel, open_channel
 from relock._runtime.nodes import Wire
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 NETWORK_ERRORS = (redis_errors.RedisError, OSError)
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
+WAIT_PART = 0.8  # of the time for a master, what its replicas may take
+NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
 
 
 class Round:
@@ -72,6 +75,7 @@ class Link:
         self.guard_ms = master.guard_ms
         self.guarded = master.guard_ms > 0
         self.idle_since = 0.0
+        self.is_retired = False  # it is not to be used again
         self.owed: deque[Owed] = deque()
         self.channel: Channel
         self._identity = b""  # the arguments after the void time: incarnation and guard, packed
@@ -99,7 +103,7 @@ class Link:
         seconds, now = int(time_reply[0]) + int(time_reply[1]) / 1e6, self.master.clock()
         step = self.master.offset.see(seconds - now, seconds - sent_at, now)
         if step:
-            self.master.stepped(step)
+            self.master.stepped(step, time_reply)
         self.channel = open_channel(self.connection, self.master.node_timeout)
 
     def _send_plain(self, *commands: tuple[str, ...]) -> None:
@@ -137,7 +141,7 @@ class Link:
     def request(self, round_: Round) -> None:
         """Sends all calls of a round in one write; what arrives after its `until` is void where that matters."""
         calls = round_.calls
-        if len(calls) == 1:
+        if len(calls) == 1 and not self.master.options.min_replicas:
             packed = self._pack(calls[0], self._void(round_.until))
             self.owed.append(Owed(round_, round_.sent_at, [None], [0]))
             self.channel.send(packed)
@@ -147,8 +151,18 @@ class Link:
     def _send(self, owed: Owed, *, source: bool) -> None:
         calls, void = owed.round.calls, self._void(owed.round.until)
         packed = [self._pack(calls[place], void, source=source) for place in reversed(owed.places)]
+        if self.master.options.min_replicas and any(call.script.gives for call in calls):
+            packed.append(self._wait_for_replicas(owed.round.until))
+            owed.places.insert(0, NO_PLACE)
         self.owed.append(owed)
         self.channel.send(b"".join(packed))
+
+    def _wait_for_replicas(self, until: float) -> bytes:
+        """WAIT, on the connection that wrote, and short enough for its reply to come before `until`."""
+        options = self.master.options
+        left = WAIT_PART * (until - self.master.clock())
+        words = b"%d" % options.min_replicas, b"%d" % max(1, min(left, options.replica_timeout) * 1000)
+        return b"*3\r\n$4\r\nWAIT\r\n" + b"".join(map(pack_argument, words))
 
     def _void(self, until: float) -> bytes:
         """The void time as an argument: our time `until` on the master's clock, on the early side."""
@@ -179,26 +193,38 @@ class Link:
             owed = owing[0]
             place = owed.places.pop()
             if reply.__class__ is list:
-                owed.replies[place] = reply
                 seconds = reply[1] / 1e6
                 step = master.offset.see(seconds - now, seconds - owed.sent_at, now)
-                if step or reply[0] == b"no_vote":
-                    self._report(reply, step, now)
+                owed.replies[place] = self._look_into(reply, step, now) if step or reply[0] == b"no_vote" else reply
+            elif reply.__class__ is int:
+                self._count_replicas(owed, reply)
+            elif place == NO_PLACE:
+                self._count_replicas(owed, 0)
             else:
                 owed.replies[place] = self._failure(reply)
             if not owed.places:
                 owing.popleft()
                 self._answer(owed, now)
 
-    def _report(self, reply: Reply, step: float, now: float) -> None:
-        if step:
-            self.master.stepped(step)
+    def _look_into(self, reply: Reply, step: float, now: float) -> Reply | Failure:
+        """A reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart."""
         if reply[0] == b"no_vote":
             self.master.without_vote(reply[1], reply[2], now)
+        if step:
+            return self.master.stepped(step, reply)
+        return reply
+
+    def _count_replicas(self, owed: Owed, confirmed: int) -> None:
+        """What was granted or renewed counts only if so many replicas have it as well."""
+        if confirmed < self.master.options.min_replicas:
+            failure = self.master.lacks_replicas(confirmed)
+            owed.replies[:] = [failure if is_given(reply) else reply for reply in owed.replies]
 
     def _failure(self, error: redis_errors.ResponseError) -> Failure:
         if isinstance(error, redis_errors.NoScriptError) or str(error).startswith("NOSCRIPT"):
             return _UNKNOWN_SCRIPT
+        if isinstance(error, redis_errors.ReadOnlyError) or str(error).startswith("READONLY"):
+            self.is_retired = True  # the next connection looks where the master is now
         return self.master.refused(error)
 
     def _answer(self, owed: Owed, now: float) -> None:

@@ -10,7 +10,8 @@ from queue import Empty, SimpleQueue
 from redis import exceptions as redis_errors
 
 from relock._core.clocks import Offset
-from relock._core.effects import Answer, Clock, Failure
+from relock._core.effects import Answer, Clock, Failure, Reply
+from relock._core.quorum import is_given
 from relock._errors import ConfigurationError, RelockWarning
 from relock._options import ClientOptions
 from relock._runtime.failures import failure_of
@@ -54,7 +55,9 @@ class Master:
         self._listener = listener
         self._idle: deque[Link] = deque()
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
-        self._incarnation = b""
+        self.incarnation = b""  # run_id and replication id of the server that the latest socket leads to
+        self.was_sound = False
+        self.unfit: ConfigurationError | None = None  # why it was never a master that can be used
 
     # The pool -------------------------------------------------------------------------------------------------------
 
@@ -108,6 +111,7 @@ class Master:
         except BaseException:
             link.close()
             raise
+        self.unfit, self.was_sound = None, True
         if self.down is not None:
             self.down = None
             self._listener.master_back(self)
@@ -148,6 +152,14 @@ class Master:
     def absence(self) -> Failure:
         """Why the master can't be asked right now: nothing has been sent to it."""
         return Failure(self.address, self.down or "it is being connected, or has not answered for a while", sent=False)
+
+    def turned_out(self, error: ConfigurationError) -> None:
+        """It can't be used: a mistake in the configuration, or, if it could be used before, one more way to be down."""
+        if not self.was_sound:
+            self.unfit = error
+        if self.down is None:
+            self.down = str(error)
+            self._listener.master_down(self, self.down)
 
     def misconfigured(self, error: ConfigurationError) -> Failure:
         """The `Failure` for a master that turned out to be none."""
@@ -221,6 +233,13 @@ class Master:
 
     # What links report ----------------------------------------------------------------------------------------------
 
+    def see_incarnation(self, incarnation: bytes) -> None:
+        """A socket may lead to another server than the last one, with another clock."""
+        if incarnation != self.incarnation:
+            self.incarnation = incarnation  # before the check: of two threads that connect to one server, one sees it
+            self._listener.check_independent(self)
+            self.offset = Offset(self.options.drift_factor)
+
     def check_info(self, info: dict[str, str]) -> None:
         """Judges what INFO says: a replica is refused, a policy that evicts is warned of."""
         self.version = info.get("valkey_version") or info.get("redis_version", "")
@@ -274,15 +293,17 @@ class Master:
             self._listener.master_without_vote(self, vote_at - now)
         self.vote_at = vote_at
 
-    def stepped(self, seconds: float) -> None:
-        """Its clock and ours moved apart by `seconds` at once."""
+    def stepped(self, seconds: float, reply: Reply) -> Reply | Failure:
+        """Its clock and ours moved apart by `seconds` at once: among several, what it gives counts for nothing then."""
         self._listener.master_stepped(self, seconds)
+        if self.opener is None or not is_given(reply):
+            return reply
+        return Failure(self.address, f"its clock and ours moved apart by {seconds:+.3f} s at once")
 
-    def see_incarnation(self, incarnation: bytes) -> None:
-        """A socket may lead to another server than the last one, with another clock."""
-        if incarnation != self._incarnation:
-            self._incarnation = incarnation
-            self.offset = Offset(self.options.drift_factor)
+    def lacks_replicas(self, confirmed: int) -> Failure:
+        """The `Failure` for a grant that too few replicas have."""
+        wanted = self.options.min_replicas
+        return Failure(self.address, f"NOREPLICAS: {confirmed} of {wanted} replicas confirmed in time")
 
 
 class MasterListener:
@@ -296,6 +317,9 @@ class MasterListener:
 
     def master_without_vote(self, master: Master, seconds: float) -> None:
         """It may have forgotten leases, and has no vote for `seconds` more."""
+
+    def check_independent(self, master: Master) -> None:
+        """A link leads to another server than before: a `ConfigurationError` if that is another master, too."""
 
     def master_stepped(self, master: Master, seconds: float) -> None:
         """Its clock went ahead by `seconds` (back, if below 0) all at once, or ours stood still for so long."""
@@ -350,7 +374,8 @@ class Opener(Service):
             return self._master.failed(error, sent=False)
         except ConfigurationError as error:
             self._failures += 1
-            return error
+            self._master.turned_out(error)
+            return error if self._master.unfit else self._master.misconfigured(error)
         self._failures = 0
         return None
 

@@ -70,13 +70,19 @@ class Rounds:
     def _do_without(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
         """Does without the absent masters where the others are a quorum, else opens links to them first."""
         if len(links) >= self._quorum:
-            for master in absent:
-                master.open_later(None)
-                round_.fail(master, master.absence())
+            self._go_on_without(absent, round_, links, strict=strict)
         elif len(self._masters) == 1:
             self._open_here(absent[0], round_, links, strict=strict)
         else:
             self._open_side_by_side(absent, round_, links, strict=strict)
+
+    def _go_on_without(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
+        for master in absent:
+            if strict and master.unfit is not None:
+                self._give_back(round_, links)
+                raise master.unfit
+            master.open_later(None)
+            round_.fail(master, master.absence())
 
     def _open_here(self, master: Master, round_: Round, links: list[Link], *, strict: bool) -> None:
         try:
@@ -169,7 +175,9 @@ class Rounds:
         now = self._clock()
         for link in links:
             master = link.master
-            if link.owed and link.silent_for(now) >= PATIENT_PART * master.node_timeout:
+            if link.is_retired:
+                link.close()
+            elif link.owed and link.silent_for(now) >= PATIENT_PART * master.node_timeout:
                 round_.fail(master, master.broke(link, redis_errors.TimeoutError("Timeout: it did not answer in time")))
             else:
                 master.give_back(link, now)

@@ -10,6 +10,7 @@ byte is sent, and is undone in the background.
 import logging
 import os
 import random
+from collections import deque
 from collections.abc import Sequence
 
 from attrs import define
@@ -23,7 +24,7 @@ from relock._core.hold import FORGOTTEN, Hold
 from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, is_status
 from relock._core.terms import Terms
 from relock._core.waiting import Wait, acquire
-from relock._errors import ClientClosedError, LockLostError, NotOwnedError
+from relock._errors import ClientClosedError, ConfigurationError, LockLostError, NotOwnedError
 from relock._events import (
     Event,
     Lost,
@@ -74,6 +75,7 @@ class Session(Driver, MasterListener):
     def __init__(self, nodes: Sequence[Node], options: ClientOptions) -> None:
         super().__init__(tuple(Master(i, node, options, clock, self) for i, node in enumerate(nodes)), clock)
         self.options = options
+        self.prefix = options.prefix
         self.client_id = f"{readable(options.client_name or default_client_name())}-{os.urandom(8).hex()}"
         self._owner_head = f"{self.client_id}:".encode()
         if len(self.masters) > 1:
@@ -86,6 +88,7 @@ class Session(Driver, MasterListener):
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)
         self.callbacks = Callbacks()
+        self.steps: deque[tuple[float, int, float]] = deque(maxlen=64)  # when, which master, by how many seconds
         self.closed = False
         self._gates = Gates(clock)
 
@@ -421,13 +424,25 @@ class Session(Driver, MasterListener):
         why = "it restarted, failed over or was flushed, or relock has never seen it, and may have forgotten leases"
         self.emit(MasterWithoutVote(None, master.address, seconds, why))
 
+    def check_independent(self, master: Master) -> None:
+        """See `relock._runtime.masters.MasterListener`."""
+        server = master.incarnation.partition(b":")[0]
+        for other in self.masters:
+            if other is not master and other.incarnation.partition(b":")[0] == server:
+                raise ConfigurationError(
+                    f"{master.address} and {other.address} are the same server: name each master once", option="nodes"
+                )
+
     def master_stepped(self, master: Master, seconds: float) -> None:
-        """See `relock._runtime.links.MasterListener`. Leases end by the master's clock, so earlier on ours."""
+        """See `relock._runtime.masters.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)
         if seconds > 0:
             for hold in self.holds.copy().values():
                 hold.shift(master.index, seconds)
             self.watchdog.poke()
+        if len(self.masters) > 1:
+            self.steps.append((self.clock(), master.index, seconds))
+            self.janitor.hand(tasks.Accuse(master, seconds))
 
     # The end --------------------------------------------------------------------------------------------------------
 

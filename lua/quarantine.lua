@@ -1,0 +1,41 @@
+-- Takes this master's vote for as long as its guard, because a client saw its clock step.
+--
+-- KEYS
+--   master    hash    incarnation and guard of this master; optional
+-- ARGV
+--   accused      text   the incarnation whose clock stepped; another one is not meant
+--   void_us      us     time on this master's clock after which this call does nothing
+--   incarnation  text   what the caller's socket is connected to
+--   guard_ms     ms     for how long a master that may have forgotten has no vote
+-- RETURNS
+--   quarantined  now_us until_us  it has no vote until then
+--   absent       now_us           another incarnation is meant, or there is no guard here
+--   void         now_us           came too late, nothing was done
+-- WRITES
+--   master    none
+-- PUBLISHES
+--   none
+-- REPEATABLE
+--   A second arrival lengthens the time without a vote.
+
+--#include clock
+--#include digits
+
+local master = KEYS[1]
+local accused = ARGV[1]
+local void_us = ARGV[2]
+local incarnation = ARGV[3]
+local guard_ms = ARGV[4]
+
+if now_us > tonumber(void_us) then
+  return { 'void', now_us }
+end
+if not master or accused ~= incarnation then
+  return { 'absent', now_us }
+end
+local known_ms = tonumber(redis.call('HGET', master, 'guard_ms') or 0)
+local largest_ms = math.max(known_ms, tonumber(guard_ms))
+local until_us = now_us + largest_ms * 1000
+redis.call('HSET', master, 'incarnation', incarnation,
+  'no_vote_until_us', digits(until_us), 'guard_ms', digits(largest_ms))
+return { 'quarantined', now_us, until_us }

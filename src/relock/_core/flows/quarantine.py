@@ -1,0 +1,35 @@
+"""Taking a master's vote: its clock stepped, so it may have forgotten leases before their time.
+
+A step that a quorum of the masters shows at the same moment is the client's own (a machine that was suspended, say),
+and nobody is accused.
+"""
+
+from collections.abc import Generator, Sequence
+
+from relock._core.effects import Answer, Ask, Clock, Effect
+from relock._core.quorum import quorum_of
+from relock._keys import lock_keys
+from relock._scripts import load
+
+SAME_SECONDS = 0.1  # steps that differ by less, or by a tenth, are the same one
+NOBODY = "relock clocks"  # a lock that nobody takes
+
+Flow = Generator[Effect, Sequence[Answer], Sequence[Answer]]
+
+
+def sample(prefix: str, clock: Clock, node_timeout: float) -> Flow:
+    """Has every master say what time it is there: the driver compares it with what it knew."""
+    call = load("inspect").call(lock_keys(prefix, NOBODY), limit=1)
+    return (yield Ask((call,), clock() + node_timeout))
+
+
+def is_own_step(seconds: float, steps: Sequence[tuple[int, float]], masters: int) -> bool:
+    """Whether a quorum of the masters shows a step of `seconds`; `steps` are masters and seconds of a short time."""
+    near = SAME_SECONDS + abs(seconds) / 10
+    return len({master for master, other in steps if abs(other - seconds) <= near}) >= quorum_of(masters)
+
+
+def quarantine(prefix: str, incarnation: bytes, clock: Clock, node_timeout: float) -> Flow:
+    """Takes the vote of the master that `incarnation` names, for everybody and for as long as its guard."""
+    call = load("quarantine").call(lock_keys(prefix, NOBODY), accused=incarnation)
+    return (yield Ask((call,), clock() + node_timeout))
