@@ -22,6 +22,7 @@ class Claim:
     hold: Hold | None = None  # of a nested acquire, or a release
     count: int = 0  # what an interrupt must leave of that hold's levels
     gate: Any = None
+    gate_key: HoldKey | None = None
 
 
 class Gates:
@@ -35,6 +36,7 @@ class Gates:
         """Waits until `until` at most; returns whether the caller is in."""
         while True:
             gate = self._gates.setdefault(key, threading.RLock())
+            claim.gate_key = key
             claim.gate = gate  # before it is entered: an interrupt between the two must find it
             left = until - self._clock()
             if not gate.acquire(timeout=min(max(left, 0.0), threading.TIMEOUT_MAX)):

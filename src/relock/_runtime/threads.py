@@ -56,6 +56,7 @@ event_logger = logging.getLogger("relock.events")
 
 FOREVER = float("inf")
 JOIN_SECONDS = 2.0
+TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, for `Lock.lost`
 
 
 @define
@@ -128,9 +129,14 @@ class Session(Driver, MasterListener):
 
     def all_holds(self) -> list[Hold]:
         """Every hold of this client, and the lost ones whose owners have not noticed yet."""
+        told = []
         for key, hold in self.holds.copy().items():
             if hold.loss is not None and hold.thread is not None and hold.thread() is None:
                 self.holds.pop(key, None)  # nobody is left to be told
+            elif hold.loss is not None and hold.count == 0:
+                told.append(key)
+        for key in told[:-TOLD_MAX]:
+            self.holds.pop(key, None)
         return list(self.holds.copy().values())
 
     def is_current(self, hold: Hold) -> bool:
@@ -345,6 +351,8 @@ class Session(Driver, MasterListener):
             owners = claim.owners[:1] + claim.owners[1:][-2:]  # of those between, nothing is left
             self.hub.forget(owners[0])
             self._forget_owner(terms.keys.name, owners)
+            if claim.gate_key is not None:
+                self._gates.remove(claim.gate_key)
             for owner in owners:
                 self.undo(terms.keys, owner, 0, terms.ttl, self.clock() + terms.node_timeout)
         elif hold is not None:
@@ -366,11 +374,10 @@ class Session(Driver, MasterListener):
         self.abandon(claim)
 
     def _forget_owner(self, name: str, owners: Sequence[bytes]) -> None:
-        """Nobody has what was granted to `owners`, nor waits for it at a gate."""
+        """Nobody has what was granted to `owners`."""
         for key, hold in self.holds.copy().items():
             if key[0] == name and hold.owner in owners:
                 self.holds.pop(key, None)
-                self._gates.remove(key)
 
     def leave_gate(self, claim: Claim) -> None:
         """Lets the next thread of an ``owner=`` in, if this one is in."""

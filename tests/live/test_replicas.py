@@ -1,0 +1,70 @@
+"""With min_replicas a grant and a renewal count only once so many replicas have them."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from support.servers import Server
+from support.until import until
+
+from relock import Client, LockLostError, QuorumError
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def pair(start_server: Start) -> tuple[Server, Server]:
+    """A master, and a replica that has caught up with it."""
+    master = start_server("--repl-diskless-sync-delay", "0")
+    replica = start_server("--replicaof", "127.0.0.1", str(master.port))
+    client = replica.client()
+    until(lambda: client.info("replication")["master_link_status"] == "up", within=20, what="it is a replica")
+    client.close()
+    return master, replica
+
+
+@pytest.mark.every_server
+def test_a_grant_is_on_the_replica_when_acquire_returns(
+    pair: tuple[Server, Server], connect: Callable[..., Client], name: str
+) -> None:
+    master, replica = pair
+    with connect(master.url, min_replicas=1).lock(name):
+        assert replica.cli("EXISTS", f"lock:{{{name}}}") == 1
+
+
+def test_without_enough_replicas_nothing_is_granted_and_nothing_is_left(
+    pair: tuple[Server, Server], connect: Callable[..., Client], name: str
+) -> None:
+    master, replica = pair
+    lock = connect(master.url, min_replicas=1, replica_timeout=0.2, ttl=3.0).lock(name)
+    replica.stop()
+    with pytest.raises(QuorumError, match="0 of 1 replicas"):
+        lock.acquire(timeout=0.5)
+    until(
+        lambda: not master.cli("EXISTS", f"lock:{{{name}}}"), within=2.5, what="nothing is left before the lease ends"
+    )
+    replica.cont()
+    assert lock.acquire(timeout=20)
+
+
+def test_more_replicas_than_there_are_is_an_error_that_counts_them(
+    pair: tuple[Server, Server], connect: Callable[..., Client], name: str
+) -> None:
+    lock = connect(pair[0].url, min_replicas=2, replica_timeout=0.05, patience=0).lock(name)
+    with pytest.raises(QuorumError, match="1 of 2 replicas"):
+        lock.acquire()
+
+
+def test_a_renewal_that_no_replica_has_does_not_count(
+    pair: tuple[Server, Server], connect: Callable[..., Client], name: str
+) -> None:
+    master, replica = pair
+    lock = connect(master.url, min_replicas=1, replica_timeout=0.1, ttl=1.5).lock(name)
+    lock.acquire()
+    replica.stop()
+    begin = time.monotonic()
+    until(lambda: lock.lost, within=10, what="it is lost, though the master renewed it")
+    assert time.monotonic() - begin < 2.0, "at the end of the last lease that a replica had"
+    replica.cont()
+    with pytest.raises(LockLostError):
+        lock.release()

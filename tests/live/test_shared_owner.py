@@ -1,0 +1,80 @@
+"""Threads that share an ``owner=``: one of them queues, the others join its hold, and nothing piles up."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.servers import Server
+from support.until import until
+
+from relock import Client, LockLostError, QuorumError
+
+Connect = Callable[..., Client]
+
+
+def test_a_thread_that_does_not_wait_joins_the_hold_that_its_owner_has(client: Client, name: str) -> None:
+    """Also while others of that owner are at the gate."""
+    client.lock(name, owner="job").acquire()
+    refused: list[bool] = []
+
+    def nest() -> None:
+        lock = client.lock(name, owner="job")
+        for _ in range(50):
+            if lock.acquire(blocking=False):
+                lock.release()
+            else:
+                refused.append(True)
+
+    threads = [threading.Thread(target=nest) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused == []
+    assert client.lock(name, owner="job").hold_count == 1
+
+
+def test_a_thread_behind_another_of_its_owner_hears_that_the_masters_are_away(
+    connect: Connect, own_server: Server, name: str
+) -> None:
+    client = connect(own_server.url, patience=5.0, ttl=3.0)
+    with client.lock("warm-up"):
+        pass
+    own_server.kill()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.lock(name, owner="job").acquire)
+        until(lambda: client.session._gates._gates, within=5, what="the first is at the gate")
+        with pytest.raises(QuorumError):
+            client.lock(name, owner="job").acquire(timeout=0.2)
+        with pytest.raises(QuorumError):
+            waiting.result()
+
+
+def test_a_thread_behind_another_of_its_owner_hears_that_somebody_has_the_lock(
+    client: Client, connect: Connect, server: Server, name: str
+) -> None:
+    with connect(server.url).lock(name), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.lock(name, owner="job").acquire, timeout=1.0)
+        until(lambda: client.statistics().waiting == 1, within=5, what="the first waits")
+        assert client.lock(name, owner="job").acquire(blocking=False) is False
+        assert waiting.result() is False
+
+
+def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(
+    client: Client, connect: Connect, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relock._runtime.threads.TOLD_MAX", 3)
+    with connect(server.url).lock(name):
+        for i in range(20):
+            assert not client.lock(name, owner=f"job-{i}").acquire(blocking=False)
+    assert client.session._gates._gates == {}
+    for i in range(20):
+        lock = client.lock(f"{name}-{i}", owner=f"job-{i}")
+        lock.acquire()
+        lock.force_release()
+        with pytest.raises(LockLostError):
+            lock.release()
+        assert lock.lost
+    client.session.all_holds()
+    assert len(client.session.holds) == 3
