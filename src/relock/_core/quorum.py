@@ -194,7 +194,8 @@ def is_attempt_certain(answers: Sequence[Answer]) -> bool:
     quorum = quorum_of(len(answers))
     if granted >= quorum:
         return True
-    return granted + awaited < quorum <= granted + refused
+    answered = granted + refused
+    return granted + awaited < quorum and (answered >= quorum or answered + awaited < quorum)
 
 
 def is_release_certain(answers: Sequence[Answer]) -> bool:

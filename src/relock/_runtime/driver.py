@@ -60,10 +60,11 @@ class Driver:
         return self._run(flow, self._shielded_handlers)
 
     def _run(self, flow: Flow, handlers: dict[type, Callable[[Any], Any]]) -> Any:
+        result = None
         try:
-            effect = flow.send(None)
             while True:
-                effect = flow.send(handlers[type(effect)](effect))
+                effect = flow.send(result)
+                result = handlers[effect.__class__](effect)
         except StopIteration as end:
             return end.value
 

@@ -75,6 +75,7 @@ class Link:
         self.guard_ms = master.guard_ms
         self.guarded = master.guard_ms > 0
         self.idle_since = 0.0
+        self._min_replicas = master.options.min_replicas
         self.is_retired = False  # it is not to be used again
         self.owed: deque[Owed] = deque()
         self.channel: Channel
@@ -141,7 +142,7 @@ class Link:
     def request(self, round_: Round) -> None:
         """Sends all calls of a round in one write; what arrives after its `until` is void where that matters."""
         calls = round_.calls
-        if len(calls) == 1 and not self.master.options.min_replicas:
+        if len(calls) == 1 and not self._min_replicas:
             packed = self._pack(calls[0], self._void(round_.until))
             self.owed.append(Owed(round_, round_.sent_at, [None], [0]))
             self.channel.send(packed)
@@ -151,7 +152,7 @@ class Link:
     def _send(self, owed: Owed, *, source: bool) -> None:
         calls, void = owed.round.calls, self._void(owed.round.until)
         packed = [self._pack(calls[place], void, source=source) for place in reversed(owed.places)]
-        if self.master.options.min_replicas and any(call.script.gives for call in calls):
+        if self._min_replicas and any(call.script.gives for call in calls):
             packed.append(self._wait_for_replicas(owed.round.until))
             owed.places.insert(0, NO_PLACE)
         self.owed.append(owed)
@@ -174,9 +175,7 @@ class Link:
         known = call.script.connection_argument_count
         if known == 0:
             return call.pack(b"", False, source)
-        if known == 1:
-            return call.pack(void, False, source)
-        return call.pack(void + self._identity, self.guarded, source)
+        return call.pack(void, False, source) if known == 1 else call.pack(void + self._identity, self.guarded, source)
 
     def receive(self) -> None:
         """Takes the replies that are there, waiting for the first; each goes to the round that asked for it.

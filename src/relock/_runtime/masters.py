@@ -50,7 +50,7 @@ class Master:
         self.down: str | None = None
         self.vote_at = 0.0  # our time from which it has a vote again, if it has none now
         self.offset = Offset(options.drift_factor)
-        self.silence: Answer = (Failure(node.address, "it did not answer in time", awaited=True),)
+        self.silence: Answer = (Failure(node.address, "it has not answered", awaited=True),)
         self.opener: Opener | None = None  # one of several masters has one, so that nobody waits for a connection
         self._listener = listener
         self._idle: deque[Link] = deque()

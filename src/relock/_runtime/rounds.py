@@ -43,32 +43,33 @@ class Rounds:
         if count > 1:
             answers[:] = [(*silence,) * count for silence in answers]
         round_ = Round(ask.calls, ask.until, now, answers)
-        links = self._check_out(round_, now, strict=strict)
+        links: list[Link] = []
+        for master in self._masters:
+            link = master.check_out(now)
+            if link is not None:
+                links.append(link)
+        if len(links) < len(answers):
+            self._do_without(round_, links, strict=strict)
         round_.missing = len(links)
-        self._send(round_, links)
+        for link in links.copy():
+            try:
+                link.request(round_)
+            except NETWORK_ERRORS as error:
+                _drop(round_, links, link, error)
         if len(links) == 1:
             self._read_one(round_, links)
         elif links:
             self._read_whoever_is_ready(round_, links, ask)
-        self._give_back(round_, links)
-        return round_.answers
-
-    def _check_out(self, round_: Round, now: float, *, strict: bool) -> list[Link]:
-        links, absent = [], []
-        for master in self._masters:
-            link = master.check_out(now)
-            if link is None:
-                absent.append(master)
-            else:
-                links.append(link)
-        if absent:
-            self._do_without(absent, round_, links, strict=strict)
-        return links
+        if links:
+            self._give_back(round_, links)
+        return answers
 
     # Opening --------------------------------------------------------------------------------------------------------
 
-    def _do_without(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
+    def _do_without(self, round_: Round, links: list[Link], *, strict: bool) -> None:
         """Does without the absent masters where the others are a quorum, else opens links to them first."""
+        present = {link.master for link in links}
+        absent = [master for master in self._masters if master not in present]
         if len(links) >= self._quorum:
             self._go_on_without(absent, round_, links, strict=strict)
         elif len(self._masters) == 1:
@@ -126,16 +127,6 @@ class Rounds:
                 until = min(until, now + (now - began) + GRACE_SECONDS)
 
     # Sending and reading --------------------------------------------------------------------------------------------
-
-    def _send(self, round_: Round, links: list[Link]) -> None:
-        broken = []
-        for link in links:
-            try:
-                link.request(round_)
-            except NETWORK_ERRORS as error:
-                broken.append((link, error))
-        for link, why in broken:
-            _drop(round_, links, link, why)
 
     def _read_one(self, round_: Round, links: list[Link]) -> None:
         link = links[0]

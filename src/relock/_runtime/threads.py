@@ -197,9 +197,10 @@ class Session(Driver, MasterListener):
             outcome = None
         else:
             outcome = self._take(claim, terms, who, until, count)
+        if claim.gate is not None:
             if outcome is not None:
                 self._gates.remove(key)
-        self.leave_gate(claim)
+            self._gates.leave(claim)
         return outcome
 
     def _enter_gate(self, claim: Claim, terms: Terms, key: HoldKey, until: float) -> bool:
@@ -285,7 +286,8 @@ class Session(Driver, MasterListener):
         had = hold.count
         left = had - levels if levels else 0
         claim.count, claim.hold = left, hold
-        self._check_before_release(hold, left)
+        if hold.loss is not None or self.clock() >= hold.deadline:
+            self._check_before_release(hold, left)
         if left:
             written = self.closed or self._write_count(hold, left)
             self._check_before_release(hold, left)
@@ -294,7 +296,8 @@ class Session(Driver, MasterListener):
                 self.settle(hold)
         else:
             self._end(hold)
-        self.leave_gate(claim)
+        if claim.gate is not None:
+            self._gates.leave(claim)
         return had
 
     def _check_before_release(self, hold: Hold, left: int) -> None:
@@ -308,32 +311,37 @@ class Session(Driver, MasterListener):
         """The last level: the hold ends here and now, and then on the masters."""
         key = hold.keys.name, hold.key
         self.holds.pop(key, None)
-        self._gates.remove(key)
+        if hold.thread is None:
+            self._gates.remove(key)
         if self.closed:
             hold.count = 0
             return
         answers = self.run_shielded(release_flows.end(hold, self.clock() + self.node_timeout))
         released = count_status(answers, b"released")
+        if released == len(answers):
+            hold.count = 0
+            if self.is_observed:
+                self.emit(Released(hold.keys.name, self.clock() - hold.granted_at))
+            return
+        self._end_elsewhere(hold, answers, released)
+
+    def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer], released: int) -> None:
+        """What is left to do where not every master has confirmed a release."""
         if released < self.quorum and count_status(answers, b"absent") >= self.quorum:
-            self.holds[key] = hold  # a lost hold stays in the book until its owner knows
+            self.holds[hold.keys.name, hold.key] = hold  # a lost hold stays in the book until its owner knows
             self.lose(hold, FORGOTTEN)
             hold.count = 0
             raise lost_error(hold)
         hold.count = 0
-        if released < len(answers):
-            self._end_elsewhere(hold, answers)
+        slow = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
+        if slow and released + slow == len(answers):
+            self.janitor.confirm_later(hold, answers)
+        elif hold.may_be_left(answers):
+            self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, self.clock()))
         if released < self.quorum:
             self.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(self.clock())))
         elif self.is_observed:
             self.emit(Released(hold.keys.name, self.clock() - hold.granted_at))
-
-    def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer]) -> None:
-        """Sees to the masters that have not confirmed a release: now where one failed, later where it is just slow."""
-        slow = [isinstance(answer[0], Failure) and answer[0].awaited for answer in answers]
-        if any(slow) and count_status(answers, b"released") + sum(slow) == len(answers):
-            self.janitor.confirm_later(hold, answers)
-        elif hold.may_be_left(answers):
-            self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, self.clock()))
 
     @property
     def is_observed(self) -> bool:

