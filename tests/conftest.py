@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.masters import GUARD_SECONDS, Deployment, Masters, Proxies, ProxyBefore, Urls
 from support.processes import Worker
 from support.proxy import Proxy
 from support.servers import Server, find_servers
@@ -34,10 +35,36 @@ def pytest_report_header() -> str:
     return f"servers: {', '.join(SERVERS)}; seed: {SEED} (RELOCK_SEED)"
 
 
+def masters_counts() -> list[int]:
+    """With how many masters tests of any number of them are run, by ``RELOCK_TEST_MASTERS``."""
+    return [int(count) for count in os.environ.get("RELOCK_TEST_MASTERS", "1 3 5").split()]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs a test with the marker ``every_server`` once on each kind of server."""
-    if metafunc.definition.get_closest_marker("every_server"):
-        metafunc.parametrize("server_kind", sorted(SERVERS), scope="session")
+    """Runs a test with the marker ``every_server`` once on each kind of server, and ``every_quorum`` as `quorums`."""
+    kinds = sorted(SERVERS) if metafunc.definition.get_closest_marker("every_server") else None
+    if metafunc.definition.get_closest_marker("every_quorum") and "masters_count" in metafunc.fixturenames:
+        quorums(metafunc, kinds or [default_kind()])
+    elif kinds:
+        metafunc.parametrize("server_kind", kinds, scope="session")
+
+
+def quorums(metafunc: pytest.Metafunc, kinds: list[str]) -> None:
+    """Once with each number of masters, and, if faults strike some of them, once with each such part.
+
+    On several kinds of server with one master only: what a script does there does not depend on the others.
+    """
+    marker = metafunc.definition.get_closest_marker("reach")
+    reaches = marker.args if marker else ("minority", "all")
+    is_reached = "reach" in metafunc.fixturenames
+    cases = []
+    for count in masters_counts():
+        for kind in kinds if count == 1 else [default_kind()]:
+            for reach in reaches if is_reached and count > 1 else ("all",):
+                words = [kind] if len(kinds) > 1 else []
+                words += ["1-master"] if count == 1 else [f"{count}-masters", *([reach] if is_reached else [])]
+                cases.append(pytest.param(kind, count, *([reach] if is_reached else []), id="-".join(words)))
+    metafunc.parametrize(("server_kind", "masters_count", *(("reach",) if is_reached else ())), cases)
 
 
 @pytest.fixture(scope="session")
@@ -46,33 +73,53 @@ def server_kind() -> str:
     return default_kind()
 
 
+@pytest.fixture
+def masters_count() -> int:
+    """How many masters `server` is."""
+    return 1
+
+
+@pytest.fixture
+def reach() -> str:
+    """Before which part of the masters the faults of `faulty` strike: a minority, a majority, or all."""
+    return "all"
+
+
 @pytest.fixture(scope="session")
-def _shared_servers() -> Iterator[dict[str, Server]]:
-    started: dict[str, Server] = {}
+def _shared_servers() -> Iterator[dict[tuple[str, int], Server]]:
+    started: dict[tuple[str, int], Server] = {}
     yield started
     for server in started.values():
         server.close()
 
 
 @pytest.fixture
-def server(server_kind: str, _shared_servers: dict[str, Server]) -> Server:
-    """A server that tests share one after the other; empty when a test begins."""
-    if server_kind not in _shared_servers:
-        _shared_servers[server_kind] = Server(server_kind, SERVERS[server_kind]).start()
-    shared = _shared_servers[server_kind]
-    shared.cli("FLUSHALL")
-    return shared
+def server(server_kind: str, masters_count: int, _shared_servers: dict[tuple[str, int], Server]) -> Deployment:
+    """A server that tests share one after the other, or several masters; empty when a test begins."""
+    for number in range(masters_count):
+        if (server_kind, number) not in _shared_servers:
+            _shared_servers[server_kind, number] = Server(server_kind, SERVERS[server_kind]).start()
+    shared = [_shared_servers[server_kind, number] for number in range(masters_count)]
+    if masters_count > 1:
+        masters = Masters(shared, guard=GUARD_SECONDS)
+        masters.empty()
+        return masters
+    shared[0].cli("FLUSHALL")
+    return shared[0]
 
 
 @pytest.fixture
-def start_server(server_kind: str) -> Iterator[Callable[..., Server]]:
-    """Starts servers of the test's own, with more arguments."""
+def start_server(server_kind: str, masters_count: int) -> Iterator[Callable[..., Deployment]]:
+    """Starts servers of the test's own, with more arguments; or groups of masters, without a vote at first."""
     started: list[Server] = []
 
-    def start(*arguments: str, password: str | None = None) -> Server:
-        server = Server(server_kind, SERVERS[server_kind], *arguments, password=password)
-        started.append(server)
-        return server.start()
+    def start(*arguments: str, password: str | None = None, replica_of: Deployment | None = None) -> Deployment:
+        members = []
+        for number in range(masters_count):
+            source = ("--replicaof", "127.0.0.1", str(replica_of.members[number].port)) if replica_of else ()
+            members.append(Server(server_kind, SERVERS[server_kind], *source, *arguments, password=password))
+        started.extend(members)
+        return Masters(members).start() if masters_count > 1 else members[0].start()
 
     yield start
     for server in started:
@@ -80,17 +127,35 @@ def start_server(server_kind: str) -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
-def own_server(start_server: Callable[..., Server]) -> Server:
-    """A server that the test may kill, stop and restart."""
-    return start_server()
+def own_server(start_server: Callable[..., Deployment]) -> Deployment:
+    """A server that the test may kill, stop and restart; or a group of masters that have a vote."""
+    own = start_server()
+    if isinstance(own, Masters):
+        own.guard = GUARD_SECONDS
+        own.let_vote()
+    return own
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
-    """A proxy in front of `server`."""
-    made = Proxy(server.port)
+def proxy(server: Deployment) -> Iterator[ProxyBefore]:
+    """A proxy in front of `server`; or one in front of each master."""
+    made: ProxyBefore
+    if isinstance(server, Masters):
+        made = Proxies([Proxy(one.port) for one in server.members], server.guard)
+    else:
+        made = Proxy(server.port)
     yield made
     made.close()
+
+
+@pytest.fixture
+def faulty(proxy: ProxyBefore, reach: str, request: pytest.FixtureRequest) -> ProxyBefore:
+    """The part of `proxy` whose faults are armed: before a minority of the masters, a majority, or all of them."""
+    if isinstance(proxy, Proxy):
+        return proxy
+    count = len(proxy.members)
+    struck = {"minority": (count - 1) // 2, "majority": count // 2 + 1, "all": count}[reach]
+    return proxy.some(struck, random.Random(f"{SEED} {request.node.name}"))
 
 
 @pytest.fixture
@@ -98,8 +163,8 @@ def start_worker() -> Iterator[Callable[..., Worker]]:
     """Starts processes that run a module of the tests."""
     started: list[Worker] = []
 
-    def start(module: str, *arguments: str) -> Worker:
-        worker = Worker(module, *arguments)
+    def start(module: str, *arguments: str | Urls) -> Worker:
+        worker = Worker(module, *(one.word if isinstance(one, Urls) else one for one in arguments))
         started.append(worker)
         return worker
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.servers import Server
+from support.masters import Deployment, options_for
 
 from relock import Client
 
@@ -14,8 +14,8 @@ def connect() -> Iterator[Callable[..., Client]]:
     """Makes clients that are closed with the test."""
     made: list[Client] = []
 
-    def connect(url: str, **options: Any) -> Client:
-        client = Client(url, **options)
+    def connect(url: object, **options: Any) -> Client:
+        client = Client(url, **options_for(url, options))
         made.append(client)
         return client
 
@@ -25,6 +25,6 @@ def connect() -> Iterator[Callable[..., Client]]:
 
 
 @pytest.fixture
-def client(connect: Callable[..., Client], server: Server) -> Client:
+def client(connect: Callable[..., Client], server: Deployment) -> Client:
     """A client of `server` with the default options."""
     return connect(server.url)

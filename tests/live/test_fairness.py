@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.masters import Deployment
 from support.processes import Worker
-from support.servers import Server
 from support.until import until
 
 from relock import AcquireTimeoutError, Client
+
+pytestmark = pytest.mark.every_quorum
 
 PROCESSES = 8
 WAITERS = 64
@@ -20,7 +22,7 @@ ROUNDS = 20
 
 
 @pytest.fixture
-def lockers(start_worker: Callable[..., Worker], server: Server) -> Callable[[int], list[Worker]]:
+def lockers(start_worker: Callable[..., Worker], server: Deployment) -> Callable[[int], list[Worker]]:
     """Starts processes that acquire as they are told."""
 
     def start(count: int) -> list[Worker]:
@@ -36,12 +38,12 @@ def acquire(worker: Worker, name: str, number: int, **more: Any) -> None:
     worker.send({"do": "acquire", "id": number, "name": name, **more})
 
 
-def queued(server: Server, name: str) -> int:
+def queued(server: Deployment, name: str) -> int:
     found: int = server.client().zcard(f"lock:{{{name}}}:queue")
     return found
 
 
-def await_queue(server: Server, name: str, wanted: int) -> None:
+def await_queue(server: Deployment, name: str, wanted: int) -> None:
     """Waits until so many wait for the lock."""
     with server.client() as redis:
         until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == wanted, within=30, what=f"{wanted} wait")
@@ -56,7 +58,7 @@ def granted(worker: Worker, within: float = 30.0) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 def test_waiters_of_many_processes_are_served_in_the_order_in_which_they_queued(
-    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
+    client: Client, server: Deployment, lockers: Callable[[int], list[Worker]], name: str
 ) -> None:
     workers = lockers(PROCESSES)
     for turn in range(ROUNDS):
@@ -73,7 +75,7 @@ def test_waiters_of_many_processes_are_served_in_the_order_in_which_they_queued(
 
 
 def test_a_newcomer_does_not_pass_the_queue(
-    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
+    client: Client, server: Deployment, lockers: Callable[[int], list[Worker]], name: str
 ) -> None:
     (worker,) = lockers(1)
     lock = client.lock(name)
@@ -88,7 +90,7 @@ def test_a_newcomer_does_not_pass_the_queue(
 
 
 def test_with_fair_false_a_newcomer_may_pass_and_waiters_are_woken_one_by_one(
-    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
+    client: Client, server: Deployment, lockers: Callable[[int], list[Worker]], name: str
 ) -> None:
     (worker,) = lockers(1)
     lock = client.lock(name, fair=False)
@@ -107,7 +109,7 @@ def test_with_fair_false_a_newcomer_may_pass_and_waiters_are_woken_one_by_one(
         worker.send({"do": "release", "id": said["id"]})
 
 
-def test_a_waiter_that_times_out_leaves_nothing_behind(client: Client, server: Server, name: str) -> None:
+def test_a_waiter_that_times_out_leaves_nothing_behind(client: Client, server: Deployment, name: str) -> None:
     holder = client.lock(name, owner="holder")
     holder.acquire()
     begin = time.monotonic()
@@ -124,7 +126,7 @@ def test_a_waiter_that_times_out_leaves_nothing_behind(client: Client, server: S
 
 
 def dead_waiters(
-    server: Server, lockers: Callable[[int], list[Worker]], name: str, count: int, *, fork: bool = False
+    server: Deployment, lockers: Callable[[int], list[Worker]], name: str, count: int, *, fork: bool = False
 ) -> list[int]:
     """Waiters of `count` processes that are killed; returns the children that live on."""
     workers = lockers(count)
@@ -143,7 +145,7 @@ def dead_waiters(
 @pytest.mark.every_server
 @pytest.mark.parametrize("fork", [False, True], ids=["all gone", "a forked child of each lives on"])
 def test_five_dead_waiters_at_the_head_delay_nobody(
-    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str, fork: bool
+    client: Client, server: Deployment, lockers: Callable[[int], list[Worker]], name: str, fork: bool
 ) -> None:
     lock = client.lock(name)
     lock.acquire()
@@ -160,7 +162,7 @@ def test_five_dead_waiters_at_the_head_delay_nobody(
 
 
 def test_a_stopped_waiter_delays_the_others_by_at_most_ten_seconds(
-    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
+    client: Client, server: Deployment, lockers: Callable[[int], list[Worker]], name: str
 ) -> None:
     stopped, live = lockers(2)
     lock = client.lock(name)
@@ -178,7 +180,7 @@ def test_a_stopped_waiter_delays_the_others_by_at_most_ten_seconds(
 
 
 def test_what_the_dead_leave_in_the_queue_goes_by_itself(
-    client: Client, server: Server, lockers: Callable[[int], list[Worker]], name: str
+    client: Client, server: Deployment, lockers: Callable[[int], list[Worker]], name: str
 ) -> None:
     lock = client.lock(name)
     lock.acquire()
@@ -190,7 +192,7 @@ def test_what_the_dead_leave_in_the_queue_goes_by_itself(
     assert 0 < server.client().pttl(f"lock:{{{name}}}:queue") <= 30_000
 
 
-def test_threads_of_one_process_are_served_in_order(client: Client, server: Server, name: str) -> None:
+def test_threads_of_one_process_are_served_in_order(client: Client, server: Deployment, name: str) -> None:
     lock = client.lock(name)
     lock.acquire()
     order: list[int] = []
@@ -211,7 +213,7 @@ def test_threads_of_one_process_are_served_in_order(client: Client, server: Serv
 
 
 def test_a_dead_head_delays_nobody_when_the_holder_dies_too(
-    client: Client, server: Server, start_worker: Callable[..., Worker], name: str
+    client: Client, server: Deployment, start_worker: Callable[..., Worker], name: str
 ) -> None:
     holder, head, live = (start_worker("workers.locker", server.url, '{"ttl": 2.0}') for _ in range(3))
     for place, worker in enumerate((holder, head, live)):

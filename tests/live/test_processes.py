@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.servers import Server
+from support.masters import Deployment
 from support.until import until
 from workers import spawned
 
 from relock import Client, NotOwnedError
+
+pytestmark = pytest.mark.every_quorum
 
 fork = multiprocessing.get_context("fork")
 spawn = multiprocessing.get_context("spawn")
@@ -35,7 +37,7 @@ def in_child(what: Callable[[], bool]) -> bool:
 
 
 def test_the_child_owns_nothing_and_the_parents_hold_goes_on(
-    connect: Callable[..., Client], server: Server, name: str
+    connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
     client = connect(server.url, ttl=1.0)
     with client.lock(name) as lock:
@@ -53,7 +55,7 @@ def test_the_child_owns_nothing_and_the_parents_hold_goes_on(
         lock.ensure()
 
 
-def test_the_child_is_a_client_of_its_own(client: Client, server: Server, name: str) -> None:
+def test_the_child_is_a_client_of_its_own(client: Client, server: Deployment, name: str) -> None:
     with client.lock(f"{name}-parent"):
         parents = client.session.client_id
 
@@ -69,8 +71,9 @@ def test_the_child_is_a_client_of_its_own(client: Client, server: Server, name: 
     assert client.lock(name).acquire(timeout=10)
 
 
-def sockets_to(port: int) -> set[str]:
-    """The inodes of this process's connections to a port of loopback."""
+def sockets_to(server: Deployment) -> set[str]:
+    """The inodes of this process's connections to the ports of the masters."""
+    ports = {one.port for one in server.members}
     mine = set()
     for descriptor in os.listdir("/proc/self/fd"):
         try:
@@ -78,22 +81,22 @@ def sockets_to(port: int) -> set[str]:
         except OSError:
             continue  # the one that listed the folder
     fields = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
-    there = {f"socket:[{line[9]}]" for line in fields if int(line[2].split(":")[1], 16) == port}
+    there = {f"socket:[{line[9]}]" for line in fields if int(line[2].split(":")[1], 16) in ports}
     return mine & there
 
 
-def test_the_child_closes_its_copies_of_the_parents_connections(client: Client, server: Server, name: str) -> None:
+def test_the_child_closes_its_copies_of_the_parents_connections(client: Client, server: Deployment, name: str) -> None:
     """A copy of the subscription would make a dead waiter look alive for as long as the child lives."""
-    before = sockets_to(server.port)
+    before = sockets_to(server)
     holder = client.lock(name, owner="holder")
     holder.acquire()
     thread = threading.Thread(target=client.lock(name).acquire, kwargs={"timeout": 30})
     thread.start()
     until(lambda: client.info(name).queue, within=10, what="the parent has a subscription")
-    ours = sockets_to(server.port) - before
-    assert len(ours) >= 2
+    ours = sockets_to(server) - before
+    assert len(ours) >= 2 * server.quorum
     try:
-        assert in_child(lambda: not ours & sockets_to(server.port))
+        assert in_child(lambda: not ours & sockets_to(server))
     finally:
         holder.release()
         thread.join()
@@ -111,7 +114,7 @@ def test_a_child_of_a_child_works_too(client: Client, name: str) -> None:
 
 @pytest.mark.parametrize("context", [fork, spawn], ids=["fork", "spawn"])
 def test_multiprocessing_loses_no_update(
-    server: Server, name: str, tmp_path: Path, context: "multiprocessing.context.BaseContext"
+    server: Deployment, name: str, tmp_path: Path, context: "multiprocessing.context.BaseContext"
 ) -> None:
     ledger = tmp_path / "ledger"
     ledger.write_text("0")
@@ -143,7 +146,7 @@ def test_a_pre_forking_server_shares_the_client_that_was_made_before_the_fork(
     assert ledger.read_text() == "125"
 
 
-def test_a_recycled_thread_ident_never_inherits_a_hold(client: Client, server: Server, name: str) -> None:
+def test_a_recycled_thread_ident_never_inherits_a_hold(client: Client, server: Deployment, name: str) -> None:
     idents: dict[int, int] = {}
     reused = 0
     outcomes: list[tuple[bool, bool]] = []

@@ -6,18 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.servers import Server
+from support.masters import Deployment
 
 from relock import Client, NotOwnedError
 
+pytestmark = pytest.mark.every_quorum
 
-def on_server(server: Server, name: str) -> dict[bytes, bytes]:
+
+def on_server(server: Deployment, name: str) -> dict[bytes, bytes]:
     found: Any = server.client().hgetall(f"lock:{{{name}}}")
     return dict(found)
 
 
 @pytest.mark.every_server
-def test_one_field_holds_the_exact_count_over_several_objects(client: Client, server: Server, name: str) -> None:
+def test_one_field_holds_the_exact_count_over_several_objects(client: Client, server: Deployment, name: str) -> None:
     one, two = client.lock(name), client.lock(name)
     one.acquire()
     (owner,) = on_server(server, name)
@@ -33,7 +35,7 @@ def test_one_field_holds_the_exact_count_over_several_objects(client: Client, se
 
 
 def test_the_owner_is_the_client_and_a_uuid_of_its_own_for_each_outermost_acquire(
-    client: Client, server: Server, name: str
+    client: Client, server: Deployment, name: str
 ) -> None:
     owners: set[bytes] = set()
     for _ in range(3):
@@ -43,7 +45,7 @@ def test_the_owner_is_the_client_and_a_uuid_of_its_own_for_each_outermost_acquir
     assert {owner.partition(b":")[0] for owner in owners} == {client.session.client_id.encode()}
 
 
-def test_the_count_is_right_after_exceptions(client: Client, server: Server, name: str) -> None:
+def test_the_count_is_right_after_exceptions(client: Client, server: Deployment, name: str) -> None:
     lock = client.lock(name)
     with lock:
         with pytest.raises(ZeroDivisionError):  # noqa: PT012, SIM117  (what is shown is the block that fails)
@@ -54,7 +56,7 @@ def test_the_count_is_right_after_exceptions(client: Client, server: Server, nam
     assert on_server(server, name) == {}
 
 
-def test_condition_wait_gives_up_all_levels_and_restores_them(client: Client, server: Server, name: str) -> None:
+def test_condition_wait_gives_up_all_levels_and_restores_them(client: Client, server: Deployment, name: str) -> None:
     lock = client.lock(name)
     condition = threading.Condition(lock)  # type: ignore[arg-type]
     seen: list[int] = []
@@ -75,7 +77,9 @@ def test_condition_wait_gives_up_all_levels_and_restores_them(client: Client, se
     assert on_server(server, name) == {}
 
 
-def test_ten_thousand_random_steps_keep_both_counts_equal(client: Client, server: Server, name: str, seed: int) -> None:
+def test_ten_thousand_random_steps_keep_both_counts_equal(
+    client: Client, server: Deployment, name: str, seed: int
+) -> None:
     dice = random.Random(seed)
     locks = [client.lock(name) for _ in range(3)]
     redis = server.client()
@@ -97,7 +101,7 @@ def test_ten_thousand_random_steps_keep_both_counts_equal(client: Client, server
 
 
 def test_a_nested_acquire_may_lengthen_the_lease_and_never_shortens_it(
-    client: Client, server: Server, name: str
+    client: Client, server: Deployment, name: str
 ) -> None:
     redis = server.client()
     with client.lock(name, ttl=20), client.lock(name, ttl=5) as inner:
@@ -108,7 +112,7 @@ def test_a_nested_acquire_may_lengthen_the_lease_and_never_shortens_it(
 
 
 def test_threads_share_an_owner_and_one_releases_what_another_acquired(
-    client: Client, server: Server, name: str, run: Callable[..., None]
+    client: Client, server: Deployment, name: str, run: Callable[..., None]
 ) -> None:
     lock = client.lock(name, owner="job-7")
     run(lock.acquire)
@@ -125,7 +129,7 @@ def test_threads_share_an_owner_and_one_releases_what_another_acquired(
 
 
 def test_threads_that_share_an_owner_wait_with_one_place_and_join_its_hold(
-    client: Client, server: Server, name: str
+    client: Client, server: Deployment, name: str
 ) -> None:
     from support.until import until
 

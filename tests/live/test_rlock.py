@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from support.servers import Server
+from support.masters import Deployment
 
 from relock import Client, NotOwnedError
+
+pytestmark = pytest.mark.every_quorum
 
 HAS_CPYTHON_TESTS = importlib.util.find_spec("test") is not None and (
     importlib.util.find_spec("test.lock_tests") is not None
@@ -99,7 +101,7 @@ def test_a_release_by_somebody_else_is_a_runtime_error(client: Client, name: str
         assert lock.owned()
 
 
-def test_repr_is_local_and_names_the_state(client: Client, server: Server, name: str) -> None:
+def test_repr_is_local_and_names_the_state(client: Client, server: Deployment, name: str) -> None:
     lock = client.lock(name)
     before = server.calls()
     assert repr(lock).startswith("<unlocked relock.lock.Lock object")
@@ -121,7 +123,9 @@ def test_weak_references_work_and_nothing_keeps_a_lock_alive(client: Client, nam
     assert reference() is None
 
 
-def test_making_a_lock_and_a_client_sends_nothing(server: Server, connect: Callable[..., Client], name: str) -> None:
+def test_making_a_lock_and_a_client_sends_nothing(
+    server: Deployment, connect: Callable[..., Client], name: str
+) -> None:
     before = server.calls()
     repr(connect("redis://127.0.0.1:1").lock(name))
     repr(connect(server.url).lock(name))

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from support.masters import Deployment, ProxyBefore
 from support.processes import Worker
-from support.proxy import Proxy
-from support.servers import Server
 from support.until import until
 
 from relock import Client, ClientClosedError, QuorumError
+
+pytestmark = pytest.mark.every_quorum
 
 THREADS = 500
 
@@ -34,13 +35,18 @@ def wait_in_threads(
     return threads, taken
 
 
+def subscriptions(server: Deployment) -> set[int]:
+    """How many connections there are on each master that listen."""
+    return {len(one.client().client_list(_type="pubsub")) for one in server.members}
+
+
 def test_five_hundred_waiters_cost_fewer_than_twenty_commands_a_second(
-    client: Client, server: Server, connect: Callable[..., Client], name: str
+    client: Client, server: Deployment, connect: Callable[..., Client], name: str
 ) -> None:
     holder = connect(server.url).lock(name)
     holder.acquire()
     threads, taken = wait_in_threads(client, name, THREADS)
-    assert len(server.client().client_list(_type="pubsub")) == 1
+    assert subscriptions(server) == {1}
     before, begin = sum(server.calls().values()), time.monotonic()
     time.sleep(10)  # what is measured is what happens while nothing does
     calls, seconds = sum(server.calls().values()) - before, time.monotonic() - begin
@@ -52,29 +58,28 @@ def test_five_hundred_waiters_cost_fewer_than_twenty_commands_a_second(
     assert taken == [True] * THREADS
 
 
-def test_one_pubsub_connection_serves_all_who_wait(client: Client, server: Server, name: str) -> None:
+def test_one_pubsub_connection_serves_all_who_wait(client: Client, server: Deployment, name: str) -> None:
     holder = client.lock(name, owner="holder")
     holder.acquire()
     threads, _ = wait_in_threads(client, name, 20)
-    assert len(server.client().client_list(_type="pubsub")) == 1
+    assert subscriptions(server) == {1}
     holder.release()
     for thread in threads:
         thread.join()
 
 
-def test_a_release_wakes_one_waiter(client: Client, server: Server, name: str) -> None:
+def test_a_release_wakes_one_waiter(client: Client, server: Deployment, name: str) -> None:
     """Twenty waiters, each granted once: one message and one script for each turn, and no more."""
     holder = client.lock(name, owner="holder")
     holder.acquire()
     threads, taken = wait_in_threads(client, name, 20)
     before = server.calls()["evalsha"]
-    published = server.client().info("commandstats")["cmdstat_publish"]["calls"] if has_published(server) else 0
+    published_before = published(server)
     holder.release()
     for thread in threads:
         thread.join()
     assert taken == [True] * 20
-    now = server.client().info("commandstats")["cmdstat_publish"]["calls"]
-    assert now - published <= 20 + 2
+    assert max(now - before for now, before in zip(published(server), published_before, strict=True)) <= 20 + 2
     assert server.calls()["evalsha"] - before <= 1 + 2 * 20 + 4, "a release, then a take and a release for each"
 
 
@@ -83,18 +88,20 @@ def is_held_with_queue(client: Client, name: str, waiters: int) -> bool:
     return info.held and len(info.queue) == waiters
 
 
-def has_published(server: Server) -> bool:
-    return "cmdstat_publish" in server.client().info("commandstats")
+def published(server: Deployment) -> list[int]:
+    """How often each master was told to publish."""
+    statistics = [one.client().info("commandstats") for one in server.members]
+    return [one.get("cmdstat_publish", {"calls": 0})["calls"] for one in statistics]
 
 
 @pytest.mark.every_server
-def test_nothing_is_lost_when_the_pubsub_connection_is_killed(client: Client, server: Server, name: str) -> None:
+def test_nothing_is_lost_when_the_pubsub_connection_is_killed(client: Client, server: Deployment, name: str) -> None:
     holder = client.lock(name, owner="holder")
     holder.acquire()
     threads, taken = wait_in_threads(client, name, 5)
     for _ in range(3):
         server.cli("CLIENT", "KILL", "TYPE", "pubsub")
-        until(lambda: server.client().client_list(_type="pubsub"), within=10, what="it subscribes again")
+        until(lambda: 0 not in subscriptions(server), within=10, what="it subscribes again")
     server.cli("CLIENT", "KILL", "TYPE", "pubsub")
     begin = time.monotonic()
     holder.release()
@@ -104,14 +111,15 @@ def test_nothing_is_lost_when_the_pubsub_connection_is_killed(client: Client, se
     assert time.monotonic() - begin < 5 * 3.0
 
 
+@pytest.mark.reach("majority", "all")
 def test_a_swallowed_message_costs_less_than_three_seconds_at_any_ttl(
-    server: Server, proxy: Proxy, connect: Callable[..., Client], name: str
+    server: Deployment, proxy: ProxyBefore, faulty: ProxyBefore, connect: Callable[..., Client], name: str
 ) -> None:
     waiting = connect(proxy.url, ttl=600.0)
     holder = connect(server.url, ttl=600.0).lock(name)
     holder.acquire()
     threads, taken = wait_in_threads(waiting, name, 1)
-    fault = proxy.swallow_message(lambda words: words[0] == b"message")
+    fault = faulty.swallow_message(lambda words: words[0] == b"message")
     begin = time.monotonic()
     holder.release()
     threads[0].join()
@@ -120,18 +128,21 @@ def test_a_swallowed_message_costs_less_than_three_seconds_at_any_ttl(
     assert time.monotonic() - begin < 3.0
 
 
-def test_waiters_survive_a_restart_of_the_server(own_server: Server, connect: Callable[..., Client], name: str) -> None:
-    client = connect(own_server.url)
+def test_waiters_survive_a_restart_of_the_server(
+    start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
+) -> None:
+    server = start_server()
+    client = connect(server.url, ttl=2.0)  # and so is the guard, if there is one
     lock = client.lock(name, owner="holder")
     lock.acquire()
     threads, taken = wait_in_threads(client, name, 3)
-    own_server.restart()
+    server.restart()
     for thread in threads:
         thread.join(timeout=30)
     assert taken == [True] * 3, "the server forgot the holder, and the waiters go on in turn"
 
 
-def test_queue_places_that_a_master_lost_are_restored_in_order(client: Client, server: Server, name: str) -> None:
+def test_queue_places_that_a_master_lost_are_restored_in_order(client: Client, server: Deployment, name: str) -> None:
     holder = client.lock(name, owner="holder")
     holder.acquire()
     threads, _ = wait_in_threads(client, name, 4)
@@ -144,7 +155,7 @@ def test_queue_places_that_a_master_lost_are_restored_in_order(client: Client, s
 
 
 def test_the_head_takes_over_when_holder_and_head_are_killed_together(
-    client: Client, server: Server, start_worker: Callable[..., Worker], name: str
+    client: Client, server: Deployment, start_worker: Callable[..., Worker], name: str
 ) -> None:
     holder, head = (start_worker("workers.locker", server.url, '{"ttl": 1.5}') for _ in range(2))
     for number, worker in enumerate((holder, head)):
@@ -172,7 +183,7 @@ def test_the_head_takes_over_when_holder_and_head_are_killed_together(
 
 
 def test_a_foreign_lock_without_a_ttl_that_goes_is_noticed_within_three_seconds(
-    client: Client, server: Server, name: str
+    client: Client, server: Deployment, name: str
 ) -> None:
     key = f"lock:{{{name}}}"
     server.client().set(key, "somebody else's")
@@ -187,7 +198,7 @@ def test_a_foreign_lock_without_a_ttl_that_goes_is_noticed_within_three_seconds(
 
 
 def test_no_patience_is_left_when_the_server_stays_away(
-    own_server: Server, connect: Callable[..., Client], name: str
+    own_server: Deployment, connect: Callable[..., Client], name: str
 ) -> None:
     client = connect(own_server.url, patience=0.5)
     holder = client.lock(name, owner="holder")
@@ -206,12 +217,13 @@ def test_no_patience_is_left_when_the_server_stays_away(
     own_server.kill()
     thread.join(timeout=30)
     (error,) = errors
-    assert (error.needed, error.answered, list(error.failures)) == (1, 0, [own_server.url])
+    urls = [one.url for one in own_server.members]
+    assert (error.needed, error.answered, list(error.failures)) == (own_server.quorum, 0, urls)
     assert error.lock == name
 
 
 def test_close_ends_every_wait_and_leaves_the_queue(
-    server: Server, client: Client, connect: Callable[..., Client], name: str
+    server: Deployment, client: Client, connect: Callable[..., Client], name: str
 ) -> None:
     holder = client.lock(name)
     holder.acquire()

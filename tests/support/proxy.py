@@ -131,13 +131,13 @@ class Proxy:
         """The request reaches nobody, and the connection breaks."""
         return self._arm(Fault(match, "lose"))
 
-    def hold_request(self, match: Match) -> Fault:
+    def hold_request(self, match: Match, *, close: bool = False) -> Fault:
         """The request, and what follows on its connection, waits until `Fault.release`.
 
         Then it reaches the server, whether or not the client is there still: a script that comes late. `done` is set
-        when the server has answered it.
+        when the server has answered it. `close` breaks the client's end as soon as the request is held.
         """
-        fault = self._arm(Fault(match, "hold"))
+        fault = self._arm(Fault(match, "hold", close))
         self._held.append(fault)
         return fault
 
@@ -240,6 +240,8 @@ class _Pair:
                 self.close()
                 return
             if fault.kind == "hold":
+                if fault.close:
+                    _shut(self._client, socket.SHUT_RDWR)
                 fault.go_on.wait()
         self._owed.extend([fault] * replies_to(words))
         _send(self._server, request)
@@ -260,7 +262,7 @@ class _Pair:
         elif self._owed:
             fault = self._owed.popleft()
         if fault is None or fault.kind == "hold":
-            _send(self._client, reply)
+            _send(self._client, reply)  # which may have gone
         elif fault.close:
             self.close()
         if fault is not None:

@@ -59,6 +59,7 @@ class Server:
         self.kind = kind
         self.port = port or free_port()
         self.password = password
+        self.environment: dict[str, str] = {}  # what it is started with beside this process's own
         self.folder = Path(tempfile.mkdtemp(prefix="relock-test-"))
         self.program = self._runnable(program)
         self._arguments = arguments
@@ -93,7 +94,7 @@ class Server:
             *self._arguments,
         ]
         with (self.folder / "log").open("ab") as log:
-            self._process = spawn(command, stdout=log, stderr=log)
+            self._process = spawn(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
 
     def _answers(self) -> bool:
         """Waits until it answers; False if it ended instead.
@@ -116,6 +117,16 @@ class Server:
     def log(self) -> str:
         """What it printed."""
         return (self.folder / "log").read_text(errors="replace")
+
+    @property
+    def members(self) -> "tuple[Server, ...]":
+        """Itself: what may be several servers elsewhere (`support.masters.Masters`) is one here."""
+        return (self,)
+
+    @property
+    def quorum(self) -> int:
+        """How many of them are a majority."""
+        return 1
 
     @property
     def url(self) -> str:

@@ -13,6 +13,8 @@ import threading
 import time
 from typing import Any
 
+from support.masters import options_for, urls_of
+
 from relock import Client, RelockError
 
 _write = threading.Lock()
@@ -26,8 +28,8 @@ def say(**thing: Any) -> None:
 class Locker:
     """All threads of one process, by id."""
 
-    def __init__(self, url: str, **options: Any) -> None:
-        self._client = Client(url, on_lost=self._lost, **options)
+    def __init__(self, urls: object, **options: Any) -> None:
+        self._client = Client(urls, on_lost=self._lost, **options_for(urls, options))
         self._release: dict[int, threading.Event] = {}
 
     def _lost(self, loss: Any) -> None:
@@ -68,7 +70,7 @@ class Locker:
 
 
 def main() -> None:
-    locker = Locker(sys.argv[1], **json.loads(sys.argv[2] if len(sys.argv) > 2 else "{}"))
+    locker = Locker(urls_of(sys.argv[1]), **json.loads(sys.argv[2] if len(sys.argv) > 2 else "{}"))
     say(id=None, event="ready")
     for line in sys.stdin:
         locker.do(json.loads(line))

@@ -5,13 +5,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from support.masters import options_for
+
 from relock import Client, Lock, RelockError
 
 
-def add(url: str, name: str, ledger: str, rounds: int) -> None:
+def add(urls: object, name: str, ledger: str, rounds: int) -> None:
     """Adds `rounds` to the number in a file, by read-modify-write under the lock."""
     path = Path(ledger)
-    with Client(url) as client:
+    with Client(urls, **options_for(urls, {})) as client:
         for _ in range(rounds):
             with client.lock(name):
                 path.write_text(str(int(path.read_text()) + 1))

@@ -1,0 +1,328 @@
+"""Several masters that a test uses as if they were one server: most of what `Server` and `Proxy` have, on all of them.
+
+What a test reads is what a majority of the masters say: replies of slow ones may still be under way, and a minority
+may lag.
+"""
+
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import redis
+
+from support.proxy import Fault, Match, Proxy
+from support.servers import Server
+
+GUARD_SECONDS = 600.0  # of the masters that have been looked at: no shorter than any ttl in the tests
+AGREE_SECONDS = 5.0
+POLL_SECONDS = 0.003
+MEDIANS = ("pttl", "ttl", "zscore")  # what differs from master to master, by right
+READS = (*MEDIANS, "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hvals", "type", "zcard", "zrange")
+EMPTY = """
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  if key ~= 'lock:master' then redis.call('DEL', key) end
+end
+"""
+
+
+class NoMajorityError(AssertionError):
+    """The masters say too many different things."""
+
+
+class Urls(list[str]):
+    """Where the masters listen, and the restart guard (s) in use there, or None when nobody has looked at them yet."""
+
+    def __init__(self, urls: Iterable[str], guard: float | None) -> None:
+        super().__init__(urls)
+        self.guard = guard
+
+    @property
+    def word(self) -> str:
+        """All in one word, for a command line."""
+        return " ".join(self)
+
+
+def urls_of(word: str) -> str | Urls:
+    """One URL, or those of a group of masters that have been looked at, from a command line."""
+    urls = word.split()
+    return urls[0] if len(urls) == 1 else Urls(urls, GUARD_SECONDS)
+
+
+def options_for(urls: object, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a client of `urls`: with the guard that is in use there, unless it has its own."""
+    guard = urls.guard if isinstance(urls, Urls) else None
+    return options if guard is None else {"restart_guard": guard, **options}
+
+
+def quorum_of(masters: int) -> int:
+    """How many of the masters are a majority."""
+    return masters // 2 + 1
+
+
+def majority(replies: Sequence[Any]) -> Any:
+    """What a majority of the masters answered; an error is raised, and `NoMajorityError` where there is none."""
+    for reply in replies:
+        if sum(is_same(reply, other) for other in replies) >= quorum_of(len(replies)):
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+    raise NoMajorityError(f"the masters disagree: {replies!r}")
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two masters say the same; errors name ports, so that their kind decides."""
+    if isinstance(one, Exception) or isinstance(other, Exception):
+        return type(one) is type(other)
+    return bool(one == other)
+
+
+def median(replies: Sequence[Any]) -> Any:
+    """The number in the middle of the masters' answers, where None is less than any; errors as with `majority`."""
+    if sum(isinstance(reply, Exception) for reply in replies) >= quorum_of(len(replies)):
+        return majority(replies)
+    lowest = float("-inf")
+    middle = statistics.median_low([lowest if reply is None else reply for reply in replies if not is_error(reply)])
+    return None if middle == lowest else middle
+
+
+def is_error(reply: Any) -> bool:
+    """Whether a master answered with an error, or not at all."""
+    return isinstance(reply, Exception)
+
+
+def attempt(call: Callable[[], Any]) -> Any:
+    """What the call returns, or redis-py's error."""
+    try:
+        return call()
+    except redis.RedisError as error:
+        return error
+
+
+def agreed(command: str, calls: Sequence[Callable[[], Any]]) -> Any:
+    """Does each call, and returns what a majority answers; reads are repeated until there is such a thing."""
+    deadline = time.monotonic() + AGREE_SECONDS
+    while True:
+        replies = [attempt(call) for call in calls]
+        if command.lower() in MEDIANS:
+            return median(replies)
+        try:
+            return majority(replies)
+        except NoMajorityError:
+            if command.lower() not in READS or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_SECONDS)
+
+
+class Majority:
+    """Has the methods of a redis-py client: each runs on every master, and returns what a majority of them answers."""
+
+    def __init__(self, clients: Sequence[redis.Redis]) -> None:
+        self._clients = clients
+
+    def __getattr__(self, command: str) -> Callable[..., Any]:
+        methods = [getattr(client, command) for client in self._clients]
+
+        def call(*words: Any, **options: Any) -> Any:
+            return agreed(command, [lambda one=one: one(*words, **options) for one in methods])  # type: ignore[misc]
+
+        return call
+
+    def __enter__(self) -> "Majority":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for client in self._clients:
+            client.close()
+
+
+class Masters:
+    """Independent servers that are started, killed and asked together.
+
+    Those with a `guard` (s) are as if somebody had used them for long: they have been looked at, and have a vote,
+    also after each start. Those without were never seen by relock.
+    """
+
+    def __init__(self, members: Sequence[Server], *, guard: float | None = None) -> None:
+        self.members = tuple(members)
+        self.guard = guard
+
+    @property
+    def quorum(self) -> int:
+        """How many of them are a majority."""
+        return quorum_of(len(self.members))
+
+    @property
+    def url(self) -> Urls:
+        """Where they listen."""
+        return Urls([server.url for server in self.members], self.guard)
+
+    def start(self) -> "Masters":
+        """Starts each, and waits until all answer."""
+        for server in self.members:
+            server.start()
+        return self.let_vote()
+
+    def let_vote(self) -> "Masters":
+        """Leaves the marker of the restart guard as it is when a client looked long ago, and the guard is over."""
+        for server in self.members if self.guard is not None else ():
+            with server.client(decode_responses=True) as client:
+                info: dict[str, Any] = client.info()
+                incarnation = f"{info['run_id']}:{info['master_replid']}"
+                guard_ms = round((self.guard or 0.0) * 1.02 * 1000)
+                marker = {"incarnation": incarnation, "no_vote_until_us": 1, "guard_ms": guard_ms}
+                client.hset("lock:master", mapping=marker)
+        return self
+
+    def empty(self) -> None:
+        """Deletes all keys, but those that have a vote keep it."""
+        for server in self.members:
+            server.cli("EVAL", EMPTY, 0)
+        self.let_vote()
+
+    def client(self, **options: Any) -> Majority:
+        """For looking behind relock's back: it asks each, and returns what a majority answers."""
+        return Majority([server.client(**options) for server in self.members])
+
+    def cli(self, *words: Any) -> Any:
+        """One command, sent once to each; what a majority answers."""
+        return agreed(words[0], [lambda one=one: one.cli(*words) for one in self.members])  # type: ignore[misc]
+
+    def calls(self) -> dict[str, int]:
+        """How often clients called each command since the servers started: on the one where it was most often."""
+        largest: dict[str, int] = {}
+        for calls in [server.calls() for server in self.members]:
+            largest = {name: max(largest.get(name, 0), calls.get(name, 0)) for name in {*largest, *calls}}
+        return largest
+
+    def client_commands(self) -> int:
+        """How many of these commands clients have sent to the one that got most."""
+        return max(server.client_commands() for server in self.members)
+
+    def stop(self) -> None:
+        """Freezes them (SIGSTOP)."""
+        for server in self.members:
+            server.stop()
+
+    def cont(self) -> None:
+        """Lets them go on (SIGCONT)."""
+        for server in self.members:
+            server.cont()
+
+    def kill(self) -> None:
+        """Ends them with SIGKILL."""
+        for server in self.members:
+            server.kill()
+
+    def terminate(self) -> None:
+        """Ends them with SIGTERM."""
+        for server in self.members:
+            server.terminate()
+
+    def restart(self, *, empty: bool = False) -> None:
+        """Kills all of them and starts them again, each on its port: with what it had saved, or `empty`."""
+        self.kill()
+        for server in self.members:
+            server.restart(empty=empty)
+        self.let_vote()
+
+    def close(self) -> None:
+        """Kills them and removes their folders."""
+        for server in self.members:
+            server.close()
+
+
+class All:
+    """Several events as one: set when all of them are."""
+
+    def __init__(self, events: Sequence[threading.Event]) -> None:
+        self._events = events
+
+    def is_set(self) -> bool:
+        """Whether all are set."""
+        return all(event.is_set() for event in self._events)
+
+    def wait(self, timeout: float) -> bool:
+        """Waits until all are set; whether they are within so many seconds."""
+        deadline = time.monotonic() + timeout
+        return all(event.wait(max(0.0, deadline - time.monotonic())) for event in self._events)
+
+
+class Faults:
+    """The same fault, armed before several masters; it strikes once before each of them."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self._faults = faults
+        self.struck = All([fault.struck for fault in faults])
+        self.done = All([fault.done for fault in faults])
+
+    def release(self) -> None:
+        """Lets the held requests go on to their servers."""
+        for fault in self._faults:
+            fault.release()
+
+
+class Proxies:
+    """A proxy before each master. Faults are armed on all of them; `some` has those before a few."""
+
+    def __init__(self, members: Sequence[Proxy], guard: float | None) -> None:
+        self.members = tuple(members)
+        self.guard = guard
+
+    @property
+    def url(self) -> Urls:
+        """Where they listen."""
+        return Urls([proxy.url for proxy in self.members], self.guard)
+
+    def some(self, count: int, dice: random.Random) -> "Proxies":
+        """So many of them, at random."""
+        return Proxies(dice.sample(self.members, count), self.guard)
+
+    def swallow_reply(self, match: Match, *, close: bool = False) -> Faults:
+        """See `Proxy.swallow_reply`."""
+        return Faults([proxy.swallow_reply(match, close=close) for proxy in self.members])
+
+    def lose_request(self, match: Match) -> Faults:
+        """See `Proxy.lose_request`."""
+        return Faults([proxy.lose_request(match) for proxy in self.members])
+
+    def hold_request(self, match: Match) -> Faults:
+        """See `Proxy.hold_request`."""
+        return Faults([proxy.hold_request(match) for proxy in self.members])
+
+    def swallow_message(self, match: Match) -> Faults:
+        """See `Proxy.swallow_message`."""
+        return Faults([proxy.swallow_message(match) for proxy in self.members])
+
+    def pause(self) -> None:
+        """Lets nothing through, and closes nothing."""
+        for proxy in self.members:
+            proxy.pause()
+
+    def resume(self) -> None:
+        """Lets everything through again."""
+        for proxy in self.members:
+            proxy.resume()
+
+    def break_all(self) -> None:
+        """Closes every connection."""
+        for proxy in self.members:
+            proxy.break_all()
+
+    def close(self) -> None:
+        """Closes them."""
+        for proxy in self.members:
+            proxy.close()
+
+
+Deployment = Server | Masters  # what a client of the tests may be connected to
+ProxyBefore = Proxy | Proxies
