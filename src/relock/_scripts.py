@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from relock._keys import LockKeys
 
@@ -23,6 +23,9 @@ UNITS = ("text", "int", "ms", "us", "flag", "pairs")
 CONNECTION_ARGUMENTS = ("void_us", "incarnation", "guard_ms")
 REST = "..."
 HEADS_MAX = 4096  # packed heads that a script remembers: as many as there are cached keys
+
+# The only line of `lua/_lib/queue.lua` in which a cluster's scripts differ.
+_COUNTS, _COUNTS_NOT = b"local publish_counts = true\n", b"local publish_counts = false\n"
 
 _INCLUDE = re.compile(r"^--#include (\w+)$", re.MULTILINE)
 _USE = {kind: re.compile(rf"^local (\w+) = {kind}\[(\d+)\]$", re.MULTILINE) for kind in ("KEYS", "ARGV")}
@@ -76,6 +79,14 @@ class Script:
     def gives(self) -> bool:
         """Whether it may give a hold or lengthen one: what counts only once enough replicas have it."""
         return not {"granted", "extended", "healed"}.isdisjoint(self.statuses)
+
+    @cached_property
+    def uncounted(self) -> "Script":
+        """The same for a server whose PUBLISH does not count all who listen: it passes nobody over as deaf."""
+        source = self.source.replace(_COUNTS, _COUNTS_NOT)
+        if source == self.source:
+            return self
+        return evolve(self, source=source, sha=_sha(source))
 
     @cached_property
     def connection_argument_count(self) -> int:
@@ -217,8 +228,12 @@ def load(name: str, folder: Path | None = None) -> Script:
         statuses=_statuses(path, sections, source.decode()),
         header=sections,
         source=source,
-        sha=hashlib.sha1(source, usedforsecurity=False).hexdigest(),
+        sha=_sha(source),
     )
+
+
+def _sha(source: bytes) -> str:
+    return hashlib.sha1(source, usedforsecurity=False).hexdigest()
 
 
 def script_names(folder: Path | None = None) -> list[str]:

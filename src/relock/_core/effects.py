@@ -103,13 +103,16 @@ class Undo(NamedTuple):
     """End whatever `owner` may have on any master, in the background.
 
     It goes out at once, and again after `until`, when nothing of the owner can arrive late any more; and until every
-    master has confirmed it, or a lease of `ttl` seconds has run out. Answered at once with None.
+    master has confirmed it, or a lease of `ttl` seconds has run out. With the `answers` to an attempt of which nothing
+    but silence is left to fear, it goes out only if they have not shown by `until` that nothing was granted. Answered
+    at once with None.
     """
 
     keys: LockKeys
     owner: bytes
     ttl: float
     until: float
+    answers: Sequence[Answer] | None = None
 
 
 Effect = Ask | Listen | Park | Leave | Undo

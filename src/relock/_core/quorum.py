@@ -180,6 +180,13 @@ def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided:
     )
 
 
+def may_be_granted(answers: Sequence[Answer]) -> bool:
+    """Whether a master has granted what was asked, or may have, or may yet."""
+    return any(
+        is_status(answer[0], b"granted") or (isinstance(answer[0], Failure) and answer[0].sent) for answer in answers
+    )
+
+
 def is_attempt_certain(answers: Sequence[Answer]) -> bool:
     """Whether what is still awaited can't change the outcome of an attempt: granted, refused, or no quorum."""
     granted = refused = awaited = 0

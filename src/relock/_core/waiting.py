@@ -20,15 +20,15 @@ Failures", 1987). Only then does the waiter count: so a waiter that queues after
 finds that one's ticket on at least one master, and gets a larger one.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
-from attrs import define
+from attrs import Factory, define
 
-from relock._core.effects import Clock, Effect, Leave, Listen, Park, Undo
+from relock._core.effects import Answer, Clock, Effect, Leave, Listen, Park, Undo
 from relock._core.flows.acquire import TICKET_AT_ONCE, TICKET_PROPOSAL, attempt, enqueue_call, take_call
 from relock._core.flows.release import give_back
-from relock._core.quorum import Granted, NoQuorum, Outcome, Refused
+from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, may_be_granted
 from relock._core.terms import Terms
 from relock._owner import attempt_name
 from relock._scripts import Call
@@ -66,10 +66,10 @@ def acquire(wait: Wait) -> Generator[Effect, Any, Outcome]:
     """
     terms, clock = wait.terms, wait.clock
     limit = max(wait.until, clock()) + terms.node_timeout
-    outcome = yield from attempt(terms, take_call(terms, wait.waiter, wait.levels), clock, limit)
+    outcome, answers = yield from attempt(terms, take_call(terms, wait.waiter, wait.levels), clock, limit)
     if outcome.__class__ is Granted:
         return outcome
-    return (yield from _Waiting(wait, limit).run(outcome))
+    return (yield from _Waiting(wait, limit).run(outcome, answers))
 
 
 @define
@@ -81,18 +81,19 @@ class _Waiting:
     listening: bool = False
     ticket: int | None = None
     undecided: bool = False
+    pending: list[Undo] = Factory(list)
 
     @property
     def owner(self) -> bytes:
         """Whom the masters are asked to grant the lock to."""
         return self.wait.owners[-1]
 
-    def run(self, outcome: Outcome) -> Generator[Effect, Any, Outcome]:
+    def run(self, outcome: Outcome, answers: Sequence[Answer]) -> Generator[Effect, Any, Outcome]:
         """Looks again and again; see `acquire`."""
         wait, terms, clock = self.wait, self.wait.terms, self.wait.clock
         patience = _Patience(wait)
         while not isinstance(outcome, Granted):
-            yield from self._settle(outcome)
+            yield from self._settle(outcome, answers)
             now = clock()
             if now >= wait.until or patience.is_over(outcome, now):
                 yield from self._leave(outcome)
@@ -105,7 +106,8 @@ class _Waiting:
             elif not self._must_place(outcome):
                 look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
                 yield Park(terms.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
-            outcome = yield from attempt(terms, self._next_call(), clock, self.limit)
+            outcome, answers = yield from attempt(terms, self._next_call(), clock, self.limit)
+        yield from self.pending
         return outcome
 
     def _must_place(self, outcome: Refused | NoQuorum) -> bool:
@@ -124,22 +126,31 @@ class _Waiting:
             ticket = TICKET_AT_ONCE if len(terms.masters) == 1 else TICKET_PROPOSAL
         return enqueue_call(terms, self.owner, wait.levels, ticket)
 
-    def _settle(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
-        """Gives back what a minority may have granted, before anybody sleeps on it.
+    def _settle(self, outcome: Refused | NoQuorum, answers: Sequence[Answer]) -> Generator[Effect, Any, None]:
+        """Gives back what a minority has granted, before anybody sleeps on it; also what turns out to be granted late.
 
         A lone master is asked again under the same name instead: what it may have granted is then still ours.
         """
-        if not outcome.undecided:
-            return
-        terms = self.wait.terms
-        if len(terms.masters) == 1:
+        terms, now = self.wait.terms, self.wait.clock()
+        if outcome.undecided and len(terms.masters) == 1:
             self.undecided = True
-            return
-        now = self.wait.clock()
-        answers = yield from give_back(terms, self.owner, now + terms.node_timeout, stays=True)
-        if not all(isinstance(answer[0], list) for answer in answers):
-            yield Undo(terms.keys, self.owner, terms.ttl, now + terms.node_timeout)
-        self._rename()
+        elif outcome.undecided:
+            self.pending.append(Undo(terms.keys, self.owner, terms.ttl, now + terms.node_timeout, answers))
+            self._rename()
+        for undo in self.pending.copy():
+            said = undo.answers or ()
+            if count_status(said, b"granted"):
+                everywhere = yield from self._give_back(undo.owner, now)
+                if not everywhere:
+                    yield undo._replace(answers=None)
+                self.pending.remove(undo)
+            elif not may_be_granted(said):
+                self.pending.remove(undo)
+
+    def _give_back(self, owner: bytes, now: float) -> Generator[Effect, Any, bool]:
+        """Ends what an attempt has got; returns whether every master has confirmed that nothing is left."""
+        answers = yield from give_back(self.wait.terms, owner, now + self.wait.terms.node_timeout, stays=True)
+        return all(isinstance(answer[0], list) for answer in answers)
 
     def _rename(self) -> None:
         """Later attempts ask under a new owner's name; what is still under way for the old one can't touch them."""

@@ -7,9 +7,9 @@ from typing import Any
 from relock._core.effects import Answer, Ask, Clock, Effect, Leave, Listen, Park, Undo
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
+from relock._runtime.cluster import make_rounds
 from relock._runtime.hub import Hub
 from relock._runtime.masters import Master
-from relock._runtime.rounds import Rounds
 
 Flow = Generator[Effect, Any, Any]
 
@@ -25,7 +25,7 @@ class Driver:
         self.masters = masters
         self.clock = clock
         self.quorum = quorum_of(len(masters))
-        self._rounds = Rounds(masters, clock)
+        self._rounds = make_rounds(masters, clock)
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Ask: self._ask,
             Listen: self._listen,
@@ -50,6 +50,10 @@ class Driver:
     @abstractmethod
     def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> None:
         """Ends, in the background, whatever `owner` may have on any master."""
+
+    @abstractmethod
+    def undo_later(self, undo: Undo) -> None:
+        """As `undo`, unless the answers to the attempt show by its `until` that nothing was granted."""
 
     def run(self, flow: Flow) -> Any:
         """Carries out what `flow` asks for, to its end; returns what the flow returns."""
@@ -95,4 +99,7 @@ class Driver:
         self.hub.forget(leave.owner)
 
     def _undo(self, undo: Undo) -> None:
-        self.undo(undo.keys, undo.owner, 0, undo.ttl, undo.until)
+        if undo.answers is None:
+            self.undo(undo.keys, undo.owner, 0, undo.ttl, undo.until)
+        else:
+            self.undo_later(undo)

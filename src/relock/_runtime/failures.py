@@ -41,6 +41,18 @@ _NOTHING_WRITTEN = (
     "CLUSTERDOWN",
 )
 
+# redis-py takes the first word of these messages away; the first type that fits says which it was.
+_FIRST_WORDS: tuple[tuple[type[Exception], str], ...] = (
+    (redis_errors.MovedError, "MOVED"),
+    (redis_errors.AskError, "ASK"),
+    (redis_errors.TryAgainError, "TRYAGAIN"),
+    (redis_errors.MasterDownError, "MASTERDOWN"),
+    (redis_errors.ClusterDownError, "CLUSTERDOWN"),
+    (redis_errors.NoPermissionError, "NOPERM"),
+    (redis_errors.OutOfMemoryError, "OOM"),
+    (redis_errors.ReadOnlyError, "READONLY"),
+)
+
 _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
 _ADVICE = (
     *((sign, _ACL_PAGE) for sign in ("NOPERM", *_NO_RIGHT_IN_SCRIPT)),
@@ -56,6 +68,7 @@ _ADVICE = (
     ("LOADING", "it is loading its data; wait until it is done"),
     ("BUSY", "a script keeps it busy"),
     ("MASTERDOWN", "it is a replica that has lost its master"),
+    ("No such file or directory", "correct the path of the unix socket, or of the certificate that TLS needs"),
     ("Connection refused", "nothing listens there: start it, or correct the address"),
     ("Timeout", "it did not answer in time"),
 )
@@ -63,18 +76,19 @@ _ADVICE = (
 
 def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
     """The `Failure` of `master` for an exception of redis-py; `sent`: the script may have run, or may yet run."""
-    text = str(error) or type(error).__name__
+    text = words_of(error)
     if isinstance(error, redis_errors.BusyLoadingError):
         text, sent = f"LOADING: {text}", False
-    elif isinstance(error, redis_errors.NoPermissionError) and "NOPERM" not in text:
-        text = f"NOPERM: {text}"
-    elif isinstance(error, redis_errors.OutOfMemoryError) and "OOM" not in text:
-        text = f"OOM: {text}"
-    elif isinstance(error, redis_errors.ReadOnlyError) and "READONLY" not in text:
-        text = f"READONLY: {text}"
     if isinstance(error, redis_errors.ResponseError) and any(sign in text for sign in _NOTHING_WRITTEN):
         sent = False
     return Failure(master, with_advice(text), permanent=_is_permanent(error, text), sent=sent)
+
+
+def words_of(error: BaseException) -> str:
+    """What a server or a socket said, with the first word that names a server's error."""
+    text = str(error) or type(error).__name__
+    word = next((word for kind, word in _FIRST_WORDS if isinstance(error, kind)), "")
+    return text if word in text else f"{word} {text}"
 
 
 def with_advice(text: str) -> str:
@@ -89,4 +103,6 @@ def _is_permanent(error: BaseException, text: str) -> bool:
     causes = (error, error.__cause__, error.__context__)
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         return True
+    if any(isinstance(cause, FileNotFoundError) for cause in causes) and "unix" not in text:
+        return True  # a certificate's file; the socket of a server that starts may yet come
     return isinstance(error, _PERMANENT_TYPES) or any(sign in text for sign in _PERMANENT_TEXTS)

@@ -9,12 +9,12 @@ import itertools
 import logging
 import threading
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from attrs import evolve, field, frozen
 
-from relock._core.effects import Answer, Ask, Failure
+from relock._core.effects import Ask, Failure
 from relock._core.flows import release
 from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.flows.extend import heal
@@ -59,11 +59,16 @@ class Undo:
 
 
 @frozen
-class Confirm:
-    """A release that not every master had confirmed when its quorum was enough: it is looked at again later."""
+class Doubt:
+    """What may be left of a hold or an attempt where a slow master had not answered yet: looked at again later.
 
-    hold: Hold
-    answers: Sequence[Answer]
+    Attributes:
+        is_left: whether the answers that have come by then leave a doubt.
+        undo: what to do about it.
+    """
+
+    is_left: Callable[[], bool]
+    undo: Undo
 
 
 @frozen
@@ -124,19 +129,19 @@ class Janitor(Service):
         self._due: list[_Due] = []
         self._tend_at = 0.0
         self._closing = threading.Event()
-        self._unconfirmed: deque[Confirm] = deque()
-        self._confirm_at = FOREVER
+        self._doubts: deque[Doubt] = deque()
+        self._doubts_at = FOREVER
 
     def hand(self, task: Task) -> None:
         """Takes on a task; returns at once."""
         self._incoming.put(task)
         self.ensure()
 
-    def confirm_later(self, hold: Hold, answers: Sequence[Answer]) -> None:
-        """Looks at a release again when all its answers should have come; the thread is woken for the first only."""
-        self._unconfirmed.append(Confirm(hold, answers))
-        if self._confirm_at == FOREVER:
-            self._confirm_at = self._session.clock() + self._session.node_timeout
+    def look_later(self, doubt: Doubt) -> None:
+        """Looks at it when all answers should have come; the thread is woken for the first of many only."""
+        self._doubts.append(doubt)
+        if self._doubts_at == FOREVER:
+            self._doubts_at = self._session.clock() + self._session.node_timeout
             self._incoming.put(None)
             self.ensure()
 
@@ -165,7 +170,7 @@ class Janitor(Service):
         self._act_on_due(self._session.clock())
 
     def _next_moment(self) -> float | None:
-        moments = [self._confirm_at] if self._unconfirmed else []
+        moments = [self._doubts_at] if self._doubts else []
         if self._due:
             moments.append(self._due[0].at)
         if self._session.hub.waiters:
@@ -181,8 +186,8 @@ class Janitor(Service):
             else:
                 self._act(task)
         self._undo(undos)
-        if self._confirm_at <= now:
-            self._confirm()
+        if self._doubts_at <= now:
+            self._resolve_doubts()
         if self._session.hub.waiters and self._tend_at <= now:
             self._tend()
 
@@ -194,7 +199,7 @@ class Janitor(Service):
         elif isinstance(task, Settle):
             self._settle(task)
         elif isinstance(task, Heal):
-            self._session.run_shielded(heal(task.holds, self._session.clock, self._session.node_timeout))
+            self._heal(task)
         elif isinstance(task, Accuse):
             self._accuse(task)
         else:
@@ -224,19 +229,16 @@ class Janitor(Service):
                 again = evolve(task, pause=min(2 * task.pause, RETRY_SECONDS_MAX))
                 self._later(min(now + task.pause, task.give_up_at), again)
 
-    def _confirm(self) -> None:
-        """Undoes what may be left of the releases that a master has not confirmed by now."""
-        session = self._session
-        self._confirm_at = FOREVER
-        for master in session.masters:
+    def _resolve_doubts(self) -> None:
+        """Undoes what the answers that have come by now leave in doubt."""
+        self._doubts_at = FOREVER
+        for master in self._session.masters:
             master.drain()
-        now = session.clock()
-        for _ in range(len(self._unconfirmed)):
-            one = self._unconfirmed.popleft()
-            hold = one.hold
-            if hold.may_be_left(one.answers):
-                until = now + hold.ttl
-                self._later(now, Undo(hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until, until))
+        now = self._session.clock()
+        for _ in range(len(self._doubts)):
+            doubt = self._doubts.popleft()
+            if doubt.is_left():
+                self._later(now, doubt.undo)
 
     def _pass_on(self, task: PassOn) -> None:
         session = self._session
@@ -257,6 +259,10 @@ class Janitor(Service):
             if hold.count == count:
                 break
         hold.settling = False
+
+    def _heal(self, task: Heal) -> None:
+        session = self._session
+        session.run_shielded(heal(task.holds, session.is_current, session.clock, session.node_timeout))
 
     def _accuse(self, task: Accuse) -> None:
         """Takes the vote of a master whose clock stepped, for everybody, after a look at the clocks of the others."""

@@ -14,7 +14,6 @@ from redis import exceptions as redis_errors
 
 from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import is_given
-from relock._keys import master_key
 from relock._runtime.channel import Channel, open_channel
 from relock._runtime.nodes import Wire
 from relock._scripts import Call, pack_argument
@@ -28,6 +27,7 @@ NETWORK_ERRORS = (redis_errors.RedisError, OSError)
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
+ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
 class Round:
@@ -89,17 +89,20 @@ class Link:
             ConfigurationError: it is a replica, or lacks what the options ask for.
         """
         self.connection.connect()
-        marker = master_key(self.master.options.prefix)
-        commands = (("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"), ("TIME",))
+        marker = self.master.marker
+        commands = [("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"), ("TIME",)]
+        if marker is not None:
+            commands.append(("HMGET", marker, "guard_ms"))
         sent_at = self.master.clock()
-        self._send_plain(*commands, ("HMGET", marker, "guard_ms"))
-        replies = [self._read_plain() for _ in range(5)]
-        time_reply, marker_reply = replies[3:]
-        for reply in (time_reply, marker_reply):
+        self._send_plain(*commands)
+        replies = [self._read_plain() for _ in commands]
+        incarnation = self._learn_info(replies[:3])
+        for reply in replies[3:]:
             if isinstance(reply, BaseException):
                 raise reply
-        incarnation = self._learn_info(replies[:3])
-        self._learn_marker(marker_reply)
+        time_reply = replies[3]
+        if marker is not None:
+            self._learn_marker(replies[4])
         self._identity = pack_argument(incarnation) + pack_argument(b"%d" % self.guard_ms)
         seconds, now = int(time_reply[0]) + int(time_reply[1]) / 1e6, self.master.clock()
         step = self.master.offset.see(seconds - now, seconds - sent_at, now)
@@ -149,9 +152,20 @@ class Link:
         else:
             self._send(Owed(round_, round_.sent_at, [None] * len(calls), list(range(len(calls)))[::-1]), source=False)
 
-    def _send(self, owed: Owed, *, source: bool) -> None:
+    def request_asking(self, round_: Round) -> None:
+        """As `request`, of a node that is about to get the slot of these calls (``ASK``), and may not know the scripts.
+
+        A slot is asked for before each call; the reply to that says nothing.
+        """
+        count = len(round_.calls)
+        self._send(Owed(round_, round_.sent_at, [None] * count, list(range(count))[::-1]), source=True, asking=True)
+
+    def _send(self, owed: Owed, *, source: bool, asking: bool = False) -> None:
         calls, void = owed.round.calls, self._void(owed.round.until)
         packed = [self._pack(calls[place], void, source=source) for place in reversed(owed.places)]
+        if asking:
+            packed = [ASKING + one for one in packed]
+            owed.places[:] = [either for place in owed.places for either in (place, NO_PLACE)]
         if self._min_replicas and any(call.script.gives for call in calls):
             packed.append(self._wait_for_replicas(owed.round.until))
             owed.places.insert(0, NO_PLACE)
@@ -198,7 +212,8 @@ class Link:
             elif reply.__class__ is int:
                 self._count_replicas(owed, reply)
             elif place == NO_PLACE:
-                self._count_replicas(owed, 0)
+                if reply.__class__ is not bytes:  # bytes: the reply to ASKING
+                    self._count_replicas(owed, 0)
             else:
                 owed.replies[place] = self._failure(reply)
             if not owed.places:

@@ -13,6 +13,7 @@ from relock._core.clocks import Offset
 from relock._core.effects import Answer, Clock, Failure, Reply
 from relock._core.quorum import is_given
 from relock._errors import ConfigurationError, RelockWarning
+from relock._keys import master_key
 from relock._options import ClientOptions
 from relock._runtime.failures import failure_of
 from relock._runtime.links import NETWORK_ERRORS, Link
@@ -45,6 +46,7 @@ class Master:
         self.clock = clock
         self.node_timeout = options.node_timeout_for(options.ttl)
         self.guard_ms = options.guard_ms
+        self.marker: str | None = master_key(options.prefix)  # the key of its incarnation; None for a cluster's nodes
         self.version = ""
         self.problems: dict[str, str] = {}
         self.down: str | None = None
@@ -242,6 +244,10 @@ class Master:
 
     def check_info(self, info: dict[str, str]) -> None:
         """Judges what INFO says: a replica is refused, a policy that evicts is warned of."""
+        if self.marker is not None and "cluster" in (info.get("redis_mode"), info.get("server_mode")):
+            raise ConfigurationError(
+                f"{self.address} is a node of a Cluster: name it as redis+cluster://host:port", option="nodes"
+            )
         self.version = info.get("valkey_version") or info.get("redis_version", "")
         if info.get("role", "master") != "master":
             raise ConfigurationError(

@@ -17,6 +17,7 @@ from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
 from relock._errors import ConfigurationError
 from relock._runtime.sentinel import SENTINEL_PORT, Discovery
+from relock._runtime.slots import Place, Seeds
 
 # Of what a connection of redis-py may be given, these would resend, decode or read behind our back.
 _OVERRIDDEN = (
@@ -38,11 +39,11 @@ _OVERRIDDEN = (
     "himport_registry",
 )
 _SENTINEL_SCHEME = "redis+sentinel"
-_NOT_YET = {"redis+cluster": "Cluster"}
+_CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}  # and how each node is reached
 _TRIAL_SECONDS = 1.0  # of a connection that is never opened
 _HOW_TO_WRITE = (
-    "write redis://host:port/db, rediss://host:port/db, unix:///path or redis+sentinel://host:port,host:port/mymaster, "
-    "and a password with its special characters percent-encoded"
+    "write redis://host:port/db, rediss://host:port/db, unix:///path, redis+sentinel://host:port,host:port/mymaster or "
+    "redis+cluster://host:port,host:port, and a password with its special characters percent-encoded"
 )
 
 
@@ -79,6 +80,7 @@ class Node:
         address: for people; never holds a password.
         servers: what it is known by; two nodes that share one of these are the same master.
         discovery: what asks the Sentinels for it; None for a server with an address of its own.
+        cluster: where to ask for the nodes of a cluster, which is one master; None for a server.
     """
 
     address: str
@@ -86,6 +88,7 @@ class Node:
     kwargs: dict[str, Any] = field(repr=False)
     servers: frozenset[str] = frozenset()
     discovery: Discovery | None = None
+    cluster: Seeds | None = None
 
     def connection(self, timeout: float) -> Wire:
         """A connection that is not open yet, and that resends nothing; `timeout` in seconds."""
@@ -106,8 +109,8 @@ def parse_nodes(nodes: object) -> tuple[Node, ...]:
 
     Raises:
         TypeError: `nodes` is no URL, no redis-py client and no sequence of these.
-        ConfigurationError: an empty sequence, a URL that can't work, a way to run Redis that is not supported yet, or
-            the same server twice.
+        ConfigurationError: an empty sequence, a URL that can't work, the same server twice, or a cluster and
+            something else.
     """
     if isinstance(nodes, str | bytes) or not isinstance(nodes, Sequence):
         nodes = [nodes]
@@ -116,6 +119,10 @@ def parse_nodes(nodes: object) -> tuple[Node, ...]:
             "nodes=[]: name at least one master, for example redis://localhost:6379", option="nodes"
         )
     parsed = tuple(_parse_node(node) for node in nodes)
+    if len(parsed) > 1 and any(node.cluster is not None for node in parsed):
+        raise ConfigurationError(
+            "nodes: a Cluster is one master, and goes with no others: name it alone", option="nodes"
+        )
     _check_distinct(parsed)
     return parsed
 
@@ -149,18 +156,16 @@ def _parse_node(node: object) -> Node:
     if isinstance(node, redis.Redis):
         return _node_of_client(node)
     if isinstance(node, redis.RedisCluster):
-        raise ConfigurationError("nodes: a Redis Cluster is not supported yet", option="nodes")
+        return _node_of_cluster_client(node)
     raise TypeError(f"nodes must be URLs or redis-py clients, not {type(node).__name__}")
 
 
 def _node_of_url(url: str) -> Node:
     scheme = url.partition("://")[0] if "://" in url else ""
-    if scheme in _NOT_YET:
-        raise ConfigurationError(f"nodes: {_NOT_YET[scheme]} ({scheme}://) is not supported yet", option="nodes")
     # What errors of the standard library or redis-py say may hold a part of the password: only the scheme is shown.
     shown = f"a URL that begins with {scheme}://" if scheme else "a URL without a scheme"
     try:
-        node = _node_of_sentinel_url(url) if scheme == _SENTINEL_SCHEME else _node_of_server_url(url)
+        node = _READERS.get(scheme, _node_of_server_url)(url)
     except ValueError:
         raise ConfigurationError(f"nodes: {shown} can't be understood; {_HOW_TO_WRITE}", option="nodes") from None
     may_name = "@" not in urlsplit(url).query  # else it may be what follows a ? in a password
@@ -228,6 +233,61 @@ def _sentinel_node(
         frozenset(f"{service} of {normal(place)}" for place in places),
         Discovery(service, openers, **discovery),
     )
+
+
+def _node_of_cluster_url(url: str) -> Node:
+    """``redis+cluster://[user:password@]host[:port],…[/0]``; raises `ValueError` for what can't be read."""
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    parse_qsl(parts.query, strict_parsing=True)
+    if parts.path not in ("", "/", "/0") or parts.fragment:
+        raise ValueError("a database, or a fragment")
+    scheme = _CLUSTER_SCHEMES[parts.scheme.lower()]
+    template = ConnectionPool.from_url(f"{scheme}://{credentials}{at}host/0?{parts.query}")
+    return _cluster_node([_with_place(template, *_host_and_port(host)) for host in hosts.split(",")])
+
+
+def _host_and_port(at: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{at}")
+    if not parts.hostname or parts.path:
+        raise ValueError("no host")
+    return parts.hostname, parts.port or 6379
+
+
+def _with_place(template: ConnectionPool, host: str, port: int) -> Node:
+    pool = ConnectionPool(template.connection_class)
+    pool.connection_kwargs = template.connection_kwargs | {"host": host, "port": port, "db": 0}
+    return _node(pool)
+
+
+def _cluster_node(seeds: Sequence[Node], remap: Callable[[Place], Place] | None = None) -> Node:
+    """A cluster, of which these nodes are known; a connection to it is one to the first."""
+    first = seeds[0]
+    scheme = next(own for own, of_nodes in _CLUSTER_SCHEMES.items() if first.address.startswith(f"{of_nodes}://"))
+    places = ",".join(host_and_port(seed.kwargs["host"], seed.kwargs["port"]) for seed in seeds)
+    servers = frozenset().union(*(seed.servers for seed in seeds))
+    return Node(
+        f"{scheme}://{places}", first.connection_class, first.kwargs, servers, cluster=Seeds(tuple(seeds), remap)
+    )
+
+
+def _node_of_cluster_client(client: redis.RedisCluster) -> Node:
+    """The cluster of a client of redis-py, with its settings for connections."""
+    given: Any = client  # which has hardly any types
+    pool = client.get_redis_connection(given.get_default_node()).connection_pool
+    template = ConnectionPool(pool.connection_class)
+    own = ("redis_connect_func", "cache", "cache_config")  # of that client, and none of ours
+    template.connection_kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in own}
+    seeds = [_with_place(template, node.host, int(node.port)) for node in given.get_nodes()]
+    node = _cluster_node(seeds, given.nodes_manager.address_remap)
+    _try_out(node, "the connection pool of a redis-py client", may_name=True)
+    return node
+
+
+_READERS: dict[str, Callable[[str], Node]] = {
+    _SENTINEL_SCHEME: _node_of_sentinel_url,
+    **dict.fromkeys(_CLUSTER_SCHEMES, _node_of_cluster_url),
+}
 
 
 def _node_of_client(client: redis.Redis) -> Node:

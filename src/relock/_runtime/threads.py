@@ -12,16 +12,17 @@ import os
 import random
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from attrs import define
 
-from relock._core.effects import Answer, Ask, Failure
+from relock._core.effects import Answer, Ask, Failure, Undo
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.flows.extend import needs_healing
 from relock._core.hold import FORGOTTEN, Hold
-from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, is_status
+from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, is_status, may_be_granted
 from relock._core.terms import Terms
 from relock._core.waiting import Wait, acquire
 from relock._errors import ClientClosedError, ConfigurationError, LockLostError, NotOwnedError
@@ -43,6 +44,7 @@ from relock._runtime import janitor as tasks
 from relock._runtime.callbacks import Callbacks
 from relock._runtime.claims import Claim, Gates, HoldKey
 from relock._runtime.clock import clock
+from relock._runtime.cluster import make_masters
 from relock._runtime.driver import Driver
 from relock._runtime.hub import Hub
 from relock._runtime.janitor import Janitor
@@ -74,7 +76,7 @@ class Session(Driver, MasterListener):
     """All that a client has in one process: connections, threads, holds. A forked child makes a new one."""
 
     def __init__(self, nodes: Sequence[Node], options: ClientOptions) -> None:
-        super().__init__(tuple(Master(i, node, options, clock, self) for i, node in enumerate(nodes)), clock)
+        super().__init__(make_masters(nodes, options, clock, self), clock)
         self.options = options
         self.prefix = options.prefix
         self.client_id = f"{readable(options.client_name or default_client_name())}-{os.urandom(8).hex()}"
@@ -110,7 +112,16 @@ class Session(Driver, MasterListener):
     def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> None:
         """Has the janitor end whatever `owner` may have on any master."""
         if not self.closed:
-            self.janitor.hand(tasks.Undo(keys, owner, token, ttl, void_at, max(void_at, self.clock()) + ttl))
+            self.janitor.hand(self._undo_task(keys, owner, token, ttl, void_at))
+
+    def _undo_task(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> tasks.Undo:
+        return tasks.Undo(keys, owner, token, ttl, void_at, max(void_at, self.clock()) + ttl)
+
+    def undo_later(self, undo: Undo) -> None:
+        """As `undo`, unless the answers to the attempt show by its `until` that nothing was granted."""
+        if not self.closed:
+            task = self._undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until)
+            self.janitor.look_later(tasks.Doubt(partial(may_be_granted, undo.answers or ()), task))
 
     def check_open(self) -> None:
         """Raises `ClientClosedError` once the client was closed."""
@@ -169,7 +180,7 @@ class Session(Driver, MasterListener):
             self.callbacks.call(self.options.on_lost, loss)
         self.emit(Lost(loss.lock, reason))
         if reason != FORGOTTEN:
-            self.undo(hold.keys, hold.owner, hold.token, hold.ttl, now)
+            self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(now, hold.late_until))
 
     def emit(self, event: Event) -> None:
         """Tells an event to the logger ``relock.events`` and to the client's callback."""
@@ -335,7 +346,8 @@ class Session(Driver, MasterListener):
         hold.count = 0
         slow = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
         if slow and released + slow == len(answers):
-            self.janitor.confirm_later(hold, answers)
+            undo = self._undo_task(hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until)
+            self.janitor.look_later(tasks.Doubt(partial(hold.may_be_left, answers), undo))
         elif hold.may_be_left(answers):
             self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, self.clock()))
         if released < self.quorum:

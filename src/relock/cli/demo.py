@@ -149,5 +149,4 @@ def _title(servers: Sequence[Server], count: int) -> str:
         return "a server of your own" if count == 1 else f"{count} masters of your own"
     if len(servers) == 1:
         return f"{servers[0].version}, started for it at {servers[0].url}"
-    ports = ", ".join(str(server.port) for server in servers)
-    return f"{len(servers)} masters, {servers[0].version}, started for it on the ports {ports}"
+    return f"{len(servers)} masters, {servers[0].version}, started for it"

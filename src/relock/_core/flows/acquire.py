@@ -1,9 +1,9 @@
 """The outermost acquire: one attempt on all masters."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
-from relock._core.effects import Ask, Clock, Effect, Failure
+from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.quorum import (
     Granted,
     NoQuorum,
@@ -24,7 +24,7 @@ ATTEMPTS_PER_LOOK = 3  # how often a request that came too late is sent again at
 TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
 TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing
 
-Attempt = Generator[Effect, Any, Outcome]
+Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer]]]
 
 
 def take_call(terms: Terms, owner: bytes, count: int) -> Call:
@@ -51,7 +51,8 @@ def enqueue_call(terms: Terms, owner: bytes, count: int, ticket: int) -> Call:
 def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
     """Asks all masters once, with one of the calls above.
 
-    `until` is when whoever needs the answer gives up on silent masters, if that is before the node timeout.
+    `until` is when whoever needs the answer gives up on silent masters, if that is before the node timeout. Returns
+    the outcome, and the answers, which go on being filled.
     """
     for _ in range(ATTEMPTS_PER_LOOK):
         sent_at = clock()
@@ -59,14 +60,14 @@ def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
         outcome = judge(answers, terms.masters, sent_at + terms.validity, clock())
         if outcome.__class__ is Granted:
             if len(answers) == 1 or is_token_safe(outcome, int(terms.lease_ms)):
-                return outcome
-            return (yield from _write_token(terms, outcome, clock))
+                return outcome, answers
+            return (yield from _write_token(terms, outcome, clock)), answers
         if not count_status(answers, b"void"):
             break
-    return outcome
+    return outcome, answers
 
 
-def _write_token(terms: Terms, grant: Granted, clock: Clock) -> Attempt:
+def _write_token(terms: Terms, grant: Granted, clock: Clock) -> Generator[Effect, Any, Outcome]:
     """Makes a quorum know the token before anybody uses it: their clocks differ by more than the lease."""
     call = load("fence").call(terms.keys, fence=grant.token, lease_ms=terms.lease_ms)
     answers = yield Ask((call,), min(grant.end, clock() + terms.node_timeout))

@@ -4,7 +4,7 @@ A master that does not have a hold which a quorum has just confirmed has forgott
 when it was granted: it is given the hold again. What a quorum has forgotten is lost and never put back.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from relock._core.effects import Ask, Clock, Effect, Failure, Reply
@@ -41,14 +41,19 @@ def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generato
     return answers
 
 
-def heal(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generator[Effect, Any, None]:
-    """Gives `holds`, which a quorum has just confirmed, to the masters that do not have them."""
+def heal(
+    holds: Sequence[Hold], is_current: Callable[[Hold], bool], clock: Clock, node_timeout: float
+) -> Generator[Effect, Any, None]:
+    """Gives `holds`, which a quorum has just confirmed, to the masters that do not have them.
+
+    `is_current` says whether a hold is held still: a release takes it out of the book before it sends anything.
+    """
     sent_at = clock()
     until = sent_at + node_timeout
     for hold in holds:
-        # Before anything is sent: a release from here on knows that a master may yet be given the hold.
+        # Before the look at the book: a release that comes between knows that a master may yet be given the hold.
         hold.healed, hold.late_until = True, until
-    holds = [hold for hold in holds if hold.count > 0 and hold.loss is None]
+    holds = [hold for hold in holds if is_current(hold)]
     ttls = [hold.ttl for hold in holds]
     calls = tuple(
         load("heal").call(hold.keys, owner=hold.owner, count=hold.count, lease_ms=lease_ms(ttl), fence=hold.token)

@@ -59,7 +59,8 @@ def agree(name: str, answers: Answers) -> LockInfo | None:
     queue = tuple(waiter.decode() for waiter in max((reply[-1] for reply in replies), key=len))
     if len(replies) - len(held) >= quorum:
         return LockInfo(name, None, 0, 0.0, token, queue)
-    _, _, pttl_ms, owner, count, *_ = max(held, key=lambda reply: reply[4])
+    owners = [reply[3] for reply in held]
+    _, _, pttl_ms, owner, count, *_ = max(held, key=lambda reply: (owners.count(reply[3]), reply[4]))
     ttl = max(pttl_ms, 1) / 1000 if pttl_ms >= 0 else float("inf")
     return LockInfo(name, owner.decode(errors="replace") or None, count, ttl, token, queue)
 

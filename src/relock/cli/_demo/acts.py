@@ -90,6 +90,7 @@ class Director:
     def _await_votes(self) -> None:
         """Masters that relock has never seen have no vote until every lease that they may have forgotten is over."""
         plan, masters = self.plan, self.masters
+        self.stage.look_at("before", self._view(Ledger(self.folder / "before")))
         self._wait(lambda: sum(view.up for view in masters.views) >= masters.quorum, plan.patience_seconds)
         self._ask_for_votes()
         if not masters.all_vote():
@@ -163,7 +164,7 @@ class Director:
         self.stage.act(
             MASTERS_KILLED, "They are back, and remember nothing. They have no vote until that does no harm."
         )
-        have_all = self._wait(masters.all_vote, plan.ttl + plan.patience_seconds)
+        have_all = self._wait(lambda: all(view.votes for view in masters.views), plan.ttl + plan.patience_seconds)
         votes_at = [watch.votes_from for watch in watches if watch.view.votes]
         until = time.monotonic()
         self._pause(plan.after_seconds)

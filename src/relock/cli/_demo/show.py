@@ -177,7 +177,7 @@ class Stage:
             parts = [lock, queue, *([self._voters(view)] if view.masters else []), self._ledger()]
         frame = Table.grid(expand=False)
         frame.add_column(width=self._width)
-        for part in (self._head(), *parts, self._story()):
+        for part in (self._head(), *parts, self._story(SAID_SHOWN - self._lower_height(view) + LOWER_HEIGHT)):
             frame.add_row(part)
         return frame
 
@@ -282,10 +282,10 @@ class Stage:
 
     def _voters(self, view: View) -> Panel:
         """Which masters vote, which have no vote and for how long, and who holds the lock on each."""
-        table = Table.grid(padding=(0, 2), expand=True)
-        table.add_column(no_wrap=True, overflow="ellipsis", style="dim")
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, justify="right")
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(no_wrap=True, overflow="ellipsis", style="dim", ratio=1)
+        table.add_column(no_wrap=True, min_width=13)
+        table.add_column(no_wrap=True, min_width=5, justify="right")
         for master in view.masters:
             style = "green" if master.votes else "yellow" if master.up else "bold red"
             holder = process_of(master.owner)
@@ -303,10 +303,10 @@ class Stage:
             lines.append(f"  {token}\n" if token else "  no token\n", style="" if token else "dim")
         return _panel(lines, "latest turns: tokens", LOWER_HEIGHT)
 
-    def _story(self) -> RenderableType:
-        return Text(
-            "\n".join(f" {line}" for line in self._said[-SAID_SHOWN:]), style="dim", no_wrap=True, overflow="ellipsis"
-        )
+    def _story(self, count: int) -> RenderableType:
+        """The latest lines of the story; at least one, and where masters take room not more than leaves 24 lines."""
+        lines = "\n".join(f" {line}" for line in self._said[-max(1, count) :])
+        return Text(lines, style="dim", no_wrap=True, overflow="ellipsis")
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ def _state(master: MasterView) -> str:
         return "is down"
     if master.votes:
         return "votes"
-    return "no vote yet" if master.vote_in == float("inf") else f"no vote for {master.vote_in:.1f} s"
+    return "no vote yet" if master.vote_in == float("inf") else f"no vote {master.vote_in:.1f} s"
 
 
 def holder_of(masters: Sequence[MasterView]) -> str:

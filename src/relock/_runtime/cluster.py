@@ -1,0 +1,444 @@
+"""A Redis Cluster as one master: each call goes to the node that serves the slot of its lock.
+
+All keys of a lock are in one slot, so that one node decides on it, and a cluster is one entry for the quorum. Here
+are the nodes, which of them serves which slot, and rounds that go to several of them at once. A node that does not
+serve a slot (any more) does nothing and says who does (``MOVED``, ``ASK``), so that a call may be sent on: it has not
+run. What has its keys on two nodes while they are being moved (``TRYAGAIN``) is for the flow to try again.
+
+``PUBLISH`` reaches subscribers on every node, but counts those on one; so the scripts pass nobody over as deaf here.
+"""
+
+import itertools
+import logging
+import re
+import socket
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from attrs import evolve, field, frozen
+from redis import exceptions as redis_errors
+
+from relock._core.effects import Answer, Ask, Clock, Failure, Reply
+from relock._errors import ConfigurationError
+from relock._options import ClientOptions
+from relock._runtime.failures import failure_of, words_of
+from relock._runtime.links import NETWORK_ERRORS, Link, Round
+from relock._runtime.masters import Master, MasterListener
+from relock._runtime.nodes import Node, Wire, host_and_port
+from relock._runtime.rounds import Rounds
+from relock._runtime.slots import SLOTS, Range, Seeds, ranges_of, redirection, slot_of
+from relock._scripts import Call
+
+logger = logging.getLogger(__name__)
+
+REFRESH_SECONDS_MIN = 0.1  # between two looks at who serves what
+HOPS_MAX = 4  # how often a call is sent on, at most
+_MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY")
+
+
+def make_masters(
+    nodes: Sequence[Node], options: ClientOptions, clock: Clock, listener: MasterListener
+) -> tuple[Master, ...]:
+    """One master for each of `nodes`, in their order.
+
+    Raises:
+        ConfigurationError: the options can't work with a cluster.
+    """
+    first = nodes[0]
+    if first.cluster is not None:
+        return (Cluster(first, first.cluster, options, clock, listener),)
+    return tuple(Master(i, node, options, clock, listener) for i, node in enumerate(nodes))
+
+
+def make_rounds(masters: tuple[Master, ...], clock: Clock) -> Rounds:
+    """What asks these masters."""
+    first = masters[0]
+    return ClusterRounds(first, clock) if isinstance(first, Cluster) else Rounds(masters, clock)
+
+
+@frozen
+class Redirect(Failure):
+    """A node sent the call on, and did nothing else; `asking`: once, because the slot is being moved."""
+
+    target: "Shard | None" = field(default=None, repr=False, eq=False)
+    asking: bool = False
+
+
+class Shard(Master):
+    """One node of a cluster, a master of some slots."""
+
+    def __init__(self, cluster: "Cluster", node: Node) -> None:
+        super().__init__(0, node, cluster.options, cluster.clock, cluster)
+        self.marker = None  # it would be in another slot than the locks
+        self._cluster = cluster
+
+    def failed(self, error: BaseException, *, sent: bool) -> Failure:
+        """See `Master.failed`; a replica may have its place by now."""
+        self._cluster.may_have_changed()
+        return super().failed(error, sent=sent)
+
+    def refused(self, error: redis_errors.ResponseError) -> Failure:
+        """See `Master.refused`; a `Redirect` where another node is to be asked."""
+        failure = super().refused(error)
+        words = words_of(error)
+        if _MAY_HAVE_CHANGED.match(words):
+            self._cluster.may_have_changed()
+        found = redirection(words)
+        if found is None:
+            return failure
+        target = self._cluster.shard_at(found.host or self.node.kwargs["host"], found.port)
+        if not found.asking:
+            self._cluster.moved(found.slot, target)
+        return Redirect(failure.master, failure.why, sent=False, target=target, asking=found.asking)
+
+    def check_info(self, info: dict[str, str]) -> None:
+        """See `Master.check_info`. A node that has become a replica is one that is down: another has its place.
+
+        Raises:
+            redis.ConnectionError: it is a replica.
+        """
+        if info.get("role", "master") != "master":
+            raise redis_errors.ConnectionError("it has become a replica: another node of the cluster has its slots")
+        super().check_info(info)
+
+    def retire(self) -> None:
+        """It serves no slot any more: nothing more is kept open to it. What is under way goes on."""
+        self._drop_idle()
+
+
+class Cluster(Master, MasterListener):
+    """A cluster, as one master; what it is asked goes through `ClusterRounds`, never through a link of its own."""
+
+    def __init__(
+        self, node: Node, seeds: Seeds, options: ClientOptions, clock: Clock, listener: MasterListener
+    ) -> None:
+        super().__init__(0, node, options, clock, listener)
+        if options.guard_ms:
+            raise ConfigurationError(
+                f"restart_guard={options.restart_guard} can't be had with a Cluster: the marker of a restart would be "
+                "in another slot than the locks; leave it out, and see the documentation's page on clusters",
+                option="restart_guard",
+            )
+        self.shards: dict[str, Shard] = {}
+        self._seeds = seeds
+        self._sources = list(seeds.nodes)  # who may know which node serves what, in the order of asking
+        self._slots: list[Shard | None] = []  # empty until they are known
+        self._stale = True
+        self._looked_at = float("-inf")
+        self._listener_at: tuple[weakref.ref[Wire], str] | None = None  # the latest connection of its own, and to whom
+        self._turns = itertools.count()
+
+    # Who serves what ------------------------------------------------------------------------------------------------
+
+    def shard_of(self, call: Call) -> "Shard | None":
+        """The node that serves the call's lock, as far as is known; None where no node does."""
+        return self._slots[slot_of(call.keys)]
+
+    def shard_at(self, host: str, port: int) -> Shard:
+        """The node at that place, as the cluster names it."""
+        if self._seeds.remap is not None:
+            host, port = self._seeds.remap((host, port))
+        at = host_and_port(host, port)
+        shard = self.shards.get(at)
+        if shard is None:
+            seed = self._seeds.nodes[0]
+            node = evolve(seed, address=address_of(seed, at), kwargs=seed.kwargs | {"host": host, "port": port})
+            shard = self.shards.setdefault(at, Shard(self, node))  # another thread may have been faster
+        return shard
+
+    def may_have_changed(self) -> None:
+        """Has the next call look again who serves what."""
+        self._stale = True
+
+    def moved(self, slot: int, shard: Shard) -> None:
+        """A node says that `shard` serves the slot now."""
+        if self._slots:
+            self._slots[slot] = shard
+
+    def look(self, until: float) -> None:
+        """Learns who serves what, where that is not known or may have changed.
+
+        Args:
+            until: our time after which no further node is asked, if one was.
+
+        Raises:
+            redis.RedisError, OSError: no node could be asked, and nothing is known.
+            ConfigurationError: it is no cluster.
+        """
+        now = self.clock()
+        if self._slots and (not self._stale or now < self._looked_at + REFRESH_SECONDS_MIN):
+            return
+        self._stale, self._looked_at = False, now
+        try:
+            self._learn(until)
+        except NETWORK_ERRORS as error:
+            self._stale = True
+            if not self._slots:
+                raise
+            logger.debug("no node of %s could be asked who serves what: %s", self.address, error)
+
+    def _learn(self, until: float) -> None:
+        """Asks one source after the other. Each goes to the end of the line: it may be cut off, and know old things."""
+        failure: BaseException | None = None
+        for node in sorted(self._sources, key=self._doubts):
+            if failure is not None and self.clock() >= until:
+                break
+            self._sources = [*(one for one in self._sources if one is not node), node]
+            try:
+                ranges = ranges_of(node, self.node_timeout)
+            except NETWORK_ERRORS as error:
+                failure = error
+            else:
+                self._take(ranges, node)
+                return
+        if failure is not None:
+            raise failure
+
+    def _doubts(self, source: Node) -> int:
+        """Nodes that are up are asked first, then those that the user named, at last those that are down."""
+        shards = {shard.address: shard for shard in self.shards.copy().values()}
+        shard = shards.get(source.address)
+        if shard is None:
+            return 1
+        return 0 if shard.down is None else 2
+
+    def _take(self, ranges: Sequence[Range], source: Node) -> None:
+        slots: list[Shard | None] = [None] * SLOTS
+        for first, last, host, port in ranges:
+            slots[first : last + 1] = [self.shard_at(host or source.kwargs["host"], port)] * (last + 1 - first)
+        self._slots = slots
+        serving = {shard.address for shard in slots if shard is not None}
+        self.node = source
+        nodes = [shard.node for shard in self.shards.copy().values() if shard.address in serving]
+        seeds = [seed for seed in self._seeds.nodes if seed.address not in serving]
+        others = [node for node in (*nodes, *seeds) if node.address != source.address]
+        self._sources = [*others, source]
+        for at, shard in self.shards.copy().items():
+            if shard.address not in serving:
+                self._retire(at, shard)
+
+    def _retire(self, at: str, shard: Shard) -> None:
+        """The node serves nothing; it may have left the cluster, and then hears of no wake-up either."""
+        self.shards.pop(at, None)
+        shard.retire()
+        if self._listener_at is not None and self._listener_at[1] == shard.address:
+            sock: socket.socket | None = getattr(self._listener_at[0](), "_sock", None)
+            if sock is not None:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)  # whoever reads there finds the end, and connects elsewhere
+        self._sum_up()
+
+    # What a session asks of a master --------------------------------------------------------------------------------
+
+    def connection(self) -> Wire:
+        """A new connection to any node, another one each time, rather to one that is up."""
+        shards = list(self.shards.copy().values())
+        nodes = [shard.node for shard in shards if shard.down is None] or self._sources
+        node = nodes[next(self._turns) % len(nodes)]
+        wire = node.connection(self.node_timeout)
+        self._listener_at = weakref.ref(wire), node.address
+        return wire
+
+    def probe(self) -> None:
+        """Looks who serves what, and connects to each; one that can't be is a problem, and is named.
+
+        Raises:
+            redis.RedisError, OSError: none of them can be reached.
+            ConfigurationError: it is no cluster.
+        """
+        self._stale, self._looked_at = True, float("-inf")
+        self.look(self.clock() + self.node_timeout)
+        failures = []
+        shards = list(self.shards.copy().values())
+        for shard in shards:
+            try:
+                shard.probe()
+            except NETWORK_ERRORS as error:
+                shard.failed(error, sent=False)
+                failures.append(error)
+        self._sum_up()
+        if failures and len(failures) == len(shards):
+            raise failures[0]
+
+    def scan(self, pattern: str, count: int) -> Iterator[str]:
+        """The keys that match, on all nodes; see `Master.scan`."""
+        self.look(self.clock() + self.node_timeout)
+        for shard in list(self.shards.copy().values()):
+            yield from shard.scan(pattern, count)
+
+    def failed(self, error: BaseException, *, sent: bool) -> Failure:
+        """The `Failure` for what went wrong; which node is down, the nodes say."""
+        return failure_of(self.address, error, sent=sent)
+
+    def drain(self) -> None:
+        """See `Master.drain`."""
+        for shard in list(self.shards.copy().values()):
+            shard.drain()
+
+    def close(self) -> None:
+        """Closes every connection."""
+        for shard in list(self.shards.copy().values()):
+            shard.close()
+
+    # What the nodes report ------------------------------------------------------------------------------------------
+
+    def master_down(self, master: Master, why: str) -> None:
+        """See `MasterListener`."""
+        self._sum_up()
+        self._listener.master_down(master, why)
+
+    def master_back(self, master: Master) -> None:
+        """See `MasterListener`."""
+        self._sum_up()
+        self._listener.master_back(master)
+
+    def master_without_vote(self, master: Master, seconds: float) -> None:
+        """See `MasterListener`; it does not happen, because there is no guard."""
+        self._listener.master_without_vote(master, seconds)
+
+    def master_stepped(self, master: Master, seconds: float) -> None:  # noqa: ARG002
+        """See `MasterListener`. Which holds are on that node may have changed, so it costs all of them the time."""
+        self._listener.master_stepped(self, seconds)
+
+    def _sum_up(self) -> None:
+        """What is known of the cluster, from what is known of its nodes."""
+        shards = list(self.shards.copy().values())
+        self.version = max((shard.version for shard in shards), default="")
+        self.down = next((f"{shard.address}: {shard.down}" for shard in shards if shard.down is not None), None)
+        own = {kind: text for kind, text in self.problems.items() if kind == "waking"}
+        found = {f"{kind} {shard.address}": text for shard in shards for kind, text in shard.problems.items()}
+        down = {f"down {shard.address}": f"{shard.address}: {shard.down}" for shard in shards if shard.down is not None}
+        self.problems = own | found | down
+
+
+def address_of(seed: Node, at: str) -> str:
+    """The address of a node that is reached in the same way as `seed`."""
+    return f"{seed.address.partition('://')[0]}://{at}/0"
+
+
+class Answers(Sequence[Reply | Failure]):
+    """What was answered to each call of an `Ask` by the node that it went to; what comes later is seen too."""
+
+    def __init__(self, places: list[tuple[list[Answer], int]]) -> None:
+        self.places = places  # for each call, a round's answers, and which of them
+
+    def __getitem__(self, place: Any) -> Any:
+        answers, nth = self.places[place]
+        return answers[0][nth]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+class Part:
+    """The calls of an `Ask` that go to one node."""
+
+    def __init__(self, shard: Shard, places: list[int], *, asking: bool) -> None:
+        self.shard = shard
+        self.places = places  # which calls of the `Ask` these are
+        self.asking = asking
+        self.round: Round
+        self.links: list[Link] = []  # the one that it goes over, while that is sound
+
+    def begin(self, calls: Sequence[Call], until: float, now: float) -> None:
+        """Prepares the round to that node."""
+        silence: list[Answer] = [(*self.shard.silence,) * len(self.places)]
+        self.round = Round([calls[place] for place in self.places], until, now, silence)
+
+    def send(self) -> None:
+        """Sends the calls, if there is a link."""
+        round_ = self.round
+        for link in self.links.copy():
+            round_.missing = 1
+            try:
+                if self.asking:
+                    link.request_asking(round_)
+                else:
+                    link.request(round_)
+            except NETWORK_ERRORS as error:
+                self.links.remove(link)
+                round_.missing = 0
+                round_.fail(self.shard, self.shard.broke(link, error))
+
+
+class ClusterRounds(Rounds):
+    """As `Rounds`, where the only master is a cluster."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        super().__init__((cluster,), clock)
+        self._cluster = cluster
+
+    def ask(self, ask: Ask, *, strict: bool) -> list[Answer]:
+        """See `Rounds.ask`; calls that a node sends on are sent on, while there is time."""
+        try:
+            self._cluster.look(ask.until)
+        except NETWORK_ERRORS as error:
+            return [(self._cluster.failed(error, sent=False),) * len(ask.calls)]
+        except ConfigurationError as error:
+            if strict:
+                raise
+            return [(self._cluster.misconfigured(error),) * len(ask.calls)]
+        calls = [call._replace(script=call.script.uncounted) for call in ask.calls]
+        answers = Answers([([(self._unserved(call),)], 0) for call in calls])
+        parts = self._parts(calls)
+        for _ in range(HOPS_MAX):
+            self._exchange(parts, calls, ask.until)
+            for part in parts:
+                for nth, place in enumerate(part.places):
+                    answers.places[place] = part.round.answers, nth
+            parts = _sent_on(parts)
+            if not parts or self._clock() >= ask.until:
+                break
+        return [answers]
+
+    def _unserved(self, call: Call) -> Failure:
+        why = f"CLUSTERDOWN: no node serves slot {slot_of(call.keys)}"
+        return Failure(self._cluster.address, why, sent=False)
+
+    def _parts(self, calls: Sequence[Call]) -> list[Part]:
+        places: defaultdict[Shard, list[int]] = defaultdict(list)
+        for place, call in enumerate(calls):
+            shard = self._cluster.shard_of(call)
+            if shard is None:
+                self._cluster.may_have_changed()
+            else:
+                places[shard].append(place)
+        return [Part(shard, its, asking=False) for shard, its in places.items()]
+
+    def _exchange(self, parts: Sequence[Part], calls: Sequence[Call], until: float) -> None:
+        """Writes to all that are connected, connects to the others and writes to them, and only then reads."""
+        now = self._clock()
+        absent = []
+        for part in parts:
+            part.begin(calls, until, now)
+            link = part.shard.check_out(now)
+            if link is None:
+                absent.append(part)
+            else:
+                part.links.append(link)
+                part.send()
+        for i, part in enumerate(absent):
+            if i and self._clock() >= until:  # those before took all the time that there was
+                part.round.fail(part.shard, part.shard.absence())
+            else:
+                self._open_here(part.shard, part.round, part.links, strict=False)
+                part.send()
+        for part in parts:
+            if part.links:
+                self._read_one(part.round, part.links)
+        for part in parts:
+            self._give_back(part.round, part.links)
+
+
+def _sent_on(parts: Sequence[Part]) -> list[Part]:
+    """Where the calls are to go that nodes have sent on."""
+    places: defaultdict[tuple[Shard, bool], list[int]] = defaultdict(list)
+    for part in parts:
+        for nth, place in enumerate(part.places):
+            reply = part.round.answers[0][nth]
+            if isinstance(reply, Redirect) and reply.target is not None:
+                places[reply.target, reply.asking].append(place)
+    return [Part(shard, its, asking=asking) for (shard, asking), its in places.items()]

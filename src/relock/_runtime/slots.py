@@ -1,0 +1,92 @@
+"""Which node of a Redis Cluster serves which slot, as its nodes say (redis.io, "Redis cluster specification")."""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attrs import frozen
+from redis import exceptions as redis_errors
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from relock._errors import ConfigurationError
+from relock._keys import LockKeys
+
+if TYPE_CHECKING:
+    from relock._runtime.nodes import Node
+
+SLOTS = REDIS_CLUSTER_HASH_SLOTS
+Place = tuple[str, int]  # host and port
+
+_REDIRECT = re.compile(r"\b(MOVED|ASK) ([0-9]+) (\S*):([0-9]+)")
+_UNKNOWN_HOSTS = (None, b"", b"?")  # what a node says where the host is the one that it was reached at
+
+
+@frozen
+class Seeds:
+    """Where a cluster is first asked for its nodes.
+
+    Attributes:
+        nodes: those that the user named.
+        remap: from where the cluster says that a node is to where it is reached.
+    """
+
+    nodes: tuple["Node", ...]
+    remap: Callable[[Place], Place] | None = None
+
+
+class Range(NamedTuple):
+    """Slots from `first` to `last`, and the master that serves them; an empty host is that of whoever said so."""
+
+    first: int
+    last: int
+    host: str
+    port: int
+
+
+class Redirection(NamedTuple):
+    """Another node is to be asked: once, where `asking`; else the slot has moved there."""
+
+    slot: int
+    host: str
+    port: int
+    asking: bool
+
+
+@lru_cache(maxsize=4096)
+def slot_of(keys: LockKeys) -> int:
+    """The slot of a lock: all of its keys have the same hash tag."""
+    return key_slot(keys.lock)
+
+
+def ranges_of(node: "Node", timeout: float) -> list[Range]:
+    """What `node` knows of the cluster, on a connection of its own; `timeout` in seconds for each step.
+
+    Raises:
+        redis.RedisError, OSError: it can't be reached, or refuses.
+        ConfigurationError: it is no node of a cluster.
+    """
+    wire = node.connection(timeout)
+    try:
+        wire.connect()
+        wire.send_command("CLUSTER", "SLOTS", check_health=False)
+        return [_range(*entry[:3]) for entry in wire.read_response()]
+    except redis_errors.ResponseError as error:
+        if "cluster support disabled" in str(error):
+            raise ConfigurationError(
+                f"{node.address} is no node of a Cluster: name it without +cluster", option="nodes"
+            ) from None
+        raise
+    finally:
+        wire.disconnect()
+
+
+def _range(first: int, last: int, master: list[Any]) -> Range:
+    host, port, *_ = master
+    return Range(first, last, "" if host in _UNKNOWN_HOSTS else host.decode(), port)
+
+
+def redirection(words: str) -> Redirection | None:
+    """Where an error sends us, or None for any other error."""
+    found = _REDIRECT.match(words)
+    return found and Redirection(int(found[2]), found[3], int(found[4]), found[1] == "ASK")

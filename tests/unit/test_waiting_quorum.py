@@ -1,0 +1,137 @@
+"""The wait loop over three masters, driven by hand: tickets, names, and what an attempt leaves to be given back."""
+
+from typing import Any
+
+from attrs import Factory, define
+
+from relock._core.effects import Ask, Effect, Failure, Leave, Listen, Park, Undo
+from relock._core.quorum import Granted, Refused
+from relock._core.terms import Terms
+from relock._core.waiting import Wait, acquire
+from relock._keys import lock_keys
+from relock._options import ClientOptions
+
+GRANTED = [b"granted", 0, 100]
+HELD = [b"refused", 0, 5_000, 0, b"you:1"]
+DONE = [b"released", 0]
+AWAITED = Failure("c", "not yet", awaited=True)
+DOWN = Failure("c", "down", sent=False)
+SILENT = Failure("c", "silent")
+
+
+def proposed(ticket: int) -> list[Any]:
+    return [b"proposed", 0, 5_000, 0, b"you:1", ticket]
+
+
+def queued(ticket: int, ahead: int = 0) -> list[Any]:
+    return [b"queued", 0, 5_000, ahead, b"you:1", ticket]
+
+
+@define
+class Driver:
+    """Three masters that answer each `Ask` from a script; a park is woken at once."""
+
+    answers: list[list[Any]]
+    effects: list[Effect] = Factory(list)
+    owners: list[bytes] = Factory(lambda: [b"me:1"])
+    given: list[list[Any]] = Factory(list)
+    now: float = 1000.0
+
+    def run(self, until: float = float("inf")) -> Any:
+        client = ClientOptions(restart_guard=30.0)
+        terms = Terms.of(lock_keys("lock", "a"), ("a", "b", "c"), client.for_lock(), client)
+        flow = acquire(Wait(terms, b"me:1", 1, until, lambda: self.now, lambda: 1.0, self.owners))
+        try:
+            effect = flow.send(None)
+            while True:
+                effect = flow.send(self._carry_out(effect))
+        except StopIteration as end:
+            return end.value
+
+    def _carry_out(self, effect: Effect) -> Any:
+        self.effects.append(effect)
+        if isinstance(effect, Ask):
+            self.given.append([[answer] for answer in self.answers.pop(0)])
+            return self.given[-1]
+        if isinstance(effect, Park):
+            self.now += 1.0
+        return isinstance(effect, Listen | Park) or None
+
+    def asked(self) -> list[str]:
+        """The script of each `Ask`, and who it is for."""
+        calls = [effect.calls[0] for effect in self.effects if isinstance(effect, Ask)]
+        return [f"{call.script.name} {call.own.split()[1].decode()}" for call in calls]
+
+    def undone(self) -> list[bytes]:
+        return [effect.owner for effect in self.effects if isinstance(effect, Undo)]
+
+
+def test_a_ticket_is_the_largest_proposal_and_is_written_before_anybody_sleeps_on_it() -> None:
+    driver = Driver([[HELD] * 3, [proposed(7), proposed(9), proposed(8)], [queued(9)] * 3, [GRANTED] * 3])
+    assert isinstance(driver.run(), Granted)
+    kinds = [type(effect).__name__ for effect in driver.effects]
+    assert kinds == ["Ask", "Listen", "Ask", "Ask", "Park", "Ask"]
+    assert driver.asked() == ["acquire me:1", "enqueue me:1~1", "enqueue me:1~1", "enqueue me:1~1"]
+    placed = [effect.calls[0].own for effect in driver.effects if isinstance(effect, Ask)][2:]
+    assert all(b"\r\n9\r\n" in own for own in placed)
+    assert [effect.ticket for effect in driver.effects if isinstance(effect, Park)] == [9]
+
+
+def test_a_minority_of_grants_is_given_back_at_once_and_the_next_attempt_has_a_new_name() -> None:
+    driver = Driver([[GRANTED, HELD, HELD], [DONE] * 3, [GRANTED] * 3])
+    assert isinstance(driver.run(), Granted)
+    assert driver.asked() == ["acquire me:1", "release me:1", "enqueue me:1~1"]
+    assert driver.owners == [b"me:1", b"me:1~1"]
+    assert driver.undone() == [], "every master has confirmed it"
+
+
+def test_what_could_not_be_given_back_everywhere_is_undone_in_the_background() -> None:
+    driver = Driver([[GRANTED, HELD, SILENT], [DONE, DONE, SILENT], [GRANTED] * 3])
+    driver.run()
+    assert driver.undone() == [b"me:1"]
+
+
+def test_a_master_that_is_just_slow_is_given_time_before_anything_is_undone() -> None:
+    """Its answer is looked at after the next attempt, and in the background after the last."""
+    driver = Driver([[HELD, HELD, AWAITED], [queued(7)] * 3, [GRANTED] * 3])
+    assert isinstance(driver.run(), Granted)
+    undo = next(effect for effect in driver.effects if isinstance(effect, Undo))
+    assert undo.owner == b"me:1"
+    assert undo.answers is driver.given[0], "the list that goes on being filled"
+
+
+def test_a_slow_master_that_turns_out_to_have_refused_is_forgotten() -> None:
+    class Late(Driver):
+        def _carry_out(self, effect: Effect) -> Any:
+            if isinstance(effect, Listen):
+                self.given[0][2] = [HELD]
+            return super()._carry_out(effect)
+
+    driver = Late([[HELD, HELD, AWAITED], [queued(7)] * 3, [GRANTED] * 3])
+    driver.run()
+    assert driver.undone() == []
+    assert driver.asked()[0] == "acquire me:1"
+    assert "release me:1" not in driver.asked()
+
+
+def test_a_slow_master_that_turns_out_to_have_granted_is_given_back() -> None:
+    class Late(Driver):
+        def _carry_out(self, effect: Effect) -> Any:
+            if isinstance(effect, Listen):
+                self.given[0][2] = [GRANTED]
+            return super()._carry_out(effect)
+
+    driver = Late([[HELD, HELD, AWAITED], [queued(7)] * 3, [DONE] * 3, [GRANTED] * 3])
+    driver.run()
+    assert "release me:1" in driver.asked()
+    assert driver.undone() == []
+
+
+def test_a_wait_that_ends_gives_up_its_place_and_whatever_is_in_doubt() -> None:
+    looks = [[HELD, HELD, DOWN], [proposed(7), proposed(7), AWAITED], [queued(7)] * 3, [queued(7)] * 3]
+    driver = Driver([*looks, [DONE, DONE, DOWN]])
+    outcome = driver.run(until=1000.5)
+    assert isinstance(outcome, Refused)
+    assert any(isinstance(effect, Leave) for effect in driver.effects)
+    assert driver.asked()[-1] == "release me:1"
+    assert set(driver.undone()) == {b"me:1", b"me:1~1"}
