@@ -10,7 +10,6 @@
 --   owner     text   <client>:<uuid> of the hold, which is never used again
 --   fence     int    its fencing token, written back where it is missing; 0 where no master can miss it
 --   lease_ms  ms     for how long the token is remembered at least
---   stays     flag   1: its waiter goes on waiting, so it keeps its place, and nobody behind it is woken
 -- RETURNS
 --   released  now_us  the hold was here and has ended
 --   absent    now_us  there was no such hold (any more)
@@ -35,7 +34,6 @@ local token = KEYS[4]
 local owner = ARGV[1]
 local fence = ARGV[2]
 local lease_ms = ARGV[3]
-local stays = ARGV[4]
 local waiter = waiter_of(owner)
 
 -- HDEL comes first: a master that is out of memory takes it, and then the rest.
@@ -44,13 +42,11 @@ if ended and fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token
   remember(token, tonumber(fence), now_us, lease_ms)
 end
 if redis.call('EXISTS', queue) == 1 then
-  if stays ~= '1' then
-    redis.call('ZREM', queue, waiter)
-    redis.call('ZREM', waiters, waiter)
-  end
+  redis.call('ZREM', queue, waiter)
+  redis.call('ZREM', waiters, waiter)
   if redis.call('EXISTS', lock) == 0 then
     drop_overdue(queue, waiters, now_us)
-    wake_first(lock, queue, stays == '1' and waiter or nil)
+    wake_first(lock, queue, nil)
   end
 end
 return { ended and 'released' or 'absent', now_us }

@@ -114,8 +114,8 @@ def enqueue(master: Master, owner: bytes = ME, fair: int = 1, **other: Any) -> l
     return master.call("enqueue", owner=owner, count=1, lease_ms=LEASE_MS, fair=fair, **given)
 
 
-def release(master: Master, owner: bytes = ME, fence: int = 0, stays: int = 0) -> list[Any]:
-    return master.call("release", owner=owner, fence=fence, lease_ms=LEASE_MS, stays=stays)
+def release(master: Master, owner: bytes = ME, fence: int = 0) -> list[Any]:
+    return master.call("release", owner=owner, fence=fence, lease_ms=LEASE_MS)
 
 
 # acquire --------------------------------------------------------------------------------------------------------------
@@ -339,13 +339,35 @@ def test_an_owner_takes_the_lock_in_the_turn_of_its_waiter(master: Master) -> No
     assert master.queue() == [YOU]
 
 
-def test_release_by_one_who_goes_on_waiting_wakes_nobody_behind_it(master: Master) -> None:
-    master.put(State(holder={b"me:1~1": 1}, queue=[ME, YOU]))
+def give_back(master: Master, ticket: int = 5) -> list[Any]:
+    return master.call("give_back", owner=b"me:1~1", ticket=ticket, alive_ms=7_000, queue_ms=30_000)
+
+
+def test_give_back_ends_an_attempt_and_puts_its_waiter_back_in_its_place(master: Master) -> None:
+    """Nobody behind it is woken."""
+    master.put(State(holder={b"me:1~1": 1}, queue=[YOU]))
+    master.redis.zadd(KEYS.queue, {YOU: 9})
     master.listen("me")
     master.listen("you")
-    assert release(master, owner=b"me:1~1", stays=1)[0] == b"released"
+    assert give_back(master)[0] == b"released"
     assert master.woken() == []
     assert master.queue() == [ME, YOU]
+    assert master.holder() == {}
+
+
+def test_give_back_wakes_who_comes_before(master: Master) -> None:
+    master.put(State(holder={b"me:1~1": 1}, queue=[YOU]))
+    master.listen("you")
+    assert give_back(master)[0] == b"released"
+    assert len(master.woken()) == 1
+
+
+@pytest.mark.parametrize("ticket", [0, 5])
+def test_give_back_of_nothing_queues_nobody(master: Master, ticket: int) -> None:
+    master.put(State(holder={THEY: 1}, queue=[YOU]))
+    assert give_back(master, ticket)[0] == b"absent"
+    assert master.queue() == [YOU]
+    assert master.holder() == {THEY: b"1"}
 
 
 def test_release_gives_up_the_place_of_the_waiter_behind_an_attempt(master: Master) -> None:

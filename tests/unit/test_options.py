@@ -75,7 +75,8 @@ def test_a_wrong_type_is_a_type_error(option: dict[str, Any]) -> None:
         ([], "at least one"),
         ("http://localhost", "http://"),
         ("localhost:6379", "redis://"),
-        ("redis+cluster://a:7000", "Cluster"),
+        ("redis+cluster://a:7000/5", "redis\\+cluster://host"),
+        (["redis+cluster://a:7000", "redis://b"], "alone"),
         (["redis://a", "http://b"], "http://"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_ticket_is_the_largest_proposal_and_is_written_before_anybody_sleeps_o
 def test_a_minority_of_grants_is_given_back_at_once_and_the_next_attempt_has_a_new_name() -> None:
     driver = Driver([[GRANTED, HELD, HELD], [DONE] * 3, [GRANTED] * 3])
     assert isinstance(driver.run(), Granted)
-    assert driver.asked() == ["acquire me:1", "release me:1", "enqueue me:1~1"]
+    assert driver.asked() == ["acquire me:1", "give_back me:1", "enqueue me:1~1"]
     assert driver.owners == [b"me:1", b"me:1~1"]
     assert driver.undone() == [], "every master has confirmed it"
 
@@ -111,7 +111,7 @@ def test_a_slow_master_that_turns_out_to_have_refused_is_forgotten() -> None:
     driver.run()
     assert driver.undone() == []
     assert driver.asked()[0] == "acquire me:1"
-    assert "release me:1" not in driver.asked()
+    assert "give_back me:1" not in driver.asked()
 
 
 def test_a_slow_master_that_turns_out_to_have_granted_is_given_back() -> None:
@@ -123,12 +123,12 @@ def test_a_slow_master_that_turns_out_to_have_granted_is_given_back() -> None:
 
     driver = Late([[HELD, HELD, AWAITED], [queued(7)] * 3, [DONE] * 3, [GRANTED] * 3])
     driver.run()
-    assert "release me:1" in driver.asked()
+    assert "give_back me:1" in driver.asked()
     assert driver.undone() == []
 
 
 def test_a_wait_that_ends_gives_up_its_place_and_whatever_is_in_doubt() -> None:
-    looks = [[HELD, HELD, DOWN], [proposed(7), proposed(7), AWAITED], [queued(7)] * 3, [queued(7)] * 3]
+    looks: list[list[Any]] = [[HELD, HELD, DOWN], [proposed(7), proposed(7), AWAITED], [queued(7)] * 3, [queued(7)] * 3]
     driver = Driver([*looks, [DONE, DONE, DOWN]])
     outcome = driver.run(until=1000.5)
     assert isinstance(outcome, Refused)

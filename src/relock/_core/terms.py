@@ -52,7 +52,7 @@ class Terms:
             validity=options.ttl - drift_of(options.ttl, client.drift_factor),
             patience=client.patience,
             take=load("acquire").prepare(keys, count=1, lease_ms=lease, fair=fair),
-            give=load("release").prepare(keys, fence=0, lease_ms=lease, stays=0),
+            give=load("release").prepare(keys, fence=0, lease_ms=lease),
         )
 
 

@@ -27,7 +27,7 @@ from attrs import Factory, define
 
 from relock._core.effects import Answer, Clock, Effect, Leave, Listen, Park, Undo
 from relock._core.flows.acquire import TICKET_AT_ONCE, TICKET_PROPOSAL, attempt, enqueue_call, take_call
-from relock._core.flows.release import give_back
+from relock._core.flows.release import end_wait, give_back
 from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, may_be_granted
 from relock._core.terms import Terms
 from relock._owner import attempt_name
@@ -149,7 +149,8 @@ class _Waiting:
 
     def _give_back(self, owner: bytes, now: float) -> Generator[Effect, Any, bool]:
         """Ends what an attempt has got; returns whether every master has confirmed that nothing is left."""
-        answers = yield from give_back(self.wait.terms, owner, now + self.wait.terms.node_timeout, stays=True)
+        terms = self.wait.terms
+        answers = yield from give_back(terms, owner, self.ticket, now + terms.node_timeout)
         return all(isinstance(answer[0], list) for answer in answers)
 
     def _rename(self) -> None:
@@ -167,7 +168,7 @@ class _Waiting:
         everywhere = False
         if not isinstance(outcome, NoQuorum):
             until = min(now + terms.node_timeout, self.limit)
-            answers = yield from give_back(terms, wait.waiter, until, stays=False)
+            answers = yield from end_wait(terms, wait.waiter, until)
             everywhere = all(isinstance(answer[0], list) for answer in answers)
         if self.undecided or not everywhere:
             yield Undo(terms.keys, wait.waiter, terms.ttl, now + terms.node_timeout)

@@ -129,7 +129,8 @@ class Hub:
         owner = b"%b:%b" % (self.client.encode(), uuid)
         waiter = self.waiters.get(owner)
         if waiter is not None:
-            waiter.wake(master)
+            if self._subscriptions[master].has_vote(self._clock()):
+                waiter.wake(master)
         elif self._clock() - self._served.get(owner, float("-inf")) > SERVED_SECONDS:
             self._listener.pass_turn_on(lock_keys(self.prefix, name.decode()), owner)
 
@@ -234,6 +235,10 @@ class Subscription(Service):
         pause = min(RECONNECT_SECONDS_MIN * 2 ** min(self._failures, 10), RECONNECT_SECONDS_MAX)
         self._failures += 1
         self._retry.wait(pause)
+
+    def has_vote(self, now: float) -> bool:
+        """Whether what the master says of turns counts: one that may have forgotten a hold finds every lock free."""
+        return self._master.vote_at <= now
 
     def disconnect(self) -> None:
         """Closes the socket; from another thread, this ends a read that is under way."""

@@ -288,8 +288,9 @@ class Janitor(Service):
                 queues[waiter.keys].append((waiter.tickets[0], waiter.owner))
         if not queues:
             return
+        votes = [master.vote_at <= session.clock() for master in session.masters]
         tended: Tended = session.run_shielded(
-            tend(session.client_id, tuple(queues.items()), session.clock, session.node_timeout)
+            tend(session.client_id, tuple(queues.items()), votes, session.clock, session.node_timeout)
         )
         self._tend_at = session.clock() + _tending_pause(tended.lease_left)
         for owner in tended.turns:

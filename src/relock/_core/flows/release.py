@@ -3,6 +3,7 @@
 from collections.abc import Generator, Sequence
 
 from relock._core.effects import Answer, Ask, Clock, Effect
+from relock._core.flows.acquire import ALIVE_SECONDS, QUEUE_SECONDS
 from relock._core.flows.ask import first_of_each
 from relock._core.hold import Hold
 from relock._core.quorum import count_status, has_quorum_replied, is_release_certain
@@ -13,9 +14,9 @@ from relock._scripts import Call, load
 Answers = Generator[Effect, Sequence[Answer], Sequence[Answer]]
 
 
-def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float, *, stays: bool = False) -> Call:
-    """Ends the hold of `owner`, and the place of its waiter in the queue unless that `stays`."""
-    return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), stays=int(stays))
+def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
+    """Ends the hold of `owner`, and the place of its waiter in the queue."""
+    return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl))
 
 
 def end(hold: Hold, until: float) -> Answers:
@@ -24,9 +25,21 @@ def end(hold: Hold, until: float) -> Answers:
     return (yield Ask((call,), until, is_release_certain))
 
 
-def give_back(terms: Terms, owner: bytes, until: float, *, stays: bool) -> Answers:
-    """Ends whatever an attempt of `owner` may have got, and its waiter's place in the queue unless that `stays`."""
-    return (yield Ask((end_call(terms.keys, owner, 0, terms.ttl, stays=stays),), until))
+def end_wait(terms: Terms, waiter: bytes, until: float) -> Answers:
+    """Ends whatever `waiter` may have got, and its place in the queue."""
+    return (yield Ask((end_call(terms.keys, waiter, 0, terms.ttl),), until))
+
+
+def give_back(terms: Terms, owner: bytes, ticket: int | None, until: float) -> Answers:
+    """Ends whatever an attempt of `owner` may have got; its waiter keeps its place, with `ticket` if it has one."""
+    call = load("give_back").call(
+        terms.keys,
+        owner=owner,
+        ticket=ticket or 0,
+        alive_ms=int(ALIVE_SECONDS * 1000),
+        queue_ms=int(QUEUE_SECONDS * 1000),
+    )
+    return (yield Ask((call,), until))
 
 
 def leave(keys: LockKeys, owner: bytes, until: float) -> Answers:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from relock._core.effects import Answer, Ask, Clock, Effect
 from relock._core.flows.acquire import ALIVE_SECONDS, QUEUE_SECONDS
 from relock._core.flows.ask import nth_of_each
-from relock._core.quorum import is_status, quorum_of
+from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
 from relock._scripts import Call, load
 
@@ -31,9 +31,12 @@ class Tended(NamedTuple):
 
 
 def tend(
-    client: str, queues: Sequence[Queue], clock: Clock, node_timeout: float
+    client: str, queues: Sequence[Queue], votes: Sequence[bool], clock: Clock, node_timeout: float
 ) -> Generator[Effect, Sequence[Answer], Tended]:
-    """Gives the sign of life for the waiters (ticket and owner) of each of `queues`, in one batch."""
+    """Gives the sign of life for the waiters (ticket and owner) of each of `queues`, in one batch.
+
+    `votes` says which masters have a vote: one that may have forgotten a hold finds every lock free.
+    """
     calls = tuple(call for keys, waiters in queues for call in _calls(client, keys, waiters))
     answers = yield Ask(calls, clock() + node_timeout)
     quorum = quorum_of(len(answers))
@@ -41,10 +44,14 @@ def tend(
     lefts_ms: list[int] = []
     well = True
     for i in range(len(calls)):
-        tended = [reply for reply in nth_of_each(answers, i) if is_status(reply, b"tended")]
-        turns.update(reply[3] for reply in tended if reply[3])  # type: ignore[index]
+        tended = []
+        for vote, reply in zip(votes, nth_of_each(answers, i), strict=True):
+            if isinstance(reply, list) and reply[0] == b"tended":
+                tended.append(reply)
+                if vote and reply[3]:
+                    turns[reply[3]] += 1
         well = well and len(tended) >= quorum
-        lefts_ms += sorted(reply[2] for reply in tended)[quorum - 1 : quorum]  # type: ignore[index]
+        lefts_ms += sorted(reply[2] for reply in tended)[quorum - 1 : quorum]
     return Tended(
         turns={owner for owner, masters in turns.items() if masters >= quorum},
         well=well,

@@ -1,0 +1,50 @@
+-- Ends what an attempt got here, while its waiter goes on waiting: too few other masters granted it.
+--
+-- KEYS
+--   lock      hash    the hold: <client>:<uuid> -> hold count
+--   queue     zset    waiters by ticket
+--   waiters   zset    waiters by the time (ms) until which they count as alive
+-- ARGV
+--   owner     text   <client>:<uuid> of the attempt, which is never used again
+--   ticket    int    the agreed ticket of its waiter, which gets its place back; 0 where it has none
+--   alive_ms  ms     for how long the waiter counts as alive without a sign
+--   queue_ms  ms     for how long the queue outlives its last sign of life
+-- RETURNS
+--   released  now_us  the hold was here and has ended
+--   absent    now_us  there was no such hold (any more)
+-- WRITES
+--   queue     queue_ms
+--   waiters   queue_ms
+-- PUBLISHES
+--   wake  to the first that listens and comes before the waiter, when the lock is free
+-- REPEATABLE
+--   A second arrival finds nothing, and leaves the waiter's place alone.
+
+--#include clock
+--#include digits
+--#include on_hash
+--#include queue
+--#include waiter
+
+local lock = KEYS[1]
+local queue = KEYS[2]
+local waiters = KEYS[3]
+local owner = ARGV[1]
+local ticket = ARGV[2]
+local alive_ms = ARGV[3]
+local queue_ms = ARGV[4]
+local waiter = waiter_of(owner)
+
+local ended = on_hash('HDEL', lock, owner) == 1
+if ended and ticket ~= '0' then
+  -- The grant took it out of the queue.
+  redis.call('ZADD', queue, 'NX', ticket, waiter)
+  redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
+  redis.call('PEXPIRE', queue, queue_ms)
+  redis.call('PEXPIRE', waiters, queue_ms)
+end
+if redis.call('EXISTS', queue) == 1 and redis.call('EXISTS', lock) == 0 then
+  drop_overdue(queue, waiters, now_us)
+  wake_first(lock, queue, waiter)
+end
+return { ended and 'released' or 'absent', now_us }

@@ -1,0 +1,118 @@
+"""What `nodes` may say of a cluster, and what its nodes say, read without one."""
+
+from typing import Any
+
+import pytest
+from redis import exceptions as redis_errors
+
+from relock import Client, ConfigurationError
+from relock._keys import lock_keys
+from relock._runtime.failures import failure_of, words_of
+from relock._runtime.nodes import parse_nodes
+from relock._runtime.slots import Redirection, _range, redirection, slot_of
+from relock._scripts import load, script_names
+
+SECRET = "hush"
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("redis+cluster://a", "redis+cluster://a:6379"),
+        ("redis+cluster://a:1,b,[::1]:2/0", "redis+cluster://a:1,b:6379,[::1]:2"),
+        (f"rediss+cluster://me:{SECRET}@a:1/?ssl_check_hostname=no", "rediss+cluster://a:1"),
+        (f"redis+cluster://a?password={SECRET}", "redis+cluster://a:6379"),
+    ],
+)
+def test_a_cluster_url_names_some_of_its_nodes(url: str, address: str) -> None:
+    (node,) = parse_nodes(url)
+    assert node.address == address
+    assert SECRET not in repr(node)
+
+
+def test_what_a_cluster_url_says_of_connections_is_for_every_node() -> None:
+    (node,) = parse_nodes(f"rediss+cluster://me:{SECRET}@a:1,b:2?ssl_ca_certs=/ca.pem")
+    assert node.cluster is not None
+    connections: list[Any] = [one.connection(0.5) for one in (node, *node.cluster.nodes)]
+    assert [(one.host, one.port) for one in connections] == [("a", 1), ("a", 1), ("b", 2)]
+    for one in connections:
+        assert (one.username, one.password, one.db, one.ca_certs) == ("me", SECRET, 0, "/ca.pem")
+        assert one.retry._retries == 0
+
+
+@pytest.mark.parametrize(
+    "rest", ["a:1/1", "a:1/x", "", "/0", "a,,b", "a:x", "a#b", "a?b", "a:1?foo=1", "a:1?socket_timeout=x"]
+)
+def test_a_cluster_url_that_can_not_work(rest: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Client(f"redis+cluster://:{SECRET}@{rest}")
+    assert caught.value.option == "nodes"
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("others", [["redis://b"], ["redis+cluster://b"], ["redis+sentinel://b/m"]])
+def test_a_cluster_is_alone(others: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="alone"):
+        Client(["redis+cluster://a", *others])
+    assert Client(["redis+cluster://a"])
+
+
+def test_a_cluster_has_no_guard() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Client("redis+cluster://a", restart_guard=1)
+    assert caught.value.option == "restart_guard"
+    assert Client("redis+cluster://a", restart_guard=0)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("MOVED 3999 127.0.0.1:6381", Redirection(3999, "127.0.0.1", 6381, False)),
+        ("ASK 3999 ::1:6381", Redirection(3999, "::1", 6381, True)),
+        ("MOVED 0 :6381", Redirection(0, "", 6381, False)),  # the host is that of whoever says so
+        ("TRYAGAIN Multiple keys request during rehashing of slot", None),
+        ("ERR no MOVED 1 a:2", None),
+    ],
+)
+def test_where_a_node_sends_a_call(words: str, found: Redirection | None) -> None:
+    assert redirection(words) == found
+
+
+@pytest.mark.parametrize(("host", "read"), [(b"10.0.0.1", "10.0.0.1"), (b"", ""), (None, ""), (b"?", "")])
+def test_a_host_that_is_not_known_is_that_of_whoever_was_asked(host: bytes | None, read: str) -> None:
+    assert _range(0, 9, [host, 7000, b"id", []]) == (0, 9, read, 7000)
+
+
+@pytest.mark.parametrize("name", ["a", "a}b", "{a", "ä:b", "a{b}c"])
+def test_all_keys_of_a_lock_are_in_one_slot(name: str) -> None:
+    keys = lock_keys("lock", name)
+    others = (keys.lock, keys.queue, keys.waiters, keys.token)
+    assert {slot_of(type("Keys", (), {"lock": key})()) for key in others} == {slot_of(keys)}
+
+
+def test_only_scripts_that_wake_differ_for_a_cluster_and_only_in_one_word() -> None:
+    for name in script_names():
+        script = load(name)
+        wakes = not any("none" in line for line in script.header["PUBLISHES"])
+        assert (script.uncounted is not script) == wakes, name
+        if wakes:
+            assert script.uncounted.source.replace(b"publish_counts = false", b"publish_counts = true") == script.source
+            assert script.uncounted.sha != script.sha
+            assert script.uncounted.statuses == script.statuses
+
+
+@pytest.mark.parametrize(
+    ("error", "begins"),
+    [
+        (redis_errors.MovedError("1 a:2"), "MOVED 1 a:2"),  # as redis-py reads it
+        (redis_errors.ResponseError("MOVED 1 a:2"), "MOVED 1 a:2"),  # as hiredis reads it
+        (redis_errors.AskError("1 a:2"), "ASK 1 a:2"),
+        (redis_errors.TryAgainError("Multiple keys request"), "TRYAGAIN"),
+        (redis_errors.ClusterDownError("The cluster is down"), "CLUSTERDOWN"),
+    ],
+)
+def test_what_a_node_refuses_to_do_it_has_not_done(error: redis_errors.ResponseError, begins: str) -> None:
+    assert words_of(error).startswith(begins)
+    failure = failure_of("m", error, sent=True)
+    assert (failure.sent, failure.permanent) == (False, False)
+    assert failure.why.startswith(begins)

@@ -1,0 +1,316 @@
+"""Validity: until when a hold counts, against masters in a time of their own, and the arithmetic by itself."""
+
+import heapq
+import itertools
+import re
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+from attrs import define, field
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relock._core.effects import Answer, Ask, Effect, Failure, Reply
+from relock._core.flows.acquire import attempt, take_call
+from relock._core.flows.extend import extend, heal, needs_healing
+from relock._core.hold import Hold
+from relock._core.quorum import (
+    NEVER,
+    Granted,
+    deadline_of,
+    is_attempt_certain,
+    is_release_certain,
+    judge,
+    quorum_of,
+)
+from relock._core.terms import Terms
+from relock._keys import lock_keys
+from relock._options import ClientOptions
+from relock._owner import Who
+from relock._scripts import Call
+
+TTL = 9.0
+NODE_TIMEOUT = 1.0
+DRIFT_FACTOR = 0.01
+TINY = 1e-6  # what floating point may cost; seconds
+OPTIONS = ClientOptions(ttl=TTL, node_timeout=NODE_TIMEOUT, drift_factor=DRIFT_FACTOR)
+MASTERS = st.sampled_from([1, 2, 3, 4, 5])
+
+
+def terms_of(masters: int) -> Terms:
+    addresses = tuple(f"master-{number}" for number in range(masters))
+    return Terms.of(lock_keys("lock", "a"), addresses, OPTIONS.for_lock(), OPTIONS)
+
+
+# The q-th largest ----------------------------------------------------------------------------------------------------
+
+ENDS = st.lists(st.one_of(st.floats(0, 1e6), st.just(NEVER)), min_size=1, max_size=7)
+
+
+@given(ENDS)
+def test_the_deadline_is_the_qth_largest_lease_end(ends: list[float]) -> None:
+    """So many leases as make a quorum last until the deadline, and no later moment has as many."""
+    quorum = quorum_of(len(ends))
+    deadline = deadline_of(ends, quorum)
+    assert deadline in ends
+    assert sum(end >= deadline for end in ends) >= quorum
+    assert sum(end > deadline for end in ends) < quorum
+
+
+@given(ENDS)
+def test_who_still_has_the_hold_before_the_deadline_leaves_no_quorum_to_another(ends: list[float]) -> None:
+    """Until the deadline, masters whose leases have ended are too few to grant the lock to anybody."""
+    quorum = quorum_of(len(ends))
+    deadline = deadline_of(ends, quorum)
+    if deadline != NEVER:
+        free = sum(end < deadline for end in ends)
+        assert free <= len(ends) - quorum
+        assert free < quorum
+
+
+SAYS = st.sampled_from(["extended", "absent", "silent", "void"])
+ROUNDS = st.lists(st.tuples(st.floats(0.01, 4.0), st.floats(0.0, 1.0), st.lists(SAYS, min_size=7, max_size=7)))
+
+
+@given(MASTERS, ROUNDS)
+def test_partial_renewals_move_the_deadline_to_the_qth_largest_of_the_latest_ends(
+    masters: int, rounds: list[tuple[float, float, list[str]]]
+) -> None:
+    """After any partial renewals D is the q-th largest of what each master last said, and is never passed again."""
+    terms = terms_of(masters)
+    granted: list[Answer] = [[[b"granted", 0, 7]]] * masters
+    first = terms.validity
+    one = Hold(terms, b"me:1", Who(1, None, None), Granted(7, first, [first] * masters, True, granted), 1)
+    said = [first] * masters
+    now = 0.0
+    for pause, trip, words in rounds:
+        sent_at = now + pause
+        now = sent_at + trip
+        end = sent_at + terms.validity
+        was = deadline_of(said, one.quorum)
+        answers = [reply_of(word) for word in words[:masters]]
+        confirmed = one.count_renewal(answers, sent_at, end, now)
+        said = [NEVER if word == "absent" else before for word, before in zip(words, said, strict=False)]
+        in_time = now < deadline_of(said, one.quorum)
+        if in_time:
+            said = [end if word == "extended" else before for word, before in zip(words, said, strict=False)]
+        assert one.ends == said
+        assert one.deadline == deadline_of(said, one.quorum)
+        assert one.remaining(now) == max(0.0, one.deadline - now)
+        assert confirmed == (in_time and words[:masters].count("extended") >= one.quorum)
+        if now >= was:
+            assert one.deadline <= was, "what is over is never revived"
+            break
+
+
+def reply_of(word: str) -> Reply | Failure:
+    if word == "silent":
+        return Failure("x", "silent")
+    reply: Reply = [word.encode(), 0]
+    return reply
+
+
+# Certain outcomes ----------------------------------------------------------------------------------------------------
+
+GRANTED: Reply = [b"granted", 10, 100]
+REFUSED: Reply = [b"refused", 10, 5_000, 2, b"you:1"]
+NO_VOTE: Reply = [b"no_vote", 0, 1_000_000]
+SILENT = Failure("x", "silent")
+DOWN = Failure("x", "refused", sent=False)
+AWAITED = Failure("x", "not yet", awaited=True)
+ANSWERS = st.sampled_from([GRANTED, REFUSED, NO_VOTE, SILENT, DOWN, AWAITED])
+MIXES = st.sampled_from([1, 3, 5]).flatmap(lambda n: st.lists(ANSWERS, min_size=n, max_size=n))
+
+
+def kinds_of(answers: list[Any]) -> set[str]:
+    """What an attempt can still come to, whatever those say who are awaited."""
+    awaited = sum(answer is AWAITED for answer in answers)
+    kinds = set()
+    for said in itertools.product([GRANTED, REFUSED, NO_VOTE, SILENT], repeat=awaited):
+        late: Any = iter(said)
+        filled: list[Answer] = [[next(late) if answer is AWAITED else answer] for answer in answers]
+        kinds.add(type(judge(filled, ["x"] * len(answers), end=5.0, now=1.0)).__name__)
+    return kinds
+
+
+@given(MIXES)
+def test_an_attempt_is_certain_only_when_nobody_can_change_what_it_comes_to(answers: list[Any]) -> None:
+    """No attempt ends while a master that is awaited could make it a grant, a refusal or neither."""
+    if is_attempt_certain([[answer] for answer in answers]):
+        assert len(kinds_of(answers)) == 1
+
+
+@given(MIXES)
+def test_an_attempt_is_certain_as_soon_as_nobody_can_change_what_it_comes_to(answers: list[Any]) -> None:
+    """An attempt ends when its outcome is certain, and waits for nobody who can't change it."""
+    if AWAITED in answers and len(kinds_of(answers)) == 1:
+        assert is_attempt_certain([[answer] for answer in answers])
+
+
+@given(st.sampled_from([1, 3, 5]).flatmap(lambda n: st.lists(st.sampled_from("rax"), min_size=n, max_size=n)))
+def test_a_release_is_certain_with_a_quorum_that_says_the_same(said: list[str]) -> None:
+    """A release waits until a quorum has released, or a quorum has nothing to release."""
+    replies: dict[str, Reply | Failure] = {"r": [b"released", 0], "a": [b"absent", 0], "x": AWAITED}
+    quorum = quorum_of(len(said))
+    same = said.count("r") >= quorum or said.count("a") >= quorum
+    assert is_release_certain([[replies[word]] for word in said]) == same
+
+
+# Masters in a time of their own --------------------------------------------------------------------------------------
+
+
+def words_of(packed: bytes) -> list[bytes]:
+    return [match.group(1) for match in re.finditer(rb"\$\d+\r\n([^\r]*)\r\n", packed)]
+
+
+@define
+class VirtualMaster:
+    """What the scripts do to one lock, on a clock that runs at a rate of its own and counts whole milliseconds."""
+
+    rate: float
+    ahead: float
+    owner: bytes = b""
+    until_ms: int = 0
+    no_vote_until: float = NEVER  # on the client's clock
+
+    def ms(self, now: float) -> int:
+        return int((self.ahead + self.rate * now) * 1000)
+
+    def has(self, owner: bytes, now: float) -> bool:
+        return self.owner == owner and self.ms(now) < self.until_ms
+
+    def free_from(self) -> float:
+        """When it could vote for somebody else, on the client's clock; at the earliest."""
+        lease_end = (self.until_ms / 1000 - self.ahead) / self.rate if self.owner else NEVER
+        return max(lease_end, self.no_vote_until)
+
+    def run(self, call: Call, void_at: float, now: float) -> Reply:
+        owner, *rest = words_of(call.own)
+        clock_us = self.ms(now) * 1000
+        if now > void_at:
+            return [b"void", clock_us]
+        if call.script.name == "extend":
+            if not self.has(owner, now):
+                return [b"absent", clock_us]
+            return self._lease(owner, int(rest[0]), now, b"extended")
+        if call.script.name == "fence":
+            return [b"fenced", clock_us]
+        if now < self.no_vote_until:
+            return [b"no_vote", clock_us, clock_us + int((self.no_vote_until - now) * 1e6)]
+        return self._lease(owner, int(rest[1]), now, b"granted" if call.script.name == "acquire" else b"healed")
+
+    def _lease(self, owner: bytes, lease_ms: int, now: float, status: bytes) -> Reply:
+        left = self.until_ms if self.has(owner, now) else 0
+        self.owner, self.until_ms = owner, max(left, self.ms(now) + lease_ms)
+        clock_us = self.ms(now) * 1000
+        return [status, clock_us, clock_us]
+
+    def forget(self, now: float, guard: float) -> None:
+        """It restarts empty, and has no vote for `guard` seconds."""
+        self.owner, self.no_vote_until = b"", now + guard
+
+
+@define
+class World:
+    """A driver over virtual masters: what is under way arrives when its time has come, also much later."""
+
+    masters: list[VirtualMaster]
+    trips: Callable[[], tuple[float, float]]  # how long a request takes, and its reply; infinity: it is lost
+    now: float = 0.0
+    _coming: list[tuple[float, int, Callable[[], None]]] = field(factory=list)
+    _order: Any = field(factory=itertools.count)
+
+    def at(self, moment: float, act: Callable[[], None]) -> None:
+        if moment != float("inf"):
+            heapq.heappush(self._coming, (moment, next(self._order), act))
+
+    def run_until(self, moment: float, is_over: Callable[[], bool] = lambda: False) -> None:
+        while not is_over() and self._coming and self._coming[0][0] <= moment:
+            self.now, _, act = heapq.heappop(self._coming)
+            act()
+        if not is_over():
+            self.now = max(self.now, moment)
+
+    def carry_out(self, flow: Generator[Effect, Any, Any]) -> Any:
+        answers: list[Answer] | None = None
+        try:
+            while True:
+                ask = flow.send(answers)
+                assert isinstance(ask, Ask)
+                answers = self._ask(ask)
+        except StopIteration as end:
+            return end.value
+
+    def _ask(self, ask: Ask) -> list[Answer]:
+        silence = (Failure("x", "silent", awaited=True),) * len(ask.calls)
+        answers: list[Answer] = [silence] * len(self.masters)
+        missing = set(range(len(self.masters)))
+
+        def arrive(index: int, back: float) -> None:
+            replies = [self.masters[index].run(call, ask.until, self.now) for call in ask.calls]
+
+            def answer() -> None:
+                answers[index] = replies
+                missing.discard(index)
+
+            self.at(self.now + back, answer)
+
+        for index in range(len(self.masters)):
+            there, back = self.trips()
+            self.at(self.now + there, lambda index=index, back=back: arrive(index, back))  # type: ignore[misc]
+        certain = ask.is_certain or (lambda _: False)
+        self.run_until(ask.until, lambda: not missing or certain(answers))
+        return answers
+
+    def free_for_another(self) -> float:
+        """From when on a quorum could vote for somebody else, if nobody renews anything any more."""
+        moments = sorted(master.free_from() for master in self.masters)
+        return moments[quorum_of(len(moments)) - 1]
+
+
+RATES = st.floats(1.0 - DRIFT_FACTOR / 2, 1.0 + DRIFT_FACTOR)  # of a master's clock, against the client's
+TRIPS = st.one_of(st.floats(0.0, 0.2), st.floats(0.0, 2.5), st.just(float("inf")))
+STEPS = st.sampled_from(["renew", "renew", "wait", "longer", "forget"])
+
+
+@pytest.mark.parametrize("masters", [1, 3, 5])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_hold_never_counts_for_longer_than_a_quorum_keeps_it(masters: int, data: st.DataObject) -> None:
+    """Whatever is slow, lost, late or forgotten, nobody else can get the lock before the moment `remaining` names."""
+    terms = terms_of(masters)
+    quick = st.floats(0.0, 0.1)
+
+    def trips() -> tuple[float, float]:
+        if data.draw(st.integers(0, 3)):
+            return data.draw(quick), data.draw(quick)
+        return data.draw(TRIPS), data.draw(TRIPS)
+
+    world = World([VirtualMaster(data.draw(RATES), data.draw(st.floats(0.0, 2 * TTL))) for _ in range(masters)], trips)
+
+    def clock() -> float:
+        return world.now
+
+    outcome, _ = world.carry_out(attempt(terms, take_call(terms, b"me:1", 1), clock, 1e9))
+    if not isinstance(outcome, Granted):
+        return
+    one = Hold(terms, b"me:1", Who(1, None, None), outcome, 1)
+    ttl = TTL
+    for _ in range(data.draw(st.integers(1, 8))):
+        if one.remaining(world.now) > 0:
+            assert world.now + one.remaining(world.now) <= world.free_for_another() + TINY
+        step = data.draw(STEPS)
+        if step == "wait":
+            world.run_until(world.now + data.draw(st.floats(0.0, 0.7 * TTL)))
+        elif step == "forget":
+            data.draw(st.sampled_from(world.masters)).forget(world.now, 1.02 * max(ttl, 2 * TTL))
+        else:
+            if step == "longer":
+                ttl = one.ttl = 2 * TTL
+            answers = world.carry_out(extend((one,), clock, NODE_TIMEOUT))[0]
+            if needs_healing(one, answers):
+                world.carry_out(heal((one,), lambda _: True, clock, NODE_TIMEOUT))
+        if world.now >= one.deadline:
+            return
+    assert world.now + one.remaining(world.now) <= world.free_for_another() + TINY
