@@ -76,8 +76,9 @@ class Client:
     threads. After ``fork()`` the child's copy works as a fresh client that holds nothing.
 
     Args:
-        nodes: a URL (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``) or a redis-py client, also one
-            that its ``Sentinel.master_for`` made; or a sequence of these, one for each independent master.
+        nodes: a URL (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``, ``redis+cluster://``) or a
+            redis-py client, also a ``RedisCluster`` or one that its ``Sentinel.master_for`` made; or a sequence of
+            these, one for each independent master. A cluster is one master, and goes with no others.
         options: see `ClientOptions`.
 
     Raises:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Answer, Ask, Clock, Failure, Reply
@@ -27,9 +27,9 @@ from relock._options import ClientOptions
 from relock._runtime.failures import failure_of, words_of
 from relock._runtime.links import NETWORK_ERRORS, Link, Round
 from relock._runtime.masters import Master, MasterListener
-from relock._runtime.nodes import Node, Wire, host_and_port
+from relock._runtime.nodes import Node, Wire
 from relock._runtime.rounds import Rounds
-from relock._runtime.slots import SLOTS, Range, Seeds, ranges_of, redirection, slot_of
+from relock._runtime.slots import SLOTS, Place, Range, Seeds, ranges_of, redirection, slot_of
 from relock._scripts import Call
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Cluster(Master, MasterListener):
                 "in another slot than the locks; leave it out, and see the documentation's page on clusters",
                 option="restart_guard",
             )
-        self.shards: dict[str, Shard] = {}
+        self.shards: dict[Place, Shard] = {}  # by what the cluster calls them
         self._seeds = seeds
         self._sources = list(seeds.nodes)  # who may know which node serves what, in the order of asking
         self._slots: list[Shard | None] = []  # empty until they are known
@@ -139,15 +139,11 @@ class Cluster(Master, MasterListener):
 
     def shard_at(self, host: str, port: int) -> Shard:
         """The node at that place, as the cluster names it."""
-        if self._seeds.remap is not None:
-            host, port = self._seeds.remap((host, port))
-        at = host_and_port(host, port)
-        shard = self.shards.get(at)
+        place = host, port
+        shard = self.shards.get(place)
         if shard is None:
-            seed = self._seeds.nodes[0]
-            node = evolve(seed, address=address_of(seed, at), kwargs=seed.kwargs | {"host": host, "port": port})
-            shard = self.shards.setdefault(at, Shard(self, node))  # another thread may have been faster
-        return shard
+            shard = Shard(self, self._seeds.node_at(host, port))
+        return self.shards.setdefault(place, shard)  # another thread may have been faster
 
     def may_have_changed(self) -> None:
         """Has the next call look again who serves what."""
@@ -216,13 +212,13 @@ class Cluster(Master, MasterListener):
         seeds = [seed for seed in self._seeds.nodes if seed.address not in serving]
         others = [node for node in (*nodes, *seeds) if node.address != source.address]
         self._sources = [*others, source]
-        for at, shard in self.shards.copy().items():
+        for place, shard in self.shards.copy().items():
             if shard.address not in serving:
-                self._retire(at, shard)
+                self._retire(place, shard)
 
-    def _retire(self, at: str, shard: Shard) -> None:
+    def _retire(self, place: Place, shard: Shard) -> None:
         """The node serves nothing; it may have left the cluster, and then hears of no wake-up either."""
-        self.shards.pop(at, None)
+        self.shards.pop(place, None)
         shard.retire()
         if self._listener_at is not None and self._listener_at[1] == shard.address:
             sock: socket.socket | None = getattr(self._listener_at[0](), "_sock", None)
@@ -312,11 +308,6 @@ class Cluster(Master, MasterListener):
         found = {f"{kind} {shard.address}": text for shard in shards for kind, text in shard.problems.items()}
         down = {f"down {shard.address}": f"{shard.address}: {shard.down}" for shard in shards if shard.down is not None}
         self.problems = own | found | down
-
-
-def address_of(seed: Node, at: str) -> str:
-    """The address of a node that is reached in the same way as `seed`."""
-    return f"{seed.address.partition('://')[0]}://{at}/0"
 
 
 class Answers(Sequence[Reply | Failure]):

@@ -13,12 +13,14 @@ from typing import Any
 
 from attrs import define, field, frozen
 from redis import exceptions as redis_errors
+from redis.crc import key_slot
 
 from relock._errors import ConfigurationError
-from relock._keys import LockKeys, client_channel, lock_keys, master_key, scan_pattern
+from relock._keys import LockKeys, client_channel, master_key, scan_pattern
 from relock._runtime.failures import failure_of, with_advice
 from relock._runtime.links import NETWORK_ERRORS, parse_info
 from relock._runtime.nodes import Node, Wire, warning_of_number
+from relock._runtime.slots import Range, members
 from relock._scripts import load, pack_argument
 
 CLOCK_SAMPLES = 5
@@ -29,7 +31,6 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "accused": "nobody",
     "count": 1,
     "fair": 1,
-    "stays": 0,
     "ticket": 0,
     "fence": 1,
     "limit": 10,
@@ -74,6 +75,7 @@ class Examination:
         clock_offset: bounds (s) on its clock minus this machine's wall clock.
         guard: for how long (s) it has no vote after a restart, by its marker; None without a marker.
         vote_in: in how many seconds it has a vote, 0.0 if it has one; None without a marker.
+        slots: how many slots of a cluster it serves; None for a server of its own.
     """
 
     address: str
@@ -85,6 +87,7 @@ class Examination:
     clock_offset: tuple[float, float] | None = None
     guard: float | None = None
     vote_in: float | None = None
+    slots: int | None = None
     findings: list[Finding] = field(factory=list)
 
     def add(self, check: str, verdict: Verdict, says: str, advice: str = "") -> None:
@@ -92,7 +95,23 @@ class Examination:
         self.findings.append(Finding(check, verdict, says, advice))
 
 
-def examine(node: Node, prefix: str, timeout: float, masters: int = 1) -> Examination:
+def examine_all(nodes: Sequence[Node], prefix: str, timeout: float) -> list[Examination]:
+    """Each master, as `examine`; of a cluster, each node that serves slots."""
+    cluster = nodes[0].cluster
+    if cluster is None:
+        return [examine(node, prefix, timeout, len(nodes)) for node in nodes]
+    try:
+        found = members(cluster, timeout)
+    except (*NETWORK_ERRORS, ConfigurationError) as error:
+        failed = Examination(nodes[0].address)
+        failed.add("reachable", Verdict.WRONG, failure_of(failed.address, error, sent=False).why)
+        return [failed]
+    return [examine(node, prefix, timeout, ranges=ranges) for node, ranges in found]
+
+
+def examine(
+    node: Node, prefix: str, timeout: float, masters: int = 1, ranges: Sequence[Range] | None = None
+) -> Examination:
     """Everything about one master; what fails is a finding, never an exception.
 
     Args:
@@ -100,8 +119,11 @@ def examine(node: Node, prefix: str, timeout: float, masters: int = 1) -> Examin
         prefix: that of the locks' keys and channels, on which a user's rights may depend.
         timeout: seconds to wait for each reply.
         masters: of how many it is one.
+        ranges: of slots that it serves, as a node of a cluster.
     """
     found = Examination(node.address)
+    if ranges is not None:
+        found.slots = sum(last + 1 - first for first, last, *_ in ranges)
     wire = node.connection(timeout)
     try:
         wire.connect()
@@ -113,7 +135,7 @@ def examine(node: Node, prefix: str, timeout: float, masters: int = 1) -> Examin
         _look_at_votes(wire, found, prefix, masters)
         _look_at_persistence(wire, found, masters)
         _look_at_listing(wire, found, prefix)
-        _try_locks(node, wire, found, prefix, timeout)
+        _try_locks(node, _Scratch(wire, prefix, ranges), found, timeout)
     except NETWORK_ERRORS as error:
         says = failure_of(node.address, error, sent=False).why
         found.add("answers" if found.reachable else "reachable", Verdict.WRONG, says)
@@ -124,8 +146,8 @@ def examine(node: Node, prefix: str, timeout: float, masters: int = 1) -> Examin
 
 def compare(examinations: Sequence[Examination]) -> list[Finding]:
     """What only shows when all masters are looked at together."""
-    if len(examinations) == 1:
-        return []
+    if len(examinations) == 1 or any(one.slots is not None for one in examinations):
+        return []  # the nodes of a cluster are one master
     number = warning_of_number(len(examinations))
     findings = [] if number is None else [Finding("number", Verdict.NOTE, number)]
     return [*findings, *_same_servers(examinations), *_clocks(examinations), *_guards(examinations)]
@@ -259,16 +281,17 @@ def _judge_role(info: Mapping[str, str], found: Examination) -> None:
     mode = info.get("redis_mode") or info.get("server_mode", "standalone")
     if mode == "sentinel":
         found.add("role", Verdict.WRONG, "it is a Sentinel, which stores nothing", "name the master that it watches")
-    elif mode == "cluster":
-        found.add("role", Verdict.WRONG, "it is a node of a Cluster, which is not supported yet", "use one master")
+    elif mode == "cluster" and found.slots is None:
+        found.add("role", Verdict.WRONG, "it is a node of a Cluster", "name it as redis+cluster://host:port")
     elif found.role != "master":
         says = f"it is a {found.role or 'server of unknown role'}, and a replica's locks are only copies"
         found.add("role", Verdict.WRONG, says, "name its master")
     else:
         replicas = int(info.get("connected_slaves", "0"))
         says = f"master with {replicas} replicas" if replicas else "master, independent of others"
-        forgets = "a failover forgets what the replica does not have yet: set restart_guard to the largest ttl in use"
-        advice = forgets if replicas else ""
+        if found.slots is not None:
+            says = f"{says.partition(',')[0]}, of {found.slots} slots of a Cluster"
+        advice = f"a failover forgets what the replica does not have yet: {_remedy(found)}" if replicas else ""
         found.add("role", Verdict.NOTE if replicas else Verdict.OK, says, advice)
 
 
@@ -379,8 +402,15 @@ def _judge_persistence(found: Examination, forgets: str, masters: int) -> None:
         advice = "leave restart_guard on: with several masters it is the ttl by default"
         found.add("persistence", Verdict.NOTE, f"a restart forgets {forgets}", advice)
     else:
-        advice = "set restart_guard to the largest ttl in use, or appendonly yes with appendfsync always"
+        advice = f"{_remedy(found)}, or appendonly yes with appendfsync always"
         found.add("persistence", Verdict.NOTE, f"a restart forgets {forgets}", advice)
+
+
+def _remedy(found: Examination) -> str:
+    """What helps against a master that forgets: in a cluster there is no guard."""
+    if found.slots is not None:
+        return "check the token where the work takes effect"
+    return "set restart_guard to the largest ttl in use"
 
 
 def _setting(reply: Any, name: bytes) -> str:
@@ -408,12 +438,18 @@ class _Scratch:
 
     wire: Wire
     prefix: str
-    client: str = field(factory=lambda: f"doctor-{os.urandom(8).hex()}")
+    ranges: Sequence[Range] | None = None  # the lock is in one of these
+    client: str = field(init=False)
     keys: LockKeys = field(init=False)
     channel: str = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.keys = lock_keys(self.prefix, f"relock {self.client}")
+        while True:
+            self.client = f"doctor-{os.urandom(8).hex()}"
+            self.keys = LockKeys(self.prefix, f"relock {self.client}")
+            slot = key_slot(self.keys.lock)
+            if not self.ranges or any(first <= slot <= last for first, last, *_ in self.ranges):
+                break
         self.channel = client_channel(self.prefix, self.client)
 
     def owner(self, name: str) -> str:
@@ -449,19 +485,19 @@ class _Scratch:
         yield "leave", self.call("leave", two), "left"
         yield "fence", self.call("fence", one), "fenced"
         yield "heal", self.call("heal", one), "healed"
+        yield "give_back", self.call("give_back", two), "absent"
         yield "quarantine", self.call("quarantine", one), "absent"
         yield "force_release", self.call("force_release", one), "released"
 
 
-def _try_locks(node: Node, wire: Wire, found: Examination, prefix: str, timeout: float) -> None:
+def _try_locks(node: Node, scratch: _Scratch, found: Examination, timeout: float) -> None:
     """Runs each script once, while a second connection listens for the wake-up that the release publishes."""
-    scratch = _Scratch(wire, prefix)
     listener = node.connection(timeout)
     try:
         listener.connect()
         listens = _subscribe(listener, scratch, found)
         if listens:
-            _count_receivers(wire, listener, scratch, found)
+            _count_receivers(scratch.wire, listener, scratch, found)
         _run_scripts(scratch, found)
         if listens:
             _await_wake_up(listener, found, timeout)

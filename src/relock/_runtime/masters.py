@@ -73,7 +73,7 @@ class Master:
             if not link.owed:
                 if now - link.idle_since < FRESH_SECONDS or self._is_sound(link):
                     return link
-            elif link.silent_for(now) > self.node_timeout and not self._is_drained(link):
+            elif link.silent_for(now) > self.node_timeout and not self.is_drained(link):
                 self.broke(link, redis_errors.TimeoutError("Timeout: it has not answered in time"))
             elif len(link.owed) < OWED_MAX:
                 return link
@@ -91,8 +91,8 @@ class Master:
         link.close()
         return False
 
-    def _is_drained(self, link: Link) -> bool:
-        """Whether the replies that are overdue on a link have come in the meantime."""
+    def is_drained(self, link: Link) -> bool:
+        """Whether the replies that are overdue on a link have come in the meantime, while nobody read them."""
         try:
             link.drain()
         except NETWORK_ERRORS:

@@ -168,7 +168,7 @@ class Rounds:
             master = link.master
             if link.is_retired:
                 link.close()
-            elif link.owed and link.silent_for(now) >= PATIENT_PART * master.node_timeout:
+            elif link.silent_for(now) >= PATIENT_PART * master.node_timeout and not master.is_drained(link):
                 round_.fail(master, master.broke(link, redis_errors.TimeoutError("Timeout: it did not answer in time")))
             else:
                 master.give_back(link, now)

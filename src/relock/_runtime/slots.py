@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attrs import frozen
+from attrs import evolve, frozen
 from redis import exceptions as redis_errors
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
@@ -33,6 +33,14 @@ class Seeds:
 
     nodes: tuple["Node", ...]
     remap: Callable[[Place], Place] | None = None
+
+    def node_at(self, host: str, port: int) -> "Node":
+        """The node that the cluster says is there, to be reached in the same way as the first seed."""
+        if self.remap is not None:
+            host, port = self.remap((host, port))
+        seed = self.nodes[0]
+        scheme, at = seed.address.partition("://")[0], f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return evolve(seed, address=f"{scheme}://{at}/0", kwargs=seed.kwargs | {"host": host, "port": port})
 
 
 class Range(NamedTuple):
@@ -79,6 +87,28 @@ def ranges_of(node: "Node", timeout: float) -> list[Range]:
         raise
     finally:
         wire.disconnect()
+
+
+def members(seeds: Seeds, timeout: float) -> list[tuple["Node", list[Range]]]:
+    """Each node that serves slots, and which, as the first seed says that answers; `timeout` in seconds for each step.
+
+    Raises:
+        redis.RedisError, OSError: none can be reached.
+        ConfigurationError: it is no cluster.
+    """
+    failure: BaseException = redis_errors.ConnectionError("no node is named")
+    for seed in seeds.nodes:
+        try:
+            ranges = ranges_of(seed, timeout)
+        except (redis_errors.RedisError, OSError) as error:
+            failure = error
+            continue
+        found: dict[str, tuple[Node, list[Range]]] = {}
+        for one in ranges:
+            node = seeds.node_at(one.host or seed.kwargs["host"], one.port)
+            found.setdefault(node.address, (node, []))[1].append(one)
+        return list(found.values())
+    raise failure
 
 
 def _range(first: int, last: int, master: list[Any]) -> Range:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from attrs import asdict
 
-from relock._runtime.examine import Examination, Finding, Verdict, compare, examine
+from relock._runtime.examine import Examination, Finding, Verdict, compare, examine_all
 from relock._runtime.nodes import parse_nodes
 from relock.cli._exit_codes import ExitCode
 from relock.cli._nodes import Where, json_option, node_options
@@ -40,7 +40,7 @@ def doctor(ctx: click.Context, timeout: float, where: Where, as_json: bool) -> N
     Exits with 1 if anything is wrong. A note is no failure: it says what to know.
     """
     nodes = [node for url in where.urls for node in parse_nodes(url)]
-    examinations = [examine(node, where.options().prefix, timeout, len(nodes)) for node in nodes]
+    examinations = examine_all(nodes, where.options().prefix, timeout)
     together = compare(examinations)
     everything = [*together, *(finding for one in examinations for finding in one.findings)]
     healthy = all(finding.verdict is not Verdict.WRONG for finding in everything)
