@@ -66,8 +66,20 @@ local waiter = waiter_of(owner)
 if now_us > tonumber(void_us) then
   return { 'void', now_us }
 end
+
+local function place(agreed)
+  redis.call('ZADD', queue, 'NX', digits(agreed), waiter)
+  redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
+  redis.call('PEXPIRE', queue, queue_ms)
+  redis.call('PEXPIRE', waiters, queue_ms)
+end
+
+local agreed = tonumber(ticket)
 local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
 if until_us then
+  if agreed > 0 and holder_of(lock) ~= owner then
+    place(agreed) -- an agreed ticket is no vote: whoever waits is to be in order when this master votes again
+  end
   return { 'no_vote', now_us, until_us }
 end
 local granted, holder = try_to_take(lock, queue, waiters, token, owner, waiter, count, lease_ms, fair, now_us)
@@ -76,8 +88,7 @@ if granted then
 end
 local pttl_ms = holder and redis.call('PTTL', lock) or 0
 
-local known = redis.call('ZSCORE', queue, waiter)
-local agreed = tonumber(known or ticket)
+agreed = tonumber(redis.call('ZSCORE', queue, waiter) or ticket)
 if agreed <= 0 then
   local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
   local proposal = math.max(tonumber(last[2] or 0) + 1, now_us)
@@ -86,10 +97,5 @@ if agreed <= 0 then
   end
   agreed = proposal
 end
-if not known then
-  redis.call('ZADD', queue, digits(agreed), waiter)
-end
-redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
-redis.call('PEXPIRE', queue, queue_ms)
-redis.call('PEXPIRE', waiters, queue_ms)
+place(agreed)
 return { 'queued', now_us, pttl_ms, redis.call('ZRANK', queue, waiter), holder or '', agreed }

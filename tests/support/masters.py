@@ -288,8 +288,8 @@ class Proxies:
         return Proxies(dice.sample(self.members, count), self.guard)
 
     def swallow_reply(self, match: Match, *, close: bool = False) -> Faults:
-        """See `Proxy.swallow_reply`."""
-        return Faults([proxy.swallow_reply(match, close=close) for proxy in self.members])
+        """See `Proxy.swallow_reply`; what comes after it is lost too, for a client sends on while it waits for some."""
+        return Faults([proxy.swallow_reply(match, close=close, mute=not close) for proxy in self.members])
 
     def lose_request(self, match: Match) -> Faults:
         """See `Proxy.lose_request`."""

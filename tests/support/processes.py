@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from support.spawn import spawn
+from support.spawn import freeze, spawn
 
 FOLDER = Path(__file__).parent.parent
 
@@ -64,7 +64,7 @@ class Worker:
 
     def stop(self) -> None:
         """Freezes it (SIGSTOP)."""
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def cont(self) -> None:
         """Lets it go on (SIGCONT)."""

@@ -93,6 +93,7 @@ class Fault:
     match: Match
     kind: str
     close: bool = False
+    mute: bool = False
     struck: threading.Event = Factory(threading.Event)
     go_on: threading.Event = Factory(threading.Event)
     done: threading.Event = Factory(threading.Event)
@@ -123,9 +124,13 @@ class Proxy:
         """Where it listens."""
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def swallow_reply(self, match: Match, *, close: bool = False) -> Fault:
-        """The request reaches the server, its reply reaches nobody; `close` breaks the connection then."""
-        return self._arm(Fault(match, "swallow", close))
+    def swallow_reply(self, match: Match, *, close: bool = False, mute: bool = False) -> Fault:
+        """The request reaches the server, its reply reaches nobody; `close` breaks the connection then.
+
+        With `mute` no later reply on that connection reaches anybody: silence as a network makes it, where a client
+        sends more than one request before it reads.
+        """
+        return self._arm(Fault(match, "swallow", close, mute))
 
     def lose_request(self, match: Match) -> Fault:
         """The request reaches nobody, and the connection breaks."""
@@ -207,6 +212,7 @@ class _Pair:
         self._proxy = proxy
         self._client = client
         self._server = server
+        self._mute = False
         self._owed: deque[Fault | None] = deque()  # for each request under way, the fault that waits for its reply
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._requests, self._replies)]
 
@@ -261,8 +267,11 @@ class _Pair:
             fault = self._proxy.strike(words, ("message",))
         elif self._owed:
             fault = self._owed.popleft()
-        if fault is None or fault.kind == "hold":
-            _send(self._client, reply)  # which may have gone
+        self._mute = self._mute or (fault is not None and fault.mute)
+        if self._mute:
+            pass
+        elif fault is None or fault.kind == "hold":
+            _send(self._client, reply)
         elif fault.close:
             self.close()
         if fault is not None:

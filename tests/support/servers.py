@@ -17,7 +17,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from support.spawn import spawn
+from support.spawn import freeze, spawn
 
 START_SECONDS = 20.0
 START_ATTEMPTS = 5
@@ -177,7 +177,7 @@ class Server:
 
     def stop(self) -> None:
         """Freezes it (SIGSTOP)."""
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def cont(self) -> None:
         """Lets it go on (SIGCONT)."""

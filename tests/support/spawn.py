@@ -1,6 +1,7 @@
 """Child processes that never outlive the tests, not even tests that are killed."""
 
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -26,3 +27,12 @@ def spawn(command: list[str], **options: Any) -> subprocess.Popen[Any]:
         return subprocess.Popen([*launcher, *command], **options)
 
     return _starter.submit(start).result()
+
+
+def freeze(pid: int) -> None:
+    """Stops a child (SIGSTOP), and waits until it has: until then threads of its own may go on for some milliseconds.
+
+    The kernel tells one of its threads, which tells the others only when it comes to run.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)

@@ -104,8 +104,8 @@ class Undo(NamedTuple):
 
     It goes out at once, and again after `until`, when nothing of the owner can arrive late any more; and until every
     master has confirmed it, or a lease of `ttl` seconds has run out. With the `answers` to an attempt of which nothing
-    but silence is left to fear, it goes out only if they have not shown by `until` that nothing was granted. Answered
-    at once with None.
+    but silence is left to fear, it goes out only if they have not shown by `until` that nothing was granted. With
+    `stays` the owner's waiter goes on waiting, and keeps its place. Answered at once with None.
     """
 
     keys: LockKeys
@@ -113,6 +113,7 @@ class Undo(NamedTuple):
     ttl: float
     until: float
     answers: Sequence[Answer] | None = None
+    stays: bool = False
 
 
 Effect = Ask | Listen | Park | Leave | Undo

@@ -40,7 +40,7 @@ class Hold:
         renew_at: when the watchdog is to renew it; infinity for never (again).
         renew_until: when ``max_hold`` is over.
         late_until: until when a request that gives the hold (back) to a master may still arrive there.
-        healed: a master was, or is to be, given the hold again.
+        healed: a request that gives a master the hold again is under way, or was not answered.
         settling: its count is being written to the masters again, in the background.
         loss: set once, when it was lost.
     """
@@ -197,13 +197,16 @@ class Hold:
         """Whether a master may have the hold still, or get it yet, after it answered `released` to the release.
 
         Who confirmed it has it no more: what gave it the hold came before. Who says that it is not there may get it
-        yet, if a request that gives it the hold has not been seen to fail.
+        yet, if a request that gives it the hold has not been seen to fail. A healing that is under way may come after
+        either.
         """
+        if self.healed:
+            return True
         for attempted, answer in zip(self.answers, released, strict=True):
             reply, first = answer[0], attempted[0]
             if is_status(reply, b"released"):
                 continue
-            if self.healed or is_status(first, b"granted") or (isinstance(first, Failure) and first.sent):
+            if is_status(first, b"granted") or (isinstance(first, Failure) and first.sent):
                 return True
         return False
 

@@ -74,22 +74,25 @@ class NoQuorum:
     Attributes:
         failures: those that failed.
         answered: how many answered with a vote.
-        vote_in: seconds until a master that answered without a vote gets it; None when no vote is awaited.
+        vote_in: seconds until enough masters that answered without a vote get it; None when that is not enough.
+        granted: a minority granted it.
     """
 
     failures: tuple[Failure, ...]
     answered: int
     vote_in: float | None
+    granted: bool = False
 
     @property
     def permanent(self) -> bool:
-        """Whether no patience mends it."""
-        return any(failure.permanent for failure in self.failures)
+        """Whether no patience mends it: without those that will never answer, the others are too few."""
+        masters = self.answered + len(self.failures)
+        return masters - sum(failure.permanent for failure in self.failures) < quorum_of(masters)
 
     @property
     def undecided(self) -> bool:
-        """Whether a master may have granted it all the same."""
-        return any(failure.sent for failure in self.failures)
+        """Whether a master has granted it all the same, or may have."""
+        return self.granted or any(failure.sent for failure in self.failures)
 
 
 Outcome = Granted | Refused | NoQuorum
@@ -152,16 +155,17 @@ def _judge_failure(answers: Sequence[Reply | Failure], masters: Sequence[str]) -
             votes_in.append((answer[2] - answer[1]) / 1e6)
             why = f"has no vote for {votes_in[-1]:.1f} s more: it may have forgotten leases (restart_guard)"
             failures.append(Failure(master, why, sent=False))
-        elif is_status(answer, b"granted"):
-            failures.append(Failure(master, "granted too late: its lease was over, or no quorum granted"))
+        elif is_status(answer, b"granted") and granted >= quorum:
+            failures.append(Failure(master, "granted too late: its lease was over"))
         elif is_status(answer, b"void"):
             failures.append(Failure(master, "got the request too late to act on it", sent=False))
-    return NoQuorum(tuple(failures), len(refusals), _vote_in(votes_in, len(refusals), len(answers)))
+    answered = len(refusals) + (granted if granted < quorum else 0)
+    return NoQuorum(tuple(failures), answered, _vote_in(votes_in, answered, len(answers)), granted=granted > 0)
 
 
-def _vote_in(votes_in: list[float], refusals: int, masters: int) -> float | None:
+def _vote_in(votes_in: list[float], answered: int, masters: int) -> float | None:
     """Seconds until a quorum can vote, if those that have answered are enough for that."""
-    missing = quorum_of(masters) - refusals
+    missing = quorum_of(masters) - answered
     return sorted(votes_in)[missing - 1] if 0 < missing <= len(votes_in) else None
 
 
@@ -188,7 +192,10 @@ def may_be_granted(answers: Sequence[Answer]) -> bool:
 
 
 def is_attempt_certain(answers: Sequence[Answer]) -> bool:
-    """Whether what is still awaited can't change the outcome of an attempt: granted, refused, or no quorum."""
+    """Whether what is still awaited can't change the outcome of an attempt: granted, or refused.
+
+    Without a quorum the others are waited for: an error is to name those that failed, and nobody else.
+    """
     granted = refused = awaited = 0
     for answer in answers:
         reply = answer[0]
@@ -201,8 +208,7 @@ def is_attempt_certain(answers: Sequence[Answer]) -> bool:
     quorum = quorum_of(len(answers))
     if granted >= quorum:
         return True
-    answered = granted + refused
-    return granted + awaited < quorum and (answered >= quorum or answered + awaited < quorum)
+    return granted + awaited < quorum <= granted + refused
 
 
 def is_release_certain(answers: Sequence[Answer]) -> bool:

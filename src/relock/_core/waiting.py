@@ -23,12 +23,12 @@ finds that one's ticket on at least one master, and gets a larger one.
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
-from attrs import Factory, define
+from attrs import define
 
-from relock._core.effects import Answer, Clock, Effect, Leave, Listen, Park, Undo
+from relock._core.effects import Answer, Clock, Effect, Failure, Leave, Listen, Park, Undo
 from relock._core.flows.acquire import TICKET_AT_ONCE, TICKET_PROPOSAL, attempt, enqueue_call, take_call
 from relock._core.flows.release import end_wait, give_back
-from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, may_be_granted
+from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status
 from relock._core.terms import Terms
 from relock._owner import attempt_name
 from relock._scripts import Call
@@ -81,7 +81,6 @@ class _Waiting:
     listening: bool = False
     ticket: int | None = None
     undecided: bool = False
-    pending: list[Undo] = Factory(list)
 
     @property
     def owner(self) -> bytes:
@@ -107,7 +106,6 @@ class _Waiting:
                 look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
                 yield Park(terms.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
             outcome, answers = yield from attempt(terms, self._next_call(), clock, self.limit)
-        yield from self.pending
         return outcome
 
     def _must_place(self, outcome: Refused | NoQuorum) -> bool:
@@ -127,31 +125,27 @@ class _Waiting:
         return enqueue_call(terms, self.owner, wait.levels, ticket)
 
     def _settle(self, outcome: Refused | NoQuorum, answers: Sequence[Answer]) -> Generator[Effect, Any, None]:
-        """Gives back what a minority has granted, before anybody sleeps on it; also what turns out to be granted late.
+        """Gives back what a minority may have granted, before anybody sleeps on it.
 
-        A lone master is asked again under the same name instead: what it may have granted is then still ours.
+        What was granted goes at once; what a slow master may have granted, once that is known. A lone master is asked
+        again under the same name instead: what it may have granted is then still ours.
         """
-        terms, now = self.wait.terms, self.wait.clock()
-        if outcome.undecided and len(terms.masters) == 1:
-            self.undecided = True
-        elif outcome.undecided:
-            self.pending.append(Undo(terms.keys, self.owner, terms.ttl, now + terms.node_timeout, answers))
-            self._rename()
-        for undo in self.pending.copy():
-            said = undo.answers or ()
-            if count_status(said, b"granted"):
-                everywhere = yield from self._give_back(undo.owner, now)
-                if not everywhere:
-                    yield undo._replace(answers=None)
-                self.pending.remove(undo)
-            elif not may_be_granted(said):
-                self.pending.remove(undo)
-
-    def _give_back(self, owner: bytes, now: float) -> Generator[Effect, Any, bool]:
-        """Ends what an attempt has got; returns whether every master has confirmed that nothing is left."""
+        if not outcome.undecided:
+            return
         terms = self.wait.terms
-        answers = yield from give_back(terms, owner, self.ticket, now + terms.node_timeout)
-        return all(isinstance(answer[0], list) for answer in answers)
+        if len(terms.masters) == 1:
+            self.undecided = True
+            return
+        until = self.wait.clock() + terms.node_timeout
+        undo = Undo(terms.keys, self.owner, terms.ttl, until, answers, stays=True)
+        if count_status(answers, b"granted"):
+            left = yield from give_back(terms, self.owner, self.ticket, until)
+            undo = undo._replace(answers=None)
+            if any(isinstance(answer[0], Failure) and answer[0].sent for answer in (*answers, *left)):
+                yield undo
+        else:
+            yield undo
+        self._rename()
 
     def _rename(self) -> None:
         """Later attempts ask under a new owner's name; what is still under way for the old one can't touch them."""

@@ -52,8 +52,8 @@ class Driver:
         """Ends, in the background, whatever `owner` may have on any master."""
 
     @abstractmethod
-    def undo_later(self, undo: Undo) -> None:
-        """As `undo`, unless the answers to the attempt show by its `until` that nothing was granted."""
+    def undo_attempt(self, undo: Undo) -> None:
+        """Carries out what a flow asks to be undone, in the background."""
 
     def run(self, flow: Flow) -> Any:
         """Carries out what `flow` asks for, to its end; returns what the flow returns."""
@@ -99,7 +99,4 @@ class Driver:
         self.hub.forget(leave.owner)
 
     def _undo(self, undo: Undo) -> None:
-        if undo.answers is None:
-            self.undo(undo.keys, undo.owner, 0, undo.ttl, undo.until)
-        else:
-            self.undo_later(undo)
+        self.undo_attempt(undo)

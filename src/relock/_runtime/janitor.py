@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 
 from attrs import evolve, field, frozen
 
-from relock._core.effects import Ask, Failure
+from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release
 from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.flows.extend import heal
@@ -27,12 +27,14 @@ from relock._keys import LockKeys
 from relock._runtime.host import Host
 from relock._runtime.masters import Master
 from relock._runtime.service import Service
+from relock._scripts import Call
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 2.0
 UNDO_BATCH = 100
+DOUBT_SECONDS = 0.1  # between two looks at what slow masters have answered
 SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
 TEND_SECONDS_MIN = 0.25  # however short the holders' leases are
 TEND_SLACK_SECONDS = 0.05  # not worth waking the thread for
@@ -56,6 +58,7 @@ class Undo:
     void_at: float
     give_up_at: float
     pause: float = RETRY_SECONDS_MIN
+    stays: bool = False  # its waiter goes on waiting
 
 
 @frozen
@@ -64,11 +67,18 @@ class Doubt:
 
     Attributes:
         is_left: whether the answers that have come by then leave a doubt.
+        answers: what was asked last, where slow masters' answers go on arriving.
         undo: what to do about it.
     """
 
     is_left: Callable[[], bool]
+    answers: Sequence[Answer]
     undo: Undo
+
+    def is_open(self, now: float) -> bool:
+        """Whether an answer may yet come that settles it."""
+        awaited = any(isinstance(answer[0], Failure) and answer[0].awaited for answer in self.answers)
+        return awaited and now < self.undo.void_at
 
 
 @frozen
@@ -141,7 +151,7 @@ class Janitor(Service):
         """Looks at it when all answers should have come; the thread is woken for the first of many only."""
         self._doubts.append(doubt)
         if self._doubts_at == FOREVER:
-            self._doubts_at = self._session.clock() + self._session.node_timeout
+            self._doubts_at = self._session.clock() + DOUBT_SECONDS
             self._incoming.put(None)
             self.ensure()
 
@@ -214,7 +224,7 @@ class Janitor(Service):
 
     def _undo_batch(self, tasks: Sequence[Undo]) -> None:
         session = self._session
-        calls = tuple(release.end_call(task.keys, task.owner, task.token, task.ttl) for task in tasks)
+        calls = tuple(_call(task) for task in tasks)
         answers = session.ask_shielded(Ask(calls, session.clock() + session.node_timeout))
         now = session.clock()
         for i, task in enumerate(tasks):
@@ -230,15 +240,21 @@ class Janitor(Service):
                 self._later(min(now + task.pause, task.give_up_at), again)
 
     def _resolve_doubts(self) -> None:
-        """Undoes what the answers that have come by now leave in doubt."""
+        """Undoes what the answers that have come by now leave in doubt, unless more may come."""
         self._doubts_at = FOREVER
         for master in self._session.masters:
             master.drain()
         now = self._session.clock()
         for _ in range(len(self._doubts)):
             doubt = self._doubts.popleft()
-            if doubt.is_left():
+            if not doubt.is_left():
+                continue
+            if doubt.is_open(now):
+                self._doubts.append(doubt)
+            else:
                 self._later(now, doubt.undo)
+        if self._doubts:
+            self._doubts_at = now + DOUBT_SECONDS
 
     def _pass_on(self, task: PassOn) -> None:
         session = self._session
@@ -323,6 +339,12 @@ class Janitor(Service):
             super().stop()
         self._closing.set()
         self._incoming.put(None)
+
+
+def _call(task: Undo) -> Call:
+    if task.stays:
+        return release.give_back_call(task.keys, task.owner)
+    return release.end_call(task.keys, task.owner, task.token, task.ttl)
 
 
 def _tending_pause(lease_left: float) -> float:

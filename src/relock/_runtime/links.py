@@ -262,6 +262,11 @@ class Link:
         while self.channel.wait(0.0):
             self.receive()
 
+    def is_asked(self, round_: Round) -> bool:
+        """Whether the master has not answered this round on this link: it owes a reply, or nothing was sent."""
+        index = self.master.index
+        return any(isinstance(reply, Failure) and reply.awaited for reply in round_.answers[index])
+
     def silent_for(self, now: float) -> float:
         """For how many seconds the master has owed the oldest reply; 0.0 where it owes none."""
         return now - self.owed[0].sent_at if self.owed else 0.0

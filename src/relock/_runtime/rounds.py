@@ -101,7 +101,6 @@ class Rounds:
         waiting = set(absent)
         for master in absent:
             master.open_later(reports)
-            round_.fail(master, master.absence())
         began, until = self._clock(), round_.until
         while waiting:
             try:
@@ -125,6 +124,8 @@ class Rounds:
                 master.open_later(reports)
             if len(links) == self._quorum:
                 until = min(until, now + (now - began) + GRACE_SECONDS)
+        for master in waiting:
+            round_.fail(master, master.absence())
 
     # Sending and reading --------------------------------------------------------------------------------------------
 
@@ -177,5 +178,7 @@ class Rounds:
 def _drop(round_: Round, links: list[Link], link: Link, error: BaseException) -> None:
     """A link broke: whatever its master has not answered by now, it does not answer any more."""
     links.remove(link)
-    round_.missing -= 1
-    round_.fail(link.master, link.master.broke(link, error))
+    failure = link.master.broke(link, error)
+    if link.is_asked(round_):
+        round_.missing -= 1
+        round_.fail(link.master, failure)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from attrs import define
+from attrs import define, evolve
 
 from relock._core.effects import Answer, Ask, Failure, Undo
 from relock._core.flows import inspect as inspect_flows
@@ -117,11 +117,15 @@ class Session(Driver, MasterListener):
     def _undo_task(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> tasks.Undo:
         return tasks.Undo(keys, owner, token, ttl, void_at, max(void_at, self.clock()) + ttl)
 
-    def undo_later(self, undo: Undo) -> None:
-        """As `undo`, unless the answers to the attempt show by its `until` that nothing was granted."""
+    def undo_attempt(self, undo: Undo) -> None:
+        """Has the janitor carry out what a flow asks to be undone."""
         if not self.closed:
-            task = self._undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until)
-            self.janitor.look_later(tasks.Doubt(partial(may_be_granted, undo.answers or ()), task))
+            answers = undo.answers or ()
+            task = evolve(self._undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until), stays=undo.stays)
+            if undo.answers is None:
+                self.janitor.hand(task)
+            else:
+                self.janitor.look_later(tasks.Doubt(partial(may_be_granted, answers), answers, task))
 
     def check_open(self) -> None:
         """Raises `ClientClosedError` once the client was closed."""
@@ -329,7 +333,7 @@ class Session(Driver, MasterListener):
             return
         answers = self.run_shielded(release_flows.end(hold, self.clock() + self.node_timeout))
         released = count_status(answers, b"released")
-        if released == len(answers):
+        if released == len(answers) and not hold.healed:
             hold.count = 0
             if self.is_observed:
                 self.emit(Released(hold.keys.name, self.clock() - hold.granted_at))
@@ -347,7 +351,7 @@ class Session(Driver, MasterListener):
         slow = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
         if slow and released + slow == len(answers):
             undo = self._undo_task(hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until)
-            self.janitor.look_later(tasks.Doubt(partial(hold.may_be_left, answers), undo))
+            self.janitor.look_later(tasks.Doubt(partial(hold.may_be_left, answers), answers, undo))
         elif hold.may_be_left(answers):
             self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, self.clock()))
         if released < self.quorum:

@@ -64,7 +64,9 @@ def heal(
     replies = yield Ask(calls, until)
     now = clock()
     for i, (hold, ttl) in enumerate(zip(holds, ttls, strict=True)):
-        hold.count_healing(nth_of_each(replies, i), _end(hold, ttl, sent_at), now)
+        said = nth_of_each(replies, i)
+        hold.count_healing(said, _end(hold, ttl, sent_at), now)
+        hold.healed = any(isinstance(answer, Failure) and answer.sent for answer in said)
 
 
 def needs_healing(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:

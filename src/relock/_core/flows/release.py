@@ -30,16 +30,20 @@ def end_wait(terms: Terms, waiter: bytes, until: float) -> Answers:
     return (yield Ask((end_call(terms.keys, waiter, 0, terms.ttl),), until))
 
 
-def give_back(terms: Terms, owner: bytes, ticket: int | None, until: float) -> Answers:
+def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
     """Ends whatever an attempt of `owner` may have got; its waiter keeps its place, with `ticket` if it has one."""
-    call = load("give_back").call(
-        terms.keys,
+    return load("give_back").call(
+        keys,
         owner=owner,
-        ticket=ticket or 0,
+        ticket=ticket,
         alive_ms=int(ALIVE_SECONDS * 1000),
         queue_ms=int(QUEUE_SECONDS * 1000),
     )
-    return (yield Ask((call,), until))
+
+
+def give_back(terms: Terms, owner: bytes, ticket: int | None, until: float) -> Answers:
+    """Gives back at once, on all masters."""
+    return (yield Ask((give_back_call(terms.keys, owner, ticket or 0),), until))
 
 
 def leave(keys: LockKeys, owner: bytes, until: float) -> Answers:

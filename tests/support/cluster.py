@@ -1,0 +1,160 @@
+"""A Redis Cluster of real servers."""
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from support.servers import Server, free_port
+from support.until import until
+
+BUS_OFFSET = 10_000  # between a node's port and that of its cluster bus
+LAST_PORT = 65_535
+
+
+class ClusterOfServers:
+    """Masters that share the slots evenly, and know each other; replicas come later."""
+
+    def __init__(
+        self, kind: str, program: Path, *arguments: str, masters: int = 3, node_timeout_ms: int = 15_000
+    ) -> None:
+        self._make: Callable[[], Server] = lambda: Server(
+            kind,
+            program,
+            *("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"),
+            *("--cluster-node-timeout", str(node_timeout_ms), "--repl-diskless-sync-delay", "0"),
+            *arguments,
+            port=port_with_bus(),
+        )
+        self.members: list[Server] = []
+        try:
+            self._start(masters)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, masters: int) -> None:
+        for _ in range(masters):
+            self.add()
+        bounds = [i * REDIS_CLUSTER_HASH_SLOTS // masters for i in range(masters + 1)]
+        for i, server in enumerate(self.members):
+            server.cli("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
+            server.cli("CLUSTER", "ADDSLOTS", *range(bounds[i], bounds[i + 1]))
+        for server in self.members[1:]:
+            server.cli("CLUSTER", "MEET", "127.0.0.1", self.members[0].port)
+        until(self._is_formed, within=20, what="all nodes know each other and all slots")
+
+    def add(self) -> Server:
+        """One more server, that knows no other yet."""
+        server = self._make()
+        self.members.append(server)
+        return server.start()
+
+    def add_replica(self, master: Server) -> Server:
+        """One more server, that follows `master`."""
+        replica = self.add()
+        replica.cli("CLUSTER", "MEET", "127.0.0.1", master.port)
+        until(self._is_formed, within=20, what="the replica knows all nodes")
+        replica.cli("CLUSTER", "REPLICATE", self.id_of(master))
+        until(lambda: self._follows(replica), within=20, what="the replica follows its master")
+        return replica
+
+    def _is_formed(self) -> bool:
+        infos = [server.cli("CLUSTER", "INFO").decode() for server in self.members]
+        known = f"cluster_known_nodes:{len(self.members)}\r\n"
+        all_slots = f"cluster_slots_ok:{REDIS_CLUSTER_HASH_SLOTS}\r\n"
+        return all("cluster_state:ok" in info and known in info and all_slots in info for info in infos)
+
+    def _follows(self, replica: Server) -> bool:
+        with replica.client() as client:
+            return bool(client.info("replication").get("master_link_status") == "up")
+
+    @staticmethod
+    def id_of(server: Server) -> str:
+        """By what the nodes know it."""
+        name: str = server.cli("CLUSTER", "MYID").decode()
+        return name
+
+    @property
+    def url(self) -> str:
+        """The cluster, by its first node."""
+        return self.url_by(self.members[0])
+
+    def url_by(self, *servers: Server) -> str:
+        """The cluster, by these nodes."""
+        return f"redis+cluster://{','.join(f'127.0.0.1:{server.port}' for server in servers)}"
+
+    def owner(self, name: str) -> Server:
+        """The node that serves the lock's slot, as the first node says."""
+        slot = slot_of(name)
+        for first, last, (_, port, *_), *_ in self._raw(self.members[0], "CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return next(server for server in self.members if server.port == port)
+        raise AssertionError(f"nobody serves slot {slot}")
+
+    @staticmethod
+    def _raw(server: Server, *words: str) -> list[tuple[int, int, list[int]]]:
+        """A reply as it came, which redis-py would turn into something else."""
+        with server.client() as client:
+            client.response_callbacks.clear()
+            reply: list[tuple[int, int, list[int]]] = client.execute_command(*words)
+            return reply
+
+    # Moving a slot --------------------------------------------------------------------------------------------------
+
+    def begin_to_move(self, slot: int, source: Server, target: Server) -> None:
+        """From now on keys of the slot may be at either."""
+        target.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
+        source.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
+
+    @staticmethod
+    def move_keys(source: Server, target: Server, *keys: str | bytes) -> None:
+        """Moves these keys, of those that are there."""
+        source.cli("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+
+    def move_all_keys(self, slot: int, source: Server, target: Server) -> None:
+        """Moves all keys of the slot."""
+        while keys := source.cli("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            self.move_keys(source, target, *keys)
+
+    def finish_moving(self, slot: int, source: Server, target: Server) -> None:
+        """The slot belongs to the target, as all masters are told, which come to know it one after the other."""
+        for server in (target, source, *(one for one in self.members if one not in (source, target))):
+            server.cli("CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
+
+    def close(self) -> None:
+        """Ends all servers."""
+        for server in self.members:
+            server.close()
+
+
+def slot_of(name: str) -> int:
+    """The slot of a lock's keys."""
+    return key_slot(f"lock:{{{name}}}".encode())
+
+
+def names_in(slot: int, prefix: str = "name") -> Iterator[str]:
+    """Names of locks whose keys are in the slot."""
+    number = 0
+    while True:
+        number += 1
+        if slot_of(f"{prefix}-{number}") == slot:
+            yield f"{prefix}-{number}"
+
+
+def port_with_bus() -> int:
+    """A free port whose cluster bus is free as well."""
+    while True:
+        port = free_port()
+        if port + BUS_OFFSET <= LAST_PORT and _is_free(port + BUS_OFFSET):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
