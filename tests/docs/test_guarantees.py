@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.servers import Server
+from support.spawn import freeze
 from support.until import until
 
 import relock
@@ -214,7 +214,7 @@ def test_9_a_stopped_waiter_delays_the_others_less_than_ten_seconds(server: Serv
         queued(client, 1)
         with waiter(client) as got:
             queued(client, 2)
-            first.send_signal(signal.SIGSTOP)
+            freeze(first.pid)
             holder.release()
             assert got.wait(10)
 

@@ -102,7 +102,7 @@ def test_a_server_that_is_away_is_one_line_and_an_exit_code(own_server: Server, 
 def test_usage_errors_and_help(server: Server) -> None:
     assert relock("ls").returncode == 2
     assert relock("status", "", nodes=server.url).returncode == 2
-    assert relock("ls", nodes="redis+cluster://a").returncode == 78
+    assert relock("ls", nodes="redis+cluster://a/5").returncode == 78
     help_text = relock("--help").stdout
     assert all(command in help_text for command in ("run", "status", "ls", "release", "doctor", "   79  "))
 

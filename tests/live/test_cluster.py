@@ -1,0 +1,558 @@
+"""A Redis Cluster as one master: locks in all its slots, on the node that has the slot, also while slots move."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from support.cluster import ClusterOfServers, names_in, port_with_bus, slot_of
+from support.servers import Server, find_servers
+from support.tls import Tls, skipped_without_tls
+from support.until import until
+
+from relock import Client, ConfigurationError, MasterDown, QuorumError, ReleaseUnconfirmed
+
+ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
+CLUSTER_RIGHTS = ("+cluster|slots", "+asking")
+SIGN_OF_LIFE_SECONDS = 2.5  # who is woken by nobody looks again only then
+BACKOFF_SECONDS_MAX = 1.0  # the longest sleep between two looks while no node answers
+
+
+@pytest.fixture(scope="module")
+def _clusters() -> Iterator[dict[str, ClusterOfServers]]:
+    started: dict[str, ClusterOfServers] = {}
+    yield started
+    for cluster in started.values():
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(server_kind: str, _clusters: dict[str, ClusterOfServers]) -> ClusterOfServers:
+    """Three masters that the tests of this module share."""
+    if server_kind not in _clusters:
+        _clusters[server_kind] = ClusterOfServers(server_kind, find_servers()[server_kind])
+    return _clusters[server_kind]
+
+
+@pytest.fixture
+def own_cluster(server_kind: str) -> Iterator[ClusterOfServers]:
+    """Three masters that a test may kill; they find out within a second or two."""
+    cluster = ClusterOfServers(server_kind, find_servers()[server_kind], node_timeout_ms=1000)
+    yield cluster
+    cluster.close()
+
+
+def one_name_each(cluster: ClusterOfServers, name: str) -> list[str]:
+    """A lock's name for each of the nodes that have slots, in their order."""
+    found: dict[int, str] = {}
+    for number in range(30):
+        found.setdefault(cluster.owner(f"{name}-{number}").port, f"{name}-{number}")
+    return [found[server.port] for server in cluster.members if server.port in found]
+
+
+def key(name: str) -> str:
+    return f"lock:{{{name}}}"
+
+
+# Locks ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.every_server
+def test_each_lock_is_on_the_node_that_has_its_slot(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    client, other = connect(cluster.url), connect(cluster.url_by(*cluster.members[1:]))
+    for server, one in zip(cluster.members, one_name_each(cluster, name), strict=True):
+        with client.lock(one) as lock:
+            with client.lock(one) as nested:
+                assert nested.hold_count == 2
+                assert server.cli("HVALS", key(one)) == [b"2"]
+            assert not other.lock(one).acquire(blocking=False)
+            token = lock.token
+        assert server.cli("EXISTS", key(one)) == 0
+        with other.lock(one) as lock:
+            assert lock.token is not None
+            assert token is not None
+            assert lock.token > token
+    assert client.check() == ()
+    (state,) = client.statistics().masters
+    assert (state.address, state.down) == (cluster.url, None)
+
+
+@pytest.mark.every_server
+def test_waiters_are_woken_in_their_order_whichever_nodes_they_listen_at(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    holder = connect(cluster.url).lock(name)
+    holder.acquire()
+    order: list[int] = []
+    threads = []
+
+    def wait(number: int, client: Client) -> None:
+        with client.lock(name, timeout=30):
+            order.append(number)
+
+    looker = connect(cluster.url)
+    for number in range(6):
+        # Each client asks another node first, and listens at another one.
+        client = connect(cluster.url_by(cluster.members[number % 3]))
+        for _ in range(number):
+            client.session.masters[0].connection()
+        threads.append(threading.Thread(target=wait, args=(number, client)))
+        threads[-1].start()
+        until(lambda: len(looker.info(name).queue) == len(threads), within=10, what="it waits")
+    released_at = time.monotonic()
+    holder.release()
+    for thread in threads:
+        thread.join()
+    assert order == list(range(6))
+    assert time.monotonic() - released_at < SIGN_OF_LIFE_SECONDS
+
+
+def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    """Nobody can be told from the number of receivers to be deaf, so nobody is passed over."""
+    client, other = connect(cluster.url), connect(cluster.url)
+    server = cluster.owner(name)
+    lock = client.lock(name)
+    lock.acquire()
+    seconds, _ = server.cli("TIME")
+    server.cli("ZADD", f"{key(name)}:queue", 1, "dead:1")
+    server.cli("ZADD", f"{key(name)}:waiters", (int(seconds) + 3) * 1000, "dead:1")
+    waited: list[float] = []
+
+    def wait() -> None:
+        with other.lock(name, timeout=30):
+            waited.append(time.monotonic())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: len(client.info(name).queue) == 2, within=10, what="it waits behind the dead")
+    began = time.monotonic()
+    lock.release()
+    thread.join()
+    assert 0.5 < waited[0] - began < 3 + SIGN_OF_LIFE_SECONDS + 1
+
+
+@pytest.mark.every_server
+def test_many_holds_in_many_slots_are_renewed_together(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(cluster.url, ttl=1.5)
+    locks = [client.lock(f"{name}-{number}") for number in range(90)]
+    assert len({cluster.owner(f"{name}-{number}").port for number in range(90)}) == 3
+    for lock in locks:
+        lock.acquire()
+    until(lambda: client.statistics().renewals >= 6 * len(locks), within=20, what="six renewals of each")
+    assert all(lock.owned() for lock in locks)
+    for lock in locks:
+        lock.release()
+    assert client.statistics().losses == 0
+
+
+@pytest.mark.every_server
+def test_names_info_and_force_release_reach_every_node(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    client, operator = connect(cluster.url), connect(cluster.url)
+    names = one_name_each(cluster, name)
+    for one in names:
+        client.lock(one).acquire()
+    assert sorted(operator.names(f"{name}-*")) == sorted(names)
+    for one in names:
+        assert operator.info(one).hold_count == 1
+        assert operator.force_release(one)
+        assert operator.info(one).owner is None
+
+
+@pytest.mark.every_server
+def test_a_client_of_redis_py_is_taken(cluster: ClusterOfServers, connect: Callable[..., Client], name: str) -> None:
+    with redis.RedisCluster(host="127.0.0.1", port=cluster.members[1].port) as given:
+        client = connect(given)
+        for one in one_name_each(cluster, name):
+            with client.lock(one) as lock:
+                assert lock.owned()
+        client.close()
+        assert given.ping()
+
+
+@pytest.mark.every_server
+def test_a_user_with_the_documented_rights_can_do_it_all(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(url_of_documented_user(cluster))
+    assert client.check() == ()
+    for one in one_name_each(cluster, name):
+        with client.lock(one):
+            assert list(client.names(one)) == [one]
+    assert "CHANGE-ME" not in f"{client!r} {client.statistics()!r}"
+
+
+def url_of_documented_user(cluster: ClusterOfServers) -> str:
+    rights = re.search(r"```text\n(ACL SETUSER.*?)```", ACL_PAGE.read_text(), re.DOTALL)
+    assert rights is not None
+    for server in cluster.members:
+        server.cli(*rights[1].split(), *CLUSTER_RIGHTS)
+    return cluster.url.replace("://", "://relock:CHANGE-ME@")
+
+
+def test_a_forked_child_works_as_a_fresh_client(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(cluster.url)
+    names = one_name_each(cluster, name)
+    held = client.lock(names[0])
+    held.acquire()
+    child = os.fork()
+    if child == 0:
+        refused = not client.lock(names[0]).acquire(blocking=False)
+        granted = client.lock(names[1]).acquire(blocking=False)
+        os._exit(0 if refused and granted else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    held.release()
+
+
+@pytest.mark.every_server
+def test_doctor_looks_at_each_node(cluster: ClusterOfServers) -> None:
+    done = doctor(cluster.url)
+    assert not done.stderr
+    masters = json.loads(done.stdout)["masters"]
+    assert done.returncode == 0, done.stdout
+    assert {master["address"] for master in masters} == {server.url for server in cluster.members}
+    assert sum(master["slots"] for master in masters) == 16384
+    assert {finding["verdict"] for master in masters for finding in master["findings"]} <= {"ok", "note"}
+    assert doctor("redis+cluster://127.0.0.1:1").returncode == 1
+
+
+def doctor(url: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "relock", "doctor", "--json", "--node", url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"RELOCK_NODES": ""},
+        check=False,
+    )
+
+
+@pytest.mark.every_server
+def test_a_cluster_is_reached_over_tls(
+    server_kind: str, connect: Callable[..., Client], name: str, tmp_path: Path
+) -> None:
+    tls = Tls(tmp_path / "tls", port_with_bus())
+    with skipped_without_tls():
+        arguments = (*tls.arguments, "--tls-cluster", "yes")
+        cluster = ClusterOfServers(server_kind, find_servers()[server_kind], *arguments, masters=1)
+    try:
+        client = connect(tls.url(scheme="rediss+cluster"))
+        with client.lock(name) as lock:
+            assert lock.owned()
+        (shard,) = client.session.masters[0].shards.values()  # type: ignore[attr-defined]
+        assert shard.address == f"rediss://127.0.0.1:{tls.port}/0"
+    finally:
+        cluster.close()
+
+
+# What can't work ------------------------------------------------------------------------------------------------------
+
+
+def test_a_guard_is_refused(cluster: ClusterOfServers) -> None:
+    with pytest.raises(ConfigurationError, match="marker") as caught:
+        Client(cluster.url, restart_guard=30)
+    assert caught.value.option == "restart_guard"
+
+
+def test_a_cluster_and_another_master_are_refused(cluster: ClusterOfServers) -> None:
+    with pytest.raises(ConfigurationError, match="alone"):
+        Client([cluster.url, "redis://127.0.0.1:1"])
+
+
+def test_a_server_that_is_no_cluster_says_so(server: Server, connect: Callable[..., Client], name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"without \+cluster"):
+        connect(f"redis+cluster://127.0.0.1:{server.port}").lock(name).acquire()
+
+
+def test_a_node_that_is_named_as_a_server_says_so(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"redis\+cluster"):
+        connect(cluster.members[0].url).lock(name).acquire()
+
+
+def test_no_node_at_all_is_no_quorum(connect: Callable[..., Client], name: str) -> None:
+    client = connect("redis+cluster://127.0.0.1:1,127.0.0.1:2")
+    with pytest.raises(QuorumError, match="refused"):
+        client.lock(name).acquire(blocking=False)
+    with pytest.raises(QuorumError):
+        list(client.names())
+
+
+# Slots that move ------------------------------------------------------------------------------------------------------
+
+
+class Move:
+    """A slot on its way from one node to another, and three locks in it."""
+
+    def __init__(self, cluster: ClusterOfServers, name: str) -> None:
+        self.cluster = cluster
+        self.slot = slot_of(name)
+        self.names = [found for found, _ in zip(names_in(self.slot), range(3), strict=False)]
+        self.source = cluster.owner(name)
+        self.target = next(server for server in cluster.members if server is not self.source)
+
+    def begin(self) -> None:
+        self.cluster.begin_to_move(self.slot, self.source, self.target)
+
+    def move_keys(self, *keys: str) -> None:
+        self.cluster.move_keys(self.source, self.target, *keys)
+
+    def finish(self) -> None:
+        self.cluster.move_all_keys(self.slot, self.source, self.target)
+        self.cluster.finish_moving(self.slot, self.source, self.target)
+
+
+def renewals(client: Client, count: int) -> None:
+    before = client.statistics().renewals
+    until(lambda: client.statistics().renewals >= before + count, within=10, what=f"{count} renewals")
+
+
+@pytest.mark.every_server
+def test_a_hold_goes_on_while_its_slot_moves(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    move = Move(cluster, name)
+    client = connect(url_of_documented_user(cluster), ttl=3.0, node_timeout=1.0)
+    lock = client.lock(move.names[0])
+    lock.acquire()
+    move.begin()
+    renewals(client, 2)  # its keys are where they were
+    move.move_keys(key(move.names[0]))
+    time.sleep(1.2)  # they are on two nodes, and a renewal is due: it is refused, and tried again
+    assert lock.owned()
+    move.move_keys(f"{key(move.names[0])}:token")
+    renewals(client, 2)  # they are where the slot is about to be
+    with client.lock(move.names[0]) as nested:
+        assert nested.hold_count == 2
+    move.finish()
+    renewals(client, 2)
+    assert (lock.owned(), lock.hold_count) == (True, 1)
+    assert client.statistics().losses == 0
+    lock.release()
+    assert move.target.cli("EXISTS", key(move.names[0])) == 0
+
+
+@pytest.mark.every_server
+def test_a_lock_is_released_while_its_slot_moves(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    """Here at once, there as soon as its keys can be had all together; so nobody waits for the lease to end."""
+    move = Move(cluster, name)
+    events: list[Any] = []
+    client = connect(cluster.url, ttl=30.0, on_event=events.append)
+    lock = client.lock(move.names[0])
+    lock.acquire()
+    move.begin()
+    move.move_keys(key(move.names[0]))
+    lock.release()
+    assert not lock.owned()
+    until(lambda: any(isinstance(event, ReleaseUnconfirmed) for event in events), within=5, what="it is told")
+    move.finish()
+    until(lambda: move.target.cli("EXISTS", key(move.names[0])) == 0, within=5, what="the hold is gone there")
+
+
+@pytest.mark.every_server
+def test_an_acquire_waits_while_keys_are_split_but_no_longer_than_its_patience(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    move = Move(cluster, name)
+    client = connect(cluster.url)
+    move.begin()
+    began = time.monotonic()
+    with pytest.raises(QuorumError, match="TRYAGAIN"):
+        connect(cluster.url, patience=1.0).lock(move.names[1]).acquire()
+    assert 1.0 <= time.monotonic() - began < 1.0 + BACKOFF_SECONDS_MAX + 0.5
+    with pytest.raises(QuorumError, match="TRYAGAIN"):
+        client.lock(move.names[1]).acquire(blocking=False)
+    acquired: list[bool] = []
+    thread = threading.Thread(target=lambda: acquired.append(client.lock(move.names[1]).acquire(timeout=20)))
+    thread.start()
+    time.sleep(0.5)
+    assert not acquired
+    moved_at = time.monotonic()
+    move.finish()
+    thread.join()
+    assert acquired == [True]
+    assert time.monotonic() - moved_at < BACKOFF_SECONDS_MAX + 2
+
+
+@pytest.mark.every_server
+def test_a_slot_that_has_moved_is_found_at_once_and_looked_for_only_once(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    move = Move(cluster, name)
+    client = connect(cluster.url)
+    with client.lock(move.names[0]):
+        pass
+    move.begin()
+    move.finish()
+    assert client.lock(move.names[1]).acquire(blocking=False)  # MOVED, and sent on
+    before = move.source.calls().get("evalsha", 0)
+    for one in (move.names[0], move.names[2]):
+        with client.lock(one):
+            pass
+    assert move.source.calls().get("evalsha", 0) == before
+    client.lock(move.names[1]).release()
+
+
+@pytest.mark.every_server
+def test_a_waiter_goes_on_after_its_slot_has_moved(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    move = Move(cluster, name)
+    client, other = connect(cluster.url), connect(cluster.url)
+    lock = client.lock(move.names[0])
+    lock.acquire()
+    acquired: list[bool] = []
+    thread = threading.Thread(target=lambda: acquired.append(other.lock(move.names[0]).acquire(timeout=30)))
+    thread.start()
+    until(lambda: len(client.info(move.names[0]).queue) == 1, within=10, what="it waits")
+    move.begin()
+    move.finish()
+    assert not acquired
+    released_at = time.monotonic()
+    lock.release()
+    thread.join()
+    assert acquired == [True]
+    assert time.monotonic() - released_at < SIGN_OF_LIFE_SECONDS
+
+
+@pytest.mark.every_server
+def test_nobody_is_inside_together_while_slots_move_to_and_fro(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    names = one_name_each(cluster, name)
+    tokens: dict[str, list[int]] = {one: [] for one in names}
+    inside: dict[str, int] = dict.fromkeys(names, 0)
+    mistakes: list[Any] = []
+    stop = threading.Event()
+
+    def work(client: Client, one: str) -> None:
+        try:
+            while not stop.is_set():
+                with client.lock(one, timeout=60) as lock:
+                    inside[one] += 1
+                    if inside[one] != 1:
+                        mistakes.append(one)
+                    tokens[one].append(lock.token or 0)
+                    time.sleep(0.001)
+                    inside[one] -= 1
+        except Exception as error:
+            mistakes.append(error)
+
+    clients = [connect(cluster.url_by(server)) for server in cluster.members]
+    threads = [threading.Thread(target=work, args=(client, one)) for client in clients for one in names]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        for one in names:
+            move = Move(cluster, one)
+            move.begin()
+            time.sleep(0.05)
+            move.finish()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not mistakes
+    for granted in tokens.values():
+        assert len(granted) > 3
+        assert granted == sorted(set(granted))
+
+
+# Nodes that fail ------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_hangs_costs_only_the_locks_in_its_slots(
+    own_cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    client = connect(own_cluster.url, ttl=3.0, node_timeout=1.0)
+    names = one_name_each(own_cluster, name)
+    locks = [client.lock(one) for one in names]
+    for lock in locks:
+        lock.acquire()
+    sick = own_cluster.members[2]
+    sick.stop()
+    try:
+        until(lambda: locks[2].lost, within=10, what="the hold on the node that hangs is lost")
+        times = []
+        for _ in range(40):
+            began = time.monotonic()
+            with client.lock(names[0]):
+                times.append(time.monotonic() - began)
+            time.sleep(0.05)
+        assert locks[0].owned()
+        assert locks[1].owned()
+        assert max(times) < 0.5  # less than the node timeout: nobody waited for it
+        assert any(str(sick.port) in problem for problem in client.check())
+    finally:
+        sick.cont()
+    until(lambda: _is_granted(client, names[2]), within=20, what="the node is back")
+
+
+def test_a_replica_that_takes_over_is_found(
+    own_cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    events: list[Any] = []
+    client = connect(own_cluster.url_by(own_cluster.members[2]), ttl=60.0, on_event=events.append)
+    names = one_name_each(own_cluster, name)
+    locks = [client.lock(one) for one in names]
+    for lock in locks:
+        lock.acquire()
+    dies = own_cluster.members[0]
+    replica = own_cluster.add_replica(dies)
+    until(lambda: replica.cli("DBSIZE") == dies.cli("DBSIZE"), within=10, what="the replica has the locks")
+    dies.kill()
+    until(lambda: _extends(locks[0]), within=30, what="the hold is renewed at the replica")
+    assert all(lock.owned() for lock in locks)
+    assert any(isinstance(event, MasterDown) and str(dies.port) in event.master for event in events)
+    fresh = connect(own_cluster.url_by(*own_cluster.members[:2]))
+    assert not fresh.lock(names[0]).acquire(blocking=False)
+    for lock in locks:
+        lock.release()
+    assert fresh.lock(names[0]).acquire(timeout=5)
+
+
+def test_min_replicas_counts_those_of_the_node_that_has_the_slot(
+    own_cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    followed = own_cluster.members[1]
+    own_cluster.add_replica(followed)
+    client = connect(own_cluster.url, min_replicas=1, replica_timeout=0.2)
+    alone, held, _ = one_name_each(own_cluster, name)
+    with client.lock(held, timeout=10):
+        assert followed.cli("EXISTS", key(held)) == 1
+    with pytest.raises(QuorumError, match="NOREPLICAS"):
+        client.lock(alone).acquire(blocking=False)
+
+
+def _extends(lock: Any) -> bool:
+    try:
+        lock.extend()
+    except QuorumError:
+        return False
+    return True
+
+
+def _is_granted(client: Client, name: str) -> bool:
+    try:
+        return client.lock(name, owner="probe").acquire(timeout=1)
+    except QuorumError:
+        return False

@@ -1,0 +1,131 @@
+"""Each kind of connection string, at work on a real server: TLS, a unix socket, a user of its own."""
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+from support.masters import Deployment
+from support.servers import Server
+from support.tls import Tls, certificate, skipped_without_tls
+from support.until import until
+
+from relock import Client, QuorumError
+
+ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
+SIGN_OF_LIFE_SECONDS = 2.5  # who is woken by nobody looks again only then
+
+
+@pytest.fixture
+def tls(start_server: Callable[..., Server], tmp_path: Path) -> Tls:
+    """The TLS port of a server that was started for it."""
+    made = Tls(tmp_path / "tls")
+    with skipped_without_tls():
+        made.server = start_server(*made.arguments)
+    return made
+
+
+def use(connect: Callable[..., Client], url: str, name: str) -> None:
+    """Acquires, nests, renews, wakes a waiter and releases."""
+    client, other = connect(url, ttl=1.0), connect(url, ttl=1.0)
+    lock, waiter = client.lock(name), other.lock(name)
+    waited: list[float] = []
+
+    def wait() -> None:
+        assert waiter.acquire(timeout=20)
+        waited.append(time.monotonic())
+        waiter.release()
+
+    with lock:
+        with client.lock(name) as nested:
+            assert nested.hold_count == 2
+        assert not waiter.acquire(blocking=False)
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(lambda: len(client.info(name).queue) == 1, within=10, what="the other one waits")
+        renewed = client.statistics().renewals
+        until(lambda: client.statistics().renewals >= renewed + 3, within=10, what="three renewals")
+        assert lock.owned()
+        assert list(client.names(name)) == [name]
+    released = time.monotonic()
+    thread.join()
+    assert waited[0] - released < SIGN_OF_LIFE_SECONDS / 2
+    assert client.info(name).owner is None
+    assert client.check() == ()
+
+
+@pytest.mark.every_server
+def test_tls_does_all_that_a_plain_connection_does(tls: Tls, connect: Callable[..., Client], name: str) -> None:
+    use(connect, tls.url(), name)
+
+
+@pytest.mark.every_server
+def test_replies_that_take_many_tls_records_are_read(tls: Tls, connect: Callable[..., Client], name: str) -> None:
+    client = connect(tls.url())
+    waiters = {f"somebody:{'x' * 100}-{number}": number for number in range(3000)}
+    with client.lock(name), tls.server.client() as plain:
+        plain.zadd(f"lock:{{{name}}}:queue", waiters)
+        assert len(client.info(name).queue) == len(waiters)
+        plain.delete(f"lock:{{{name}}}:queue")
+
+
+@pytest.mark.every_server
+def test_a_certificate_of_somebody_else_raises_at_once(
+    tls: Tls, connect: Callable[..., Client], name: str, tmp_path: Path
+) -> None:
+    assert_refused_at_once(connect(tls.url(certificate(tmp_path / "other"))), name)
+
+
+@pytest.mark.every_server
+def test_a_certificate_for_another_host_raises_at_once(tls: Tls, connect: Callable[..., Client], name: str) -> None:
+    assert_refused_at_once(connect(tls.url(host="localhost")), name)
+
+
+def assert_refused_at_once(client: Client, name: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(QuorumError, match="certificate verify failed"):
+        client.lock(name).acquire()  # however long one would wait
+    assert time.monotonic() - began < 5
+
+
+def test_a_certificate_that_is_not_there_raises_at_once(
+    server: Deployment, connect: Callable[..., Client], name: str, tmp_path: Path
+) -> None:
+    (member,) = server.members
+    client = connect(f"rediss://127.0.0.1:{member.port}/0?ssl_ca_certs={tmp_path}/none.pem")
+    with pytest.raises(QuorumError):
+        client.lock(name).acquire()
+
+
+def test_a_server_without_tls_is_no_quorum(server: Deployment, connect: Callable[..., Client], name: str) -> None:
+    (member,) = server.members
+    with pytest.raises(QuorumError):
+        connect(f"rediss://127.0.0.1:{member.port}/0", patience=0.0).lock(name).acquire()
+
+
+@pytest.mark.every_server
+def test_a_unix_socket_does_all_that_a_port_does(server: Server, connect: Callable[..., Client], name: str) -> None:
+    use(connect, server.unix_url, name)
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("where", ["redis://{user}@127.0.0.1:{port}/0", "unix://{user}@{socket}?db=0"])
+def test_a_user_with_the_documented_rights_can_do_it_all(
+    server: Server, connect: Callable[..., Client], name: str, where: str
+) -> None:
+    rights = re.search(r"```text\n(ACL SETUSER.*?)```", ACL_PAGE.read_text(), re.DOTALL)
+    assert rights is not None
+    server.cli(*rights[1].split())
+    try:
+        use(connect, where.format(user="relock:CHANGE-ME", port=server.port, socket=server.socket_path), name)
+    finally:
+        server.cli("ACL", "DELUSER", "relock")
+
+
+@pytest.mark.every_server
+def test_a_tls_connection_of_a_redis_py_client_is_taken(tls: Tls, connect: Callable[..., Client], name: str) -> None:
+    with redis.Redis.from_url(tls.url()) as given, connect(given).lock(name) as lock:
+        assert lock.owned()
