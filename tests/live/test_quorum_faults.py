@@ -130,7 +130,7 @@ def warm(client: Client, name: str) -> None:
 
     def all_are_up() -> bool:
         pair(client.lock(f"{name}-warm"))
-        time.sleep(0.002)
+        time.sleep(0.03)
         for master in client.session.masters:
             master.drain()
         return all(master._idle and not master._idle[-1].owed for master in client.session.masters)
@@ -971,7 +971,7 @@ def test_an_undo_that_comes_after_the_next_acquire_harms_nobody(
         warm(client, name)
         for member in server.members[:number] + server.members[number + 1 :]:
             member.cli("SET", key_of(name), "somebody else")
-        fault = one.hold_request(of_lock(calls_script("release"), name), close=close)
+        fault = one.hold_request(of_lock(calls_script("give_back"), name), close=close)
         assert client.lock(name).acquire(blocking=False) is False
         until(fault.struck.is_set, within=10, what="the undo is held back")
         for member in server.members[:number] + server.members[number + 1 :]:

@@ -27,6 +27,7 @@ GUARD_NEWS_SECONDS = 0.1  # a guard that ends later than the last one by more th
 OWED_MAX = 64  # requests that a slow link may owe replies to before it is spared
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 1.0
+DRAIN_SECONDS = 0.02
 IDLE_MAX = 64  # connections that are kept after a burst
 
 
@@ -132,15 +133,17 @@ class Master:
         self._idle.append(link)
 
     def drain(self) -> None:
-        """Takes what idle links have been answered meanwhile; nobody may have used them for a while."""
-        for _ in range(len(self._idle)):
+        """Takes what has come for idle links that nobody has used for a moment, though they owe replies."""
+        now = self.clock()
+        for link in list(self._idle):
+            if link.silent_for(now) < DRAIN_SECONDS:
+                continue  # whoever needs a link at this moment is to find it
             try:
-                link = self._idle.popleft()
-            except IndexError:
-                return
+                self._idle.remove(link)
+            except ValueError:
+                continue  # in use again
             try:
-                if link.owed:
-                    link.drain()
+                link.drain()
             except NETWORK_ERRORS as error:
                 self.broke(link, error)
             else:

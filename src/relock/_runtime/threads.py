@@ -349,7 +349,7 @@ class Session(Driver, MasterListener):
             raise lost_error(hold)
         hold.count = 0
         slow = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
-        if slow and released + slow == len(answers):
+        if slow and released + slow == len(answers) and not hold.healed:
             undo = self._undo_task(hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until)
             self.janitor.look_later(tasks.Doubt(partial(hold.may_be_left, answers), answers, undo))
         elif hold.may_be_left(answers):
