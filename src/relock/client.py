@@ -20,7 +20,6 @@ from relock._core.terms import Terms
 from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
 from relock._options import ClientOptions, LockOptions, check_name, check_utf8
-from relock._runtime.examine import check_independent, look_at
 from relock._runtime.links import NETWORK_ERRORS
 from relock._runtime.masters import Master
 from relock._runtime.nodes import parse_nodes, warning_of_number
@@ -264,6 +263,8 @@ class Client:
             QuorumError: too few masters answered.
             ConfigurationError: one of them can't be used at all, or two are the same server.
         """
+        from relock._runtime.examine import check_independent  # not at the top: few programs need it
+
         failures, run_ids = [], {}
         for master in self.session.masters:
             self.session.check_open()
@@ -281,6 +282,8 @@ class Client:
 
     def _look_at(self, master: Master) -> str:
         """The run_id. Notes whether waiters hear of a release: a client without waiters does not subscribe."""
+        from relock._runtime.examine import look_at
+
         run_id, trouble = look_at(master.node, self._options.prefix, master.node_timeout)
         if trouble is None:
             master.problems.pop("waking", None)
