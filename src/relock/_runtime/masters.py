@@ -242,8 +242,8 @@ class Master:
         """A socket may lead to another server than the last one, with another clock."""
         if incarnation != self.incarnation:
             self.incarnation = incarnation  # before the check: of two threads that connect to one server, one sees it
-            self._listener.check_independent(self)
             self.offset = Offset(self.options.drift_factor)
+        self._listener.check_independent(self)
 
     def check_info(self, info: dict[str, str]) -> None:
         """Judges what INFO says: a replica is refused, a policy that evicts is warned of."""

@@ -1,0 +1,65 @@
+"""Masters that make a quorum a lie are refused by the first call that needs them, with what to change."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.servers import Server, find_servers
+
+from relock import Client, ConfigurationError, LockLostError
+
+Connect = Callable[..., Client]
+OPTIONS = {"ttl": 1.0, "restart_guard": 1.0}
+
+
+@pytest.fixture
+def servers(server_kind: str) -> Iterator[list[Server]]:
+    """Two masters, and a replica of the first."""
+    program = find_servers()[server_kind]
+    one, two = Server(server_kind, program).start(), Server(server_kind, program).start()
+    replica = Server(server_kind, program, "--replicaof", "127.0.0.1", str(one.port)).start()
+    yield [one, two, replica]
+    for server in (one, two, replica):
+        server.close()
+
+
+def test_the_same_server_under_two_names_is_refused_by_the_first_acquire(
+    servers: list[Server], connect: Connect, name: str
+) -> None:
+    one, two, _ = servers
+    twin = one.url.replace("127.0.0.1", "localhost")
+    lock = connect([one.url, two.url, twin], **OPTIONS).lock(name)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="are the same server: name each master once") as caught:
+            lock.acquire(timeout=3)
+    assert f"localhost:{one.port}" in str(caught.value)
+    assert f"127.0.0.1:{one.port}" in str(caught.value)
+    assert caught.value.option == "nodes"
+
+
+def test_a_replica_among_the_masters_is_refused_by_the_first_acquire(
+    servers: list[Server], connect: Connect, name: str
+) -> None:
+    one, two, replica = servers
+    lock = connect([one.url, two.url, replica.url], **OPTIONS).lock(name)
+    with pytest.raises(ConfigurationError, match=f"{replica.port}.* is a replica"):
+        lock.acquire(timeout=3)
+
+
+def test_a_master_that_becomes_a_replica_later_is_one_that_is_down(
+    servers: list[Server], connect: Connect, server_kind: str, name: str
+) -> None:
+    """It was right once, so the others go on without it: what it lost was one vote."""
+    one, two, third = servers
+    third.cli("REPLICAOF", "NO", "ONE")
+    client = connect([one.url, two.url, third.url], **OPTIONS)
+    lock = client.lock(name)
+    assert lock.acquire(timeout=10)
+    third.cli("REPLICAOF", "127.0.0.1", str(two.port))
+    for _ in range(20):
+        try:
+            lock.release()
+        except LockLostError:
+            pytest.fail("a quorum has it")
+        assert lock.acquire(timeout=5)
+    states = {master.address: master.down for master in client.statistics().masters}
+    assert sum(down is None for down in states.values()) >= 2
