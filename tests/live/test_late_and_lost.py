@@ -219,7 +219,7 @@ def test_an_undo_that_comes_late_harms_no_later_hold(
     flaky: Client, server: Deployment, faulty: ProxyBefore, name: str
 ) -> None:
     faulty.swallow_reply(calls_script("acquire"))
-    fault = faulty.hold_request(calls_script("release"))
+    fault = faulty.hold_request(calls_script("release", "give_back"))
     lock = flaky.lock(name)
     with pytest.raises(QuorumError):
         lock.acquire(blocking=False)

@@ -152,7 +152,7 @@ def test_a_client_without_a_guard_obeys_the_one_that_it_finds(
 def test_patience_does_not_run_while_the_master_waits_for_its_vote(
     start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
 ) -> None:
-    client = connect(start_server().url, ttl=GUARD, restart_guard=GUARD, patience=0)
+    client = connect(start_server().url, ttl=GUARD, restart_guard=GUARD, patience=0, node_timeout=GUARD / 3)
     assert client.lock(name).acquire()
 
 

@@ -57,6 +57,10 @@ class Worker:
         assert line is not None, f"worker {self.pid} ended without a word"
         return json.loads(line)
 
+    def look(self) -> Any | None:
+        """The next object from its stdout, or None if there is none yet."""
+        return None if self._lines.empty() else self.receive()
+
     def kill(self) -> None:
         """Ends it with SIGKILL."""
         self._process.kill()

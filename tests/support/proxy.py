@@ -177,6 +177,11 @@ class Proxy:
         for pair in list(self._pairs):
             pair.close()
 
+    def lead_to(self, port: int) -> None:
+        """Another server has taken the place of the one before: connections end, and new ones go there."""
+        self._server_port = port
+        self.break_all()
+
     def _accept(self) -> None:
         while True:
             try:

@@ -19,6 +19,7 @@ from relock._runtime.links import NETWORK_ERRORS, Link, Round
 from relock._runtime.masters import Master
 
 PATIENT_PART = 0.9  # a limit of so much of the node timeout is left to the socket's own
+LOOK_SECONDS = 0.02  # how often who waits for a connection looks whether another thread has given one back
 GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of the others, beside as long again
 
 
@@ -102,30 +103,41 @@ class Rounds:
         for master in absent:
             master.open_later(reports)
         began, until = self._clock(), round_.until
-        while waiting:
+        while waiting and self._clock() < until:
             try:
-                master, trouble = reports.get(timeout=max(0.0, until - self._clock()))
+                master, trouble = reports.get(timeout=min(LOOK_SECONDS, max(0.0, until - self._clock())))
             except Empty:
-                break
+                pass
+            else:
+                if trouble is not None and master in waiting:
+                    waiting.discard(master)
+                    round_.fail(master, self._judge(master, trouble, round_, links, strict=strict))
+            self._pick_up(waiting, links)
             now = self._clock()
-            waiting.discard(master)
-            if isinstance(trouble, ConfigurationError):
-                if strict:
-                    self._give_back(round_, links)
-                    raise trouble
-                trouble = master.misconfigured(trouble)
-            link = None if trouble is not None else master.check_out(now)
-            if trouble is not None:
-                round_.fail(master, trouble)
-            elif link is not None:
-                links.append(link)
-            else:  # another thread was faster
-                waiting.add(master)
-                master.open_later(reports)
-            if len(links) == self._quorum:
+            if len(links) >= self._quorum:
                 until = min(until, now + (now - began) + GRACE_SECONDS)
         for master in waiting:
             round_.fail(master, master.absence())
+
+    def _judge(
+        self, master: Master, trouble: Failure | ConfigurationError, round_: Round, links: list[Link], *, strict: bool
+    ) -> Failure:
+        """What a master's opener reports, as a `Failure`, unless the caller has to know of a mistake."""
+        if isinstance(trouble, Failure):
+            return trouble
+        if strict:
+            self._give_back(round_, links)
+            raise trouble
+        return master.misconfigured(trouble)
+
+    def _pick_up(self, waiting: set[Master], links: list[Link]) -> None:
+        """Takes links to the masters that are waited for: opened for us, or given back by others meanwhile."""
+        now = self._clock()
+        for master in list(waiting):
+            link = master.check_out(now)
+            if link is not None:
+                waiting.discard(master)
+                links.append(link)
 
     # Sending and reading --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,57 @@
+"""What several tests ask of a group of masters that they start, kill and restart one by one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+
+from relock import Client
+from support.masters import Masters
+from support.servers import Server
+from support.until import until
+
+VOTE_SECONDS = 30.0
+
+
+def key_of(name: str) -> str:
+    """Where the hold of a lock is kept."""
+    return f"lock:{{{name}}}"
+
+
+def replies(members: Sequence[Server], *words: Any) -> list[Any]:
+    """What each master answers to one command; None where it does not."""
+    answers: list[Any] = []
+    for member in members:
+        try:
+            answers.append(member.cli(*words))
+        except redis.ConnectionError:
+            answers.append(None)
+    return answers
+
+
+def owners(masters: Masters, name: str) -> list[str | None]:
+    """Who has the lock on each master; None where nobody has it, or the master does not answer."""
+    return [keys[0].decode() if keys else None for keys in replies(masters.members, "HKEYS", key_of(name))]
+
+
+def is_everywhere(masters: Masters, name: str) -> bool:
+    """Whether all masters have the hold, and of the same owner."""
+    found = set(owners(masters, name))
+    return len(found) == 1 and None not in found
+
+
+def is_nowhere(masters: Masters, name: str) -> bool:
+    """Whether no master has a hold or a waiter left."""
+    keys = [key_of(name) + part for part in ("", ":queue", ":waiters")]
+    return not any(replies(masters.members, "EXISTS", *keys))
+
+
+def wait_for_votes(client: Client, masters: Masters, name: str) -> None:
+    """Until every master grants to this client."""
+    warm_up = f"{name}-votes"
+
+    def all_grant() -> bool:
+        with client.lock(warm_up, timeout=VOTE_SECONDS):
+            return is_everywhere(masters, warm_up)
+
+    until(all_grant, within=VOTE_SECONDS, what="every master has its vote")
