@@ -119,6 +119,20 @@ def test_a_grant_that_came_late_counts_like_the_others() -> None:
     assert three.reason_for_loss(1.0) == FORGOTTEN, "and it is counted once"
 
 
+def test_who_extends_a_hold_or_counts_it_has_granted_it() -> None:
+    """Two of those that granted have forgotten it; the replies of the other two have not been read yet."""
+    under_way = Failure("a", "it is late", sent=True, awaited=True)
+    for say in ([b"counted", 0], EXTENDED):
+        five = hold(masters=5, ends=[9.0, 9.0, 9.0, NEVER, NEVER])
+        for i in (3, 4):
+            five.answers[i][0] = under_way  # type: ignore[index]
+        five.drop_absent([ABSENT, ABSENT, say, say, say])
+        assert five.deadline == 9.0
+    renewed = hold(masters=5, ends=[9.0, 9.0, 9.0, NEVER, NEVER])
+    assert renewed.count_renewal([ABSENT, ABSENT, EXTENDED, EXTENDED, EXTENDED], sent_at=3.0, end=12.0, now=3.1)
+    assert renewed.deadline == 12.0
+
+
 def test_healing_counts_only_before_the_deadline() -> None:
     three = hold(masters=3, ends=[9.0, 12.0, NEVER])
     three.count_healing([SILENT, SILENT, [b"healed", 0]], end=13.0, now=8.9)

@@ -91,8 +91,8 @@ def test_partial_renewals_move_the_deadline_to_the_qth_largest_of_the_latest_end
         was = deadline_of(said, one.quorum)
         answers = [reply_of(word) for word in words[:masters]]
         confirmed = one.count_renewal(answers, sent_at, end, now)
+        in_time = now < was
         said = [NEVER if word == "absent" else before for word, before in zip(words, said, strict=False)]
-        in_time = now < deadline_of(said, one.quorum)
         if in_time:
             said = [end if word == "extended" else before for word, before in zip(words, said, strict=False)]
         assert one.ends == said

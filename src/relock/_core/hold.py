@@ -149,14 +149,15 @@ class Hold:
         Returns whether a quorum confirmed it. A reply that is processed after the old deadline counts for nothing:
         the hold is lost by then, and stays so.
         """
-        self.drop_absent(answers)
-        if now >= self.deadline:
-            return False
+        self._count_late_grants()
+        is_in_time = now < deadline_of(self.ends, self.quorum)
         extended = [is_status(answer, b"extended") for answer in answers]
         for i, yes in enumerate(extended):
-            if yes:
+            if yes and is_in_time:
                 self.ends[i] = max(self.ends[i], end)
-        self.deadline = deadline_of(self.ends, self.quorum)
+        self.drop_absent(answers)
+        if not is_in_time:
+            return False
         if sum(extended) >= self.quorum:
             self.renew_at = sent_at + self.ttl / RENEW_PART if self.renew else FOREVER
             return True
@@ -168,11 +169,16 @@ class Hold:
         self.renew_at = now + self.ttl / RETRY_PART if self.renew else FOREVER
 
     def drop_absent(self, answers: Sequence[Reply | Failure]) -> None:
-        """A master that says the hold is not there counts no more; silence changes nothing."""
+        """A master that says the hold is not there counts no more; silence changes nothing.
+
+        Who speaks of it as being there has granted it, though that reply may not have been read yet.
+        """
         self._count_late_grants()
         for i, answer in enumerate(answers):
             if is_status(answer, b"absent"):
                 self.ends[i] = NEVER
+            elif i in self._awaited and (is_status(answer, b"counted") or is_status(answer, b"extended")):
+                self._count_late_grant(i)
         self.deadline = deadline_of(self.ends, self.quorum)
 
     def _count_late_grants(self) -> None:
@@ -180,9 +186,13 @@ class Hold:
         for i in list(self._awaited):
             reply = self.answers[i][0]
             if is_status(reply, b"granted"):
-                self.ends[i] = max(self.ends[i], self.granted_at + self.terms.validity)
-            if isinstance(reply, list) or not reply.awaited:
+                self._count_late_grant(i)
+            elif isinstance(reply, list) or not reply.awaited:
                 self._awaited.discard(i)
+
+    def _count_late_grant(self, master: int) -> None:
+        self.ends[master] = max(self.ends[master], self.granted_at + self.terms.validity)
+        self._awaited.discard(master)
 
     def count_healing(self, answers: Sequence[Reply | Failure], end: float, now: float) -> None:
         """Counts the masters that were given the hold again; only before the deadline, as with a renewal."""

@@ -7,6 +7,7 @@ no quorum it is repeated until the lease has run out by itself.
 import heapq
 import itertools
 import logging
+import random
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 2.0
+HEAL_RETRY_SECONDS_MIN = 0.002
+HEAL_RETRY_SECONDS_MAX = 0.05
+HEAL_SECONDS = 1.0  # for so long a quorum's word is good enough to heal; the next renewal brings a new one
 UNDO_BATCH = 100
 DOUBT_SECONDS = 0.1  # between two looks at what slow masters have answered
 SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
@@ -99,9 +103,16 @@ class Settle:
 
 @frozen
 class Heal:
-    """Holds that a quorum has just confirmed, and another master does not have."""
+    """Holds that a quorum has just confirmed, and another master does not have.
+
+    Attributes:
+        until: our time after which that was too long ago to go by it.
+        pause: seconds until it is tried again where a master has somebody else's attempt at the moment.
+    """
 
     holds: tuple[Hold, ...]
+    until: float
+    pause: float = HEAL_RETRY_SECONDS_MIN
 
 
 @frozen
@@ -277,8 +288,17 @@ class Janitor(Service):
         hold.settling = False
 
     def _heal(self, task: Heal) -> None:
+        """Heals; and again in a moment where an attempt of somebody who keeps on trying was in the way.
+
+        Such attempts come and go by the millisecond, so chance decides who finds the master free: the pauses are
+        short, and drawn, so that no rhythm keeps the two apart for ever.
+        """
         session = self._session
-        session.run_shielded(heal(task.holds, session.is_current, session.clock, session.node_timeout))
+        refused = session.run_shielded(heal(task.holds, session.is_current, session.clock, session.node_timeout))
+        now = session.clock()
+        if refused and now < task.until and not self._closing.is_set():
+            longer = min(2 * task.pause, HEAL_RETRY_SECONDS_MAX)
+            self._later(now + random.uniform(0.0, 2 * task.pause), evolve(task, holds=refused, pause=longer))
 
     def _accuse(self, task: Accuse) -> None:
         """Takes the vote of a master whose clock stepped, for everybody, after a look at the clocks of the others."""

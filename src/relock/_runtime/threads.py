@@ -429,7 +429,7 @@ class Session(Driver, MasterListener):
     def heal(self, holds: tuple[Hold, ...]) -> None:
         """Gives holds that a quorum has just confirmed to the masters that do not have them, in the background."""
         if holds:
-            self.janitor.hand(tasks.Heal(holds))
+            self.janitor.hand(tasks.Heal(holds, self.clock() + tasks.HEAL_SECONDS))
 
     # What others report ---------------------------------------------------------------------------------------------
 

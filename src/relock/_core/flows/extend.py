@@ -43,10 +43,13 @@ def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generato
 
 def heal(
     holds: Sequence[Hold], is_current: Callable[[Hold], bool], clock: Clock, node_timeout: float
-) -> Generator[Effect, Any, None]:
+) -> Generator[Effect, Any, tuple[Hold, ...]]:
     """Gives `holds`, which a quorum has just confirmed, to the masters that do not have them.
 
     `is_current` says whether a hold is held still: a release takes it out of the book before it sends anything.
+
+    Returns those for which a master has another hold at the moment. It can only be that of an attempt which finds no
+    quorum, so it goes soon; but it may have a quorum if ours was released meanwhile, so it is never put aside.
     """
     sent_at = clock()
     until = sent_at + node_timeout
@@ -60,13 +63,17 @@ def heal(
         for hold, ttl in zip(holds, ttls, strict=True)
     )
     if not calls:
-        return
+        return ()
     replies = yield Ask(calls, until)
     now = clock()
+    refused: list[Hold] = []
     for i, (hold, ttl) in enumerate(zip(holds, ttls, strict=True)):
         said = nth_of_each(replies, i)
         hold.count_healing(said, _end(hold, ttl, sent_at), now)
         hold.healed = any(isinstance(answer, Failure) and answer.sent for answer in said)
+        if any(is_status(answer, b"refused") for answer in said):
+            refused.append(hold)
+    return tuple(refused)
 
 
 def needs_healing(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
