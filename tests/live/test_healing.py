@@ -90,7 +90,7 @@ def test_a_hold_and_its_queue_survive_a_rolling_restart_of_all_masters_without_p
     for place, worker in enumerate(waiters, start=1):
         assert worker.receive()["event"] == "ready"
         worker.send({"do": "acquire", "id": place, "name": name, "hold": 0.05})
-        until(lambda place=place: is_queued(masters, name, place), within=20, what=f"{place} wait on a quorum")
+        until(partial(is_queued, masters, name, place), within=20, what=f"{place} wait on a quorum")
     with Thief(connect(masters.url, **OPTIONS).lock(name, fair=False)) as thief:
         for member in masters.members:
             restart_slowly(member)
@@ -110,7 +110,7 @@ def test_a_hold_and_its_queue_survive_a_rolling_restart_of_all_masters_without_p
 
 def is_queued(masters: Masters, name: str, count: int) -> bool:
     sizes = replies(masters.members, "ZCARD", f"{key_of(name)}:queue")
-    return sum(size == count for size in sizes) >= masters.quorum
+    return sizes.count(count) >= masters.quorum
 
 
 def restart_slowly(member: Server) -> None:
@@ -227,20 +227,22 @@ def test_what_a_quorum_has_forgotten_is_lost_and_never_put_back(
     """Its owner learns of it, the next one gets the lock, and the old hold is never seen on those masters again."""
     lock = client.lock(name)
     assert lock.acquire(timeout=20)
+    until(lambda: is_everywhere(masters, name), within=10, what="all have granted")
     (owner,) = set(owners(masters, name))
     seen: list[str | None] = []
 
-    def look() -> None:
+    def looked() -> bool:
         seen.extend(owners(masters, name)[:3])
+        return True
 
     forget(masters, name)
-    until(lambda: look() or lock.lost, within=5 * TTL, what="it is lost")
+    until(lambda: looked() and lock.lost, within=5 * TTL, what="it is lost")
     with pytest.raises(LockLostError):
         lock.release()
     other = connect(masters.url, **OPTIONS).lock(name)
     assert other.acquire(timeout=20)
-    until(lambda: look() or is_everywhere(masters, name), within=10, what="the next holder has all masters")
+    until(lambda: looked() and is_everywhere(masters, name), within=10, what="the next holder has all masters")
     since = time.monotonic()
-    until(lambda: look() or time.monotonic() - since > TTL, within=10, what="three renewals are over")
+    until(lambda: looked() and time.monotonic() - since > TTL, within=10, what="three renewals are over")
     assert owner not in seen
     assert other.owned()

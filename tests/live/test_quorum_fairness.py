@@ -50,7 +50,7 @@ class Crowd:
         """Whether all who came wait, on a quorum."""
         asked = [member for member in self.masters.members if member not in self.away]
         sizes = replies(asked, "ZCARD", f"{key_of(self.name)}:queue")
-        return sum(size == self.count for size in sizes) >= self.masters.quorum
+        return sizes.count(self.count) >= self.masters.quorum
 
     def served(self, number: int) -> dict[str, Any]:
         """What a contender says when it has the lock; nobody fails meanwhile."""
@@ -157,7 +157,7 @@ def await_count(crowd: Crowd, wanted: int) -> None:
             while (one := worker.look()) is not None:
                 assert one["event"] in ("granted", "releasing", "released"), one
                 crowd.said.append(one)
-        return sum(one["event"] == "granted" for one in crowd.said) >= wanted
+        return [one["event"] for one in crowd.said].count("granted") >= wanted
 
     until(enough, within=60, what=f"{wanted} have been served")
 

@@ -339,8 +339,8 @@ def test_an_owner_takes_the_lock_in_the_turn_of_its_waiter(master: Master) -> No
     assert master.queue() == [YOU]
 
 
-def give_back(master: Master, ticket: int = 5) -> list[Any]:
-    return master.call("give_back", owner=b"me:1~1", ticket=ticket, alive_ms=7_000, queue_ms=30_000)
+def give_back(master: Master, ticket: int = 5, **changes: Any) -> list[Any]:
+    return master.call("give_back", owner=b"me:1~1", ticket=ticket, alive_ms=7_000, queue_ms=30_000, **changes)
 
 
 def test_give_back_ends_an_attempt_and_puts_its_waiter_back_in_its_place(master: Master) -> None:
@@ -360,6 +360,15 @@ def test_give_back_wakes_who_comes_before(master: Master) -> None:
     master.listen("you")
     assert give_back(master)[0] == b"released"
     assert len(master.woken()) == 1
+
+
+def test_give_back_that_comes_late_puts_nobody_back(master: Master) -> None:
+    """Its waiter may have been served meanwhile; but what the attempt got ends whenever that is heard of."""
+    master.put(State(holder={b"me:1~1": 1}, queue=[YOU]))
+    master.listen("you")
+    assert give_back(master, void_us=0)[0] == b"released"
+    assert master.queue() == [YOU]
+    assert master.holder() == {}
 
 
 @pytest.mark.parametrize("ticket", [0, 5])

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from attrs import Factory, define
 
 from relock._core.effects import Ask, Effect, Failure, Leave, Listen, Park, Undo
@@ -36,6 +37,8 @@ class Driver:
     owners: list[bytes] = Factory(lambda: [b"me:1"])
     given: list[list[Any]] = Factory(list)
     now: float = 1000.0
+    pause: float = 1.0
+    answer_late: bool = False
 
     def run(self, until: float = float("inf")) -> Any:
         client = ClientOptions(restart_guard=30.0)
@@ -54,7 +57,9 @@ class Driver:
             self.given.append([[answer] for answer in self.answers.pop(0)])
             return self.given[-1]
         if isinstance(effect, Park):
-            self.now += 1.0
+            self.now += self.pause
+            if self.answer_late:
+                self.given[-1][-1][0] = queued(7)
         return isinstance(effect, Listen | Park) or None
 
     def asked(self) -> list[str]:
@@ -105,6 +110,18 @@ def test_what_broken_connections_may_still_bring_is_undone_after_it_was_given_ba
     driver = Driver([[GRANTED, HELD, SILENT], [[b"absent", 0]] * 3, [GRANTED] * 3])
     driver.run()
     assert driver.undone() == [b"me:1"]
+
+
+@pytest.mark.parametrize(("answered", "undone"), [(False, [b"me:1~1", b"me:1"]), (True, [b"me:1~1"])])
+def test_who_was_served_is_taken_out_of_the_queue_that_a_late_request_may_put_it_into(
+    answered: bool, undone: list[bytes]
+) -> None:
+    """The third attempt is granted while the second, which writes the ticket, is still on its way to a slow master."""
+    driver = Driver([[HELD] * 3, [proposed(7)] * 3, [queued(7), queued(7), AWAITED], [GRANTED] * 3], pause=0.0)
+    driver.answer_late = answered
+    assert isinstance(driver.run(), Granted)
+    assert driver.owners[-1] == b"me:1~2"
+    assert driver.undone() == undone
 
 
 def test_one_master_that_never_answers_rules_out_no_quorum() -> None:

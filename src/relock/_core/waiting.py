@@ -23,7 +23,7 @@ finds that one's ticket on at least one master, and gets a larger one.
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
-from attrs import define
+from attrs import define, field
 
 from relock._core.effects import Answer, Clock, Effect, Failure, Leave, Listen, Park, Undo
 from relock._core.flows.acquire import TICKET_AT_ONCE, TICKET_PROPOSAL, attempt, enqueue_call, take_call
@@ -81,6 +81,7 @@ class _Waiting:
     listening: bool = False
     ticket: int | None = None
     undecided: bool = False
+    doubts: list[tuple[float, Sequence[Answer]]] = field(factory=list)  # what was sent lately, each with its void time
 
     @property
     def owner(self) -> bytes:
@@ -106,7 +107,22 @@ class _Waiting:
                 look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
                 yield Park(terms.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
             outcome, answers = yield from attempt(terms, self._next_call(), clock, self.limit)
+        if self._may_be_queued_yet() and isinstance(outcome, Granted):
+            # The hold is the last attempt's. Of the waiter itself nothing is to be left: others would queue behind it.
+            yield Undo(terms.keys, wait.waiter, terms.ttl, clock() + terms.node_timeout)
         return outcome
+
+    def _doubt(self, until: float, answers: Sequence[Answer]) -> None:
+        """Remembers what may put the waiter into a queue as late as `until`."""
+        if self.ticket is not None:
+            now = self.wait.clock()
+            self.doubts = [doubt for doubt in self.doubts if now < doubt[0]]
+            self.doubts.append((until, answers))
+
+    def _may_be_queued_yet(self) -> bool:
+        """Whether what an earlier attempt has sent may still arrive somewhere, and put the waiter into a queue."""
+        now = self.wait.clock()
+        return any(now < until and any(_is_silent(answer) for answer in answers) for until, answers in self.doubts)
 
     def _must_place(self, outcome: Refused | NoQuorum) -> bool:
         """Whether a ticket was proposed and is now to be written to the masters, before anything else."""
@@ -137,11 +153,13 @@ class _Waiting:
             self.undecided = True
             return
         until = self.wait.clock() + terms.node_timeout
+        self._doubt(until, answers)
         undo = Undo(terms.keys, self.owner, terms.ttl, until, answers, stays=True)
         if count_status(answers, b"granted"):
             left = yield from give_back(terms, self.owner, self.ticket, until)
+            self._doubt(until, left)
             undo = undo._replace(answers=None)
-            if any(isinstance(answer[0], Failure) and answer[0].sent for answer in (*answers, *left)):
+            if any(_is_silent(answer) for answer in (*answers, *left)):
                 yield undo
         else:
             yield undo
@@ -166,6 +184,11 @@ class _Waiting:
             everywhere = all(isinstance(answer[0], list) for answer in answers)
         if self.undecided or not everywhere:
             yield Undo(terms.keys, wait.waiter, terms.ttl, now + terms.node_timeout)
+
+
+def _is_silent(answer: Answer) -> bool:
+    """Whether a master may have got a request, or get it yet, and has not answered."""
+    return isinstance(answer[0], Failure) and answer[0].sent
 
 
 def _lease_end(outcome: Refused | NoQuorum, now: float) -> float:

@@ -30,7 +30,7 @@ PING_SECONDS = 2.5
 RECONNECT_SECONDS_MIN = 0.02
 RECONNECT_SECONDS_MAX = 1.0
 GATHER_SECONDS = 0.03  # for so long, who was woken by one master waits for a quorum of them
-SERVED_SECONDS = 0.5  # for so long, messages of the slower masters come for a waiter that has had its turn
+SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
 SERVED_MAX = 1024
 
 

@@ -338,7 +338,9 @@ class Janitor(Service):
         for keys, waiters in queues.items():
             for _, owner in waiters:
                 if owner not in session.hub.waiters:  # it left while its sign of life was on the way
-                    self._pass_on(PassOn(keys, owner))
+                    gone = PassOn(keys, owner)
+                    self._pass_on(gone)
+                    self._later(session.clock() + session.node_timeout, gone)  # a slow master may get it only now
 
     def _finish(self) -> None:
         """Does what was handed in before the client was closed, once and not for long; then ends the thread."""

@@ -33,6 +33,7 @@ from relock.cli._demo.show import (
 )
 
 POLL_SECONDS = 0.005
+SETTLE_SECONDS = 0.05
 RECENT = 6
 
 
@@ -262,7 +263,7 @@ class Director:
 
         The head is another process, because a process that is killed takes its own waiters with it: what is measured
         is the death of one holder, or of one waiter, and not of both. Where the head is another thread of the same
-        process, that one stays next: so it takes no more attempts than a process has threads.
+        process, that one stays next.
         """
         crew, plan = self.crew, self.plan
         process, last = crew.alive[0], ""
@@ -271,19 +272,32 @@ class Director:
         def somebody_else_is_inside() -> bool:
             return process in crew.inside and crew.inside[process].worker != last
 
-        for _ in range(plan.threads + 1):
+        until = time.monotonic() + plan.patience_seconds
+        while time.monotonic() < until:
             crew.order([process], do="stay")
             if last:
                 crew.order([process], do="go_on")
             if not self._wait(somebody_else_is_inside, plan.patience_seconds):
                 return None
-            self._wait(lambda: len(self._live_queue()) >= everybody, 1.0)
-            queue = self._live_queue()
+            queue = self._settled_queue(everybody)
             if queue and process_of(queue[0]) != process:
                 return process
             last = crew.inside[process].worker
         crew.order([process], do="go_on")
         return None
+
+    def _settled_queue(self, everybody: int) -> list[str]:
+        """The waiters, once all wait in an order that stays: several masters take a moment to agree on places."""
+        self._wait(lambda: len(self._live_queue()) >= everybody, 1.0)
+        seen: list[list[str]] = [[]]
+
+        def is_settled() -> bool:
+            self._pause(SETTLE_SECONDS)
+            seen.append(self._live_queue())
+            return seen[-1] == seen[-2]
+
+        self._wait(is_settled, 1.0)
+        return seen[-1]
 
     def _live_queue(self) -> list[str]:
         """The waiters whose processes live: the dead keep their places for some seconds, and hinder nobody."""
