@@ -12,7 +12,7 @@ from relock._core.quorum import Granted, NoQuorum, Outcome, quorum_of
 from relock._core.terms import Terms
 from relock._errors import AcquireTimeoutError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, wrong
-from relock._owner import Who, current_thread, named
+from relock._owner import Who, named
 from relock._runtime.claims import Claim
 from relock._runtime.threads import Session, not_owned
 
@@ -290,7 +290,7 @@ class Lock:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _who(self) -> Who:
-        return self._named_owner or current_thread()
+        return self._named_owner or self._client.session.platform.who()
 
     def _hold(self) -> Hold | None:
         return self._client.session.hold_of(self.name, self._who().key)

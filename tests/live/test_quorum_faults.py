@@ -21,8 +21,8 @@ from support.slow import Delay, Slow, at_once
 from support.until import until
 
 from relock import Client, LockLostError, QuorumError
-from relock._runtime.clock import clock
 from relock._runtime.links import Link, Round
+from relock._runtime.platform import CLOCK
 from relock.lock import Lock
 
 Connect = Callable[..., Client]
@@ -150,10 +150,10 @@ def test_what_remains_is_never_more_than_a_quorum_keeps(
     client = connect(through(proxies, server), ttl=3.0, node_timeout=1.0)
 
     def check(lock: Lock) -> None:
-        now = clock()
+        now = CLOCK()
         deadline = now + lock.remaining()
         leases = [one.pttl(key_of(lock.name)) for one in eyes]
-        after = clock()
+        after = CLOCK()
         ends = sorted((after + (lease + 1) / 1000 for lease in leases if lease > 0), reverse=True)
         assert deadline > now
         assert deadline <= ends[server.quorum - 1]
@@ -181,13 +181,13 @@ def test_another_client_gets_the_lock_only_when_nothing_remains(
 
     def take(one: str) -> None:
         with rival.lock(one, timeout=20):
-            got[one] = clock()
+            got[one] = CLOCK()
 
     deadlines, threads = {}, []
     for number in range(6):
         lock = patient.lock(f"{name}-{number}", renew=False)
         assert lock.acquire(timeout=20)
-        deadlines[lock.name] = clock() + lock.remaining()
+        deadlines[lock.name] = CLOCK() + lock.remaining()
         threads.append(threading.Thread(target=take, args=(lock.name,)))
         threads[-1].start()
     for thread in threads:
@@ -203,14 +203,14 @@ def test_partial_renewals_count_for_the_qth_last_lease(server: Masters, connect:
         assert lock.acquire(timeout=20)
         until(lambda: holders(server, name) == ["hold"] * 5, within=10, what="all have granted")
         for away, shorter in (((2, 3, 4), True), ((0, 1, 4), False)):
-            apart = clock()
+            apart = CLOCK()
             before = apart + lock.remaining()
-            until(lambda: clock() > apart + 0.3, within=5, what="renewals are some time apart")  # noqa: B023
+            until(lambda: CLOCK() > apart + 0.3, within=5, what="renewals are some time apart")  # noqa: B023
             for number in away:
                 proxies[number].pause()
             with pytest.raises(QuorumError):
                 lock.extend()
-            after = clock() + lock.remaining()
+            after = CLOCK() + lock.remaining()
             for number in away:
                 proxies[number].resume()
             if shorter:
@@ -591,9 +591,9 @@ def _exercise(client: Client, others: Sequence[Client], alive: Sequence[Server],
         assert lock.hold_count == 2
         assert [one.cli("HVALS", key_of(name)) for one in alive] == [[b"2"]] * 3
     assert lock.hold_count == 1
-    began = clock()
+    began = CLOCK()
     renewals = client.statistics().renewals
-    until(lambda: clock() - began > 1.5 * TTL, within=20, what="a lease and a half go by")
+    until(lambda: CLOCK() - began > 1.5 * TTL, within=20, what="a lease and a half go by")
     assert lock.owned()
     assert client.statistics().renewals > renewals
     assert lock.extend() > TTL / 2
@@ -670,13 +670,13 @@ def test_a_hold_is_lost_when_no_quorum_renews_it(masters: Masters, connect: Conn
     losses: list[tuple[Any, float]] = []
     client = connect(masters.url, ttl=TTL)
     wait_for_votes(client, masters, name)
-    lock = client.lock(name, on_lost=lambda loss: losses.append((loss, clock())))
+    lock = client.lock(name, on_lost=lambda loss: losses.append((loss, CLOCK())))
     assert lock.acquire(timeout=20)
     for member in masters.members[:3]:
         member.kill()
     deadline = 0.0
     while (left := lock.remaining()) > 0:
-        deadline = clock() + left
+        deadline = CLOCK() + left
         assert not losses or losses[0][1] >= deadline - 0.001
         time.sleep(0.005)
     until(lambda: losses, within=2, what="the loss is reported")
@@ -770,7 +770,7 @@ class Trial:
     def _run(self, client: Client) -> str | None:
         warm(client, self.name)
         late = [fault for fault in map(self._prepare, self.proxies.members, self.server.members, self.fates) if fault]
-        began = clock()
+        began = CLOCK()
         lock = client.lock(self.name)
         try:
             outcome = str(lock.acquire(blocking=False))
@@ -779,7 +779,7 @@ class Trial:
         if outcome == "True":
             lock.release()
         if self.is_late:
-            until(lambda: clock() > began + 1.5 * TRIAL_NODE_TIMEOUT, within=20, what="its void time is over")
+            until(lambda: CLOCK() > began + 1.5 * TRIAL_NODE_TIMEOUT, within=20, what="its void time is over")
         for fault in late:
             fault.release()
         for fault in late:
@@ -898,7 +898,7 @@ def test_an_acquire_that_comes_after_its_release_harms_nobody(
     for number, one in enumerate(proxy.members):
         warm(client, name)
         fault = one.hold_request(of_lock(calls_script("acquire"), name), close=close)
-        began = clock()
+        began = CLOCK()
         lock = client.lock(name)
         assert lock.acquire(timeout=20)
         token = lock.token
@@ -907,7 +907,7 @@ def test_an_acquire_that_comes_after_its_release_harms_nobody(
             assert held.token > token  # type: ignore[operator]
             until(lambda: holders(server, name) == ["hold"] * 3, within=10, what="the other has it everywhere")
             if is_late:
-                until(lambda: clock() > began + 0.4, within=10, what="it is void")  # noqa: B023
+                until(lambda: CLOCK() > began + 0.4, within=10, what="it is void")  # noqa: B023
             before = state(server, name)
             fault.release()
             until(fault.done.is_set, within=10, what=f"the acquire arrives at master {number}")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relock._errors import ClientClosedError
+from relock._runtime.platform import THREADS
 from relock._runtime.service import Service
 
 LOGGER = "relock._runtime.service"
@@ -20,7 +21,7 @@ class Counting(Service):
     name = "relock-counting"
 
     def __init__(self, error: Exception) -> None:
-        super().__init__()
+        super().__init__(THREADS)
         self.error = error
         self.steps = 0
 

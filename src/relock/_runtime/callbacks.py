@@ -5,6 +5,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
@@ -15,9 +16,9 @@ class Callbacks(Service):
 
     name = "relock-callbacks"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._waiting: SimpleQueue[tuple[Callable[[Any], object], Any]] = SimpleQueue()
+    def __init__(self, platform: Platform) -> None:
+        super().__init__(platform)
+        self._waiting: SimpleQueue[tuple[Callable[[Any], object], Any]] = platform.queue()
 
     def call(self, callback: Callable[[Any], object], value: object) -> None:
         """Hands in a callback; returns at once."""

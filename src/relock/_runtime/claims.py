@@ -4,10 +4,10 @@ import logging
 import threading
 from typing import Any
 
-from relock._core.effects import Clock
 from relock._core.hold import Hold
 from relock._core.terms import Terms
 from relock._owner import OwnerKey
+from relock._runtime.platform import Platform
 
 logger = logging.getLogger(__name__)
 
@@ -28,17 +28,17 @@ class Claim:
 class Gates:
     """Lets one thread of an ``owner=`` in at a time; the others wait, and join the hold that it gets."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
         self._gates: dict[HoldKey, Any] = {}
 
     def enter(self, claim: Claim, key: HoldKey, until: float) -> bool:
         """Waits until `until` at most; returns whether the caller is in."""
         while True:
-            gate = self._gates.setdefault(key, threading.RLock())
+            gate = self._gates.setdefault(key, self._platform.gate())
             claim.gate_key = key
             claim.gate = gate  # before it is entered: an interrupt between the two must find it
-            left = until - self._clock()
+            left = until - self._platform.clock()
             if not gate.acquire(timeout=min(max(left, 0.0), threading.TIMEOUT_MAX)):
                 claim.gate = None
                 return False

@@ -21,13 +21,14 @@ from typing import Any
 from attrs import field, frozen
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Answer, Ask, Clock, Failure, Reply
+from relock._core.effects import Answer, Ask, Failure, Reply
 from relock._errors import ConfigurationError
 from relock._options import ClientOptions
 from relock._runtime.failures import failure_of, words_of
 from relock._runtime.links import NETWORK_ERRORS, Link, Round
 from relock._runtime.masters import Master, MasterListener
 from relock._runtime.nodes import Node, Wire
+from relock._runtime.platform import Platform
 from relock._runtime.rounds import Rounds
 from relock._runtime.slots import SLOTS, Place, Range, Seeds, ranges_of, redirection, slot_of
 from relock._scripts import Call
@@ -40,7 +41,7 @@ _MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY")
 
 
 def make_masters(
-    nodes: Sequence[Node], options: ClientOptions, clock: Clock, listener: MasterListener
+    nodes: Sequence[Node], options: ClientOptions, platform: Platform, listener: MasterListener
 ) -> tuple[Master, ...]:
     """One master for each of `nodes`, in their order.
 
@@ -49,14 +50,14 @@ def make_masters(
     """
     first = nodes[0]
     if first.cluster is not None:
-        return (Cluster(first, first.cluster, options, clock, listener),)
-    return tuple(Master(i, node, options, clock, listener) for i, node in enumerate(nodes))
+        return (Cluster(first, first.cluster, options, platform, listener),)
+    return tuple(Master(i, node, options, platform, listener) for i, node in enumerate(nodes))
 
 
-def make_rounds(masters: tuple[Master, ...], clock: Clock) -> Rounds:
+def make_rounds(masters: tuple[Master, ...], platform: Platform) -> Rounds:
     """What asks these masters."""
     first = masters[0]
-    return ClusterRounds(first, clock) if isinstance(first, Cluster) else Rounds(masters, clock)
+    return ClusterRounds(first, platform) if isinstance(first, Cluster) else Rounds(masters, platform)
 
 
 @frozen
@@ -71,7 +72,7 @@ class Shard(Master):
     """One node of a cluster, a master of some slots."""
 
     def __init__(self, cluster: "Cluster", node: Node) -> None:
-        super().__init__(0, node, cluster.options, cluster.clock, cluster)
+        super().__init__(0, node, cluster.options, cluster.platform, cluster)
         self.marker = None  # it would be in another slot than the locks
         self._cluster = cluster
 
@@ -113,9 +114,9 @@ class Cluster(Master, MasterListener):
     """A cluster, as one master; what it is asked goes through `ClusterRounds`, never through a link of its own."""
 
     def __init__(
-        self, node: Node, seeds: Seeds, options: ClientOptions, clock: Clock, listener: MasterListener
+        self, node: Node, seeds: Seeds, options: ClientOptions, platform: Platform, listener: MasterListener
     ) -> None:
-        super().__init__(0, node, options, clock, listener)
+        super().__init__(0, node, options, platform, listener)
         if options.guard_ms:
             raise ConfigurationError(
                 f"restart_guard={options.restart_guard} can't be had with a Cluster: the marker of a restart would be "
@@ -358,8 +359,8 @@ class Part:
 class ClusterRounds(Rounds):
     """As `Rounds`, where the only master is a cluster."""
 
-    def __init__(self, cluster: Cluster, clock: Clock) -> None:
-        super().__init__((cluster,), clock)
+    def __init__(self, cluster: Cluster, platform: Platform) -> None:
+        super().__init__((cluster,), platform)
         self._cluster = cluster
 
     def ask(self, ask: Ask, *, strict: bool) -> list[Answer]:

@@ -10,6 +10,7 @@ from relock._keys import LockKeys
 from relock._runtime.cluster import make_rounds
 from relock._runtime.hub import Hub
 from relock._runtime.masters import Master
+from relock._runtime.platform import Platform
 
 Flow = Generator[Effect, Any, Any]
 
@@ -21,11 +22,12 @@ class Driver:
     masters: tuple[Master, ...]
     hub: Hub
 
-    def __init__(self, masters: tuple[Master, ...], clock: Clock) -> None:
+    def __init__(self, masters: tuple[Master, ...], platform: Platform) -> None:
         self.masters = masters
-        self.clock = clock
+        self.platform = platform
+        self.clock = platform.clock
         self.quorum = quorum_of(len(masters))
-        self._rounds = make_rounds(masters, clock)
+        self._rounds = make_rounds(masters, platform)
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Ask: self._ask,
             Listen: self._listen,

@@ -10,6 +10,7 @@ from relock._events import Event
 from relock._runtime.driver import Flow
 from relock._runtime.hub import Hub
 from relock._runtime.masters import Master
+from relock._runtime.platform import Platform
 
 
 class Host(Protocol):
@@ -20,6 +21,7 @@ class Host(Protocol):
     node_timeout: float
     hub: Hub
     masters: tuple[Master, ...]
+    platform: Platform
     prefix: str
     steps: deque[tuple[float, int, float]]
 

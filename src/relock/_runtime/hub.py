@@ -7,8 +7,6 @@ it is passed on at once.
 """
 
 import logging
-import threading
-import time
 from collections import OrderedDict
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -22,6 +20,7 @@ from relock._keys import LockKeys, client_channel, lock_keys
 from relock._runtime.links import NETWORK_ERRORS
 from relock._runtime.masters import Master
 from relock._runtime.nodes import Wire
+from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
@@ -40,7 +39,8 @@ class Waiter:
 
     owner: bytes
     keys: LockKeys
-    wakes: SimpleQueue[int | None] = field(factory=SimpleQueue)  # the master that woke it, or None
+    wakes: "SimpleQueue[int | None]"  # the master that woke it, or None
+    clock: Clock
     tickets: list[int] = field(factory=list)  # at most one: empty until it is queued
 
     def wake(self, master: int | None = None) -> None:
@@ -53,16 +53,16 @@ class Waiter:
         Returns whether it was woken.
         """
         masters: set[int] = set()
-        until = time.monotonic() + max(0.0, seconds)
+        until = self.clock() + max(0.0, seconds)
         while len(masters) < quorum:
             try:
-                master = self.wakes.get(timeout=max(0.0, until - time.monotonic()))
+                master = self.wakes.get(timeout=max(0.0, until - self.clock()))
             except Empty:
                 return bool(masters)
             if master is None:
                 break
             if not masters:
-                until = min(until, time.monotonic() + GATHER_SECONDS)
+                until = min(until, self.clock() + GATHER_SECONDS)
             masters.add(master)
         while not self.wakes.empty():  # several reasons to look are one
             self.wakes.get_nowait()
@@ -82,20 +82,23 @@ class HubListener(Protocol):
 class Hub:
     """All waiters of one client, and a subscription to each master."""
 
-    def __init__(self, client: str, prefix: str, masters: tuple[Master, ...], clock: Clock, owner: HubListener) -> None:
+    def __init__(
+        self, client: str, prefix: str, masters: tuple[Master, ...], platform: Platform, owner: HubListener
+    ) -> None:
         self.client = client
         self.prefix = prefix
         self.waiters: dict[bytes, Waiter] = {}
-        self._clock = clock
+        self.platform = platform
+        self._clock = platform.clock
         self._listener = owner
         self._subscriptions = tuple(Subscription(self, master) for master in masters)
         self._quorum = quorum_of(len(masters))
-        self._changed = threading.Event()
+        self._changed = platform.event()
         self._served: OrderedDict[bytes, float] = OrderedDict()
 
     def register(self, owner: bytes, keys: LockKeys) -> Waiter:
         """The waiter `owner`, from now on found by its wake-ups."""
-        return self.waiters.setdefault(owner, Waiter(owner, keys))
+        return self.waiters.setdefault(owner, Waiter(owner, keys, self.platform.queue(), self._clock))
 
     def forget(self, owner: bytes, *, served: bool = False) -> None:
         """`owner` waits no more; `served`: because it has had its turn."""
@@ -166,14 +169,14 @@ class Subscription(Service):
     name = "relock-hub"
 
     def __init__(self, hub: Hub, master: Master) -> None:
-        super().__init__()
-        self.confirmed = threading.Event()
+        super().__init__(hub.platform)
+        self.confirmed = hub.platform.event()
         self._hub = hub
         self._master = master
         self._connection: Wire | None = None
         self._pinged = False
         self._failures = 0
-        self._retry = threading.Event()
+        self._retry = hub.platform.event()
 
     def step(self) -> None:
         """Reads one message, or pings, or connects."""

@@ -7,8 +7,6 @@ no quorum it is repeated until the lease has run out by itself.
 import heapq
 import itertools
 import logging
-import random
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -144,12 +142,12 @@ class Janitor(Service):
     name = "relock-janitor"
 
     def __init__(self, session: Host) -> None:
-        super().__init__()
+        super().__init__(session.platform)
         self._session = session
-        self._incoming: SimpleQueue[Task | None] = SimpleQueue()
+        self._incoming: SimpleQueue[Task | None] = session.platform.queue()
         self._due: list[_Due] = []
         self._tend_at = 0.0
-        self._closing = threading.Event()
+        self._closing = session.platform.event()
         self._doubts: deque[Doubt] = deque()
         self._doubts_at = FOREVER
 
@@ -298,7 +296,7 @@ class Janitor(Service):
         now = session.clock()
         if refused and now < task.until and not self._closing.is_set():
             longer = min(2 * task.pause, HEAL_RETRY_SECONDS_MAX)
-            self._later(now + random.uniform(0.0, 2 * task.pause), evolve(task, holds=refused, pause=longer))
+            self._later(now + 2 * task.pause * session.platform.chance(), evolve(task, holds=refused, pause=longer))
 
     def _accuse(self, task: Accuse) -> None:
         """Takes the vote of a master whose clock stepped, for everybody, after a look at the clocks of the others."""

@@ -14,7 +14,7 @@ from redis import exceptions as redis_errors
 
 from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import is_given
-from relock._runtime.channel import Channel, open_channel
+from relock._runtime.channel import Channel
 from relock._runtime.nodes import Wire
 from relock._scripts import Call, pack_argument
 
@@ -108,7 +108,7 @@ class Link:
         step = self.master.offset.see(seconds - now, seconds - sent_at, now)
         if step:
             self.master.stepped(step, time_reply)
-        self.channel = open_channel(self.connection, self.master.node_timeout)
+        self.channel = self.master.platform.open_channel(self.connection, self.master.node_timeout)
 
     def _send_plain(self, *commands: tuple[str, ...]) -> None:
         packed = self.connection.pack_commands(commands)

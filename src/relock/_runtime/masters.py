@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from redis import exceptions as redis_errors
 
 from relock._core.clocks import Offset
-from relock._core.effects import Answer, Clock, Failure, Reply
+from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import is_given
 from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import master_key
@@ -18,6 +18,7 @@ from relock._options import ClientOptions
 from relock._runtime.failures import failure_of
 from relock._runtime.links import NETWORK_ERRORS, Link
 from relock._runtime.nodes import Node, Wire
+from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
@@ -38,13 +39,14 @@ class Master:
     """One master: a pool of links, each for one caller at a time, and what they have shown of it."""
 
     def __init__(
-        self, index: int, node: Node, options: ClientOptions, clock: Clock, listener: "MasterListener"
+        self, index: int, node: Node, options: ClientOptions, platform: Platform, listener: "MasterListener"
     ) -> None:
         self.index = index
         self.node = node
         self.address = node.address
         self.options = options
-        self.clock = clock
+        self.platform = platform
+        self.clock = platform.clock
         self.node_timeout = options.node_timeout_for(options.ttl)
         self.guard_ms = options.guard_ms
         self.marker: str | None = master_key(options.prefix)  # the key of its incarnation; None for a cluster's nodes
@@ -340,9 +342,9 @@ class Opener(Service):
     name = "relock-opener"
 
     def __init__(self, master: Master) -> None:
-        super().__init__()
+        super().__init__(master.platform)
         self._master = master
-        self._wanted: SimpleQueue[SimpleQueue[Report] | None] = SimpleQueue()
+        self._wanted: SimpleQueue[SimpleQueue[Report] | None] = master.platform.queue()
         self._failures = 0
 
     def want(self, reports: SimpleQueue[Report] | None) -> None:

@@ -12,11 +12,12 @@ from queue import Empty, SimpleQueue
 
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Answer, Ask, Clock, Failure
+from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError
 from relock._runtime.links import NETWORK_ERRORS, Link, Round
 from relock._runtime.masters import Master
+from relock._runtime.platform import Platform
 
 PATIENT_PART = 0.9  # a limit of so much of the node timeout is left to the socket's own
 LOOK_SECONDS = 0.02  # how often who waits for a connection looks whether another thread has given one back
@@ -26,9 +27,10 @@ GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of
 class Rounds:
     """Asks all masters at once."""
 
-    def __init__(self, masters: tuple[Master, ...], clock: Clock) -> None:
+    def __init__(self, masters: tuple[Master, ...], platform: Platform) -> None:
         self._masters = masters
-        self._clock = clock
+        self._platform = platform
+        self._clock = platform.clock
         self._quorum = quorum_of(len(masters))
         self._silence: list[Answer] = [master.silence for master in masters]
 
@@ -98,7 +100,7 @@ class Rounds:
 
     def _open_side_by_side(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
         """Opens links to the absent masters, all at once; when a quorum is there, the others have as long again."""
-        reports: SimpleQueue[tuple[Master, Failure | ConfigurationError | None]] = SimpleQueue()
+        reports: SimpleQueue[tuple[Master, Failure | ConfigurationError | None]] = self._platform.queue()
         waiting = set(absent)
         for master in absent:
             master.open_later(reports)
@@ -154,7 +156,7 @@ class Rounds:
             _drop(round_, links, link, error)
 
     def _read_whoever_is_ready(self, round_: Round, links: list[Link], ask: Ask) -> None:
-        poller = select.poll()
+        poller = self._platform.poller()
         by_fileno = {}
         for link in links:
             poller.register(link.channel.fileno, select.POLLIN)

@@ -3,10 +3,11 @@
 import logging
 import sys
 import threading
-import time
 from abc import ABC, abstractmethod
+from typing import Any
 
 from relock._errors import ClientClosedError
+from relock._runtime.platform import Platform
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +23,11 @@ class Service(ABC):
 
     name = "relock"
 
-    def __init__(self) -> None:
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
         self.stopping = False
         self._start_failed = False
-        self._thread: threading.Thread | None = None
+        self._thread: Any = None
         self._running = threading.Lock()  # held by the thread that runs, for as long as it does
 
     @property
@@ -37,9 +39,8 @@ class Service(ABC):
         """Starts the thread unless it runs. Where that fails it is logged, and tried again with the next call."""
         if self._running.locked() or self.stopping:
             return
-        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         try:
-            thread.start()
+            self._platform.start(self._run, self.name)
         except RuntimeError:  # there may be no more threads, or the interpreter is shutting down
             self._log_failed_start()
         else:
@@ -59,7 +60,7 @@ class Service(ABC):
     def _run(self) -> None:
         if not self._running.acquire(blocking=False):
             return
-        self._thread = threading.current_thread()
+        self._thread = self._platform.current()
         try:
             while not self.stopping:
                 self._step_safely()
@@ -71,11 +72,11 @@ class Service(ABC):
             self.step()
         except ClientClosedError:
             if not self.stopping:  # `stop` is about to be called: no failure, but no reason to hurry either
-                time.sleep(FAILURE_PAUSE_SECONDS)
+                self._platform.sleep(FAILURE_PAUSE_SECONDS)
         except Exception:
             if not self.stopping:
                 logger.exception("%s goes on after a failure", self.name)
-                time.sleep(FAILURE_PAUSE_SECONDS)
+                self._platform.sleep(FAILURE_PAUSE_SECONDS)
 
     @abstractmethod
     def step(self) -> None:
@@ -88,5 +89,5 @@ class Service(ABC):
     def join(self, timeout: float) -> None:
         """Waits for the thread to end, `timeout` seconds at most; nothing when called on that thread."""
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread is not self._platform.current():
             thread.join(timeout)

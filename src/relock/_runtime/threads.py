@@ -8,8 +8,6 @@ byte is sent, and is undone in the background.
 """
 
 import logging
-import os
-import random
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -43,13 +41,13 @@ from relock._owner import OwnerKey, Who, new_uuid, readable
 from relock._runtime import janitor as tasks
 from relock._runtime.callbacks import Callbacks
 from relock._runtime.claims import Claim, Gates, HoldKey
-from relock._runtime.clock import clock
 from relock._runtime.cluster import make_masters
 from relock._runtime.driver import Driver
 from relock._runtime.hub import Hub
 from relock._runtime.janitor import Janitor
 from relock._runtime.masters import Master, MasterListener, Opener
 from relock._runtime.nodes import Node
+from relock._runtime.platform import THREADS, Platform
 from relock._runtime.watchdog import Watchdog
 from relock._scripts import load
 
@@ -75,11 +73,11 @@ class Counters:
 class Session(Driver, MasterListener):
     """All that a client has in one process: connections, threads, holds. A forked child makes a new one."""
 
-    def __init__(self, nodes: Sequence[Node], options: ClientOptions) -> None:
-        super().__init__(make_masters(nodes, options, clock, self), clock)
+    def __init__(self, nodes: Sequence[Node], options: ClientOptions, platform: Platform = THREADS) -> None:
+        super().__init__(make_masters(nodes, options, platform, self), platform)
         self.options = options
         self.prefix = options.prefix
-        self.client_id = f"{readable(options.client_name or default_client_name())}-{os.urandom(8).hex()}"
+        self.client_id = f"{readable(options.client_name or default_client_name())}-{platform.token(8)}"
         self._owner_head = f"{self.client_id}:".encode()
         if len(self.masters) > 1:
             for master in self.masters:
@@ -87,13 +85,13 @@ class Session(Driver, MasterListener):
         self.node_timeout = options.node_timeout_for(options.ttl)
         self.holds: dict[HoldKey, Hold] = {}
         self.counters = Counters()
-        self.hub = Hub(self.client_id, options.prefix, self.masters, clock, self)
+        self.hub = Hub(self.client_id, options.prefix, self.masters, platform, self)
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)
-        self.callbacks = Callbacks()
+        self.callbacks = Callbacks(platform)
         self.steps: deque[tuple[float, int, float]] = deque(maxlen=64)  # when, which master, by how many seconds
         self.closed = False
-        self._gates = Gates(clock)
+        self._gates = Gates(platform)
 
     # What the driver leaves to the session ------------------------------------------------------------------------
 
@@ -236,10 +234,10 @@ class Session(Driver, MasterListener):
 
     def _take(self, claim: Claim, terms: Terms, who: Who, until: float, count: int) -> Outcome | None:
         started_at = self.clock()
-        waiter = self._owner_head + new_uuid(os.urandom(16).hex(), who.name).encode()
+        waiter = self._owner_head + new_uuid(self.platform.token(16), who.name).encode()
         owners = [waiter]
         claim.owners, claim.terms = owners, terms
-        outcome = self.run(acquire(Wait(terms, waiter, count, until, self.clock, random.random, owners)))
+        outcome = self.run(acquire(Wait(terms, waiter, count, until, self.clock, self.platform.chance, owners)))
         if outcome.__class__ is Granted:
             self.hub.forget(waiter, served=True)
             hold = self.holds[terms.keys.name, who.key] = Hold(terms, owners[-1], who, outcome, count)

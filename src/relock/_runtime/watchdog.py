@@ -23,9 +23,9 @@ class Watchdog(Service):
     name = "relock-watchdog"
 
     def __init__(self, session: Host) -> None:
-        super().__init__()
+        super().__init__(session.platform)
         self._session = session
-        self._pokes: SimpleQueue[None] = SimpleQueue()
+        self._pokes: SimpleQueue[None] = session.platform.queue()
         self._look_at = FOREVER
         self._watched_until = FOREVER
 

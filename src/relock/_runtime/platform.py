@@ -1,0 +1,64 @@
+"""What the runtime takes from the machine: a clock, threads, what threads wait with, sockets, and chance.
+
+Nothing else in this package waits, sleeps or draws a number by any other way. So a simulation that brings a platform of
+its own decides everything that happens, and runs the very code that runs in production.
+"""
+
+import os
+import random
+import select
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from relock._core.effects import Clock
+from relock._owner import Who, current_thread
+from relock._runtime.channel import Channel, open_channel
+from relock._runtime.nodes import Wire
+
+#: The one clock of the client side. It goes on while the machine is suspended, where the system has such a clock.
+CLOCK: Clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+
+
+class Platform:
+    """Threads of this process, and the sockets and clocks of this machine.
+
+    Attributes:
+        clock: seconds that only rise.
+        queue: makes a `queue.SimpleQueue`, which may be used at any moment, also by an interrupted thread.
+        event: makes a `threading.Event`.
+        gate: makes a `threading.RLock`.
+        poller: makes a `select.poll`.
+        sleep: sleeps for so many seconds.
+        chance: draws a number from 0 to 1.
+        who: who calls.
+        open_channel: the channel of an open connection.
+    """
+
+    clock: Clock = staticmethod(CLOCK)
+    queue: Callable[[], "SimpleQueue[Any]"] = SimpleQueue
+    event: Callable[[], Any] = threading.Event
+    gate: Callable[[], Any] = staticmethod(threading.RLock)
+    poller: Callable[[], Any] = staticmethod(select.poll)
+    sleep: Callable[[float], object] = staticmethod(time.sleep)
+    chance: Callable[[], float] = staticmethod(random.random)
+    who: Callable[[], Who] = staticmethod(current_thread)
+    open_channel: Callable[[Wire, float], Channel] = staticmethod(open_channel)
+
+    def token(self, count: int) -> str:
+        """`count` bytes that nobody else draws, in hex."""
+        return os.urandom(count).hex()
+
+    def start(self, target: Callable[[], object], name: str) -> None:
+        """Starts a daemon thread. `RuntimeError` if there can't be another one."""
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+    def current(self) -> Any:
+        """The thread that calls, to be joined by another one."""
+        return threading.current_thread()
+
+
+THREADS = Platform()
