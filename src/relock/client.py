@@ -23,6 +23,7 @@ from relock._options import ClientOptions, LockOptions, check_name, check_utf8
 from relock._runtime.links import NETWORK_ERRORS
 from relock._runtime.masters import Master
 from relock._runtime.nodes import parse_nodes, warning_of_number
+from relock._runtime.platform import THREADS, Platform
 from relock._runtime.threads import Session
 from relock.lock import Lock, quorum_error
 
@@ -85,6 +86,8 @@ class Client:
         ConfigurationError: one that can't work.
     """
 
+    _platform: Platform = THREADS
+
     def __init__(self, nodes: object, **options: Any) -> None:
         self._nodes = parse_nodes(nodes)
         unknown = set(options) - {attribute.name for attribute in ClientOptions.__attrs_attrs__}
@@ -93,7 +96,7 @@ class Client:
         self._options = self._resolved(ClientOptions(**dict(options.items())))
         self._lock_options = self._options.for_lock()
         self._addresses = tuple(node.address for node in self._nodes)
-        self._session = Session(self._nodes, self._options)
+        self._session = Session(self._nodes, self._options, self._platform)
         _clients.add(self)
         self._warn()
 
@@ -333,7 +336,7 @@ class Client:
 
     def _after_fork(self) -> None:
         """In the child: nothing of the parent's is ours, neither its holds nor its connections."""
-        parents, self._session = self._session, Session(self._nodes, self._options)
+        parents, self._session = self._session, Session(self._nodes, self._options, self._platform)
         self._session.closed = parents.closed
         parents.abandon_in_child()
 

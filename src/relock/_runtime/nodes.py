@@ -151,6 +151,8 @@ def _check_distinct(nodes: Sequence[Node]) -> None:
 
 
 def _parse_node(node: object) -> Node:
+    if isinstance(node, Node):  # of a simulation
+        return node
     if isinstance(node, str):
         return _node_of_url(node)
     if isinstance(node, redis.Redis):
