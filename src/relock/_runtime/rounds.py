@@ -101,7 +101,7 @@ class Rounds:
     def _open_side_by_side(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
         """Opens links to the absent masters, all at once; when a quorum is there, the others have as long again."""
         reports: SimpleQueue[tuple[Master, Failure | ConfigurationError | None]] = self._platform.queue()
-        waiting = set(absent)
+        waiting = dict.fromkeys(absent)  # in their order
         for master in absent:
             master.open_later(reports)
         began, until = self._clock(), round_.until
@@ -112,7 +112,7 @@ class Rounds:
                 pass
             else:
                 if trouble is not None and master in waiting:
-                    waiting.discard(master)
+                    waiting.pop(master)
                     round_.fail(master, self._judge(master, trouble, round_, links, strict=strict))
             self._pick_up(waiting, links)
             now = self._clock()
@@ -132,13 +132,13 @@ class Rounds:
             raise trouble
         return master.misconfigured(trouble)
 
-    def _pick_up(self, waiting: set[Master], links: list[Link]) -> None:
+    def _pick_up(self, waiting: dict[Master, None], links: list[Link]) -> None:
         """Takes links to the masters that are waited for: opened for us, or given back by others meanwhile."""
         now = self._clock()
         for master in list(waiting):
             link = master.check_out(now)
             if link is not None:
-                waiting.discard(master)
+                waiting.pop(master)
                 links.append(link)
 
     # Sending and reading --------------------------------------------------------------------------------------------

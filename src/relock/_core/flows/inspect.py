@@ -65,6 +65,18 @@ def agree(name: str, answers: Answers) -> LockInfo | None:
     return LockInfo(name, owner.decode(errors="replace") or None, count, ttl, token, queue)
 
 
+def _bound_on_token(answers: Answers) -> int:
+    """What the token of a hold that `answers` show is below, though whoever gave it may not be among them.
+
+    A token that is not below the end of each lease that was counted for it, on the clock of the master that gave the
+    lease, was written to a quorum (`relock._core.quorum.is_token_safe`). A lone master knows the token itself.
+    """
+    if len(answers) == 1:
+        return 0
+    held = [answer for answer in answers if isinstance(answer, list) and answer[0] == b"held"]
+    return max((reply[1] + max(0, reply[2]) * 1000 for reply in held), default=0)
+
+
 def force_release(terms: Terms, clock: Clock) -> Generator[Effect, Any, tuple[bool, Answers]]:
     """Ends the hold of whoever has the lock, and keeps the tokens rising.
 
@@ -74,6 +86,7 @@ def force_release(terms: Terms, clock: Clock) -> Generator[Effect, Any, tuple[bo
     info = agree(terms.keys.name, answers)
     if info is None:
         return False, answers
-    call = load("force_release").call(terms.keys, fence=info.token or 0, lease_ms=terms.lease_ms)
+    fence = max(info.token or 0, _bound_on_token(answers))
+    call = load("force_release").call(terms.keys, fence=fence, lease_ms=terms.lease_ms)
     answers = first_of_each((yield Ask((call,), clock() + terms.node_timeout)))
     return any(is_status(answer, b"released") for answer in answers), answers
