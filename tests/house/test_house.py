@@ -20,17 +20,17 @@ STOREYS = [
     ("_runtime",),
     ("lock",),
     ("client",),
-    ("cli", "testing", "__init__", "__main__"),
+    ("cli", "testing", "_pytest_plugin", "__init__", "__main__"),
 ]
 # What only some rooms may touch.
 RESERVED = {
-    "redis": ("_runtime", "client"),
+    "redis": ("_runtime", "client", "testing"),
     "threading": ("_runtime", "_owner", "lock", "cli"),
     "socket": ("_options", "_runtime", "cli"),
     "select": ("_runtime", "cli"),
-    "hiredis": ("_runtime",),
-    "time": ("_runtime", "cli"),
-    "random": ("_runtime", "cli"),
+    "hiredis": ("_runtime", "testing"),
+    "time": ("_runtime", "cli", "testing"),
+    "random": ("_runtime", "cli", "testing"),
     "asyncio": (),
 }
 

@@ -1,0 +1,254 @@
+"""Runs the scripts of ``lua/`` on virtual masters: a Lua of the version that Redis has, with what Redis gives a script.
+
+The texts are those that relock sends. ``redis.call`` goes to the methods of a `Store`.
+
+Modelled: ``redis.call``, ``redis.pcall``, ``redis.error_reply``, ``redis.status_reply``; the error replies; what
+becomes of numbers, nil, booleans, statuses and arrays on their way into a script and out of it; that a script may
+use no global variable.
+
+Not modelled: other parts of ``redis``, ``cjson``, ``cmsgpack``, ``bit``, ``struct``; chance and the clock of the
+machine, which a script can't reach here at all; RESP3; time limits; what Redis appends to an error, the script's sha
+and the line.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from lupa.lua51 import LuaRuntime
+
+from relock._scripts import Script
+from relock.testing._store import COMMANDS, KINDS, PLAIN, ReplyError, Status, Store
+
+ScriptReply = bytes | int | list[Any] | None
+
+_SINGLE, _ARRAY, _ERROR, _EXCEPTION = range(4)  # what a run returns first, see `finish` below
+
+_GLUE = b"""
+local reply_error, word_of, kind_of = ...
+local PLAIN, STATUS, ARRAY, HOLES = 0, 1, 2, 3 -- what a command may reply
+local commands -- of the master that is asked
+local redis = {}
+
+-- Commands in small letters are rare, and so are unknown ones.
+local function by_other_name(own, otherwise)
+  return setmetatable(own, { __index = function(_, name)
+    return rawget(own, string.upper(name)) or otherwise
+  end })
+end
+by_other_name(kind_of, PLAIN)
+
+local function unknown()
+  error({ err = 'ERR Unknown Redis command called from script' }, 0)
+end
+
+local function without_holes(...)
+  local items = { ... }
+  for i = 1, select('#', ...) do
+    if items[i] == nil then
+      items[i] = false
+    end
+  end
+  return items
+end
+
+-- No pcall on the usual way: an error of a command reaches Python as the exception that it was.
+function redis.call(name, ...)
+  local kind = kind_of[name]
+  if kind == ARRAY then
+    return { commands[name](...) }
+  elseif kind == HOLES then
+    return without_holes(commands[name](...))
+  end
+  local reply = commands[name](...)
+  if reply == nil then
+    return false
+  elseif kind == STATUS and type(reply) == 'userdata' then
+    return { ok = word_of(reply) }
+  end
+  return reply
+end
+
+-- The text of an error that a script catches. An exception of Python's that is no error of a command goes on.
+local function text_of(failure)
+  if type(failure) == 'userdata' then
+    return reply_error(failure) or error(failure, 0)
+  end
+  return type(failure) == 'table' and failure.err or failure
+end
+
+local function caught(is_done, ...)
+  if is_done then
+    return true, ...
+  end
+  return false, text_of((...))
+end
+
+function redis.pcall(name, ...)
+  local is_done, reply = pcall(redis.call, name, ...)
+  if is_done then
+    return reply
+  end
+  return { err = text_of(reply) }
+end
+
+function redis.error_reply(text)
+  return { err = text }
+end
+
+function redis.status_reply(text)
+  return { ok = text }
+end
+
+local library = { redis = redis, string = string, table = table }
+for _, name in ipairs({ 'assert', 'error', 'getmetatable', 'ipairs', 'next', 'pairs', 'rawequal', 'rawget',
+  'rawset', 'select', 'setmetatable', 'tonumber', 'tostring', 'type', 'unpack' }) do
+  library[name] = _G[name]
+end
+library.pcall = function(...)
+  return caught(pcall(...))
+end
+library.math = setmetatable({ random = false, randomseed = false }, { __index = math })
+local environment = setmetatable({}, {
+  __index = function(_, name)
+    if library[name] == nil then
+      error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+    end
+    return library[name]
+  end,
+  __newindex = function()
+    error('Attempt to modify a readonly table', 2)
+  end,
+})
+
+-- How a run ended, as one of the numbers that Python knows, and what it returned.
+local function finish(is_done, reply)
+  if not is_done then
+    if type(reply) == 'table' then
+      return 2, tostring(reply.err)
+    elseif type(reply) ~= 'userdata' then
+      return 2, 'ERR ' .. tostring(reply)
+    end
+    return 3, reply -- an exception of Python's
+  elseif type(reply) ~= 'table' then
+    return 0, reply
+  elseif type(reply.err) == 'string' then
+    return 2, reply.err
+  elseif type(reply.ok) == 'string' then
+    return 0, reply.ok
+  end
+  return 1, unpack(reply)
+end
+
+-- A script as a function; KEYS, ARGV and redis stand before its first line, whose number stays what it is.
+local function compile(source)
+  return setfenv(assert(loadstring('local KEYS, ARGV, redis = ... ' .. source, '@user_script')), environment)
+end
+
+-- What runs a script with so many keys: their names as parameters are the fastest way to take them apart.
+local function runner(count)
+  local keys = {}
+  for i = 1, count do
+    keys[i] = 'k' .. i
+  end
+  local list = table.concat(keys, ', ')
+  local text = 'local use, pcall, finish, redis = ... return function(script, commands'
+    .. (count > 0 and ', ' or '') .. list .. ', ...) use(commands) return finish(pcall(script, { '
+    .. list .. ' }, { ... }, redis)) end'
+  return assert(loadstring(text))(function(those) commands = those end, pcall, finish, redis)
+end
+
+return compile, runner, function(own)
+  return by_other_name(own, unknown)
+end
+"""
+
+
+class Engine:
+    """One Lua for any number of virtual masters; not for two threads at a time."""
+
+    def __init__(self) -> None:
+        self._lua = LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False)
+        kinds = self._lua.table_from({name.encode(): KINDS.get(name, PLAIN) for name in COMMANDS})
+        glue = self._lua.execute(_GLUE, _reply_error, _word_of, kinds)
+        self._compile, self._make_runner, self._known_by_name = glue
+        self._scripts: dict[str, Any] = {}
+        self._runners: dict[int, Any] = {}
+
+    def commands(self, store: Store) -> Any:
+        """What `run` needs to know of a store."""
+        methods = {name.encode(): getattr(store, method) for name, method in COMMANDS.items()}
+        return self._known_by_name(self._lua.table_from(methods))
+
+    def run(self, script: Script, commands: Any, keys: Sequence[bytes], arguments: Sequence[bytes]) -> ScriptReply:
+        """One script on the store of these commands, and its reply as redis-py gives it.
+
+        Raises:
+            ReplyError: the script ended with an error; what it wrote before that stays.
+        """
+        function = self._scripts.get(script.sha)
+        if function is None:
+            function = self._scripts[script.sha] = self._compile(script.source)
+        runner = self._runners.get(len(keys))
+        if runner is None:
+            runner = self._runners[len(keys)] = self._make_runner(len(keys))
+        result = runner(function, commands, *keys, *arguments)
+        if result == _ARRAY:
+            return []  # one value alone is no tuple
+        if result[0] == _ARRAY:
+            return _reply_list(result[1:])
+        return _reply_single(*result)
+
+
+@cache
+def shared_engine() -> Engine:
+    """The engine of this process: scripts are compiled once, whatever number of masters comes and goes."""
+    return Engine()
+
+
+def _reply_single(kind: int, value: Any) -> ScriptReply:
+    if kind == _ERROR:
+        raise ReplyError(value.decode(errors="replace"))
+    if kind == _EXCEPTION:
+        raise value
+    reply: ScriptReply = _reply_item(value)
+    return reply
+
+
+def _reply_list(items: Sequence[Any]) -> list[Any]:
+    """An array ends before its first nil, as Redis reads it."""
+    reply = []
+    for item in items:
+        if item is None:
+            break
+        reply.append(item if type(item) is bytes or type(item) is int else _reply_item(item))
+    return reply
+
+
+def _reply_item(value: Any) -> Any:
+    """One value of a script as a reply: fractions are cut off, true is 1, false and nil are no value."""
+    if value is None or value is False:
+        return None
+    if type(value) is bytes or type(value) is int:
+        return value
+    if value is True or type(value) is float:
+        return int(value)
+    return _reply_table(value)
+
+
+def _reply_table(table: Any) -> Any:
+    """A table within a table: an error or a status stands there as a value."""
+    if table[b"err"] is not None:
+        return ReplyError(table[b"err"].decode(errors="replace"))
+    if table[b"ok"] is not None:
+        return table[b"ok"]
+    return _reply_list([table[index] for index in range(1, len(table) + 1)])
+
+
+def _reply_error(failure: BaseException) -> bytes | None:
+    """The text of an error reply; None for what is no reply but a defect."""
+    return str(failure).encode() if isinstance(failure, ReplyError) else None
+
+
+def _word_of(status: Status) -> bytes:
+    return status.word

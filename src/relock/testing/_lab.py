@@ -1,0 +1,130 @@
+"""For tests of code that uses relock: virtual masters and clients, in virtual time."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from relock import Client
+from relock._keys import master_key
+from relock.testing._network import Conditions, Server, node_of
+from relock.testing._world import Process, World, current_task
+
+EPOCH_SECONDS = 1_700_000_000.0
+MINUTE_SECONDS = 60.0
+
+
+class VirtualClient(Client):
+    """A `relock.Client` whose masters, threads and time are virtual."""
+
+    def __init__(self, process: Process, servers: list[Server], **options: Any) -> None:
+        self._platform = process.platform
+        super().__init__([node_of(process, server) for server in servers], **options)
+
+
+class Lab:
+    """Virtual masters, and functions that use locks on them; nothing waits really, and no server is needed.
+
+    Functions that use a client run inside `run`, each as a thread of its own; they change only where they wait for
+    relock or for `sleep`. Code that waits otherwise, with `time.sleep` or for a real thread, waits really, and lets
+    nobody else go on.
+
+    Args:
+        masters: how many masters there are.
+        seed: decides whatever chance decides, such as delays of messages.
+
+    Attributes:
+        masters: the masters; ``crash()``, ``restart()``, ``stop()``, ``go_on()`` and ``step(seconds)`` do to one what
+            its name says.
+    """
+
+    def __init__(self, *, masters: int = 1, seed: int = 0) -> None:
+        self._world = World(seed)
+        self._process = Process(self._world, "lab")
+        self._processes = [self._process]
+        conditions = Conditions(delay=0.0002)
+        self.masters = [
+            Server(self._world, number, conditions, rate=1.0, offset=EPOCH_SECONDS) for number in range(masters)
+        ]
+
+    @property
+    def now(self) -> float:
+        """Seconds of virtual time since the beginning."""
+        return self._world.now
+
+    def client(self, name: str = "client", **options: Any) -> Client:
+        """A client in a process of its own, which `crash` and `pause` of that name can strike.
+
+        Args:
+            name: what the client is called, unless ``client_name`` says otherwise.
+            options: as for `relock.Client`. Where there is a restart guard, the masters count as seen before: they
+                have their votes.
+        """
+        process = Process(self._world, name)
+        self._processes.append(process)
+        client = VirtualClient(process, self.masters, **{"client_name": name, **options})
+        for server in self.masters:
+            self._give_vote(server, client)
+        return client
+
+    def _give_vote(self, server: Server, client: VirtualClient) -> None:
+        key = master_key(client.session.prefix).encode()
+        incarnation = f"{server.master.incarnation}:{server.master.incarnation}"
+        if server.master.read("HGET", key, b"incarnation") is None and client.session.options.guard_ms:
+            guard_ms = client.session.options.guard_ms
+            server.master.read("HSET", key, b"incarnation", incarnation.encode())
+            server.master.read("HSET", key, b"no_vote_until_us", b"0", b"guard_ms", b"%d" % guard_ms)
+
+    def run(self, *functions: Callable[[], Any], within: float = 60 * MINUTE_SECONDS) -> list[Any]:
+        """Runs functions side by side to their ends; returns what they return, in their order.
+
+        Args:
+            functions: they take no arguments.
+            within: virtual seconds after which they should have ended.
+
+        Raises:
+            TimeoutError: one has not ended.
+            Exception: what a function raises; of several, the first that it happened to.
+        """
+        results: list[Any] = [None] * len(functions)
+        errors: list[BaseException] = []
+        tasks = [
+            self._process.start(partial(self._call, function, results, number, errors), f"function {number}")
+            for number, function in enumerate(functions)
+        ]
+        self._world.run(self._world.now + within, is_over=lambda: bool(errors) or all(task.is_over for task in tasks))
+        if errors:
+            raise errors[0]
+        if not all(task.is_over for task in tasks):
+            raise TimeoutError(f"not all functions have ended within {within} virtual seconds")
+        return results
+
+    def _call(self, function: Callable[[], Any], results: list[Any], number: int, errors: list[BaseException]) -> None:
+        try:
+            results[number] = function()
+        except Exception as error:  # of the code under test: the test is to see it
+            errors.append(error)
+
+    def sleep(self, seconds: float) -> None:
+        """Inside `run`: lets virtual time pass for the calling function."""
+        current_task().process.sleep(seconds)
+
+    def crash(self, name: str) -> None:
+        """The process of the client with this name ends, as by SIGKILL."""
+        self._process_of(name).crash()
+
+    def pause(self, name: str, seconds: float) -> None:
+        """The process of the client with this name stands still for a while, as by SIGSTOP."""
+        process = self._process_of(name)
+        process.pause()
+        self._world.after(seconds, process.resume)
+
+    def _process_of(self, name: str) -> Process:
+        for process in self._processes:
+            if process.name == name:
+                return process
+        raise ValueError(f"no client of this lab is called {name!r}")
+
+    def close(self) -> None:
+        """Ends everything that still runs."""
+        for process in self._processes:
+            process.end()

@@ -1,0 +1,396 @@
+"""The network between virtual clients and virtual masters: connections that delay, break, and go silent.
+
+Bytes arrive in the order in which they were sent on one connection, as with TCP, after a delay that chance draws; on
+two connections anything may pass anything. What the masters are sent is RESP, as redis-py and relock write it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+from attrs import define
+from redis import exceptions as redis_errors
+
+from relock._runtime.channel import Channel
+from relock._runtime.nodes import Node, Wire
+from relock._scripts import load
+from relock.testing._master import ReplyError, VirtualMaster
+from relock.testing._world import Parking, Process, World
+
+SCRIPTS = (
+    "acquire", "count", "enqueue", "extend", "fence", "force_release", "give_back", "heal", "inspect", "leave",
+    "quarantine", "release", "tend",
+)  # fmt: skip
+
+
+BREAKS_LATE = 0.5  # of the connections that break take along what is under way
+
+
+@define
+class Conditions:
+    """How the network is, as chances and seconds.
+
+    Attributes:
+        delay: seconds that a message takes on average.
+        straggles: the part of the messages that take much longer,
+        straggle: up to so many seconds.
+        cuts: the part of the messages with which their connection breaks.
+        drops: the part of the published messages that are lost.
+    """
+
+    delay: float = 0.0003
+    straggles: float = 0.0
+    straggle: float = 0.0
+    cuts: float = 0.0
+    drops: float = 0.0
+
+
+class Server:
+    """A virtual master with its sockets.
+
+    Attributes:
+        is_up: whether it takes connections; False from a crash to its restart.
+        is_stopped: as by SIGSTOP: the kernel still takes what is sent.
+    """
+
+    def __init__(self, world: World, index: int, conditions: Conditions, *, rate: float, offset: float) -> None:
+        self.world = world
+        self.name = f"master-{index}"
+        self.conditions = conditions
+        self.is_up = True
+        self.is_stopped = False
+        self.unreachable: set[str] = set()  # processes between which and this server nothing arrives
+        self.rate = rate
+        self.offset = offset
+        self.wires: dict[VirtualWire, None] = {}
+        self.master = VirtualMaster(self.clock_us, self._new_incarnation())
+        self._scripts = {load(name).sha: name for name in SCRIPTS}
+        self._known: set[str] = set()
+        self._held_up: deque[Callable[[], object]] = deque()
+
+    def _new_incarnation(self) -> str:
+        return f"{self.world.random.getrandbits(160):040x}"
+
+    def clock_us(self) -> int:
+        """What its clock shows, in microseconds."""
+        return int((self.offset + self.rate * self.world.now) * 1e6)
+
+    # What happens to it ---------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """It is gone, with all connections."""
+        self.is_up = False
+        self.is_stopped = False
+        self._held_up.clear()
+        self._break_all()
+
+    def restart(self, snapshot: Any = None) -> None:
+        """It is there again, empty or with old data, and has another name."""
+        self.is_up = True
+        self._known.clear()
+        self.master.restart(self._new_incarnation(), snapshot)
+
+    def stop(self) -> None:
+        """As SIGSTOP."""
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        """As SIGCONT: it does all that it has been sent meanwhile."""
+        self.is_stopped = False
+        while self._held_up and not self.is_stopped:
+            self._held_up.popleft()()
+
+    def step(self, seconds: float) -> None:
+        """Its clock is set."""
+        self.offset += seconds
+
+    def forget_scripts(self) -> None:
+        """As SCRIPT FLUSH."""
+        self._known.clear()
+
+    def kill_connections(self) -> None:
+        """As CLIENT KILL."""
+        self._break_all()
+
+    def reach(self, process: Process) -> None:
+        """Messages arrive again; connections on which some were lost break."""
+        if process.name in self.unreachable:
+            self.unreachable.discard(process.name)
+            for wire in list(self.wires):
+                if wire.process is process:
+                    wire.end()
+
+    def _break_all(self) -> None:
+        for wire in list(self.wires):
+            wire.end()
+
+    # Commands -------------------------------------------------------------------------------------------------------
+
+    def receive(self, wire: "VirtualWire", commands: Sequence[Sequence[bytes]]) -> None:
+        """What has arrived on a connection is done now, or when it goes on."""
+        if not self.is_up:
+            return
+        if self.is_stopped:
+            self._held_up.append(lambda: self.receive(wire, commands))
+            return
+        for command in commands:
+            reply = self._execute(wire, command)
+            wire.send_back(reply)
+
+    def _execute(self, wire: "VirtualWire", command: Sequence[bytes]) -> Any:
+        word = command[0].upper()
+        if word in (b"EVALSHA", b"EVAL"):
+            return self._run(word, command)
+        if word == b"SUBSCRIBE":
+            channel = command[1]
+            self.master.subscribe(channel, wire.publish)
+            wire.subscriptions.append(channel)
+            return [b"subscribe", channel, 1]
+        return self._look(word, command)
+
+    def _run(self, word: bytes, command: Sequence[bytes]) -> Any:
+        if word == b"EVAL":
+            sha = _SHAS[command[1]]
+            self._known.add(sha)
+        else:
+            sha = command[1].decode()
+            if sha not in self._known:
+                return redis_errors.ResponseError("NOSCRIPT No matching script.")
+        keys = int(command[2])
+        try:
+            return self.master.run(self._scripts[sha], command[3 : 3 + keys], command[3 + keys :])
+        except ReplyError as error:
+            return redis_errors.ResponseError(str(error))
+
+    def _look(self, word: bytes, command: Sequence[bytes]) -> Any:
+        if word == b"TIME":
+            now_us = self.clock_us()
+            return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
+        if word == b"INFO":
+            return _INFO.format(self.master.incarnation).encode()
+        if word == b"HMGET":
+            return [self.master.read("HGET", command[1], field) for field in command[2:]]
+        if word == b"PING":
+            return [b"pong", b""]
+        return redis_errors.ResponseError(f"ERR unknown command {word!r}")
+
+
+_SHAS = {load(name).source: load(name).sha for name in SCRIPTS}
+_INFO = (
+    "redis_version:7.4.0\r\nredis_mode:standalone\r\nrun_id:{0}\r\nrole:master\r\nmaster_replid:{0}\r\n"
+    "maxmemory_policy:noeviction\r\n"
+)
+
+
+class VirtualWire(Wire):
+    """A connection of one process to one server, in place of redis-py's."""
+
+    def __init__(self, process: Process, server: Server, **options: Any) -> None:
+        self.process = process
+        self.server = server
+        self.timeout: float = options["socket_timeout"]
+        self.fileno = process.world.fileno()
+        self.subscriptions: list[bytes] = []
+        self.is_open = False
+        self.is_broken = False
+        self._inbox: deque[Any] = deque()
+        self._watching: list[Parking] = []
+        self._arrives_at = 0.0  # the last message that was sent
+        self._comes_back_at = 0.0  # the last reply
+        self._parse = hiredis.Reader()
+
+    # What redis-py's connections do -----------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """See `Wire`."""
+        process, server = self.process, self.server
+        process.sleep(2 * self._delay())
+        if process.name in server.unreachable:
+            process.sleep(self.timeout)
+            raise redis_errors.TimeoutError("Timeout connecting to server")
+        if not server.is_up:
+            raise redis_errors.ConnectionError("Error 111 connecting. Connection refused.")
+        self.is_open = True
+        server.wires[self] = None
+        process.wires[self] = None
+        process.platform.channels[self.fileno] = self
+
+    def disconnect(self) -> None:
+        """See `Wire`."""
+        if self.is_open:
+            self.is_open = False
+            self.process.wires.pop(self, None)
+            self._end_at_server()
+        self._wake()
+
+    def _end_at_server(self) -> None:
+        """The end arrives after all that was sent before, which is done although nobody waits for it any more."""
+        world = self.process.world
+        world.at(max(self._arrives_at, world.now + self._delay()), self._server_sees_the_end)
+
+    def _server_sees_the_end(self) -> None:
+        self.server.wires.pop(self, None)
+        for channel in self.subscriptions:
+            self.server.master.unsubscribe(channel, self.publish)
+        self.subscriptions.clear()
+
+    def end(self) -> None:
+        """It breaks; both sides notice, after a while. What is under way may arrive, or not."""
+        self.is_broken = True
+        world = self.process.world
+        if world.random.random() < BREAKS_LATE:
+            self._end_at_server()
+        else:
+            world.after(self._delay(), self._server_sees_the_end)
+        world.after(self._delay(), self._wake)
+
+    def pack_commands(self, commands: Sequence[Sequence[str | int | bytes]]) -> list[bytes]:
+        """See `Wire`."""
+        return [b"".join(_pack(words) for words in commands)]
+
+    def send_command(self, *words: str | int | bytes, check_health: bool = True) -> None:  # noqa: ARG002
+        """See `Wire`."""
+        self.send(_pack(words))
+
+    def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:  # noqa: ARG002
+        """See `Wire`."""
+        self.send(b"".join(command))
+
+    def read_response(self, *, disconnect_on_error: bool = True) -> Any:  # noqa: ARG002
+        """See `Wire`."""
+        if not self.can_read(self.timeout):
+            raise redis_errors.TimeoutError("Timeout reading from socket")
+        reply = self._take()
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+    def can_read(self, timeout: float) -> bool:
+        """See `Wire`."""
+        until = self.process.local() + timeout
+        while not self.is_readable():
+            left = until - self.process.local()
+            if left <= 0:
+                return False
+            parking = Parking(self.process)
+            self.watch(parking)
+            parking.wait(left)
+        return True
+
+    # What channels and pollers do -----------------------------------------------------------------------------------
+
+    def open_channel(self, timeout: float) -> Channel:
+        """The connection as a `Channel`."""
+        return VirtualChannel(self, timeout)
+
+    def is_readable(self) -> bool:
+        """Whether a reply is there, or the end."""
+        return bool(self._inbox) or self.is_broken or not self.is_open
+
+    def watch(self, parking: Parking) -> None:
+        """Wakes whoever waits for something to be readable."""
+        self._watching.append(parking)
+
+    def take_all(self) -> list[Any]:
+        """All replies that are there."""
+        replies = [self._take()]
+        while self._inbox:
+            replies.append(self._inbox.popleft())
+        return replies
+
+    def _take(self) -> Any:
+        if self._inbox:
+            return self._inbox.popleft()
+        raise redis_errors.ConnectionError("the server closed the connection")
+
+    def send(self, packed: bytes) -> None:
+        """Bytes for the server."""
+        process, server = self.process, self.server
+        if process.is_dead:
+            return
+        if self.is_broken or not self.is_open:
+            raise redis_errors.ConnectionError("the connection is broken")
+        self._parse.feed(packed)
+        commands = []
+        command = self._parse.gets()
+        while command is not False:
+            commands.append(command)
+            command = self._parse.gets()
+        self._arrives_at = max(self._arrives_at, process.world.now + self._delay())
+        process.world.at(self._arrives_at, lambda: self._arrive(commands))
+        if process.world.random.random() < server.conditions.cuts:
+            self.end()
+
+    def _arrive(self, commands: Sequence[Sequence[bytes]]) -> None:
+        if self.process.name in self.server.unreachable:
+            return  # and nothing that comes later on this connection arrives either
+        if self in self.server.wires:
+            self.server.receive(self, commands)
+
+    def send_back(self, reply: Any) -> None:
+        """A reply for the client."""
+        world = self.process.world
+        self._comes_back_at = max(self._comes_back_at, world.now + self._delay())
+        world.at(self._comes_back_at, lambda: self._come_back(reply))
+        if world.random.random() < self.server.conditions.cuts:
+            self.end()
+
+    def publish(self, channel: bytes, payload: bytes) -> None:
+        """A published message for the client."""
+        if self.process.world.random.random() >= self.server.conditions.drops:
+            self.send_back([b"message", channel, payload])
+
+    def _come_back(self, reply: Any) -> None:
+        if self.is_open and not self.is_broken and self.process.name not in self.server.unreachable:
+            self._inbox.append(reply)
+            self._wake()
+
+    def _wake(self) -> None:
+        watching, self._watching = self._watching, []
+        for parking in watching:
+            parking.wake()
+
+    def _delay(self) -> float:
+        conditions, random = self.server.conditions, self.process.world.random
+        seconds = random.expovariate(1.0) * conditions.delay
+        if conditions.straggles and random.random() < conditions.straggles:
+            seconds += random.random() * conditions.straggle
+        return seconds
+
+
+class VirtualChannel(Channel):
+    """See `Channel`."""
+
+    def __init__(self, wire: VirtualWire, timeout: float) -> None:
+        self._wire = wire
+        self._timeout = timeout
+        self.fileno = wire.fileno
+        self.send = wire.send
+
+    def receive(self) -> list[Any]:
+        """See `Channel`."""
+        if not self._wire.can_read(self._timeout):
+            raise redis_errors.TimeoutError("Timeout reading from the master")
+        return self._wire.take_all()
+
+    def wait(self, seconds: float) -> bool:
+        """See `Channel`."""
+        return self._wire.can_read(max(0.0, seconds))
+
+
+def node_of(process: Process, server: Server) -> Node:
+    """How a process reaches a server."""
+
+    def connect(**options: Any) -> VirtualWire:
+        return VirtualWire(process, server, **options)
+
+    return Node(server.name, connect, {}, frozenset({server.name}))
+
+
+def _pack(words: Sequence[str | int | bytes]) -> bytes:
+    packed = [b"*%d\r\n" % len(words)]
+    for word in words:
+        text = word if isinstance(word, bytes) else str(word).encode()
+        packed.append(b"$%d\r\n%b\r\n" % (len(text), text))
+    return b"".join(packed)

@@ -1,0 +1,125 @@
+"""What a seed makes of a run: who takes part, what they do, how the network is, and what may go wrong."""
+
+from random import Random
+
+from attrs import evolve, frozen
+
+from relock.testing._network import Conditions
+
+TTL_SECONDS = 1.0
+LONG_TTL_SECONDS = 10.0
+
+FORGETTING = frozenset({"crash", "restart old", "flush", "flush a quorum"})
+KINDS = (
+    "crash", "restart old", "flush", "flush a quorum", "stop", "kill connections", "partition", "lose a quorum",
+    "isolate client", "forget scripts", "fill up", "crash client", "pause client", "force release",
+)  # fmt: skip
+HARMLESS = frozenset({"crash client", "force release"})  # to everybody else
+
+
+@frozen
+class Plan:
+    """One run.
+
+    Attributes:
+        turns: how often each thread takes the lock.
+        faults: seconds of true time in which faults strike.
+        fault_pause: seconds between two of them, on average.
+        kinds: which faults; none, with a network that loses nothing: all is well from the beginning.
+        skew: by how many seconds the masters' clocks differ from the true time at most.
+        stays: for how many seconds a holder stays; it is drawn from these. Infinity: until it has lost the lock.
+        timeouts: for how many seconds an acquire waits, 0 for a single look.
+    """
+
+    masters: int
+    clients: int
+    threads: int
+    turns: int
+    faults: float
+    fault_pause: float
+    conditions: Conditions
+    kinds: tuple[str, ...]
+    skew: float
+    stays: tuple[float, ...]
+    timeouts: tuple[float, ...]
+    node_timeout: float
+    fair: bool
+    renew: bool
+    ttl: float = TTL_SECONDS
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing goes wrong in it, but for some that die, or are ended by force."""
+        conditions = self.conditions
+        return HARMLESS.issuperset(self.kinds) and not (conditions.straggles or conditions.cuts or conditions.drops)
+
+
+def draw(random: Random) -> Plan:
+    """A plan: about a third are calm; in others everything goes wrong, or little but time."""
+    sort = random.random()
+    if sort < 0.3:
+        return _draw(random, random.choice([(), (), ("crash client",), ("force release",)]), is_calm=True)
+    if sort < 0.45:
+        return _draw_late(random)
+    if sort < 0.6:
+        return _draw_slow(random)
+    share = random.choice([0.15, 0.4])
+    return _draw(random, tuple(kind for kind in KINDS if random.random() < share), is_calm=False)
+
+
+def _draw_late(random: Random) -> Plan:
+    """Replies that are late, and holders that stay to the end of their validity: for mistakes with time."""
+    plan = _draw(random, random.choice([("isolate client",), ("lose a quorum",), ("pause client",)]), is_calm=False)
+    return evolve(
+        plan,
+        masters=random.choice([1, 3]),
+        conditions=Conditions(delay=0.003, straggles=0.3, straggle=0.3),
+        stays=(float("inf"),),
+        timeouts=(20.0,),
+        node_timeout=0.3,
+        faults=5.0,
+        renew=random.random() < 0.7,
+        fair=True,
+    )
+
+
+def _draw_slow(random: Random) -> Plan:
+    """Requests that arrive when nobody waits for them any more, and leases so long that what they leave is noticed."""
+    return evolve(
+        _draw(random, (), is_calm=True),
+        masters=random.choice([1, 3, 3]),
+        conditions=Conditions(delay=0.003, straggles=0.05, straggle=0.6),
+        stays=(0.0, 0.01, 0.3),
+        timeouts=random.choice([(0.0, 0.05), (0.0, 0.05, 3.0)]),
+        node_timeout=0.05,
+        ttl=LONG_TTL_SECONDS,
+        faults=LONG_TTL_SECONDS + 5.0,  # the masters' first votes come only now
+        turns=20,
+    )
+
+
+def _draw(random: Random, kinds: tuple[str, ...], *, is_calm: bool) -> Plan:
+    conditions = Conditions(
+        delay=random.choice([0.0001, 0.0005, 0.003]),
+        straggles=0.0 if is_calm else random.choice([0.0, 0.01, 0.1]),
+        straggle=random.choice([0.02, 0.1, 0.6]),
+        cuts=0.0 if is_calm else random.choice([0.0, 0.0, 0.002]),
+        drops=0.0 if is_calm else random.choice([0.0, 0.0, 0.1, 1.0]),
+    )
+    return Plan(
+        masters=random.choice([1, 3, 3, 5]),
+        clients=random.randint(2, 4),
+        threads=random.randint(1, 2),
+        turns=random.randint(2, 6),
+        faults=random.choice([2.0, 5.0]),
+        fault_pause=random.choice([0.2, 0.6]),
+        conditions=conditions,
+        kinds=kinds,
+        # Tokens rise over masters that forget as long as their clocks differ by less than the guard.
+        skew=0.3 if FORGETTING & set(kinds) else 3.0,
+        stays=random.choice([(0.0, 0.001, 0.01), (0.0, 0.3, 1.6), (0.01, 1.6, float("inf"))]),
+        timeouts=random.choice([(0.0, 0.05, 0.5), (0.5, 3.0, 20.0)]),
+        node_timeout=random.choice([0.05, 0.3]),
+        fair=random.random() < 0.8,
+        renew=random.random() < 0.8,
+    )

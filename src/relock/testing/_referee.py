@@ -1,0 +1,241 @@
+"""What must hold in every run, and who sees that it does.
+
+The referee knows the true time, and may look into every process and every master. It counts as a violation
+
+* two that believe at the same moment that they have the lock;
+* a token that is not above all before it;
+* a hold count that differs from the number of levels, here or, when all is well, on a quorum of the masters;
+* a waiter that was queued before another one came, and is served after it (`fair`, when all is well);
+* a wait that lasts longer than its timeout;
+* a lock that nobody has while somebody waits, and a hold that is lost, when all is well;
+* what was tried and is not undone, when all is well; and anything at all on a master in the end;
+* an error that is not one of relock's, in whichever thread.
+"""
+
+from attrs import define, field, frozen
+
+from relock._core.hold import Hold
+from relock._core.quorum import NEVER, quorum_of
+from relock._runtime.hub import Waiter
+from relock.lock import Lock
+from relock.testing._network import Server
+from relock.testing._plan import Plan
+from relock.testing._world import Process, World
+
+COUNT_SECONDS = 0.1  # until a count that was changed is on all masters, when all is well
+EXPIRY_SECONDS = 0.1  # from D until the leases have ended on all masters, and more
+HAND_OFF_SECONDS = 0.5  # from the end of a hold to the next grant, when all is well and somebody waits
+OVERSHOOT_SECONDS = 0.7  # by which a wait may be longer than its timeout: two node timeouts, and some
+
+
+@define(eq=False)
+class Belief:
+    """One hold, as its owner sees it: from the return of the outermost acquire to the call of the last release."""
+
+    process: Process
+    lock: Lock
+    hold: Hold
+    is_over: bool = False
+    counted_at: float = 0.0  # when its count was changed
+    was_lost: bool = False  # at some moment its owner would have said so
+
+    def is_believed(self) -> bool:
+        """Whether its owner would say now that it has the lock; notes when it would not."""
+        if self.is_over or self.process.is_dead:
+            return False
+        has_it = self.hold.remaining(self.process.local()) > 0
+        self.was_lost = self.was_lost or not has_it
+        return has_it
+
+
+@frozen(eq=False)
+class Call:
+    """One call of acquire: when it came, and who had been queued by then."""
+
+    process: Process
+    called_at: float
+    called_at_local: float
+    timeout: float
+    ahead: tuple[tuple[Process, Waiter], ...]
+
+
+@define
+class Referee:
+    """Sees what everybody believes, and judges.
+
+    Attributes:
+        calm_at: the true time from which all is well; infinity as long as it is not known.
+    """
+
+    world: World
+    servers: list[Server]
+    plan: Plan
+    calm_at: float = float("inf")
+    beliefs: list[Belief] = field(factory=list)
+    grants: int = 0
+    violations: list[str] = field(factory=list)
+    operators: int = 0  # who are about to end holds by force: what they end is believed until its next renewal
+    _highest: int = 0  # token
+    _free_at: float = 0.0  # since when nobody has had the lock
+    _clients: dict[str, Process] = field(factory=dict)
+    _waiters: list[tuple[Process, dict[bytes, Waiter]]] = field(factory=list)
+
+    def meet(self, process: Process, waiters: dict[bytes, Waiter]) -> None:
+        """A client takes part, with these waiters."""
+        self._waiters.append((process, waiters))
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether all is well."""
+        return self.world.now >= self.calm_at
+
+    # What happens ---------------------------------------------------------------------------------------------------
+
+    def called(self, process: Process, timeout: float) -> Call:
+        """Somebody wants the lock."""
+        ahead = [
+            (other, waiter)
+            for other, waiters in self._waiters
+            if not other.is_dead
+            for waiter in waiters.values()
+            if waiter.tickets
+        ]
+        return Call(process, self.world.now, process.local(), timeout, tuple(ahead))
+
+    def refused(self, call: Call) -> None:
+        """Somebody did not get it."""
+        self.check_timeout(call)
+
+    def granted(self, lock: Lock, hold: Hold, call: Call) -> Belief:
+        """Somebody has it."""
+        self.grants += 1
+        process = call.process
+        self.check_timeout(call)
+        self._check_idle(call)
+        self._check_order(call)
+        for other in self._believers():
+            self.violate(f"two holders: {other.process.name} and {process.name}")
+        if not self.operators:
+            if hold.token <= self._highest:
+                self.violate(f"{process.name} got token {hold.token}, which is not above {self._highest}")
+            self._highest = max(self._highest, hold.token)
+        belief = Belief(process, lock, hold, counted_at=self.world.now)
+        self.beliefs = [one for one in self.beliefs if not one.is_over and not one.process.is_dead]
+        self.beliefs.append(belief)
+        self.world.note(process.name, f"has it as {hold.owner.decode()}, token {hold.token}")
+        return belief
+
+    def look(self, belief: Belief, levels: int) -> None:
+        """A holder looks after its hold."""
+        self.check_exclusion()
+        counted = belief.lock.hold_count  # a look at the clock, at which a thread may stop for a moment
+        if not belief.is_believed():
+            self._check_loss(belief)
+            return
+        if belief.was_lost:
+            self.violate(f"{belief.process.name} has what it had lost")
+        if counted != levels:
+            self.violate(f"{belief.process.name} counts {counted}, not {levels}")
+        if self.is_calm and not self.operators and self.world.now - belief.counted_at > COUNT_SECONDS:
+            self._check_count(belief, levels)
+
+    def counted(self, belief: Belief) -> None:
+        """A level was taken or left."""
+        belief.counted_at = self.world.now
+
+    def leaves(self, belief: Belief) -> None:
+        """Somebody is about to release the last level."""
+        belief.is_over = True
+        self._free_at = max(self._free_at, self.world.now)
+        self.world.note(belief.process.name, "releases it")
+
+    def died(self, process: Process, lease: float) -> None:
+        """A process has crashed; what it held ends with its lease."""
+        if any(belief.process is process and not belief.is_over for belief in self.beliefs):
+            self._free_at = max(self._free_at, self.world.now + lease)
+
+    # What must hold -------------------------------------------------------------------------------------------------
+
+    def check_exclusion(self) -> None:
+        """Whether more than one believe at this moment that they have the lock."""
+        believers = self._believers()
+        if len(believers) > 1:
+            self.violate(f"two believe that they have it: {', '.join(one.process.name for one in believers)}")
+
+    def check_timeout(self, call: Call) -> None:
+        """Whether an acquire has ended in time; that its process was paused is no fault of it."""
+        if call.process.was_paused_since(call.called_at) or call.timeout == float("inf"):
+            return
+        late = call.process.local() - call.called_at_local - call.timeout
+        if late > OVERSHOOT_SECONDS:
+            self.violate(f"{call.process.name} waited {late:.3f} s longer than it wanted to")
+
+    def check_undone(self) -> None:
+        """When everybody has released it: whether what was tried is undone, before the leases say so."""
+        for server in self.servers:
+            found = server.master.contents(b"lock:{a}")
+            queue = [waiter for waiter, _ in server.master.contents(b"lock:{a}:queue") or []]
+            dead = {process.name for process, _ in self._waiters if process.is_dead}
+            left = [owner for owner in [*(found or ()), *queue] if owner.decode().rpartition("-")[0] not in dead]
+            if left:
+                self.violate(f"{server.name} still has {left} of those who live")
+
+    def check_nothing_left(self) -> None:
+        """In the end, when every lease is over."""
+        for server in self.servers:
+            keys = server.master.keys()
+            left = [key for key in keys if not key.endswith((b":token", b"master"))]
+            if left:
+                self.violate(f"{server.name} still has {left}")
+
+    def forced(self) -> list[Belief]:
+        """An operator ends whatever hold there is: those that believe in one now."""
+        found = [one for one in self.beliefs if one.is_believed() and one.hold.renew]
+        self.check_exclusion()
+        return found
+
+    def check_forced(self, found: list[Belief]) -> None:
+        """Whether those whose holds were ended by force know it by now."""
+        for one in found:
+            if not one.process.is_dead and one.hold.count and one.hold.remaining(one.process.local()) > 0:
+                self.violate(f"{one.process.name} still believes in a hold that was ended by force")
+
+    def _check_idle(self, call: Call) -> None:
+        for belief in self.beliefs:
+            if not belief.is_over and belief.hold.deadline != NEVER:  # it has run out, and may be over on the masters
+                self._free_at = max(self._free_at, belief.process.true(belief.hold.deadline) + EXPIRY_SECONDS)
+        idle = self.world.now - max(call.called_at, self._free_at, self.calm_at)
+        if idle > HAND_OFF_SECONDS:
+            self.violate(f"{call.process.name} waited for {idle:.3f} s though nobody had it")
+
+    def _check_order(self, call: Call) -> None:
+        if not self.plan.fair or call.called_at < self.calm_at:
+            return
+        for process, waiter in call.ahead:
+            waiting = next(waiters for other, waiters in self._waiters if other is process)
+            if not process.is_dead and waiting.get(waiter.owner) is waiter:
+                self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
+
+    def _check_loss(self, belief: Belief) -> None:
+        if self.is_calm and belief.hold.renew and not self.operators and not belief.is_over:
+            self.violate(f"{belief.process.name} lost it though all is well: {belief.hold.loss}")
+
+    def _check_count(self, belief: Belief, levels: int) -> None:
+        owner, key = belief.hold.owner, belief.hold.keys.lock
+        counts = [server.master.contents(key) for server in self.servers]
+        right = sum(isinstance(found, dict) and found == {owner: b"%d" % levels} for found in counts)
+        if right < quorum_of(len(self.servers)):
+            self.violate(f"{belief.process.name} has {levels} levels, but the masters say {counts}")
+
+    def _believers(self) -> list[Belief]:
+        believers = [one for one in self.beliefs if one.is_believed()]
+        if not self.operators:
+            return believers
+        for one in believers:
+            one.is_over = True
+        return []
+
+    def violate(self, what: str) -> None:
+        """Notes what must not be."""
+        self.world.note("referee", f"VIOLATION: {what}")
+        self.violations.append(what)

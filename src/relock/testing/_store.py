@@ -1,0 +1,542 @@
+"""What one virtual master stores: a small model of the Redis commands that the scripts use.
+
+Strings, hashes and sorted sets, each with or without an expiry in milliseconds. Replies and errors are those of Redis
+7 and Valkey; scripts call the commands by the names in `COMMANDS`. Whoever uses a `Store` tells it the time with
+`begin`: it reads no clock, so time stands still during a script, as it does in Redis since 7.0.
+
+Modelled: types, and the error where a command meets another one; a key that goes with its last member; lazy expiry; the
+refusal of a write for lack of memory; the order of sorted sets.
+
+Not modelled: databases, options that no script uses, the memory that is really used, eviction, replication, the
+order of fields in large hashes (here they keep the order in which they came), and the notation of scores beyond 17
+digits.
+"""
+
+import re
+from bisect import bisect_left, insort
+from typing import Any
+
+from attrs import Factory, define, frozen
+
+Argument = bytes | int | float
+"""As a script gives it: text, or a number, which Redis would make text of."""
+
+INTEGER_MAX = 2**63 - 1
+EXACT_MAX = 10**17  # below it a number of a script becomes digits only
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+_DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_INFINITIES = {b"inf": float("inf"), b"+inf": float("inf"), b"-inf": float("-inf")}
+
+
+class ReplyError(Exception):
+    """An error reply: the whole text of it, its first word included."""
+
+
+@frozen
+class Status:
+    """A reply that is no text of the store's, but a word of the server's."""
+
+    word: bytes
+
+
+OK = Status(b"OK")
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+NO_INTEGER = "ERR value is not an integer or out of range"
+NO_FLOAT = "ERR value is not a valid float"
+NO_HASH_INTEGER = "ERR hash value is not an integer"
+NO_RANGE = "ERR min or max is not a float"
+NO_ARGUMENT = "ERR Command arguments must be strings or integers"
+OVERFLOW = "ERR increment or decrement would overflow"
+SYNTAX = "ERR syntax error"
+OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
+
+
+class SortedSet:
+    """Members in the order of their scores, and those of one score in the order of their bytes."""
+
+    __slots__ = ("order", "scores")
+
+    def __init__(self) -> None:
+        self.scores: dict[bytes, float] = {}
+        self.order: list[tuple[float, bytes]] = []
+
+    def put(self, member: bytes, score: float) -> None:
+        """Adds a member, or moves it."""
+        if member in self.scores:
+            self.remove(member)
+        self.scores[member] = score
+        insort(self.order, (score, member))
+
+    def remove(self, member: bytes) -> bool:
+        """Whether it was there."""
+        score = self.scores.pop(member, None)
+        if score is None:
+            return False
+        del self.order[bisect_left(self.order, (score, member))]
+        return True
+
+    def rank(self, member: bytes) -> int | None:
+        """How many come before it."""
+        score = self.scores.get(member)
+        return None if score is None else bisect_left(self.order, (score, member))
+
+    def copy(self) -> "SortedSet":
+        """Another one with the same members."""
+        copied = SortedSet()
+        copied.scores = dict(self.scores)
+        copied.order = list(self.order)
+        return copied
+
+
+@frozen
+class Snapshot:
+    """What a store held at some moment, as an RDB file would: with the times at which keys expire."""
+
+    _values: dict[bytes, Any]
+    _expiries: dict[bytes, int]
+
+    def restore(self) -> tuple[dict[bytes, Any], dict[bytes, int]]:
+        """The keys and when they expire, each time anew."""
+        return {key: _copy(value) for key, value in self._values.items()}, dict(self._expiries)
+
+
+@define
+class Store:
+    """The keys of one master.
+
+    Attributes:
+        listeners: how many are subscribed to each channel.
+        published: what was published to channels that anybody listens to, for the master to deliver.
+        is_full: out of memory: a script whose first write would take more of it is refused.
+    """
+
+    # It refers to nobody who could refer to it by way of Lua: no garbage collector would see that circle.
+    listeners: dict[bytes, int] = Factory(dict)
+    published: list[tuple[bytes, bytes]] = Factory(list)
+    is_full: bool = False
+    _now_us: int = 0
+    _now_ms: int = 0
+    _has_written: bool = False
+    _values: dict[bytes, Any] = Factory(dict)
+    _expiries: dict[bytes, int] = Factory(dict)
+
+    def begin(self, now_us: int) -> None:
+        """A script, or a command outside of one, begins at this time."""
+        self._now_us = now_us
+        self._now_ms = now_us // 1000
+        self._has_written = False
+
+    # The store as a whole -------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._values = {}
+        self._expiries = {}
+
+    def snapshot(self) -> Snapshot:
+        """What it holds now."""
+        return Snapshot({key: _copy(value) for key, value in self._values.items()}, dict(self._expiries))
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Holds what a snapshot held; what has expired meanwhile is not there any more."""
+        self._values, self._expiries = snapshot.restore()
+
+    def keys(self) -> list[bytes]:
+        """The keys that have not expired, in alphabetical order."""
+        return sorted(key for key in list(self._values) if self._find(key) is not None)
+
+    def contents(self, key: bytes) -> Any:
+        """A key's value: bytes, a dict of a hash, a list of a sorted set's members with their scores; or None."""
+        value = self._find(key)
+        if isinstance(value, SortedSet):
+            return [(member, score) for score, member in value.order]
+        return dict(value) if isinstance(value, dict) else value
+
+    def _find(self, key: bytes) -> Any:
+        """A key's value, or None. Whoever finds a key that has expired removes it."""
+        expiry = self._expiries.get(key)
+        if expiry is not None and self._now_ms > expiry:
+            self._drop(key)
+        return self._values.get(key)
+
+    def _drop(self, key: bytes) -> None:
+        del self._values[key]
+        self._expiries.pop(key, None)
+
+    def _string(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._find(key)
+        if value is None or value.__class__ is bytes:
+            return value
+        raise ReplyError(WRONG_TYPE)
+
+    def _hash(self, key: bytes) -> dict[bytes, bytes] | None:
+        value: dict[bytes, bytes] | None = self._find(key)
+        if value is None or value.__class__ is dict:
+            return value
+        raise ReplyError(WRONG_TYPE)
+
+    def _set(self, key: bytes) -> SortedSet | None:
+        value: SortedSet | None = self._find(key)
+        if value is None or value.__class__ is SortedSet:
+            return value
+        raise ReplyError(WRONG_TYPE)
+
+    def _grow(self) -> None:
+        """A write begins that a master without memory refuses, unless its script has written before."""
+        if self.is_full and not self._has_written:
+            raise ReplyError(OUT_OF_MEMORY)
+        self._has_written = True
+
+    # Any key --------------------------------------------------------------------------------------------------------
+
+    def time(self) -> tuple[bytes, bytes]:
+        """TIME."""
+        seconds, micros = divmod(self._now_us, 1_000_000)
+        return b"%d" % seconds, b"%d" % micros
+
+    def exists(self, *keys: bytes) -> int:
+        """EXISTS key [key ...]."""
+        return sum([self._find(key) is not None for key in keys])
+
+    def delete(self, *keys: bytes) -> int:
+        """DEL key [key ...]."""
+        self._has_written = True
+        found = 0
+        for key in keys:
+            if self._find(key) is not None:
+                self._drop(key)
+                found += 1
+        return found
+
+    def pexpire(self, key: bytes, ttl_ms: Argument) -> int:
+        """PEXPIRE key milliseconds."""
+        self._has_written = True
+        expiry = _integer(ttl_ms) + self._now_ms
+        if not -INTEGER_MAX <= expiry <= INTEGER_MAX:
+            raise ReplyError("ERR invalid expire time in 'pexpire' command")
+        if self._find(key) is None:
+            return 0
+        if expiry <= self._now_ms:
+            self._drop(key)
+        else:
+            self._expiries[key] = expiry
+        return 1
+
+    def pttl(self, key: bytes) -> int:
+        """PTTL key."""
+        if self._find(key) is None:
+            return -2
+        expiry = self._expiries.get(key)
+        return -1 if expiry is None else expiry - self._now_ms
+
+    def type(self, key: bytes) -> Status:
+        """TYPE key."""
+        return _TYPES[self._find(key).__class__]
+
+    # Strings --------------------------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """GET key."""
+        return self._string(key)
+
+    def set(self, key: bytes, value: Argument, *options: Argument) -> bytes | Status | None:
+        """SET key value [NX | XX] [GET] [PX milliseconds | KEEPTTL]; OK, or with GET what was there before."""
+        self._grow()
+        value = _text(value)
+        given, ttl_ms = _set_options(options)
+        before = self._string(key) if b"GET" in given else None
+        if b"NX" in given or b"XX" in given:
+            is_there = self._find(key) is not None
+            if is_there is (b"NX" in given):
+                return before
+        self._values[key] = value
+        if ttl_ms is not None:
+            self._expiries[key] = self._now_ms + ttl_ms
+        elif b"KEEPTTL" not in given:
+            self._expiries.pop(key, None)
+        return before if b"GET" in given else OK
+
+    def incr(self, key: bytes) -> int:
+        """INCR key."""
+        self._grow()
+        before = self._string(key)
+        number = _sum(0 if before is None else _integer(before), 1)
+        self._values[key] = b"%d" % number
+        return number
+
+    # Hashes ---------------------------------------------------------------------------------------------------------
+
+    def hset(self, key: bytes, *pairs: Argument) -> int:
+        """HSET key field value [field value ...]."""
+        self._grow()
+        if not pairs or len(pairs) % 2:
+            raise ReplyError("ERR wrong number of arguments for 'hset' command")
+        words = [_text(word) for word in pairs]
+        found = self._hash(key)
+        if found is None:
+            found = self._values[key] = {}
+        before = len(found)
+        for at in range(0, len(words), 2):
+            found[words[at]] = words[at + 1]
+        return len(found) - before
+
+    def hincrby(self, key: bytes, field: Argument, by: Argument) -> int:
+        """HINCRBY key field increment."""
+        self._grow()
+        step, name = _integer(by), _text(field)
+        found = self._hash(key)
+        before = found.get(name, b"0") if found else b"0"
+        number = _sum(_integer(before, NO_HASH_INTEGER), step)
+        if found is None:
+            found = self._values[key] = {}
+        found[name] = b"%d" % number
+        return number
+
+    def hget(self, key: bytes, field: Argument) -> bytes | None:
+        """HGET key field."""
+        found = self._hash(key)
+        return found.get(_text(field)) if found else None
+
+    def hmget(self, key: bytes, *fields: Argument) -> tuple[bytes | None, ...]:
+        """HMGET key field [field ...]."""
+        found = self._hash(key) or {}
+        return tuple([found.get(_text(field)) for field in fields])
+
+    def hexists(self, key: bytes, field: Argument) -> int:
+        """HEXISTS key field."""
+        found = self._hash(key)
+        return int(found is not None and _text(field) in found)
+
+    def hkeys(self, key: bytes) -> tuple[bytes, ...]:
+        """HKEYS key."""
+        return tuple(self._hash(key) or ())
+
+    def hlen(self, key: bytes) -> int:
+        """HLEN key."""
+        return len(self._hash(key) or ())
+
+    def hdel(self, key: bytes, *fields: Argument) -> int:
+        """HDEL key field [field ...]."""
+        self._has_written = True
+        words = [_text(field) for field in fields]
+        found = self._hash(key)
+        if found is None:
+            return 0
+        before = len(found)
+        for field in words:
+            found.pop(field, None)
+        after = len(found)
+        if not after:
+            self._drop(key)
+        return before - after
+
+    # Sorted sets ----------------------------------------------------------------------------------------------------
+
+    def zadd(self, key: bytes, *words: Argument) -> int:
+        """ZADD key [NX] score member [score member ...]."""
+        self._grow()
+        only_new = words[0] == b"NX" or words[0] == b"nx"
+        pairs = words[1:] if only_new else words
+        if not pairs or len(pairs) % 2:
+            raise ReplyError(SYNTAX)
+        added = [(_text(pairs[at + 1]), _score(pairs[at])) for at in range(0, len(pairs), 2)]
+        found = self._set(key)
+        if found is None:
+            found = self._values[key] = SortedSet()
+        before = len(found.scores)
+        for member, score in added:
+            if not only_new or member not in found.scores:
+                found.put(member, score)
+        return len(found.scores) - before
+
+    def zrem(self, key: bytes, *members: Argument) -> int:
+        """ZREM key member [member ...]."""
+        self._has_written = True
+        words = [_text(member) for member in members]
+        found = self._set(key)
+        if found is None:
+            return 0
+        removed = sum([found.remove(member) for member in words])
+        if not found.scores:
+            self._drop(key)
+        return removed
+
+    def zcard(self, key: bytes) -> int:
+        """ZCARD key."""
+        found = self._set(key)
+        return len(found.order) if found else 0
+
+    def zscore(self, key: bytes, member: Argument) -> bytes | None:
+        """ZSCORE key member."""
+        found = self._set(key)
+        score = found.scores.get(_text(member)) if found else None
+        return None if score is None else _text(score)
+
+    def zrank(self, key: bytes, member: Argument) -> int | None:
+        """ZRANK key member."""
+        found = self._set(key)
+        return found.rank(_text(member)) if found else None
+
+    def zrange(self, key: bytes, start: Argument, stop: Argument, *options: Argument) -> tuple[bytes, ...]:
+        """ZRANGE key start stop [WITHSCORES], by rank."""
+        return self._ranked(key, start, stop, options, 1)
+
+    def zrevrange(self, key: bytes, start: Argument, stop: Argument, *options: Argument) -> tuple[bytes, ...]:
+        """ZREVRANGE key start stop [WITHSCORES]."""
+        return self._ranked(key, start, stop, options, -1)
+
+    def _ranked(
+        self, key: bytes, start: Argument, stop: Argument, options: tuple[Argument, ...], direction: int
+    ) -> tuple[bytes, ...]:
+        with_scores = bool(options)
+        if with_scores and (len(options) > 1 or _text(options[0]).upper() != b"WITHSCORES"):
+            raise ReplyError(SYNTAX)
+        first, last = _integer(start), _integer(stop)
+        found = self._set(key)
+        if found is None:
+            return ()
+        count = len(found.order)
+        first = max(first + count, 0) if first < 0 else first
+        last = last + count if last < 0 else last
+        order = found.order if direction > 0 else found.order[::-1]
+        return _listed(order[first : max(last + 1, 0)], with_scores)
+
+    def zrangebyscore(self, key: bytes, smallest: Argument, largest: Argument, *options: Argument) -> tuple[bytes, ...]:
+        """ZRANGEBYSCORE key min max [LIMIT offset count]."""
+        offset, limit = _limit(options)
+        low, low_open = _bound(smallest)
+        high, high_open = _bound(largest)
+        found = self._set(key)
+        if found is None or offset < 0:
+            return ()
+        within = [
+            (score, member)
+            for score, member in found.order
+            if (low < score if low_open else low <= score) and (score < high if high_open else score <= high)
+        ]
+        return _listed(within[offset : None if limit < 0 else offset + limit], False)
+
+    # Pub/Sub --------------------------------------------------------------------------------------------------------
+
+    def publish(self, channel: bytes, message: Argument) -> int:
+        """PUBLISH channel message."""
+        heard = self.listeners.get(channel, 0)
+        if heard:
+            self.published.append((channel, _text(message)))
+        return heard
+
+
+COMMANDS = {
+    **{name.upper(): name for name in ("time", "exists", "pexpire", "pttl", "type", "get", "set", "incr")},
+    **{name.upper(): name for name in ("hset", "hincrby", "hget", "hmget", "hexists", "hkeys", "hlen", "hdel")},
+    **{name.upper(): name for name in ("zadd", "zrem", "zcard", "zscore", "zrank")},
+    **{name.upper(): name for name in ("zrange", "zrevrange", "zrangebyscore")},
+    "DEL": "delete",
+    "PUBLISH": "publish",
+}
+"""The methods of `Store` by the names of their commands."""
+
+PLAIN, STATUS, ARRAY, HOLES = range(4)
+KINDS = {
+    **dict.fromkeys(("TIME", "HKEYS", "ZRANGE", "ZREVRANGE", "ZRANGEBYSCORE"), ARRAY),
+    "HMGET": HOLES,
+    "SET": STATUS,
+    "TYPE": STATUS,
+}
+"""What a command may reply, if not one value: an array, one in which some may be missing, a status."""
+
+_TYPES = {
+    type(None): Status(b"none"),
+    bytes: Status(b"string"),
+    dict: Status(b"hash"),
+    SortedSet: Status(b"zset"),
+}
+
+
+def _copy(value: Any) -> Any:
+    return value if value.__class__ is bytes else value.copy()
+
+
+def _text(value: Argument) -> bytes:
+    """An argument as Redis gets it: numbers of a script with up to 17 digits."""
+    if type(value) is bytes:
+        return value
+    if type(value) is int or type(value) is float:
+        return b"%.17g" % value
+    raise ReplyError(NO_ARGUMENT)
+
+
+def _integer(value: Argument, error: str = NO_INTEGER) -> int:
+    if type(value) is int and abs(value) < EXACT_MAX:
+        return value
+    text = _text(value)
+    if _INTEGER.fullmatch(text) and -INTEGER_MAX - 1 <= int(text) <= INTEGER_MAX:
+        return int(text)
+    raise ReplyError(error)
+
+
+def _sum(number: int, step: int) -> int:
+    if not -INTEGER_MAX - 1 <= number + step <= INTEGER_MAX:
+        raise ReplyError(OVERFLOW)
+    return number + step
+
+
+def _score(value: Argument, error: str = NO_FLOAT) -> float:
+    text = _text(value)
+    infinity = _INFINITIES.get(text.lower())
+    if infinity is not None:
+        return infinity
+    if not _DECIMAL.fullmatch(text):
+        raise ReplyError(error)
+    return float(text)
+
+
+def _bound(value: Argument) -> tuple[float, bool]:
+    """The bound of a range of scores, and whether it is itself outside."""
+    text = _text(value)
+    is_open = text.startswith(b"(")
+    return _score(text[is_open:], NO_RANGE), is_open
+
+
+def _limit(options: tuple[Argument, ...]) -> tuple[int, int]:
+    """The offset and the count of LIMIT; -1: all."""
+    if not options:
+        return 0, -1
+    if len(options) != 3 or _text(options[0]).upper() != b"LIMIT":
+        raise ReplyError(SYNTAX)
+    return _integer(options[1]), _integer(options[2])
+
+
+_ONLY_GET = (b"GET",)
+
+
+def _set_options(options: tuple[Argument, ...]) -> tuple[tuple[bytes, ...], int | None]:
+    """What stands after SET's value, without its PX, and the milliseconds of that."""
+    if len(options) == 3 and options[0] == b"PX" and options[2] == b"GET":  # the one way in which scripts call it
+        return _ONLY_GET, _lifetime(options[1])
+    words = tuple([_text(option).upper() for option in options])
+    lifetime = None
+    if b"PX" in words:
+        at = words.index(b"PX")
+        if at + 1 == len(words):
+            raise ReplyError(SYNTAX)
+        lifetime = words[at + 1]
+        words = words[:at] + words[at + 2 :]
+    is_known = all(word in (b"NX", b"XX", b"GET", b"KEEPTTL") for word in words)
+    if not is_known or {b"NX", b"XX"} <= set(words) or (lifetime is not None and b"KEEPTTL" in words):
+        raise ReplyError(SYNTAX)
+    return words, None if lifetime is None else _lifetime(lifetime)
+
+
+def _lifetime(value: Argument) -> int:
+    """The milliseconds of PX."""
+    ttl_ms = _integer(value)
+    if ttl_ms <= 0:
+        raise ReplyError("ERR invalid expire time in 'set' command")
+    return ttl_ms
+
+
+def _listed(found: list[tuple[float, bytes]], with_scores: bool) -> tuple[bytes, ...]:
+    if not with_scores:
+        return tuple([member for _, member in found])
+    return tuple([item for score, member in found for item in (member, _text(score))])

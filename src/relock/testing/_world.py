@@ -1,0 +1,457 @@
+"""Virtual time: what runs, when, and in which order. One seed decides all of it.
+
+A `World` is a queue of events in true time. Code that would wait for something runs as a task (a greenlet), and hands
+over to the world instead of waiting. A `Process` is one client's machine: its clock runs at a rate of its own, and it
+can be paused, as by SIGSTOP or a suspend, or crash. `VirtualPlatform` gives a process what `relock._runtime.platform`
+gives a real one, so the runtime's own code runs on it unchanged, with its threads as tasks.
+
+Tasks change only where they wait, and where they read the clock: there, now and then, one is made to wait for a moment,
+as the operating system does with a thread at any instruction.
+"""
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from queue import Empty
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from relock._owner import ThreadOwner, Who
+from relock._runtime.channel import Channel
+from relock._runtime.nodes import Wire
+from relock._runtime.platform import Platform
+
+PREEMPTION = 0.01  # of the looks at a clock are followed by a pause
+PREEMPTION_SECONDS = 0.002
+SWITCH_SECONDS = 50e-6  # until a thread runs that has been woken
+
+
+class DeadlockError(Exception):
+    """A task waits for what nothing will bring: no timer, no message."""
+
+
+class Timer:
+    """Something that will happen, unless it is called off."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.action: Callable[[], object] | None = action
+
+    def cancel(self) -> None:
+        """Calls it off."""
+        self.action = None
+
+
+class World:
+    """True time, and all that is to happen.
+
+    Args:
+        seed: decides everything that chance decides.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.now = 0.0  # true time, in seconds
+        self.log: list[tuple[float, str, str]] = []  # when, who, what
+        self.errors: list[tuple[str, BaseException]] = []
+        self._events: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._hub = getcurrent()
+        self._filenos = itertools.count(1000)
+
+    def at(self, when: float, action: Callable[[], object]) -> Timer:
+        """Has `action` done at the true time `when`."""
+        timer = Timer(action)
+        heapq.heappush(self._events, (max(when, self.now), next(self._order), timer))
+        return timer
+
+    def after(self, seconds: float, action: Callable[[], object]) -> Timer:
+        """Has `action` done in so many seconds of true time."""
+        return self.at(self.now + seconds, action)
+
+    def run(self, until: float, is_over: Callable[[], bool] | None = None) -> None:
+        """Lets time pass until the true time `until`, or until `is_over`."""
+        self._hub = getcurrent()
+        events = self._events
+        while events and events[0][0] <= until:
+            if is_over is not None and is_over():
+                return
+            when, _, timer = heapq.heappop(events)
+            if timer.action is not None:
+                self.now = when
+                timer.action()
+        self.now = until
+
+    def switch(self) -> None:
+        """Hands over from a task to the world, until the task is resumed."""
+        self._hub.switch()
+
+    def in_task(self) -> bool:
+        """Whether the caller is a task."""
+        return getcurrent() is not self._hub
+
+    def note(self, who: str, what: str) -> None:
+        """One line for the timeline of the run."""
+        self.log.append((self.now, who, what))
+
+    def fileno(self) -> int:
+        """A number for a virtual socket."""
+        return next(self._filenos)
+
+    def timeline(self) -> str:
+        """The run, line by line."""
+        return "\n".join(f"{when:10.6f}  {who:12} {what}" for when, who, what in self.log)
+
+
+class Process:
+    """One client's machine: a clock, and tasks that can be paused or lost.
+
+    Attributes:
+        rate: seconds of its clock per second of true time.
+        offset: what its clock shows at the true time 0.
+    """
+
+    def __init__(self, world: World, name: str, *, rate: float = 1.0, offset: float = 0.0) -> None:
+        self.world = world
+        self.name = name
+        self.rate = rate
+        self.offset = offset
+        self.is_dead = False
+        self.is_paused = False
+        self.platform = VirtualPlatform(self)
+        self.tasks: list[Task] = []
+        self._resumed_at = float("-inf")
+        self.wires: dict[Any, None] = {}  # in the order in which they were opened: chance is to decide, not an address
+        self._backlog: deque[Callable[[], object]] = deque()
+
+    def clock(self) -> float:
+        """What its clock shows; sometimes the caller is held up right after the look."""
+        seen = self.offset + self.rate * self.world.now
+        if self.world.in_task() and self.world.random.random() < PREEMPTION:
+            self.sleep(self.world.random.random() * PREEMPTION_SECONDS)
+        return seen
+
+    def local(self, when: float | None = None) -> float:
+        """What its clock shows at a true time, by default now."""
+        return self.offset + self.rate * (self.world.now if when is None else when)
+
+    def true(self, local: float) -> float:
+        """The true time at which its clock shows `local`."""
+        return (local - self.offset) / self.rate
+
+    def start(self, target: Callable[[], object], name: str, *, waits_without_timer: bool = True) -> "Task":
+        """Starts a task. `waits_without_timer`: it may, as a background thread does."""
+        task = Task(self, target, name, waits_without_timer=waits_without_timer)
+        self.tasks.append(task)
+        self.later(self._switch_seconds(), task.resume)
+        return task
+
+    def later(self, seconds: float, action: Callable[[], object]) -> Timer:
+        """Has `action` done in this process; while it is paused that waits, and when it is dead nothing comes of it."""
+        return self.world.after(seconds, lambda: self._do(action))
+
+    def _do(self, action: Callable[[], object]) -> None:
+        if self.is_paused:
+            self._backlog.append(action)
+        elif not self.is_dead:
+            action()
+
+    def pause(self) -> None:
+        """As SIGSTOP: nothing happens in it, while its clock goes on."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """As SIGCONT."""
+        if self.is_paused:
+            self._resumed_at = self.world.now
+        self.is_paused = False
+        while self._backlog and not self.is_paused:
+            self.later(self._switch_seconds(), self._backlog.popleft())
+
+    def was_paused_since(self, when: float) -> bool:
+        """Whether it has stood still at some time since the true time `when`."""
+        return self.is_paused or self._resumed_at >= when
+
+    def crash(self) -> None:
+        """As SIGKILL: it never does anything again, and its connections end."""
+        self.is_dead = True
+        for wire in list(self.wires):
+            wire.end()
+
+    def sleep(self, seconds: float) -> None:
+        """The calling task does nothing for so long."""
+        Parking(self).wait(max(0.0, seconds))
+
+    def _switch_seconds(self) -> float:
+        return self.world.random.random() * SWITCH_SECONDS
+
+    def end(self) -> None:
+        """Frees the tasks, when the run is over."""
+        self.is_dead = True
+        for task in self.tasks:
+            task.end()
+
+
+class Task:
+    """A thread of a process."""
+
+    def __init__(self, process: Process, target: Callable[[], object], name: str, *, waits_without_timer: bool) -> None:
+        self.process = process
+        self.name = name
+        self.waits_without_timer = waits_without_timer
+        self.is_over = False
+        self.owner = ThreadOwner()
+        self._target = target
+        self._greenlet = greenlet(self._run)
+        self._greenlet.task = self
+
+    def _run(self) -> None:
+        try:
+            self._target()
+        except GreenletExit:
+            raise
+        except BaseException as error:
+            self.process.world.errors.append((self.name, error))
+        finally:
+            self.is_over = True
+            self._greenlet.parent = self.process.world._hub
+
+    def resume(self) -> None:
+        """Goes on where it waits."""
+        if not self.is_over:
+            self._greenlet.switch()
+
+    def join(self, timeout: float) -> None:
+        """Waits for its end."""
+        until = self.process.world.now + timeout
+        while not self.is_over and self.process.world.now < until:
+            self.process.sleep(0.001)
+
+    def end(self) -> None:
+        """Frees what it has on its stack."""
+        if not self.is_over and self._greenlet:
+            self._greenlet.throw(GreenletExit)
+
+
+def current_task() -> Task:
+    """The task that calls."""
+    task: Task = getcurrent().task
+    return task
+
+
+class Parking:
+    """One wait of one task: for a wake-up, or for a while."""
+
+    __slots__ = ("_is_open", "_process", "_task", "_timer", "woken")
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._task = current_task()
+        self._is_open = True
+        self._timer: Timer | None = None
+        self.woken = False
+
+    def wait(self, seconds: float | None) -> bool:
+        """Waits for `wake`, `seconds` of this process's clock at most; returns whether it came."""
+        process = self._process
+        if process.is_dead:
+            raise GreenletExit
+        if seconds is not None:
+            self._timer = process.later(seconds / process.rate, self._go_on)
+        elif not self._task.waits_without_timer:
+            raise DeadlockError(f"{self._task.name} waits without a timer")
+        process.world.switch()
+        if process.is_dead:
+            raise GreenletExit
+        return self.woken
+
+    def wake(self) -> bool:
+        """What is waited for has come; returns whether anybody waits here still."""
+        if not self._is_open or self.woken:
+            return False
+        self.woken = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._process.later(self._process._switch_seconds(), self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._task.resume()
+
+
+class VirtualQueue:
+    """A `queue.SimpleQueue` for tasks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._items: deque[Any] = deque()
+        self._waiting: deque[Parking] = deque()
+
+    def put(self, item: Any) -> None:
+        """See `queue.SimpleQueue`."""
+        self._items.append(item)
+        while self._waiting and not self._waiting.popleft().wake():
+            pass
+
+    def get(self, *, timeout: float | None = None) -> Any:
+        """See `queue.SimpleQueue`."""
+        until = None if timeout is None else self._process.local() + timeout
+        while not self._items:
+            left = None if until is None else until - self._process.local()
+            if left is not None and left <= 0:
+                raise Empty
+            parking = Parking(self._process)
+            self._waiting.append(parking)
+            parking.wait(left)
+        return self._items.popleft()
+
+    def get_nowait(self) -> Any:
+        """See `queue.SimpleQueue`."""
+        if not self._items:
+            raise Empty
+        return self._items.popleft()
+
+    def empty(self) -> bool:
+        """See `queue.SimpleQueue`."""
+        return not self._items
+
+
+class VirtualEvent:
+    """A `threading.Event` for tasks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._is_set = False
+        self._waiting: list[Parking] = []
+
+    def set(self) -> None:
+        """See `threading.Event`."""
+        self._is_set = True
+        waiting, self._waiting = self._waiting, []
+        for parking in waiting:
+            parking.wake()
+
+    def clear(self) -> None:
+        """See `threading.Event`."""
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """See `threading.Event`."""
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See `threading.Event`."""
+        if not self._is_set:
+            parking = Parking(self._process)
+            self._waiting.append(parking)
+            parking.wait(timeout)
+        return self._is_set
+
+
+class VirtualGate:
+    """A `threading.RLock` for tasks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._owner: Task | None = None
+        self._count = 0
+        self._waiting: deque[Parking] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """See `threading.RLock`."""
+        task = current_task()
+        until = None if timeout < 0 else self._process.local() + timeout
+        while self._owner not in (None, task):
+            left = None if until is None else until - self._process.local()
+            if not blocking or (left is not None and left <= 0):
+                return False
+            parking = Parking(self._process)
+            self._waiting.append(parking)
+            parking.wait(left)
+        self._owner = task
+        self._count += 1
+        return True
+
+    def release(self) -> None:
+        """See `threading.RLock`."""
+        if self._owner is not current_task():
+            raise RuntimeError("cannot release un-acquired lock")
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+            while self._waiting and not self._waiting.popleft().wake():
+                pass
+
+
+class VirtualPoller:
+    """A `select.poll` for tasks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._channels: dict[int, Any] = {}
+
+    def register(self, fileno: int, events: int) -> None:  # noqa: ARG002
+        """See `select.poll`."""
+        self._channels[fileno] = self._process.platform.channels[fileno]
+
+    def unregister(self, fileno: int) -> None:
+        """See `select.poll`."""
+        del self._channels[fileno]
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        """See `select.poll`."""
+        ready = self._ready()
+        if not ready and milliseconds > 0:
+            parking = Parking(self._process)
+            for channel in self._channels.values():
+                channel.watch(parking)
+            parking.wait(milliseconds / 1000)
+            ready = self._ready()
+        return ready
+
+    def _ready(self) -> list[tuple[int, int]]:
+        return [(fileno, 1) for fileno, channel in self._channels.items() if channel.is_readable()]
+
+
+class VirtualPlatform(Platform):
+    """What a process gives to the runtime."""
+
+    def __init__(self, process: Process) -> None:
+        world = process.world
+        self.process = process
+        self.channels: dict[int, Any] = {}
+        self.clock = process.clock
+        self.queue = lambda: VirtualQueue(process)  # type: ignore[assignment,return-value]
+        self.event = lambda: VirtualEvent(process)
+        self.gate = lambda: VirtualGate(process)
+        self.poller = lambda: VirtualPoller(process)
+        self.sleep = process.sleep
+        self.chance = world.random.random
+        self.who = self._who
+        self.open_channel = self._open_channel
+
+    def _who(self) -> Who:
+        return current_task().owner.who
+
+    def _open_channel(self, connection: Wire, timeout: float) -> Channel:
+        channel: Channel = connection.open_channel(timeout)  # type: ignore[attr-defined]
+        return channel
+
+    def token(self, count: int) -> str:
+        """See `Platform`."""
+        return f"{self.process.world.random.getrandbits(8 * count):0{2 * count}x}"
+
+    def start(self, target: Callable[[], object], name: str) -> None:
+        """See `Platform`."""
+        self.process.start(target, f"{self.process.name} {name}")
+
+    def current(self) -> Any:
+        """See `Platform`."""
+        return current_task()

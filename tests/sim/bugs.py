@@ -1,0 +1,290 @@
+"""Bugs that the simulator must find: each a change to the shipped files, which takes one guard away.
+
+They are the control of the whole proof: a run of seeds that passes says something only if the same run fails where
+something is wrong.
+"""
+
+from attrs import frozen
+
+CORE = "src/relock/_core"
+RUNTIME = "src/relock/_runtime"
+
+
+@frozen
+class Bug:
+    """A planted bug.
+
+    Attributes:
+        what: what is wrong then.
+        file: where, in the repository.
+        text: what stands there, exactly once.
+        instead: what the bug makes of it.
+    """
+
+    what: str
+    file: str
+    text: str
+    instead: str
+
+
+BUGS = [
+    Bug("a quorum is one too few", f"{CORE}/quorum.py", "return masters // 2 + 1", "return max(1, masters // 2)"),
+    Bug(
+        "D is the end of the longest lease, not the q-th",
+        f"{CORE}/quorum.py",
+        "sorted(ends, reverse=True)[quorum - 1]",
+        "sorted(ends, reverse=True)[0]",
+    ),
+    Bug(
+        "validity does not count the time that the request took",
+        f"{CORE}/flows/acquire.py",
+        "outcome = judge(answers, terms.masters, sent_at + terms.validity, clock())",
+        "outcome = judge(answers, terms.masters, clock() + terms.validity, clock())",
+    ),
+    Bug(
+        "a renewal counts from its reply",
+        f"{CORE}/flows/extend.py",
+        "hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now)",
+        "hold.count_renewal(answer, sent_at, _end(hold, ttl, now), now)",
+    ),
+    Bug(
+        "a renewal counts though D has passed",
+        f"{CORE}/hold.py",
+        "is_in_time = now < deadline_of(self.ends, self.quorum)",
+        "is_in_time = True",
+    ),
+    Bug(
+        "a hold is believed for ever",
+        f"{CORE}/hold.py",
+        "return 0.0 if self.loss else max(0.0, self.deadline - now)",
+        "return 0.0 if self.loss else 1.0",
+    ),
+    Bug(
+        "a master that forgot the hold still counts",
+        f"{CORE}/hold.py",
+        'if is_status(answer, b"absent"):\n                self.ends[i] = NEVER',
+        'if is_status(answer, b"absent"):\n                pass',
+    ),
+    Bug(
+        "what a quorum forgot is healed",
+        f"{CORE}/flows/extend.py",
+        "return extended >= hold.quorum and any",
+        "return any",
+    ),
+    Bug(
+        "a healing counts though D has passed",
+        f"{CORE}/hold.py",
+        "        if now >= self.deadline:\n            return\n        for i, answer in enumerate(answers):",
+        "        for i, answer in enumerate(answers):",
+    ),
+    Bug(
+        "a hold that is released is healed",
+        f"{CORE}/flows/extend.py",
+        "holds = [hold for hold in holds if is_current(hold)]",
+        "holds = list(holds)",
+    ),
+    Bug(
+        "nothing is undone",
+        f"{RUNTIME}/janitor.py",
+        "    def _undo(self, tasks: Sequence[Undo]) -> None:\n",
+        ("    def _undo(self, tasks: Sequence[Undo]) -> None:\n        return\n"),
+    ),
+    Bug(
+        "an undo is not repeated after the void time",
+        f"{RUNTIME}/janitor.py",
+        "if done and now > task.void_at:",
+        "if done:",
+    ),
+    Bug(
+        "a failed attempt is not given back",
+        f"{CORE}/waiting.py",
+        "        if not outcome.undecided:\n            return\n",
+        "        return\n        yield\n",
+    ),
+    Bug(
+        "one name for all attempts",
+        f"{CORE}/waiting.py",
+        "owners.append(attempt_name(self.wait.waiter, len(owners)))",
+        "owners.append(self.wait.waiter)",
+    ),
+    Bug(
+        "one uuid for all holds of a client",
+        f"{RUNTIME}/threads.py",
+        "new_uuid(self.platform.token(16), who.name)",
+        'new_uuid(f"{who.key}", who.name)',
+    ),
+    Bug(
+        "an acquire is never void",
+        "lua/acquire.lua",
+        "if now_us > tonumber(void_us) then",
+        "if now_us > tonumber(void_us) + 1e12 then",
+    ),
+    Bug(
+        "an enqueue is never void",
+        "lua/enqueue.lua",
+        "if now_us > tonumber(void_us) then",
+        "if now_us > tonumber(void_us) + 1e12 then",
+    ),
+    Bug(
+        "a healing is never void",
+        "lua/heal.lua",
+        "if now_us > tonumber(void_us) then",
+        "if now_us > tonumber(void_us) + 1e12 then",
+    ),
+    Bug(
+        "a nested release ends the hold",
+        "lua/count.lua",
+        "redis.call('HSET', lock, owner, count)",
+        "redis.call(count == '1' and 'HDEL' or 'HSET', lock, owner, count == '1' and owner or count, count)",
+    ),
+    Bug(
+        "the hold count is added to, not set",
+        "lua/count.lua",
+        "redis.call('HSET', lock, owner, count)",
+        "redis.call('HINCRBY', lock, owner, math.min(1, tonumber(count)))",
+    ),
+    Bug(
+        "anybody may take a lock that is held",
+        "lua/_lib/take.lua",
+        "    if holder then\n      return nil, holder\n    end\n",
+        "",
+    ),
+    Bug(
+        "a release ends whatever hold is there",
+        "lua/release.lua",
+        "on_hash('HDEL', lock, owner) == 1",
+        "redis.call('DEL', lock) == 1",
+    ),
+    Bug(
+        "newcomers pass the queue",
+        "lua/_lib/take.lua",
+        "if fair == '1' and wake_first(lock, queue, waiter) then",
+        "if false then",
+    ),
+    Bug(
+        "a release wakes nobody, and signs of life neither",
+        "lua/_lib/queue.lua",
+        "        if heard > 0 or not publish_counts then\n          return waiter\n        end\n",
+        "",
+    ),
+    Bug(
+        "dead waiters are not passed over",
+        "lua/_lib/queue.lua",
+        "if heard > 0 or not publish_counts then",
+        "if true then",
+    ),
+    Bug(
+        "who is overdue stays in the queue",
+        "lua/_lib/queue.lua",
+        "  if #overdue > 0 then\n",
+        "  if false then\n",
+    ),
+    Bug(
+        "a wait is over before its place is given up",
+        f"{CORE}/waiting.py",
+        "                yield from self._leave(outcome)\n",
+        "",
+    ),
+    Bug(
+        "a token is not above the last one",
+        "lua/_lib/take.lua",
+        "  if last and tonumber(last) >= token then",
+        "  if false then",
+    ),
+    Bug(
+        "the smallest token that was granted is taken",
+        f"{CORE}/quorum.py",
+        "token = max(tokens)",
+        "token = min(tokens)",
+    ),
+    Bug(
+        "a release does not write the token back",
+        "lua/release.lua",
+        "if ended and fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then",
+        "if false then",
+    ),
+    Bug(
+        "no restart guard",
+        "lua/_lib/vote.lua",
+        "  if now_us < until_us then\n",
+        "  if false then\n",
+    ),
+    Bug(
+        "a master is known by its marker alone, not by the socket's incarnation",
+        "lua/_lib/vote.lua",
+        "if marker[1] ~= incarnation then",
+        "if not marker[1] then",
+    ),
+    Bug(
+        "a reply is given to the request after the one that it belongs to",
+        f"{RUNTIME}/links.py",
+        "            owed = owing[0]\n",
+        "            owed = owing[-1]\n",
+    ),
+    Bug(
+        "the last of the queue is woken",
+        "lua/_lib/queue.lua",
+        "redis.call('ZRANGE', queue, first, first + page)",
+        "redis.call('ZREVRANGE', queue, first, first + page)",
+    ),
+    Bug(
+        "a token does not rise with the clock where the last one is not known",
+        "lua/_lib/take.lua",
+        "local token = now_us\n",
+        "local token = 1\n",
+    ),
+    Bug(
+        "a waiter is queued before it listens",
+        f"{RUNTIME}/driver.py",
+        "        return self.hub.listen(listen.until)\n",
+        "        self.hub.listen(0.0)\n        return True\n",
+    ),
+    Bug(
+        "tickets are read from the client's clock",
+        f"{CORE}/waiting.py",
+        "        self.ticket = outcome.ticket\n",
+        "        self.ticket = outcome.ticket and int(self.wait.clock() * 1e6)\n",
+    ),
+    Bug(
+        "what is given back late puts its waiter into the queue again",
+        "lua/give_back.lua",
+        "and now_us <= tonumber(void_us)",
+        "and tonumber(void_us) > 0",
+    ),
+    Bug(
+        "a forced release does not bound the token that a silent master knows",
+        f"{CORE}/flows/inspect.py",
+        "max(info.token or 0, _bound_on_token(answers))",
+        "info.token or 0",
+    ),
+    Bug(
+        "a token that clocks far apart made is not written to a quorum",
+        f"{CORE}/quorum.py",
+        "grant.token >= reply[1] + lease_ms * 1000",
+        "grant.token < 0",
+    ),
+    Bug(
+        "signs of life are never given",
+        "lua/tend.lua",
+        "    redis.call('ZADD', waiters, alive_until_ms, ARGV[i + 1])\n",
+        "    redis.call('ZADD', waiters, 'NX', alive_until_ms, ARGV[i + 1])\n",
+    ),
+    Bug(
+        "an extension shortens the lease",
+        "lua/_lib/lengthen.lua",
+        "math.max(redis.call('PTTL', key), tonumber(ttl_ms), 1)",
+        "math.max(tonumber(ttl_ms), 1)",
+    ),
+    Bug(
+        "a master asks for no vote although its marker names another server",
+        "lua/heal.lua",
+        "if until_us then",
+        "if until_us and false then",
+    ),
+    Bug(
+        "the watchdog does not renew",
+        f"{CORE}/hold.py",
+        "return now >= self.renew_at - self.ttl / AHEAD_PART",
+        "return False",
+    ),
+]

@@ -1,0 +1,42 @@
+"""The control of the simulator: whatever guard is taken away, it is missed within 1,000 seeds."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sim.bugs import BUGS, Bug
+
+REPOSITORY = Path(__file__).parents[2]
+SEEDS = 1000
+
+
+def plant(bug: Bug, folder: Path) -> None:
+    """A copy of the shipped files with the bug in it."""
+    for part in ("src", "lua"):
+        shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / bug.file
+    text = path.read_text()
+    assert text.count(bug.text) == 1, f"{bug.file} has changed: this bug can't be planted any more"
+    path.write_text(text.replace(bug.text, bug.instead))
+
+
+def hunt(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Plays seeds over what is in `folder`, until one finds something."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "relock.testing", "--seeds", f"0-{SEEDS}", "--first"],
+        env={**os.environ, "PYTHONPATH": str(folder / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what)
+def test_every_planted_bug_is_found(bug: Bug, tmp_path: Path) -> None:
+    plant(bug, tmp_path)
+    done = hunt(tmp_path)
+    assert done.stdout.startswith("seed "), done.stdout + done.stderr
+    assert done.returncode == 1

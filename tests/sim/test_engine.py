@@ -1,0 +1,461 @@
+"""The scripts do on a virtual master what they do on a real server, and on fakeredis: random sequences of them.
+
+Each script runs on the server first; its reply says when that was, and the virtual master's clock is set to that
+moment. So replies, tickets and tokens must be the same to the microsecond, and only times to live may differ a little.
+"""
+
+import hashlib
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
+
+import fakeredis
+import hiredis
+import pytest
+import redis
+from attrs import evolve
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.servers import Server
+
+from relock._keys import client_channel, lock_keys
+from relock._scripts import Call, Script, load, pack_argument, script_names
+from relock.testing._engine import shared_engine
+from relock.testing._master import ReplyError, VirtualMaster
+from relock.testing._store import Store
+
+EXAMPLES = settings(
+    max_examples=40,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+KEYS = lock_keys("lock", "a")
+ALL_KEYS = (KEYS.lock, KEYS.queue, KEYS.waiters, KEYS.token, KEYS.master)
+CLIENTS = ("me", "you", "they")
+FAR = 2**52
+START_US = 1_700_000_000_000_000
+COMMAND_US = 7  # what a script takes where the clock is ours
+SLACK_MS = 2_000  # how much later than its reply says a real server on a busy machine may look at its clock
+ROUNDING_MS = 2  # fakeredis computes with seconds
+PTTL_AT = {b"refused": 2, b"queued": 2, b"proposed": 2, b"tended": 2, b"held": 2}
+
+
+class Step(NamedTuple):
+    """A script with arguments, of which some are relative: a fence or a ticket to the last token or ticket."""
+
+    script: str
+    arguments: dict[str, Any]
+    rest: tuple[Any, ...]
+    void_us: int
+    incarnation: bytes
+    guard_ms: int
+
+
+owners = st.sampled_from([b"me:1", b"me:1~1", b"you:1", b"you:2", b"they:1~2"])
+waiters = st.sampled_from([b"me:1", b"you:1", b"you:2", b"they:1"])
+leases = st.sampled_from([60_000, 120_000, 300_000])
+relative = st.sampled_from(["0", "last", "last+1", "last+1000000", "last-1"])
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "owner": owners,
+    "count": st.integers(1, 3),
+    "lease_ms": leases,
+    "fair": st.integers(0, 1),
+    "ticket": st.one_of(st.sampled_from([0, -1]), relative),
+    "alive_ms": st.sampled_from([0, 1, 10_000]),
+    "queue_ms": st.sampled_from([30_000, 60_000]),
+    "fence": relative,
+    "client": st.sampled_from([b"me", b"you", b"they"]),
+    "limit": st.integers(0, 3),
+    "accused": st.sampled_from([b"this", b"that"]),
+}
+guards = st.sampled_from([None, None, None, None, None, 0, 1, 1, 90_000])
+
+
+def scripts() -> st.SearchStrategy[Step]:
+    """Any script with any of its arguments; those that take and end holds more often than others."""
+    often = ["acquire", "acquire", "enqueue", "enqueue", "enqueue", "release", "release", "tend"]
+    return st.sampled_from(script_names() + often).flatmap(_steps)
+
+
+def _steps(name: str) -> st.SearchStrategy[Step]:
+    own = load(name).own_arguments
+    return st.builds(
+        Step,
+        script=st.just(name),
+        arguments=st.fixed_dictionaries({argument: VALUES[argument] for argument in own}),
+        rest=st.lists(st.tuples(relative, waiters), max_size=2).map(tuple) if name == "tend" else st.just(()),
+        void_us=st.sampled_from([FAR, FAR, FAR, FAR, 0]),
+        incarnation=st.sampled_from([b"this", b"this", b"this", b"that"]),
+        guard_ms=guards,
+    )
+
+
+# What an operator or another library does.
+intrusions = st.sampled_from(
+    [
+        (b"DEL", KEYS.lock),
+        (b"DEL", KEYS.queue),
+        (b"DEL", KEYS.token),
+        (b"DEL", KEYS.master),
+        (b"SET", KEYS.lock, b"x", b"NX"),
+    ]
+)
+# After this a script may write, and then fail without telling when that was: so it is for clocks of our own.
+harm = st.just((b"SET", KEYS.queue, b"x", b"PX", b"60000"))
+
+
+class Twins:
+    """A virtual master, and a server that runs the same; what they reply, publish and hold is compared."""
+
+    def __init__(self, client: Any, listening: Sequence[str], slack_ms: int) -> None:
+        self.client = client
+        self.slack_ms = slack_ms
+        self.client.response_callbacks.clear()
+        self.now_us = int(time.time() * 1e6)
+        self.model = VirtualMaster(lambda: self.now_us, "this")
+        self.heard: dict[str, list[bytes]] = {name: [] for name in listening}
+        self.subscriptions = {name: self._subscribe(name) for name in listening}
+        self._last = 0  # token or ticket
+
+    def _subscribe(self, name: str) -> Any:
+        channel = client_channel("lock", name)
+        self.model.subscribe(channel.encode(), lambda _channel, message: self.heard[name].append(message))
+        subscription = self.client.pubsub()
+        subscription.subscribe(channel)
+        assert subscription.get_message(timeout=5)["type"] == "subscribe"
+        return subscription
+
+    def run(self, step: Step) -> None:
+        call = self._call(step)
+        guarded, guard_ms = step.guard_ms is not None, step.guard_ms or 0
+        connection = [pack_argument(b"%d" % step.void_us), pack_argument(step.incarnation), _number(guard_ms)]
+        packed = call.pack(b"".join(connection[: call.script.connection_argument_count]), guarded, source=True)
+        real = attempt(lambda: self.client.execute_command(*unpacked(packed)))
+        self.now_us = real[1] if isinstance(real, list) else self._server_us()
+        arguments = (call, step.void_us, step.incarnation, guard_ms)
+        model = attempt(lambda: self.model.execute(*arguments, guarded=guarded))
+        compare(real, model, step, self.slack_ms)
+        if isinstance(real, list) and real[0] in (b"granted", b"queued"):
+            self._last = real[-1]
+
+    def _server_us(self) -> int:
+        seconds, micros = self.client.execute_command("TIME")
+        return int(seconds) * 1_000_000 + int(micros)
+
+    def _call(self, step: Step) -> Call:
+        own = {name: self._resolved(value) for name, value in step.arguments.items()}
+        rest = [word for ticket, waiter in step.rest for word in (self._resolved(ticket), waiter)]
+        return load(step.script).call(KEYS, *rest, **own)
+
+    def _resolved(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return max(0, self._last + int(value.removeprefix("last") or 0)) if value.startswith("last") else int(value)
+
+    def do(self, command: tuple[bytes, ...]) -> None:
+        real = self.client.execute_command(*command)
+        assert self.model.read(command[0].decode(), *command[1:]) == real
+
+    def compare_all(self) -> None:
+        """What they hold, for how long, and what they have published."""
+        self.now_us = self._server_us()
+        held = {key: self._contents(key) for key in ALL_KEYS}
+        assert {key: self.model.contents(key) for key in ALL_KEYS} == held
+        for key in ALL_KEYS:
+            real, model = self.client.execute_command("PTTL", key), self.model.read("PTTL", key)
+            assert min(real, 0) == min(model, 0), (key, real, model)
+            assert abs(real - model) <= self.slack_ms, (key, real, model)
+        assert self.heard == {name: self._published(name) for name in self.subscriptions}
+
+    def _contents(self, key: bytes) -> Any:
+        kind = self.client.execute_command("TYPE", key)
+        if kind == b"hash":
+            pairs = self.client.execute_command("HGETALL", key)
+            return dict(zip(pairs[::2], pairs[1::2], strict=True))
+        if kind == b"zset":
+            pairs = self.client.execute_command("ZRANGE", key, "0", "-1", "WITHSCORES")
+            return [(member, float(score)) for member, score in zip(pairs[::2], pairs[1::2], strict=True)]
+        return self.client.execute_command("GET", key)
+
+    def _published(self, name: str) -> list[bytes]:
+        """All until a last message, which comes after them."""
+        self.client.execute_command("PUBLISH", client_channel("lock", name), b"end")
+        found: list[bytes] = []
+        while not found or found[-1] != b"end":
+            found.append(self.subscriptions[name].get_message(timeout=5)["data"])
+        return found[:-1]
+
+    def close(self) -> None:
+        for subscription in self.subscriptions.values():
+            subscription.close()
+
+
+def _number(value: int) -> bytes:
+    return pack_argument(b"%d" % value)
+
+
+def unpacked(packed: bytes) -> Sequence[bytes]:
+    """The words of a command on the wire, read by another parser than ours."""
+    reader = hiredis.Reader()
+    reader.feed(packed)
+    words: list[bytes] = reader.gets()
+    return words
+
+
+def attempt(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except (ReplyError, redis.ResponseError) as error:
+        return error
+
+
+def compare(real: Any, model: Any, asked: object, slack_ms: int = 0) -> None:
+    """The same replies; of errors what is left without redis-py's and the server's additions."""
+    said = f"{asked}: {real!r}, {model!r}"
+    if isinstance(real, Exception):
+        assert isinstance(model, ReplyError), said
+        text = str(model)
+        assert str(real).startswith((text, text.partition(" ")[2])), said
+        return
+    if isinstance(asked, Step) and real[0] in PTTL_AT and len(real) > PTTL_AT[real[0]]:
+        at = PTTL_AT[real[0]]
+        assert abs(real[at] - model[at]) <= slack_ms, said
+        real, model = real[:at] + real[at + 1 :], model[:at] + model[at + 1 :]
+    assert real == model, said
+    assert repr(real) == repr(model), said  # of the same types
+
+
+@pytest.fixture
+def client(own_server: Server) -> Iterator[Any]:
+    with own_server.client(protocol=2) as client:
+        yield client
+
+
+listeners = st.lists(st.sampled_from(CLIENTS), unique=True)
+
+
+@EXAMPLES
+@given(
+    listening=listeners,
+    steps=st.lists(st.one_of(*[scripts()] * 6, intrusions, st.booleans()), min_size=10, max_size=50),
+)
+def test_the_scripts_do_the_same_on_a_real_server(
+    client: Any, listening: list[str], steps: Sequence[Step | bool | tuple[bytes, ...]]
+) -> None:
+    """A bool: its memory is full from now on, or is not."""
+    client.flushall()
+    twins = Twins(client, listening, SLACK_MS)
+    try:
+        for step in steps:
+            if isinstance(step, bool):
+                client.execute_command("CONFIG", "SET", "maxmemory", "1" if step else "0")
+                twins.model.is_full = step
+            elif isinstance(step, Step):
+                twins.run(step)
+            elif not twins.model.is_full:
+                twins.do(step)
+        twins.compare_all()
+    finally:
+        client.execute_command("CONFIG", "SET", "maxmemory", "0")
+        twins.close()
+
+
+@EXAMPLES
+@given(
+    listening=listeners,
+    steps=st.lists(
+        st.one_of(*[scripts()] * 6, intrusions, harm, st.integers(1, 100).map(lambda seconds: seconds * 1_001_000)),
+        min_size=5,
+        max_size=25,
+    ),
+)
+def test_the_scripts_do_the_same_on_fakeredis_while_time_goes_by(
+    listening: list[str], steps: Sequence[Step | int | tuple[bytes, ...]]
+) -> None:
+    """A number: so many microseconds pass."""
+    clock_us = START_US
+
+    def seconds() -> float:
+        return clock_us / 1e6
+
+    with mock.patch("time.time", new=seconds):
+        twins = Twins(fakeredis.FakeRedis(protocol=2), listening, ROUNDING_MS)
+        for step in steps:
+            if isinstance(step, int):
+                clock_us += step
+            elif isinstance(step, Step):
+                twins.run(step)
+            else:
+                twins.do(step)
+            clock_us += COMMAND_US
+            twins.now_us = clock_us
+        twins.compare_all()
+        twins.close()
+
+
+# What becomes of values on their way in and out -----------------------------------------------------------------------
+
+SNIPPETS = [
+    "return 3.99",
+    "return -3.99",
+    "return 2^53 - 1",
+    "return nil",
+    "return",
+    "return true",
+    "return false",
+    "return 'text'",
+    "return ''",
+    "return {}",
+    "return { 1, 2.7, 'x', true, false, 3 }",
+    "return { 1, nil, 3 }",
+    "return { 'a', { 'b', { 1.5, nil, 2 }, {} }, { ok = 'FINE' } }",
+    "return { ok = 'FINE' }",
+    "return { err = 'MINE of my own' }",
+    "return redis.error_reply('MINE of my own')",
+    "return redis.status_reply('FINE')",
+    "return { KEYS[1], ARGV[1], ARGV[2], #KEYS, #ARGV, KEYS[2] or 'none' }",
+    "return redis.call('SET', KEYS[1], 'v')",
+    "return { type(redis.call('GET', KEYS[1])), redis.call('GET', KEYS[1]) == false, redis.call('GET', KEYS[1]) }",
+    "redis.call('SET', KEYS[1], 12.5) return redis.call('GET', KEYS[1])",
+    "redis.call('SET', KEYS[1], 1700000000123456) return redis.call('GET', KEYS[1])",
+    "redis.call('SET', KEYS[1], 'v') return { redis.call('SET', KEYS[1], 'w', 'PX', 1e5, 'GET') }",
+    "redis.call('SET', KEYS[1], 'v') return { redis.call('TYPE', KEYS[1]), redis.call('TYPE', KEYS[1]).ok }",
+    "return redis.call('set', KEYS[1], 'v').ok",
+    "redis.call('hset', KEYS[1], 'f', 1, 'g', 2) return redis.call('hkeys', KEYS[1])",
+    "redis.call('HSET', KEYS[1], 'f', 1) local r = redis.call('HMGET', KEYS[1], 'f', 'g') return { r[2] == false, r }",
+    "redis.call('HSET', KEYS[1], 'f', 1) return { redis.call('HMGET', KEYS[1], 'f', 'g', 'f') }",
+    "return #redis.call('ZRANGE', KEYS[1], 0, -1)",
+    "return redis.call('ZRANK', KEYS[1], 'x') == false",
+    "redis.call('ZADD', KEYS[1], 2, 'b', 1.5, 'a') return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')",
+    "redis.call('HSET', KEYS[1], 'f', 1) return redis.pcall('GET', KEYS[1])",
+    "redis.call('HSET', KEYS[1], 'f', 1) return string.sub(redis.pcall('GET', KEYS[1]).err, 1, 9)",
+    "redis.call('HSET', KEYS[1], 'f', 1) return redis.call('GET', KEYS[1])",
+    "redis.call('HSET', KEYS[1], 'f', 1) local ok, e = pcall(redis.call, 'GET', KEYS[1]) return { ok, e }",
+    "redis.call('SET', KEYS[1], 'v') error('stop')",
+    "error({ err = 'MINE of my own' })",
+    "return redis.pcall('PUBLISH', 'nobody', 'hello')",
+    "return #redis.call('TIME') .. type(redis.call('TIME')[1])",
+    "local a, b = redis.call('TIME'), redis.call('TIME') return a[1] == b[1] and a[2] == b[2]",
+    "return unknown",
+    "unknown = 1",
+    "return string.format('%.0f %s', 2^53, tostring(2^53))",
+    "local function f(...) return select('#', ...) end return f(unpack(redis.call('ZRANGE', KEYS[1], 0, -1)))",
+    "return tonumber('0x10') + tonumber(' 7 ')",
+]
+
+
+FAILING = [  # each kind of server has its own words
+    "return redis.call('HSET', KEYS[1], 'f', nil)",
+    "return redis.call('HSET', KEYS[1], 'f', {})",
+    "return redis.call('HSET', KEYS[1], 'f', true)",
+    "return redis.call('NONSENSE', KEYS[1])",
+    "return redis.call('HSET', KEYS[1], 'f')",
+    "return redis.call('ZADD', KEYS[1], 1)",
+]
+
+
+def snippet(text: str) -> Script:
+    source = text.encode()
+    return evolve(load("inspect"), source=source, sha=hashlib.sha1(source, usedforsecurity=False).hexdigest())
+
+
+@pytest.mark.parametrize("text", SNIPPETS)
+def test_values_on_their_way_in_and_out_become_what_a_server_makes_of_them(server: Server, text: str) -> None:
+    with server.client(protocol=2) as client:
+        real = attempt(lambda: client.eval(text, 1, "k", "1", "x"))
+        left = client.exists("k")
+    model = VirtualMaster(lambda: int(time.time() * 1e6), "this")
+    compare(real, attempt(lambda: model.run(snippet(text), [b"k"], [b"1", b"x"])), text)
+    assert left == model.read("EXISTS", b"k")
+
+
+@pytest.mark.parametrize("text", FAILING)
+def test_what_a_server_refuses_is_refused(server: Server, text: str) -> None:
+    with server.client(protocol=2) as client, pytest.raises(redis.ResponseError):
+        client.eval(text, 1, "k")
+    model = VirtualMaster(lambda: START_US, "this")
+    with pytest.raises(ReplyError):
+        model.run(snippet(text), [b"k"], [])
+    assert model.keys() == []
+
+
+FIRST = [  # what a script begins with on a master without memory
+    "redis.call('GET', 'k')",
+    "redis.call('PUBLISH', 'k', 'x')",
+    "redis.call('PEXPIRE', 'k', 1000)",
+    "redis.call('DEL', 'k')",
+    "redis.call('HDEL', 'h', 'f')",
+    "redis.call('ZREM', 'z', 'm')",
+    "redis.pcall('SET', 'k', 'x')",
+    "redis.pcall('ZREM', 'k', 'm')",
+]
+SECOND = [
+    "SET', 'k', 'x'",
+    "INCR', 'k'",
+    "HSET', 'h', 'f', 1",
+    "HINCRBY', 'h', 'f', 1",
+    "ZADD', 'z', 1, 'm'",
+    "GET', 'k'",
+]
+
+
+def test_a_master_without_memory_refuses_what_a_server_refuses(client: Any) -> None:
+    """Only a script's first write: what comes first decides what may come second."""
+    client.execute_command("CONFIG", "SET", "maxmemory", "1")
+    for first, second in itertools.product(FIRST, SECOND):
+        text = f"{first} return redis.call('{second})"
+        client.flushall()
+        model = VirtualMaster(lambda: START_US, "this")
+        model.is_full = True
+        real = attempt(lambda text=text: client.eval(text, 0))
+        compare(real, attempt(lambda model=model, text=text: model.run(snippet(text), [], [])), text)
+
+
+# What no comparison shows ---------------------------------------------------------------------------------------------
+
+
+def test_masters_are_apart_although_they_share_an_engine() -> None:
+    masters = [VirtualMaster(lambda: START_US, "this") for _ in range(2)]
+    acquire = load("acquire").call(KEYS, owner=b"me:1", count=1, lease_ms=60_000, fair=1)
+    assert [master.execute(acquire, FAR, b"this", 0) for master in masters] == [[b"granted", START_US, START_US]] * 2
+
+
+def test_a_subscriber_may_run_a_script_at_once() -> None:
+    master = VirtualMaster(lambda: START_US, "this")
+    acquire, release, enqueue = load("acquire"), load("release"), load("enqueue")
+    first = acquire.call(KEYS, owner=b"me:1", count=1, lease_ms=60_000, fair=1)
+    waits = {"count": 1, "lease_ms": 60_000, "fair": 1, "ticket": 0, "alive_ms": 10_000, "queue_ms": 30_000}
+    second = enqueue.call(KEYS, owner=b"you:1", **waits)
+    replies = [master.execute(first, FAR, b"this", 0), master.execute(second, FAR, b"this", 0)]
+
+    def take(_channel: bytes, _message: bytes) -> None:
+        replies.append(master.execute(second, FAR, b"this", 0))
+
+    master.subscribe(b"lock:client:you", take)
+    ended = master.execute(release.call(KEYS, owner=b"me:1", fence=0, lease_ms=60_000), FAR, b"this", 0)
+    assert ended == [b"released", START_US]
+    assert [reply[0] for reply in replies if isinstance(reply, list)] == [b"granted", b"queued", b"granted"]
+
+
+def test_a_defect_of_the_model_is_no_error_reply() -> None:
+    """It reaches whoever runs the script as what it is, and no script can catch it."""
+
+    class Defective(Store):
+        def get(self, _key: bytes) -> bytes | None:
+            raise ZeroDivisionError
+
+    engine = shared_engine()
+    commands = engine.commands(Defective())
+    for text in ("return redis.call('GET', KEYS[1])", "return redis.pcall('GET', KEYS[1])"):
+        with pytest.raises(ZeroDivisionError):
+            engine.run(snippet(text), commands, [b"k"], [])
+
+
+def test_relock_itself_needs_no_lua() -> None:
+    probe = "import sys, relock; sys.exit('lupa' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

@@ -1,0 +1,81 @@
+"""The lab: code that uses relock is tested without a server, and nothing waits really."""
+
+import time
+
+import pytest
+
+from relock import LockLostError, QuorumError
+from relock.testing import Lab
+
+
+def test_two_functions_exclude_each_other(relock_lab: Lab) -> None:
+    ledger: list[str] = []
+    clients = {name: relock_lab.client(name) for name in ("one", "two")}
+
+    def update(name: str) -> None:
+        with clients[name].lock("ledger"):
+            ledger.append(f"{name} begins")
+            relock_lab.sleep(100.0)
+            ledger.append(f"{name} ends")
+
+    begin = time.monotonic()
+    relock_lab.run(lambda: update("one"), lambda: update("two"))
+    assert sorted(ledger[:2]) in (["one begins", "one ends"], ["two begins", "two ends"])
+    assert len(ledger) == 4
+    assert relock_lab.now > 200.0
+    assert time.monotonic() - begin < 20.0, "it did not really wait"
+
+
+def test_what_a_function_returns_and_raises_comes_out(relock_lab: Lab) -> None:
+    assert relock_lab.run(lambda: 1, lambda: 2) == [1, 2]
+    with pytest.raises(ZeroDivisionError):
+        relock_lab.run(lambda: 1 // 0)
+
+
+def test_a_function_that_never_ends_is_an_error(relock_lab: Lab) -> None:
+    one, two = relock_lab.client("one"), relock_lab.client("two")
+    relock_lab.run(one.lock("a").acquire)
+    with pytest.raises(TimeoutError, match="virtual"):
+        relock_lab.run(two.lock("a").acquire, within=500.0)
+
+
+def test_who_dies_loses_the_lock_with_the_lease(relock_lab: Lab) -> None:
+    one, two = relock_lab.client("one", ttl=10.0), relock_lab.client("two")
+    relock_lab.run(lambda: one.lock("a").acquire())
+    relock_lab.crash("one")
+    begin = relock_lab.now
+    assert relock_lab.run(lambda: two.lock("a").acquire(timeout=60)) == [True]
+    assert 5.0 < relock_lab.now - begin < 11.0
+
+
+def test_who_is_paused_for_too_long_hears_of_it(relock_lab: Lab) -> None:
+    client = relock_lab.client("one", ttl=10.0)
+
+    def work() -> None:
+        with client.lock("a") as lock:
+            relock_lab.pause("one", 30.0)
+            relock_lab.sleep(31.0)
+            lock.ensure()
+
+    with pytest.raises(LockLostError):
+        relock_lab.run(work)
+
+
+def test_a_quorum_of_masters_can_be_lost_and_come_back() -> None:
+    lab = Lab(masters=3)
+    client = lab.client(ttl=10.0)
+    for master in lab.masters[:2]:
+        master.crash()
+    with pytest.raises(QuorumError):
+        lab.run(lambda: client.lock("a").acquire(timeout=5))
+    for master in lab.masters[:2]:
+        master.restart()
+    begin = lab.now
+    assert lab.run(lambda: client.lock("a").acquire(timeout=60)) == [True]
+    assert lab.now - begin > 9.0, "they may have forgotten leases of 10 s"
+    lab.close()
+
+
+def test_nobody_is_called_so(relock_lab: Lab) -> None:
+    with pytest.raises(ValueError, match="nobody"):
+        relock_lab.crash("nobody")

@@ -1,0 +1,48 @@
+"""The unchanged code under 2,000 seeds: whatever goes wrong, nothing happens that must not."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from relock.testing import Simulation, ViolationError
+
+CHUNK = 100
+
+
+@pytest.mark.parametrize("first", range(0, 2000, CHUNK))
+def test_no_seed_finds_a_violation(first: int) -> None:
+    bad = []
+    for seed in range(first, first + CHUNK):
+        try:
+            Simulation(seed).run()
+        except ViolationError as error:
+            bad.append(str(error).partition("\n")[0])
+    assert bad == []
+
+
+def test_a_seed_plays_the_same_run_in_every_process() -> None:
+    """Also where Python orders its sets in another way."""
+    first, second = (timeline(4, str(hash_seed)) for hash_seed in (1, 2))
+    assert first == second
+    assert "has it as" in first
+
+
+def timeline(seed: int, hash_seed: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "relock.testing", "--seeds", str(seed)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.rpartition("seeds,")[0]
+
+
+def test_a_violation_names_its_seed_and_tells_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(4)
+    monkeypatch.setattr(simulation.referee, "_highest", 1 << 62)
+    with pytest.raises(ViolationError, match=r"seed 4: client-\d got token") as caught:
+        simulation.run()
+    assert "has it as" in str(caught.value)
