@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.clock import Clock
 from support.servers import Server
 
 from relock import Client, QuorumError
@@ -80,6 +81,22 @@ def test_one_of_three_that_evicts_and_one_that_is_away(three: list[Server]) -> N
     assert second["reachable"][0] == "wrong"
     assert all(verdict != "wrong" for verdict, _ in third.values())
     assert "clocks" in findings(found, "together")
+
+
+def test_one_of_three_whose_clock_is_wrong(three: list[Server]) -> None:
+    wrong = three[1]
+    try:
+        clock = Clock(wrong.folder)
+    except LookupError as error:
+        pytest.skip(str(error))
+    wrong.environment = clock.environment
+    wrong.restart()
+    clock.set(60.0)
+    _, found = judged(*(server.url for server in three))
+    verdict, says = findings(found, "together")["clocks"]
+    assert verdict == "note"
+    assert f"the clock of {wrong.url} is" in says
+    assert "s ahead of" in says
 
 
 @pytest.mark.parametrize("same", ["socket", "address"])

@@ -1,11 +1,13 @@
 """Masters that make a quorum a lie are refused by the first call that needs them, with what to change."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from support.servers import Server, find_servers
+from support.until import until
 
-from relock import Client, ConfigurationError, LockLostError
+from relock import Client, ConfigurationError, LockLostError, QuorumError, RelockWarning
 
 Connect = Callable[..., Client]
 OPTIONS = {"ttl": 1.0, "restart_guard": 1.0}
@@ -43,6 +45,25 @@ def test_a_replica_among_the_masters_is_refused_by_the_first_acquire(
     lock = connect([one.url, two.url, replica.url], **OPTIONS).lock(name)
     with pytest.raises(ConfigurationError, match=f"{replica.port}.* is a replica"):
         lock.acquire(timeout=3)
+
+
+def test_one_of_three_that_may_evict_is_warned_of_by_the_first_acquire(
+    servers: list[Server], connect: Connect, name: str
+) -> None:
+    one, two, third = servers
+    third.cli("REPLICAOF", "NO", "ONE")
+    third.cli("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    client = connect([one.url, two.url, third.url], **OPTIONS)
+
+    def look() -> int:
+        with suppress(QuorumError):
+            client.lock(name).acquire(blocking=False)  # it is the first look at them, so they have no votes yet
+        return len(caught)
+
+    with pytest.warns(RelockWarning, match=f"{third.port}.* set maxmemory-policy to noeviction") as caught:
+        until(look, within=10, what="it is warned of")
+    assert len(caught) == 1
+    assert [len(master.problems) for master in client.statistics().masters] == [0, 0, 1]
 
 
 def test_a_master_that_becomes_a_replica_later_is_one_that_is_down(

@@ -1,16 +1,23 @@
-"""Over five masters: those that may have forgotten leases have no vote until no lease that they forgot can be left."""
+"""Masters that may have forgotten leases have no vote until no lease that they forgot can be left."""
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.masters import Urls
-from support.servers import Server, find_servers
+from attrs import define
+from support.masters import GUARD_SECONDS, Masters, Urls
+from support.processes import Worker
+from support.proxy import Proxy
+from support.quorum import is_everywhere, key_of, takes, takes_in
+from support.servers import Server, find_servers, free_port
 from support.until import until
 
-from relock import Client, QuorumError
+from relock import Client, ConfigurationError
 
 Connect = Callable[..., Client]
 TTL = 1.0  # and the guard
+LONG = 30.0  # where there is no guard, a lease that outlasts the test
+GUARDS = pytest.mark.parametrize("guard", [TTL, 0.0], ids=["guarded", "control: without the guard"])
 
 
 @pytest.fixture
@@ -52,13 +59,13 @@ def forget(server: Server, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["restarted empty", "restarted with old data", "flushed"])
-@pytest.mark.parametrize("guard", [TTL, 0.0], ids=["guarded", "control: without the guard"])
+@GUARDS
 def test_masters_that_forgot_let_nobody_in_before_the_lease_is_over(
     five: list[Server], connect: Connect, name: str, how: str, guard: float
 ) -> None:
     """Neither a client that watched them nor one that comes later; without the guard there are two holders."""
-    holder = connect(urls(five, guard), ttl=TTL, node_timeout=0.3)
-    watcher = connect(urls(five, guard), ttl=TTL, node_timeout=0.3)
+    options = {"ttl": TTL if guard else LONG, "node_timeout": 0.3}
+    holder, watcher = connect(urls(five, guard), **options), connect(urls(five, guard), **options)
     vote(holder)
     vote(watcher)
     for server in five[:3]:
@@ -69,11 +76,107 @@ def test_masters_that_forgot_let_nobody_in_before_the_lease_is_over(
         forget(server, how)
     second = [False, False]
     while lock.owned() and not any(second):
-        for number, other in enumerate((watcher, connect(urls(five, guard), ttl=TTL, node_timeout=0.3))):
-            try:
-                second[number] = other.lock(name).acquire(blocking=False) and lock.owned()
-            except QuorumError:
-                pass
+        newcomer = connect(urls(five, guard), **options)
+        second = [took and lock.owned() for took in (takes(watcher, name), takes(newcomer, name))]
     assert any(second) == (guard == 0.0)
     if guard:
         assert watcher.lock(name).acquire(timeout=10), "but when it is over, they vote again"
+
+
+# A replica in place of its master -------------------------------------------------------------------------------------
+
+
+@define
+class House:
+    """Three masters, and a replica that takes the place of the first: clients reach that place by `urls`."""
+
+    masters: Masters
+    replica: Server
+    place: Proxy
+
+    @property
+    def urls(self) -> Urls:
+        return Urls([self.place.url, *self.masters.url[1:]], None)
+
+    def fall_behind(self) -> None:
+        """From now on the replica hears nothing from its master."""
+        self.replica.cli("REPLICAOF", "127.0.0.1", free_port())
+
+    def replace(self) -> None:
+        """The master dies, and its replica is promoted."""
+        self.masters.members[0].kill()
+        self.replica.cli("REPLICAOF", "NO", "ONE")
+        self.place.lead_to(self.replica.port)
+
+
+@pytest.fixture
+def house(server_kind: str) -> Iterator[House]:
+    program = find_servers()[server_kind]
+    members = [Server(server_kind, program, "--repl-diskless-sync-delay", "0").start() for _ in range(3)]
+    replica = Server(server_kind, program, "--replicaof", "127.0.0.1", str(members[0].port)).start()
+    place = Proxy(members[0].port)
+    yield House(Masters(members), replica, place)
+    place.close()
+    for server in (*members, replica):
+        server.close()
+
+
+@GUARDS
+def test_a_replica_that_replaced_its_master_lets_nobody_in_before_the_lease_is_over(
+    house: House, connect: Connect, start_worker: Callable[..., Worker], name: str, guard: float
+) -> None:
+    """One master lacks the hold, and the replica of another that takes its place; without the guard that is a quorum.
+
+    The replica has the marker of its master, but a lagging data set.
+    """
+    options = {"ttl": TTL if guard else LONG, "restart_guard": guard, "node_timeout": 0.3}
+    holder, watcher = connect(house.urls, **options), connect(house.urls, **options)
+    vote(holder)
+    vote(watcher)
+    until(lambda: house.replica.cli("EXISTS", f"{key_of('warm-up')}:token"), within=20, what="the replica has a copy")
+    house.fall_behind()
+    late = start_worker("workers.locker", house.urls, json.dumps(options))  # it connects when it first acquires
+    assert late.receive()["event"] == "ready"
+    lock = holder.lock(name, renew=False)
+    assert lock.acquire(timeout=10)
+    until(lambda: is_everywhere(house.masters, name) or not lock.owned(), within=10, what="all have granted")
+    house.masters.members[2].cli("DEL", key_of(name))  # as if it had been away
+    house.replace()
+    assert bool(house.replica.cli("EXISTS", "lock:master")) == bool(guard)
+    second = [False, False]
+    while lock.owned() and not any(second):
+        second = [took and lock.owned() for took in (takes(watcher, name), takes_in(late, name))]
+    assert any(second) == (guard == 0.0)
+    if guard:
+        assert watcher.lock(name).acquire(timeout=10), "but when it is over, the replica votes"
+        vote(watcher)
+
+
+# Leases and the guard -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masters_count", [3])
+def test_no_lease_above_the_guard_reaches_a_master(server: Masters, connect: Connect, name: str) -> None:
+    """Neither a lock's, nor a nested one's, nor by an extension: the hold that there is stays as it is."""
+    client = connect(server.url, ttl=5.0)
+    above = GUARD_SECONDS + 0.1
+
+    @client.synchronized(name, ttl=above)
+    def never_runs() -> None:
+        raise AssertionError("it has no lock")
+
+    with client.lock(name) as lock:
+        until(lambda: is_everywhere(server, name), within=10, what="all have granted")
+        for refused in (
+            lambda: client.lock(name, ttl=above),
+            never_runs,
+            lambda: lock.extend(above),
+            lambda: lock.extend(ttl=above),
+        ):
+            with pytest.raises(ConfigurationError, match=r"ttl=600\.1.*raise restart_guard") as caught:
+                refused()
+            assert caught.value.option == "ttl"
+        assert (lock.hold_count, lock.owned()) == (1, True)
+        assert lock.remaining() <= 5.0
+        assert max(member.cli("PTTL", key_of(name)) for member in server.members) <= 5000
+        assert lock.extend(GUARD_SECONDS) > 5.0, "a lease as long as the guard is no mistake"

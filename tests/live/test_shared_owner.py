@@ -5,10 +5,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.servers import Server
+from support.masters import Deployment
 from support.until import until
 
 from relock import Client, LockLostError, QuorumError
+
+pytestmark = pytest.mark.every_quorum
 
 Connect = Callable[..., Client]
 
@@ -36,9 +38,9 @@ def test_a_thread_that_does_not_wait_joins_the_hold_that_its_owner_has(client: C
 
 
 def test_a_thread_behind_another_of_its_owner_hears_that_the_masters_are_away(
-    connect: Connect, own_server: Server, name: str
+    connect: Connect, own_server: Deployment, name: str
 ) -> None:
-    client = connect(own_server.url, patience=5.0, ttl=3.0)
+    client = connect(own_server.url, patience=2.0, ttl=3.0)
     with client.lock("warm-up"):
         pass
     own_server.kill()
@@ -52,7 +54,7 @@ def test_a_thread_behind_another_of_its_owner_hears_that_the_masters_are_away(
 
 
 def test_a_thread_behind_another_of_its_owner_hears_that_somebody_has_the_lock(
-    client: Client, connect: Connect, server: Server, name: str
+    client: Client, connect: Connect, server: Deployment, name: str
 ) -> None:
     with connect(server.url).lock(name), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.lock(name, owner="job").acquire, timeout=1.0)
@@ -62,7 +64,7 @@ def test_a_thread_behind_another_of_its_owner_hears_that_somebody_has_the_lock(
 
 
 def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(
-    client: Client, connect: Connect, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, connect: Connect, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relock._runtime.threads.TOLD_MAX", 3)
     with connect(server.url).lock(name):

@@ -1,14 +1,21 @@
 """A master whose clock steps, seen by any client, loses its vote; one whose clock is merely wrong does not."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support.clock import Clock
+from support.masters import GUARD_SECONDS, Urls
+from support.masters import Masters as Group
+from support.processes import Worker
+from support.proxy import Proxy
+from support.quorum import is_everywhere, key_of, takes, takes_in
 from support.servers import Server, find_servers
 from support.until import until
 
 from relock import Client, QuorumError
+from relock.lock import Lock
 
 TTL = 2.0
 Masters = list[tuple[Server, Clock]]
@@ -86,6 +93,40 @@ def test_a_step_ahead_frees_no_lock_that_is_held(
     assert masters[0][0].cli("EXISTS", f"lock:{{{name}}}") == 0, "it has forgotten the lease, and gave it to nobody"
 
 
+@pytest.mark.parametrize("guard", [TTL, 0.0], ids=["guarded", "control: without the guard"])
+def test_a_step_that_anybody_saw_lets_nobody_in_before_the_lease_is_over(
+    *, masters: Masters, connect: Callable[..., Client], start_worker: Callable[..., Worker], name: str, guard: float
+) -> None:
+    """One master lacks the hold, and the clock of another ends it: without the guard that is a quorum for others.
+
+    Neither who saw the step, nor a process that comes later: it knows of it by the marker alone.
+    """
+    servers = Group([server for server, _ in masters])
+    ttl = TTL if guard else 30.0  # in the control the lease outlasts the test
+    options = {"ttl": ttl, "restart_guard": guard}
+    urls = Urls(servers.url, None)
+    holder, watcher = connect(urls, **options), connect(urls, **options)
+    for client in (holder, watcher):
+        until(lambda: all(votes_seen(client, "warm-up")), within=20, what="all have their votes")  # noqa: B023
+    late = start_worker("workers.locker", urls, json.dumps(options))  # it connects when it first acquires
+    assert late.receive()["event"] == "ready"
+    lock = holder.lock(name, renew=False)
+    assert lock.acquire(timeout=10)
+    until(lambda: is_everywhere(servers, name) or not lock.owned(), within=10, what="all have granted")
+    servers.members[2].cli("DEL", key_of(name))  # as if it had been away
+    masters[0][1].set(ttl + 10.0)
+    watcher.info(name)
+    if guard:
+        until(lambda: marker(masters[0][0])["no_vote"], within=10, what="its vote is taken, for everybody")
+    second = [False, False]
+    while lock.owned() and not any(second):
+        second = [took and lock.owned() for took in (takes(watcher, name), takes_in(late, name))]
+    assert any(second) == (guard == 0.0)
+    if guard:
+        assert watcher.lock(name).acquire(timeout=10)
+        assert takes_in(late, f"{name}-other")
+
+
 def test_a_step_that_a_quorum_shows_is_our_own_and_nobody_is_accused(
     masters: Masters, client: Client, name: str
 ) -> None:
@@ -121,3 +162,105 @@ def test_a_clock_that_was_always_wrong_costs_no_vote_and_tokens_rise(
         lock.release()
         down.cont()
     assert all(votes(client))
+
+
+# Fencing tokens where clocks differ -----------------------------------------------------------------------------------
+
+AWAY = (2, 1, 0, 2)  # the master that is away when a holder comes: no two majorities in a row are the same
+
+
+def set_clocks(masters: Masters, *ahead: float) -> Group:
+    for (_, clock), seconds in zip(masters, ahead, strict=True):
+        clock.set(seconds)
+    return Group([server for server, _ in masters])
+
+
+def take_without(away: Server, lock: Lock) -> int:
+    """Takes the lock while one master is stopped; the token."""
+    away.stop()
+    try:
+        assert lock.acquire(timeout=20)
+    finally:
+        away.cont()
+    assert lock.token is not None
+    return lock.token
+
+
+@pytest.mark.parametrize("how", ["released", "by force"])
+def test_tokens_rise_when_clocks_differ_by_less_than_the_lease(
+    masters: Masters, connect: Callable[..., Client], name: str, how: str
+) -> None:
+    """Only some of those who granted a token know it then: whoever ends the hold early tells the others."""
+    group = set_clocks(masters, 0.0, 10.0, -10.0)
+    group.guard = GUARD_SECONDS
+    operator, tokens = connect(group.let_vote().url), []
+    for away in AWAY:
+        lock = connect(group.url).lock(name)
+        tokens.append(take_without(group.members[away], lock))
+        if how == "released":
+            lock.release()
+        else:
+            assert operator.force_release(name)
+    assert tokens == sorted(set(tokens))
+
+
+def kill_the_holder(group: Group, away: Server, worker: Worker, name: str) -> int:
+    away.stop()
+    worker.send({"do": "acquire", "id": 1, "name": name})
+    said = worker.receive()
+    away.cont()
+    worker.kill()
+    return int(said["token"])
+
+
+def lose_the_release(group: Group, away: Server, name: str) -> int:
+    """No master hears of the end, neither of this client nor of anybody else."""
+    proxies = [Proxy(member.port) for member in group.members]
+    with Client([proxy.url for proxy in proxies], restart_guard=GUARD_SECONDS, node_timeout=0.2) as client:
+        lock = client.lock(name)
+        token = take_without(away, lock)
+        for proxy in proxies:
+            proxy.pause()
+        lock.release()
+    for proxy in proxies:
+        proxy.break_all()
+        proxy.close()
+    return token
+
+
+def restart_a_granter(group: Group, away: Server, name: str) -> int:
+    """One of those that granted restarts empty, and is given hold and token again when it has its vote."""
+    with Client(group.url, restart_guard=GUARD_SECONDS) as client:
+        lock = client.lock(name)
+        token = take_without(away, lock)
+        until(
+            lambda: lock.extend() and is_everywhere(group, name), within=20, what="the others gave it to who was away"
+        )
+        next(member for member in group.members if member is not away).restart(empty=True)
+        group.let_vote()
+        until(lambda: lock.extend() and is_everywhere(group, name), within=20, what="all have it again")
+    return token
+
+
+@pytest.mark.parametrize("how", ["holder killed", "release lost", "master restarted"])
+def test_tokens_rise_when_clocks_differ_by_more_than_the_lease(
+    *, masters: Masters, start_worker: Callable[..., Worker], name: str, how: str
+) -> None:
+    """Whatever becomes of a hold whose lease then runs out, and whichever majority gives the next one."""
+    group = set_clocks(masters, 0.0, 600.0, -600.0)
+    group.guard = GUARD_SECONDS
+    group.let_vote()
+    workers = [start_worker("workers.locker", group.url) for _ in AWAY if how == "holder killed"]
+    for worker in workers:
+        assert worker.receive()["event"] == "ready"
+    tokens = []
+    for away in (group.members[number] for number in AWAY):
+        if how == "holder killed":
+            tokens.append(kill_the_holder(group, away, workers.pop(), name))
+        elif how == "release lost":
+            tokens.append(lose_the_release(group, away, name))
+        else:
+            tokens.append(restart_a_granter(group, away, name))
+        for member in group.members:
+            member.cli("DEL", key_of(name))  # as if its lease had run out: that alone changes no token
+    assert tokens == sorted(set(tokens))

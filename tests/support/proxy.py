@@ -94,6 +94,7 @@ class Fault:
     kind: str
     close: bool = False
     mute: bool = False
+    forge: Callable[[bytes], bytes] = bytes
     struck: threading.Event = Factory(threading.Event)
     go_on: threading.Event = Factory(threading.Event)
     done: threading.Event = Factory(threading.Event)
@@ -131,6 +132,12 @@ class Proxy:
         sends more than one request before it reads.
         """
         return self._arm(Fault(match, "swallow", close, mute))
+
+    def forge_reply(
+        self, match: Match, forge: Callable[[bytes], bytes], *, close: bool = False, mute: bool = False
+    ) -> Fault:
+        """The request reaches the server, and `forge` makes what comes back of its reply; then as `swallow_reply`."""
+        return self._arm(Fault(match, "forge", close, mute, forge))
 
     def lose_request(self, match: Match) -> Fault:
         """The request reaches nobody, and the connection breaks."""
@@ -245,7 +252,7 @@ class _Pair:
     def _forward(self, request: bytes) -> None:
         self._proxy.flows.wait()
         words = words_of(request)
-        fault = self._proxy.strike(words, ("swallow", "lose", "hold"))
+        fault = self._proxy.strike(words, ("swallow", "forge", "lose", "hold"))
         if fault is not None:
             fault.struck.set()
             if fault.kind == "lose":
@@ -274,13 +281,15 @@ class _Pair:
             fault = self._proxy.strike(words, ("message",))
         elif self._owed:
             fault = self._owed.popleft()
-        self._mute = self._mute or (fault is not None and fault.mute)
         if self._mute:
             pass
         elif fault is None or fault.kind == "hold":
             _send(self._client, reply)
-        elif fault.close:
-            self.close()
+        else:
+            _send(self._client, fault.forge(reply) if fault.kind == "forge" else b"")
+            self._mute = fault.mute
+            if fault.close:
+                self.close()
         if fault is not None:
             fault.struck.set()
             fault.done.set()

@@ -5,8 +5,9 @@ from typing import Any
 
 import redis
 
-from relock import Client
+from relock import Client, QuorumError
 from support.masters import Masters
+from support.processes import Worker
 from support.servers import Server
 from support.until import until
 
@@ -55,3 +56,35 @@ def wait_for_votes(client: Client, masters: Masters, name: str) -> None:
             return is_everywhere(masters, warm_up)
 
     until(all_grant, within=VOTE_SECONDS, what="every master has its vote")
+
+
+def takes(client: Client, name: str) -> bool:
+    """Whether a try is granted; it is given back at once."""
+    lock = client.lock(name)
+    try:
+        granted = lock.acquire(blocking=False)
+    except QuorumError:
+        return False
+    if granted:
+        lock.release()
+    return granted
+
+
+def takes_in(worker: Worker, name: str) -> bool:
+    """The same in another process."""
+    worker.send({"do": "acquire", "id": 1, "name": name, "timeout": 0})
+    said = _said(worker)
+    assert said.get("error", "QuorumError") == "QuorumError", said
+    if said["event"] != "granted":
+        return False
+    worker.send({"do": "release", "id": 1})
+    assert _said(worker)["event"] == "releasing"
+    _said(worker)  # released, or on a busy machine lost by then
+    return True
+
+
+def _said(worker: Worker) -> Any:
+    """What the process says of what it was told to do; what it says of itself is passed over."""
+    while (said := worker.receive())["id"] is None:
+        pass
+    return said

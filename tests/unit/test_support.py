@@ -158,6 +158,15 @@ def test_a_reply_may_be_swallowed_with_its_connection(proxy: Proxy, server: Serv
     assert server.cli("GET", "a") == b"1"
 
 
+def test_a_reply_may_be_forged(proxy: Proxy, server: Server, wire: Wire) -> None:
+    proxy.forge_reply(calls("INCR", "b"), lambda reply: b"+" + reply)
+    wire.send("INCR a", "INCR b", "INCR b")
+    assert [wire.read() for _ in range(3)] == [b":1\r\n", b"+:1\r\n", b":2\r\n"]
+    proxy.forge_reply(calls("INCR", "b"), lambda reply: reply * 2, close=True)
+    wire.send("INCR b", "INCR a")
+    assert [wire.read() for _ in range(3)] == [b":3\r\n", b":3\r\n", None]
+
+
 def test_a_lost_request_reaches_nobody(proxy: Proxy, server: Server, wire: Wire) -> None:
     fault = proxy.lose_request(calls("SET", "a"))
     wire.send("SET a 1", "SET b 1")

@@ -1,0 +1,29 @@
+"""Clients for random tests."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.servers import Server
+from support.until import until
+
+from relock import Client
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    """Whatever happened to a client: once it is closed its threads are gone."""
+    before = set(threading.enumerate())
+    yield
+
+    def left() -> list[str]:
+        return [one.name for one in threading.enumerate() if one not in before and one.name.startswith("relock")]
+
+    until(lambda: not left(), within=20, what="the threads of closed clients have ended")
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    """A client of `server` with the default options."""
+    with Client(server.url) as client:
+        yield client

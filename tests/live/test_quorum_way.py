@@ -1,0 +1,135 @@
+"""What is on the way of an acquire over several masters: no connecting, and no other thread."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.masters import Masters, Urls
+from support.proxy import Proxy, Words
+from support.until import until
+
+from relock import Client
+from relock.lock import Lock
+
+Connect = Callable[..., Client]
+HUGE = 3.0  # a node timeout that nothing may wait for
+PAIRS = 400
+NOWHERE = "master.invalid"
+
+
+def pair(lock: Lock) -> float:
+    """The seconds that an acquire and a release take."""
+    begin = time.perf_counter()
+    assert lock.acquire(timeout=20)
+    lock.release()
+    return time.perf_counter() - begin
+
+
+# Connecting -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow_dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A name server that has been asked for a master's address when the event is set, and does not answer."""
+    asked, over = threading.Event(), threading.Event()
+    ask = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host != NOWHERE:
+            return ask(host, *arguments, **options)
+        asked.set()
+        over.wait(60)
+        raise socket.gaierror(socket.EAI_AGAIN, "no name server answered")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    yield asked
+    over.set()
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that takes connections, and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def is_info(words: Words) -> bool:
+    return words[0].upper() == b"INFO"
+
+
+def use(client: Client, name: str, is_asked: Callable[[], object]) -> None:
+    """Nobody waits for the third master: not the first acquire, and none that comes while it is being connected."""
+    assert pair(client.lock(name)) < HUGE / 2
+    until(is_asked, within=20, what="the third master is being connected")
+    assert max(pair(client.lock(name)) for _ in range(50)) < HUGE / 4
+    assert client.statistics().masters[2].version == "", "all that time it was not"
+
+
+@pytest.mark.parametrize("masters_count", [2])
+def test_nobody_waits_for_a_name_to_be_resolved(
+    server: Masters, slow_dns: threading.Event, connect: Connect, name: str
+) -> None:
+    urls = Urls([*server.url, f"redis://{NOWHERE}:6379/0"], server.guard)
+    use(connect(urls, node_timeout=HUGE), name, slow_dns.is_set)
+
+
+@pytest.mark.parametrize("masters_count", [2])
+def test_nobody_waits_for_a_tls_handshake(server: Masters, silent: socket.socket, connect: Connect, name: str) -> None:
+    silent.settimeout(20)
+    accepted: list[socket.socket] = []
+
+    def hello() -> bytes:
+        accepted.append(silent.accept()[0])
+        return accepted[-1].recv(1)
+
+    urls = Urls([*server.url, f"rediss://127.0.0.1:{silent.getsockname()[1]}/0"], server.guard)
+    try:
+        use(connect(urls, node_timeout=HUGE), name, hello)
+    finally:
+        for one in accepted:
+            one.close()
+
+
+@pytest.mark.parametrize("masters_count", [3])
+def test_nobody_waits_for_what_a_new_connection_asks(server: Masters, proxy: Any, connect: Connect, name: str) -> None:
+    third: Proxy = proxy.members[2]
+    faults = [third.swallow_reply(is_info, mute=True) for _ in range(20)]
+    urls = Urls([*server.url[:2], third.url], server.guard)
+    use(connect(urls, node_timeout=HUGE), name, faults[0].struck.is_set)
+
+
+# Threads --------------------------------------------------------------------------------------------------------------
+
+
+def switches(thread: threading.Thread) -> int:
+    """How often a thread has gone to sleep since it began."""
+    status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells of a thread's switches")
+@pytest.mark.parametrize("masters_count", [5])
+def test_no_other_thread_takes_part_in_an_uncontended_acquire_and_release(
+    server: Masters, connect: Connect, name: str
+) -> None:
+    """The client's threads sleep meanwhile: they wake by the clock, not with each acquire."""
+    client = connect(server.url)
+    lock = client.lock(name)
+
+    def all_are_used() -> bool:
+        pair(lock)
+        return all(master.version and master.down is None for master in client.statistics().masters)
+
+    until(all_are_used, within=20, what="all masters are connected")
+    before = {thread: switches(thread) for thread in threading.enumerate() if thread.name.startswith("relock")}
+    assert "relock-watchdog" in {thread.name for thread in before}
+    for _ in range(PAIRS):
+        pair(lock)
+    after = {thread: switches(thread) for thread in threading.enumerate() if thread.name.startswith("relock")}
+    woken = {thread.name: count - before.get(thread, 0) for thread, count in after.items()}
+    print(f"{PAIRS} acquires and releases, and other threads went to sleep so often: {woken}")
+    assert sum(woken.values()) < PAIRS / 2

@@ -1,0 +1,54 @@
+"""What random tests share: how many examples they try, from which seed, and what must not happen meanwhile."""
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, seed, settings
+
+from relock import RelockWarning
+
+PHASES = (Phase.explicit, Phase.generate)
+
+
+def fuzz(examples: int, *, shrink: bool = True) -> Callable[[Any], Any]:
+    """Tries so many examples, from the seed that the header prints.
+
+    Without `shrink` nobody looks for a shorter one that fails, too: where each takes a wait, that takes minutes.
+    """
+    chosen = settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=(*PHASES, Phase.shrink) if shrink else PHASES,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    return lambda test: seed(int(os.environ["RELOCK_SEED"]))(chosen(test))
+
+
+class Complaints(logging.Handler):
+    """What relock logs as a failure of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(f"{record.getMessage()}: {record.exc_info and record.exc_info[1]!r}")
+
+
+@contextmanager
+def without_complaint() -> Iterator[None]:
+    """No thread of relock trips over anything; warnings are none of it."""
+    complaints, logger = Complaints(), logging.getLogger("relock")
+    logger.addHandler(complaints)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RelockWarning)
+            yield
+    finally:
+        logger.removeHandler(complaints)
+    assert not complaints.seen
