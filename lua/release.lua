@@ -38,7 +38,8 @@ local waiter = waiter_of(owner)
 
 -- HDEL comes first: a master that is out of memory takes it, and then the rest.
 local ended = on_hash('HDEL', lock, owner) == 1
-if ended and fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
+-- Also where the hold is not, or no more: a master that has forgotten the token is to know it.
+if fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
   remember(token, tonumber(fence), now_us, lease_ms)
 end
 if redis.call('EXISTS', queue) == 1 then

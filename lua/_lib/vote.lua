@@ -19,7 +19,9 @@ local function no_vote_until(master, incarnation, guard_ms, now_us)
     redis.call('HSET', master, 'incarnation', incarnation,
       'no_vote_until_us', digits(until_us), 'guard_ms', digits(largest_ms))
   elseif largest_ms > known_ms then
-    redis.call('HSET', master, 'guard_ms', digits(largest_ms))
+    -- Whoever has the larger guard has longer leases, and they may be among those that were forgotten.
+    until_us = until_us + (largest_ms - known_ms) * 1000
+    redis.call('HSET', master, 'no_vote_until_us', digits(until_us), 'guard_ms', digits(largest_ms))
   end
   -- A clock that was set back must not lengthen the guard.
   until_us = math.min(until_us, now_us + largest_ms * 1000)

@@ -20,6 +20,7 @@ from relock._keys import LockKeys
 
 SECTIONS = ("KEYS", "ARGV", "RETURNS", "WRITES", "PUBLISHES", "REPEATABLE")
 UNITS = ("text", "int", "ms", "us", "flag", "pairs")
+_FIELD_TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # all others are int
 CONNECTION_ARGUMENTS = ("void_us", "incarnation", "guard_ms")
 REST = "..."
 HEADS_MAX = 4096  # packed heads that a script remembers: as many as there are cached keys
@@ -74,6 +75,11 @@ class Script:
     def connection_arguments(self) -> tuple[str, ...]:
         """The arguments that only the connection can know: void time, incarnation and guard."""
         return tuple(p.name for p in self.arguments if p.name in CONNECTION_ARGUMENTS)
+
+    @cached_property
+    def shapes(self) -> frozenset[tuple[object, ...]]:
+        """What its replies look like: the status, then the type of each field."""
+        return frozenset(_shape(status, line) for status, line in self.statuses.items())
 
     @cached_property
     def gives(self) -> bool:
@@ -295,6 +301,12 @@ def _fragment(folder: Path, name: str) -> str:
         return path.read_text().rstrip()
     except OSError as error:
         raise ScriptError(f"{path}: {error.strerror}") from error
+
+
+def _shape(status: str, line: str) -> tuple[object, ...]:
+    """The status and the types of the fields of a line of RETURNS; two blanks part the fields from their meaning."""
+    fields = re.split(r"\s{2,}", line[len(status) :].strip())[0].split()
+    return (status.encode(), *(_FIELD_TYPES.get(name, int) for name in fields))
 
 
 def _statuses(path: Path, sections: dict[str, tuple[str, ...]], source: str) -> dict[str, str]:

@@ -355,6 +355,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+def _used(template: str) -> Iterator[str]:
+    """The arguments that a template uses, those within its format specifications included."""
+    for _, name, specification, _ in string.Formatter().parse(template):
+        if name is not None:
+            yield name.partition(".")[0].partition("[")[0]
+            yield from _used(specification or "")
+
+
 def _template(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """What makes a lock's name of `template` and the arguments of a call of `function`."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
@@ -362,11 +370,11 @@ def _template(template: str, function: Callable[..., Any]) -> Callable[..., str]
     if inspect.isgeneratorfunction(function):
         raise TypeError(f"synchronized: {function.__qualname__} is a generator function; its body runs after the call")
     signature = inspect.signature(function)
-    used = {name.partition(".")[0].partition("[")[0] for _, name, _, _ in string.Formatter().parse(template) if name}
-    missing = used - set(signature.parameters)
+    missing = set(_used(template)) - set(signature.parameters)
     if missing:
+        named = ", ".join(name or "without a name" for name in sorted(missing))
         raise ConfigurationError(
-            f"synchronized({template!r}): {function.__qualname__} has no argument {', '.join(sorted(missing))}",
+            f"synchronized({template!r}): {function.__qualname__} has no argument {named}",
             option="template",
         )
 

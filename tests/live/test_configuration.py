@@ -266,3 +266,9 @@ def test_clients_and_locks_are_not_pickled_but_say_so(client: Client, name: str)
 def test_a_guard_below_the_ttl_is_warned_of(connect: Callable[..., Client], server: Server) -> None:
     with pytest.warns(RelockWarning, match="restart_guard"):
         connect(server.url, ttl=30.0, restart_guard=1.0)
+
+
+@pytest.mark.parametrize("template", ["orders:{}", "orders:{a:{b}}"])
+def test_synchronized_refuses_a_field_without_an_argument_when_it_decorates(template: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Client("redis://127.0.0.1:1").synchronized(template)(lambda a: a)

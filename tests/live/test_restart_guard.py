@@ -1,6 +1,7 @@
 """Masters that may have forgotten leases have no vote until no lease that they forgot can be left."""
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,11 +9,11 @@ from attrs import define
 from support.masters import GUARD_SECONDS, Masters, Urls
 from support.processes import Worker
 from support.proxy import Proxy
-from support.quorum import is_everywhere, key_of, takes, takes_in
+from support.quorum import is_everywhere, key_of, takes, takes_in, wait_for_votes
 from support.servers import Server, find_servers, free_port
 from support.until import until
 
-from relock import Client, ConfigurationError
+from relock import Client, ConfigurationError, RelockWarning
 
 Connect = Callable[..., Client]
 TTL = 1.0  # and the guard
@@ -180,3 +181,36 @@ def test_no_lease_above_the_guard_reaches_a_master(server: Masters, connect: Con
         assert lock.remaining() <= 5.0
         assert max(member.cli("PTTL", key_of(name)) for member in server.members) <= 5000
         assert lock.extend(GUARD_SECONDS) > 5.0, "a lease as long as the guard is no mistake"
+
+
+# A smaller guard ------------------------------------------------------------------------------------------------------
+
+SMALL, LARGE = 0.5, 3.0
+
+
+@pytest.mark.parametrize("masters_count", [3])
+@pytest.mark.parametrize("restarted", [1, 2], ids=["a minority restarts", "a majority restarts"])
+@pytest.mark.parametrize("late", [False, True], ids=["it watched", "it comes later"])
+def test_a_client_with_a_smaller_guard_takes_that_of_the_others_also_where_it_is_forgotten(
+    *, start_server: Callable[..., Masters], connect: Callable[..., Client], name: str, restarted: int, late: bool
+) -> None:
+    """A master that restarted empty has forgotten the others' guard, too: it is known by the other masters."""
+    masters = start_server()
+    holder = connect(masters.url, ttl=LARGE, restart_guard=LARGE)
+    wait_for_votes(holder, masters, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RelockWarning)  # it is told of the larger guard
+        other = connect(masters.url, ttl=SMALL, restart_guard=SMALL)
+        if not late:
+            wait_for_votes(other, masters, name)
+        lock = holder.lock(name, renew=False)
+        assert lock.acquire(timeout=10)
+        until(lambda: is_everywhere(masters, name), within=10, what="all have granted")
+        if restarted == 1:
+            masters.members[2].cli("DEL", key_of(name))  # as if it had been away
+        for member in masters.members[:restarted]:
+            member.restart(empty=True)
+        second = False
+        while lock.owned() and not second:
+            second = takes(other, name) and lock.owned()
+        assert not second, f"a second holder, while the first is sure for {lock.remaining():.1f} s more"

@@ -264,3 +264,18 @@ def test_tokens_rise_when_clocks_differ_by_more_than_the_lease(
         for member in group.members:
             member.cli("DEL", key_of(name))  # as if its lease had run out: that alone changes no token
     assert tokens == sorted(set(tokens))
+
+
+def test_tokens_rise_when_a_granter_restarts_before_it_is_healed(
+    masters: Masters, connect: Callable[..., Client], name: str
+) -> None:
+    group = set_clocks(masters, 0.0, 600.0, -600.0)
+    group.guard = GUARD_SECONDS
+    group.let_vote()
+    first = connect(group.url).lock(name)
+    token = take_without(group.members[2], first)  # the token of the second master, which the first knows, too
+    group.members[0].restart(empty=True)
+    first.release()
+    group.let_vote()  # as if the guard had passed
+    second = connect(group.url).lock(name)
+    assert take_without(group.members[1], second) > token

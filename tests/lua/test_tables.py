@@ -298,6 +298,12 @@ def test_release_of_what_is_not_there_is_absent_and_harms_nobody(master: Master,
     assert master.redis.exists(KEYS.lock) == bool(state.holder or state.foreign)
 
 
+def test_release_tells_the_token_also_where_the_hold_is_not(master: Master) -> None:
+    """The master may have forgotten it, or never have had it."""
+    assert release(master, fence=FAR)[0] == b"absent"
+    assert master.redis.get(KEYS.token) == b"%d" % FAR
+
+
 def test_release_gives_up_a_place_in_the_queue_too(master: Master) -> None:
     master.put(State(holder={THEY: 1}, queue=[ME, YOU]))
     assert release(master)[0] == b"absent"
@@ -603,6 +609,16 @@ def test_a_larger_guard_is_written_down_for_all(master: Master) -> None:
     master.redis.hset(KEYS.master, mapping=marker)
     assert acquire(master, guarded=True, guard_ms=1_500)[0] == b"granted"
     assert master.redis.hget(KEYS.master, "guard_ms") == b"1500"
+
+
+def test_a_larger_guard_that_comes_later_lengthens_one_that_runs(master: Master) -> None:
+    """Its client's leases may be among those that were forgotten, when the smaller guard began."""
+    began_us = master.now_us()
+    marker = {"incarnation": "this", "no_vote_until_us": began_us + 900_000, "guard_ms": 900}
+    master.redis.hset(KEYS.master, mapping=marker)
+    status, _, until_us = acquire(master, guarded=True, guard_ms=1_500)
+    assert (status, until_us) == (b"no_vote", began_us + 1_500_000)
+    assert acquire(master, guarded=True, guard_ms=500)[2] == until_us, "for everybody"
 
 
 def test_a_clock_that_was_set_back_does_not_lengthen_the_guard(master: Master) -> None:

@@ -200,7 +200,7 @@ BUGS = [
     Bug(
         "a release does not write the token back",
         "lua/release.lua",
-        "if ended and fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then",
+        "if fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then",
         "if false then",
     ),
     Bug(

@@ -97,6 +97,11 @@ SHAPES: list[tuple[Any, ...]] = [
     (b"PUBLISH", texts, texts),
 ]
 FILLING = [shape for shape in SHAPES if shape[0] in (b"HSET", b"ZADD")]
+BEGINNING: list[Words] = [
+    (b"SET", b"a", b"10"),
+    (b"HSET", b"b", b"x", b"1", b"10", b"-3"),
+    (b"ZADD", b"c", b"2", b"x", b"1", b"y", b"2", b"z:1"),
+]
 commands = st.one_of([words(*shape) for shape in SHAPES + 2 * FILLING])
 
 
@@ -175,7 +180,7 @@ def test_a_real_server_says_the_same(client: Any, steps: Sequence[Words | bool])
     twins = Twins(client)
     twins.now_us = int(time.time() * 1e6)
     try:
-        for step in steps:
+        for step in [*BEGINNING, *steps]:
             if isinstance(step, bool):
                 client.execute_command("CONFIG", "SET", "maxmemory", "1" if step else "0")
                 twins.model.is_full = step
@@ -206,7 +211,7 @@ def test_fakeredis_says_the_same_while_time_goes_by(steps: Sequence[Words | int]
     twins = Twins(fakeredis.FakeRedis(protocol=2), has_own_words=True)
     twins.now_us = START_US
     with mock.patch("time.time", new=twins.seconds):
-        for step in steps:
+        for step in [*BEGINNING, *steps]:
             if isinstance(step, int):
                 twins.now_us += step
             else:

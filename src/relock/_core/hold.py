@@ -222,5 +222,6 @@ class Hold:
 
     def shift(self, master: int, seconds: float) -> None:
         """The clock of a master ran ahead by `seconds` all at once: its lease ends that much earlier."""
+        self._count_late_grants()
         self.ends[master] -= seconds
         self.deadline = deadline_of(self.ends, self.quorum)

@@ -78,12 +78,15 @@ class SocketChannel(Channel):
             raise redis_errors.TimeoutError("Timeout reading from the master") from None
         if not data:
             raise redis_errors.ConnectionError("the server closed the connection")
-        self._feed(data)
-        reply = self._gets()
-        replies = []
-        while reply is not False:
-            replies.append(reply)
+        replies: list[Any] = []
+        try:
+            self._feed(data)
             reply = self._gets()
+            while reply is not False:
+                replies.append(reply)
+                reply = self._gets()
+        except hiredis.ProtocolError as error:
+            raise redis_errors.InvalidResponse(f"no reply of a master: {error}") from None
         return replies
 
 

@@ -17,7 +17,7 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Clock
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys, client_channel, lock_keys
-from relock._runtime.links import NETWORK_ERRORS
+from relock._runtime.links import NETWORK_ERRORS, understood
 from relock._runtime.masters import Master
 from relock._runtime.nodes import Wire
 from relock._runtime.platform import Platform
@@ -135,7 +135,11 @@ class Hub:
             if self._subscriptions[master].has_vote(self._clock()):
                 waiter.wake(master)
         elif self._clock() - self._served.get(owner, float("-inf")) > SERVED_SECONDS:
-            self._listener.pass_turn_on(lock_keys(self.prefix, name.decode()), owner)
+            try:
+                keys = lock_keys(self.prefix, name.decode())
+            except UnicodeDecodeError:
+                return  # no lock has such a name
+            self._listener.pass_turn_on(keys, owner)
 
     def wake_all(self) -> None:
         """Makes every waiter look again: the masters, or the way to them, have changed."""
@@ -181,10 +185,11 @@ class Subscription(Service):
     def step(self) -> None:
         """Reads one message, or pings, or connects."""
         try:
-            if self._connection is None:
-                self._connect()
-            else:
-                self._read()
+            with understood():
+                if self._connection is None:
+                    self._connect()
+                else:
+                    self._read()
         except NETWORK_ERRORS as error:
             self._lost(error)
         except Exception as error:  # redis-py raises others when a connection is closed under it

@@ -7,13 +7,15 @@ link is not given back: what it owes dies with its socket.
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import is_given
+from relock._errors import ConfigurationError
 from relock._runtime.channel import Channel
 from relock._runtime.nodes import Wire
 from relock._scripts import Call, pack_argument
@@ -28,6 +30,21 @@ _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """What redis-py or we trip over in a reply that no server gives is an error of the connection, like any other.
+
+    Raises:
+        redis.RedisError: instead of an error that says nothing about a master.
+    """
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise redis_errors.InvalidResponse(f"a reply that no server gives: {error!r:.100}") from error
 
 
 class Round:
@@ -79,6 +96,7 @@ class Link:
         self.is_retired = False  # it is not to be used again
         self.owed: deque[Owed] = deque()
         self.channel: Channel
+        self._incarnation = b""
         self._identity = b""  # the arguments after the void time: incarnation and guard, packed
 
     def open(self) -> None:
@@ -88,6 +106,10 @@ class Link:
             redis.RedisError, OSError: the master can't be reached, or refuses.
             ConfigurationError: it is a replica, or lacks what the options ask for.
         """
+        with understood():
+            self._open()
+
+    def _open(self) -> None:
         self.connection.connect()
         marker = self.master.marker
         commands = [("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"), ("TIME",)]
@@ -97,18 +119,22 @@ class Link:
         self._send_plain(*commands)
         replies = [self._read_plain() for _ in commands]
         incarnation = self._learn_info(replies[:3])
-        for reply in replies[3:]:
-            if isinstance(reply, BaseException):
-                raise reply
-        time_reply = replies[3]
+        time_reply = _numbers(replies[3], 2)
         if marker is not None:
             self._learn_marker(replies[4])
-        self._identity = pack_argument(incarnation) + pack_argument(b"%d" % self.guard_ms)
-        seconds, now = int(time_reply[0]) + int(time_reply[1]) / 1e6, self.master.clock()
+        self._incarnation = pack_argument(incarnation)
+        self._identify()
+        seconds, now = time_reply[0] + time_reply[1] / 1e6, self.master.clock()
         step = self.master.offset.see(seconds - now, seconds - sent_at, now)
         if step:
             self.master.stepped(step, time_reply)
         self.channel = self.master.platform.open_channel(self.connection, self.master.node_timeout)
+
+    def _identify(self) -> None:
+        """The guard is the largest that any master of this client has shown: one that restarted has forgotten it."""
+        self.guard_ms = max(self.guard_ms, self.master.guard_ms)
+        self.guarded = self.guarded or self.guard_ms > 0
+        self._identity = self._incarnation + pack_argument(b"%d" % self.guard_ms)
 
     def _send_plain(self, *commands: tuple[str, ...]) -> None:
         packed = self.connection.pack_commands(commands)
@@ -124,18 +150,20 @@ class Link:
         if any(isinstance(reply, BaseException) for reply in replies):
             self.master.info_refused(next(reply for reply in replies if isinstance(reply, BaseException)))
             return b""
+        if not all(isinstance(reply, bytes) for reply in replies):
+            raise redis_errors.InvalidResponse(f"no reply to INFO: {replies!r:.100}")
         info = parse_info(b"\r\n".join(replies))
         incarnation = f"{info.get('run_id', '')}:{info.get('master_replid', '')}".encode()
         self.master.see_incarnation(incarnation)
         self.master.check_info(info)
         return incarnation
 
-    def _learn_marker(self, marker: list[bytes | None]) -> None:
+    def _learn_marker(self, marker: Any) -> None:
         """Obeys the marker that another client has left, and takes the larger guard."""
-        if marker[0] is None:
+        if marker == [None]:
             return
+        (found_ms,) = _numbers(marker, 1)
         self.guarded = True
-        found_ms = int(marker[0])
         if found_ms > self.guard_ms:
             self.guard_ms = found_ms
             self.master.larger_guard_found(found_ms)
@@ -189,6 +217,8 @@ class Link:
         known = call.script.connection_argument_count
         if known == 0:
             return call.pack(b"", False, source)
+        if self.guard_ms < self.master.guard_ms:
+            self._identify()
         return call.pack(void, False, source) if known == 1 else call.pack(void + self._identity, self.guarded, source)
 
     def receive(self) -> None:
@@ -206,19 +236,26 @@ class Link:
             owed = owing[0]
             place = owed.places.pop()
             if reply.__class__ is list:
+                self._check_shape(owed, place, reply)
                 seconds = reply[1] / 1e6
                 step = master.offset.see(seconds - now, seconds - owed.sent_at, now)
                 owed.replies[place] = self._look_into(reply, step, now) if step or reply[0] == b"no_vote" else reply
-            elif reply.__class__ is int:
-                self._count_replicas(owed, reply)
             elif place == NO_PLACE:
                 if reply.__class__ is not bytes:  # bytes: the reply to ASKING
-                    self._count_replicas(owed, 0)
-            else:
+                    self._count_replicas(owed, reply if reply.__class__ is int else 0)
+            elif isinstance(reply, redis_errors.ResponseError):
                 owed.replies[place] = self._failure(reply)
+            else:
+                raise redis_errors.InvalidResponse(f"a reply that no script gives: {reply!r:.100}")
             if not owed.places:
                 owing.popleft()
                 self._answer(owed, now)
+
+    def _check_shape(self, owed: Owed, place: int, reply: list[Any]) -> None:
+        """Refuses a reply that no script gives: whatever it says, the connection is out of step, or no master's."""
+        known = owed.round.calls[place].script.shapes if place >= 0 else ()
+        if not reply or reply[0].__class__ is not bytes or (reply[0], *map(type, reply[1:])) not in known:
+            raise redis_errors.InvalidResponse(f"a reply that no script gives: {reply!r:.100}")
 
     def _look_into(self, reply: Reply, step: float, now: float) -> Reply | Failure:
         """A reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart."""
@@ -277,6 +314,19 @@ class Link:
             self.connection.disconnect()
         except NETWORK_ERRORS:
             logger.debug("closing a connection to %s failed", self.master.address, exc_info=True)
+
+
+def _numbers(reply: Any, count: int) -> list[int]:
+    """So many numbers that were asked for when a connection was opened.
+
+    Raises:
+        redis.RedisError: an error, or something else.
+    """
+    if isinstance(reply, BaseException):
+        raise reply
+    if isinstance(reply, list) and len(reply) == count and all(isinstance(n, bytes) and n.isdigit() for n in reply):
+        return [int(number) for number in reply]
+    raise redis_errors.InvalidResponse(f"not {count} numbers: {reply!r:.100}")
 
 
 def parse_info(text: bytes) -> dict[str, str]:

@@ -16,7 +16,7 @@ from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import master_key
 from relock._options import ClientOptions
 from relock._runtime.failures import failure_of
-from relock._runtime.links import NETWORK_ERRORS, Link
+from relock._runtime.links import NETWORK_ERRORS, Link, understood
 from relock._runtime.nodes import Node, Wire
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
@@ -227,12 +227,15 @@ class Master:
         """
         connection = self.connection()
         try:
-            connection.connect()
+            with understood():
+                connection.connect()
             cursor = b"0"
             while True:
                 connection.send_command("SCAN", cursor, "MATCH", pattern, "COUNT", count, check_health=False)
-                cursor, keys = connection.read_response()
-                yield from (key.decode(errors="replace") for key in keys)
+                with understood():
+                    cursor, keys = connection.read_response()
+                    names = [key.decode(errors="replace") for key in keys]
+                yield from names
                 if cursor == b"0":
                     return
         finally:
@@ -284,6 +287,7 @@ class Master:
             f"{self.address} has a larger restart guard than this client ({found_ms / 1000:.2f} s, not "
             f"{self.guard_ms / 1000:.2f} s): the larger one is used; set the same restart_guard everywhere",
         )
+        self._listener.larger_guard(found_ms)
 
     def _warn(self, kind: str, text: str) -> None:
         if self.problems.get(kind) == text:
@@ -331,6 +335,9 @@ class MasterListener:
 
     def check_independent(self, master: Master) -> None:
         """A link leads to another server than before: a `ConfigurationError` if that is another master, too."""
+
+    def larger_guard(self, found_ms: int) -> None:
+        """Other clients protect these locks for longer, on all masters."""
 
     def master_stepped(self, master: Master, seconds: float) -> None:
         """Its clock went ahead by `seconds` (back, if below 0) all at once, or ours stood still for so long."""

@@ -462,6 +462,11 @@ class Session(Driver, MasterListener):
                     f"{master.address} and {other.address} are the same server: name each master once", option="nodes"
                 )
 
+    def larger_guard(self, found_ms: int) -> None:
+        """See `relock._runtime.masters.MasterListener`."""
+        for master in self.masters:
+            master.guard_ms = max(master.guard_ms, found_ms)
+
     def master_stepped(self, master: Master, seconds: float) -> None:
         """See `relock._runtime.masters.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)

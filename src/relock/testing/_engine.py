@@ -11,7 +11,7 @@ machine, which a script can't reach here at all; RESP3; time limits; what Redis 
 and the line.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -25,9 +25,8 @@ ScriptReply = bytes | int | list[Any] | None
 _SINGLE, _ARRAY, _ERROR, _EXCEPTION = range(4)  # what a run returns first, see `finish` below
 
 _GLUE = b"""
-local reply_error, word_of, kind_of = ...
+local commands, kind_of, reply_error, word_of = ...
 local PLAIN, STATUS, ARRAY, HOLES = 0, 1, 2, 3 -- what a command may reply
-local commands -- of the master that is asked
 local redis = {}
 
 -- Commands in small letters are rare, and so are unknown ones.
@@ -37,10 +36,9 @@ local function by_other_name(own, otherwise)
   end })
 end
 by_other_name(kind_of, PLAIN)
-
-local function unknown()
+by_other_name(commands, function()
   error({ err = 'ERR Unknown Redis command called from script' }, 0)
-end
+end)
 
 local function without_holes(...)
   local items = { ... }
@@ -152,15 +150,12 @@ local function runner(count)
     keys[i] = 'k' .. i
   end
   local list = table.concat(keys, ', ')
-  local text = 'local use, pcall, finish, redis = ... return function(script, commands'
-    .. (count > 0 and ', ' or '') .. list .. ', ...) use(commands) return finish(pcall(script, { '
-    .. list .. ' }, { ... }, redis)) end'
-  return assert(loadstring(text))(function(those) commands = those end, pcall, finish, redis)
+  local text = 'local pcall, finish, redis = ... return function(script' .. (count > 0 and ', ' or '') .. list
+    .. ', ...) return finish(pcall(script, { ' .. list .. ' }, { ... }, redis)) end'
+  return assert(loadstring(text))(pcall, finish, redis)
 end
 
-return compile, runner, function(own)
-  return by_other_name(own, unknown)
-end
+return compile, runner
 """
 
 
@@ -169,30 +164,36 @@ class Engine:
 
     def __init__(self) -> None:
         self._lua = LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False)
+        self._store = Store()
+        commands = self._lua.table_from({name.encode(): self._command(method) for name, method in COMMANDS.items()})
         kinds = self._lua.table_from({name.encode(): KINDS.get(name, PLAIN) for name in COMMANDS})
-        glue = self._lua.execute(_GLUE, _reply_error, _word_of, kinds)
-        self._compile, self._make_runner, self._known_by_name = glue
+        self._compile, self._make_runner = self._lua.execute(_GLUE, commands, kinds, _reply_error, _word_of)
         self._scripts: dict[str, Any] = {}
         self._runners: dict[int, Any] = {}
 
-    def commands(self, store: Store) -> Any:
-        """What `run` needs to know of a store."""
-        methods = {name.encode(): getattr(store, method) for name, method in COMMANDS.items()}
-        return self._known_by_name(self._lua.table_from(methods))
+    def _command(self, name: str) -> Callable[..., Any]:
+        """A method of whichever store is being asked: Lua keeps none of them, masters come and go by the million."""
+        method = getattr(Store, name)
 
-    def run(self, script: Script, commands: Any, keys: Sequence[bytes], arguments: Sequence[bytes]) -> ScriptReply:
-        """One script on the store of these commands, and its reply as redis-py gives it.
+        def ask(*arguments: Any) -> Any:
+            return method(self._store, *arguments)
+
+        return ask
+
+    def run(self, script: Script, store: Store, keys: Sequence[bytes], arguments: Sequence[bytes]) -> ScriptReply:
+        """One script on this store, and its reply as redis-py gives it.
 
         Raises:
             ReplyError: the script ended with an error; what it wrote before that stays.
         """
+        self._store = store
         function = self._scripts.get(script.sha)
         if function is None:
             function = self._scripts[script.sha] = self._compile(script.source)
         runner = self._runners.get(len(keys))
         if runner is None:
             runner = self._runners[len(keys)] = self._make_runner(len(keys))
-        result = runner(function, commands, *keys, *arguments)
+        result = runner(function, *keys, *arguments)
         if result == _ARRAY:
             return []  # one value alone is no tuple
         if result[0] == _ARRAY:

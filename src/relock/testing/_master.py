@@ -31,7 +31,6 @@ class VirtualMaster:
         self._clock_us = clock_us
         self._store = Store()
         self._engine = shared_engine()
-        self._commands = self._engine.commands(self._store)
         self._subscribers: dict[bytes, list[Subscriber]] = {}
 
     # Requests -------------------------------------------------------------------------------------------------------
@@ -46,7 +45,7 @@ class VirtualMaster:
             script = load(script)
         self._store.begin(self._clock_us())
         try:
-            return self._engine.run(script, self._commands, keys, arguments)
+            return self._engine.run(script, self._store, keys, arguments)
         finally:
             if self._store.published:
                 self._deliver()

@@ -2,7 +2,7 @@
 
 Strings, hashes and sorted sets, each with or without an expiry in milliseconds. Replies and errors are those of Redis
 7 and Valkey; scripts call the commands by the names in `COMMANDS`. Whoever uses a `Store` tells it the time with
-`begin`: it reads no clock, so time stands still during a script, as it does in Redis since 7.0.
+`begin`: it reads no clock, so time stands still during a script, as it does in Redis since 7.2.
 
 Modelled: types, and the error where a command meets another one; a key that goes with its last member; lazy expiry; the
 refusal of a write for lack of memory; the order of sorted sets.
@@ -110,7 +110,6 @@ class Store:
         is_full: out of memory: a script whose first write would take more of it is refused.
     """
 
-    # It refers to nobody who could refer to it by way of Lua: no garbage collector would see that circle.
     listeners: dict[bytes, int] = Factory(dict)
     published: list[tuple[bytes, bytes]] = Factory(list)
     is_full: bool = False
