@@ -7,8 +7,8 @@ becomes of numbers, nil, booleans, statuses and arrays on their way into a scrip
 use no global variable.
 
 Not modelled: other parts of ``redis``, ``cjson``, ``cmsgpack``, ``bit``, ``struct``; chance and the clock of the
-machine, which a script can't reach here at all; RESP3; time limits; what Redis appends to an error, the script's sha
-and the line.
+machine, which a script can't reach here at all; RESP3; time limits; the error of a command with too many arguments or
+too few (a `TypeError` here); what Redis appends to an error, the script's sha and the line.
 """
 
 from collections.abc import Callable, Sequence

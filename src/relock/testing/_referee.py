@@ -37,6 +37,7 @@ class Belief:
     hold: Hold
     is_over: bool = False
     counted_at: float = 0.0  # when its count was changed
+    may_be_ended: bool = False  # an operator was about to end whatever hold there is
     was_lost: bool = False  # at some moment its owner would have said so
 
     def is_believed(self) -> bool:
@@ -119,7 +120,7 @@ class Referee:
             if hold.token <= self._highest:
                 self.violate(f"{process.name} got token {hold.token}, which is not above {self._highest}")
             self._highest = max(self._highest, hold.token)
-        belief = Belief(process, lock, hold, counted_at=self.world.now)
+        belief = Belief(process, lock, hold, counted_at=self.world.now, may_be_ended=self.operators > 0)
         self.beliefs = [one for one in self.beliefs if not one.is_over and not one.process.is_dead]
         self.beliefs.append(belief)
         self.world.note(process.name, f"has it as {hold.owner.decode()}, token {hold.token}")
@@ -190,9 +191,11 @@ class Referee:
 
     def forced(self) -> list[Belief]:
         """An operator ends whatever hold there is: those that believe in one now."""
-        found = [one for one in self.beliefs if one.is_believed() and one.hold.renew]
         self.check_exclusion()
-        return found
+        found = [one for one in self.beliefs if one.is_believed()]
+        for one in found:
+            one.may_be_ended = True
+        return [one for one in found if one.hold.renew]
 
     def check_forced(self, found: list[Belief]) -> None:
         """Whether those whose holds were ended by force know it by now."""
@@ -217,7 +220,7 @@ class Referee:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
     def _check_loss(self, belief: Belief) -> None:
-        if self.is_calm and belief.hold.renew and not self.operators and not belief.is_over:
+        if self.is_calm and belief.hold.renew and not belief.may_be_ended and not belief.is_over:
             self.violate(f"{belief.process.name} lost it though all is well: {belief.hold.loss}")
 
     def _check_count(self, belief: Belief, levels: int) -> None:

@@ -19,7 +19,7 @@ from relock.testing._plan import Plan, draw
 from relock.testing._referee import Belief, Referee
 from relock.testing._world import Process, World
 
-STEADY_SECONDS = 40.0  # of true time, for everybody to come to an end when all is healed
+STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
 SETTLING_SECONDS = 6.0  # from then until all is well: guards and leases end, signs of life come, connections are made
 UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attempt either
 FORGOTTEN_SECONDS = 60.0  # of true time after which nothing may be left on a master
