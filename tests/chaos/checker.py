@@ -1,0 +1,376 @@
+"""Whether a history is one of a reentrant fenced mutex. Pure functions over values.
+
+Four checks. `check_intervals` is a sweep over what the holders believed: no two at a time, and tokens rise.
+`check_model` looks for an order of all calls, each at a moment between its call and its return, that a reentrant
+fenced mutex could have gone through: the search of Wing and Gong with the cache of Lowe, as Knossos and Porcupine do
+it. `check_store`, `check_counter` and `check_markers` judge what happened at the protected resource.
+
+A hold that was not seen to be released may end at its deadline or later, and never before. A call whose outcome is
+unknown may have had its effect or not: an acquire of that kind is left out, for whatever may follow it may follow
+without it as well; a release of that kind, or one that found the hold lost, lets it end from its call on.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+from attrs import evolve, frozen
+
+from chaos.records import FOREVER, History, Operation, Update, Violation, Write
+
+
+@frozen
+class Hold:
+    """A hold as its holder saw it.
+
+    Attributes:
+        grant: the outermost acquire.
+        end: when its holder began to give it back, or believed in it no more, or was last seen alive.
+        may_end: from when on the lock may be anybody's without a release that returned.
+    """
+
+    grant: Operation
+    end: float
+    may_end: float
+
+    @property
+    def begin(self) -> float:
+        """When its holder knew of it."""
+        return self.grant.returned
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it was over before its holder knew of it."""
+        return self.end <= self.begin
+
+    def __str__(self) -> str:
+        grant = self.grant
+        return f"{grant.worker} (acquire #{grant.number}, token {grant.token}, {self.begin:.6f} to {self.end:.6f})"
+
+
+Holds = dict[int, Hold]  # by the number of their grants
+
+
+def check(history: History) -> list[Violation]:
+    """Every violation that the checks find; the search for an order names the first of each lock."""
+    by_lock = _by_lock(history.operations)
+    holds = {number: hold for operations in by_lock.values() for number, hold in holds_of(operations).items()}
+    violations = []
+    for operations in by_lock.values():
+        violations += check_intervals(operations)
+        violations += check_model(operations)
+    for _, writes in sorted(_by_lock(history.writes).items()):
+        violations += check_store(writes, holds)
+    for _, updates in sorted(_by_lock(history.updates).items()):
+        violations += check_counter(updates, holds)
+    return violations + check_markers(history, holds)
+
+
+_Record = TypeVar("_Record", Operation, Write, Update)
+
+
+def _by_lock(records: Iterable[_Record]) -> dict[str, list[_Record]]:
+    groups: dict[str, list[_Record]] = defaultdict(list)
+    for record in records:
+        groups[record.lock].append(record)
+    return groups
+
+
+# Holds --------------------------------------------------------------------------------------------------------------
+
+
+def holds_of(operations: Iterable[Operation]) -> Holds:
+    """The holds of one lock."""
+    holds: Holds = {}
+    current: dict[str, Operation] = {}
+    for operation in sorted(operations, key=lambda one: one.called):
+        if operation.is_grant:
+            current[operation.worker] = operation
+            holds[operation.number] = _hold(operation, None)
+        elif operation.kind == "release" and operation.level == 1 and operation.worker in current:
+            grant = current.pop(operation.worker)
+            holds[grant.number] = _hold(grant, operation)
+    return holds
+
+
+def _hold(grant: Operation, release: Operation | None) -> Hold:
+    released = FOREVER if release is None else release.called
+    is_known = release is not None and release.outcome == "ok"
+    return Hold(
+        grant,
+        end=min(released, grant.until, grant.killed),
+        may_end=min(grant.until, FOREVER if is_known else released),
+    )
+
+
+def without_promise(operations: Sequence[Operation], moment: float) -> list[Operation]:
+    """The history as it may be judged where the promise for all holds ended at `moment`, when a clock stepped.
+
+    A hold that was open then ended then, and what its worker did with it afterwards says nothing.
+    """
+    judged: list[Operation] = []
+    void: set[tuple[str, str]] = set()
+    for operation in sorted(operations, key=lambda one: one.called):
+        key = operation.worker, operation.lock
+        if operation.kind == "acquire" and operation.level == 0:
+            void.discard(key)
+            if operation.is_grant and operation.called <= moment:
+                void.add(key)
+                operation = evolve(operation, until=min(operation.until, moment))  # noqa: PLW2901
+        elif key in void and operation.returned > moment:
+            operation = evolve(operation, outcome="failed" if operation.kind == "acquire" else "unknown")  # noqa: PLW2901
+        judged.append(operation)
+    return judged
+
+
+# Intervals ----------------------------------------------------------------------------------------------------------
+
+
+def check_intervals(operations: Iterable[Operation]) -> list[Violation]:
+    """What holders of one lock believed: no two at a time, and tokens rise from one to the next."""
+    holds = sorted((hold for hold in holds_of(operations).values() if not hold.is_empty), key=lambda hold: hold.begin)
+    return [*_overlaps(holds), *_tokens(holds)]
+
+
+def _overlaps(holds: Sequence[Hold]) -> Iterator[Violation]:
+    latest: Hold | None = None
+    for hold in holds:
+        if latest is not None and hold.begin < latest.end:
+            sentence = f"two holders of {hold.grant.lock!r} at {hold.begin:.6f}: {latest} and {hold}"
+            yield Violation("intervals", hold.grant.lock, hold.begin, sentence)
+        if latest is None or hold.end > latest.end:
+            latest = hold
+
+
+def _tokens(holds: Sequence[Hold]) -> Iterator[Violation]:
+    for before, after in pairwise(holds):
+        if after.grant.token <= before.grant.token:
+            how = "the same token as" if after.grant.token == before.grant.token else "a smaller token than"
+            sentence = f"{after} got {how} the holder of {after.grant.lock!r} before it, {before}"
+            yield Violation("tokens", after.grant.lock, after.begin, sentence)
+
+
+# Model --------------------------------------------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """The mutex: which grant holds it (an index of the history, or -1), how often, and how many grants there were.
+
+    Tokens have to rise, so that grants have one possible order, and their number stands for the highest token.
+    """
+
+    grant: int
+    levels: int
+    grants: int
+
+
+class Node(NamedTuple):
+    """A place in the search: all calls before `frontier` have had their effect, but for those that were skipped."""
+
+    skipped: tuple[int, ...]
+    frontier: int
+    state: State
+
+
+HELD = "but {holder} held the lock"
+SAME_TOKEN = "with token {token}, which {other} had got before"
+SMALLER_LATER = "with token {token}, but {other} later got the smaller token {other_token}"
+NOT_ONE = "and has {count} levels, not {expected}"
+NOT_HELD = "but it did not hold the lock: {holder}"
+OTHER_TOKEN = "with token {token}, but its hold has {other_token}: {holder}"
+REFUSED_ITS_OWN = "and was refused a lock that it held itself: {holder}"
+
+
+def check_model(operations: Iterable[Operation]) -> list[Violation]:
+    """Whether the calls on one lock can be put in an order that the model allows; at most one violation."""
+    blocked = Search(operations).run()
+    return [] if blocked is None else [blocked]
+
+
+class Search:
+    """Looks for an order of the calls on one lock."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        operations = list(operations)
+        known = (one for one in operations if one.outcome in ("ok", "refused"))
+        self._operations = sorted(known, key=lambda one: one.called)
+        self._holds = holds_of(operations)
+        self._by_token = sorted((one for one in self._operations if one.is_grant), key=lambda one: one.token)
+        self._deepest = Node((), 0, State(-1, 0, 0))
+
+    def run(self) -> Violation | None:
+        """None where there is an order."""
+        stack = [self._deepest]
+        seen = set(stack)
+        while stack:
+            node = stack.pop()
+            if node.frontier == len(self._operations) and not node.skipped:
+                return None
+            if node.frontier - len(node.skipped) > self._deepest.frontier - len(self._deepest.skipped):
+                self._deepest = node
+            for successor in self._successors(node):
+                if successor not in seen:
+                    seen.add(successor)
+                    stack.append(successor)
+        return self._explain()
+
+    def _successors(self, node: Node) -> list[Node]:
+        """The nodes to go on with, the most promising last. What changes nothing is done at once: it harms nobody."""
+        candidates, moment = self._candidates(node)
+        found: list[tuple[int, Node]] = []
+        for index in candidates:
+            if self._objection(node.state, index, moment) is None:
+                if self._operations[index].outcome == "refused":
+                    return [_after(node, index, node.state)]
+                found.append((self._rank(node.state, index), _after(node, index, self._step(node.state, index))))
+        return [successor for _, successor in sorted(found, reverse=True)]
+
+    def _candidates(self, node: Node) -> tuple[list[int], float]:
+        """What can come next: what was called before anything that is left has returned; and when that is."""
+        moment = min((self._operations[index].returned for index in node.skipped), default=FOREVER)
+        candidates, index = list(node.skipped), node.frontier
+        while index < len(self._operations) and self._operations[index].called <= moment:
+            candidates.append(index)
+            moment = min(moment, self._operations[index].returned)
+            index += 1
+        return candidates, moment
+
+    def _rank(self, state: State, index: int) -> int:
+        """What a holder does comes before what takes the lock from it."""
+        return int(self._operations[index].is_grant) + int(self._operations[index].is_grant and state.grant >= 0)
+
+    def _step(self, state: State, index: int) -> State:
+        operation = self._operations[index]
+        if operation.is_grant:
+            return State(index, 1, state.grants + 1)
+        if operation.kind == "acquire":
+            return state._replace(levels=state.levels + 1)
+        return State(state.grant if state.levels > 1 else -1, state.levels - 1, state.grants)
+
+    def _objection(self, state: State, index: int, moment: float) -> str | None:
+        """Why the model does not allow this call now, with the lock free again if that is possible by `moment`."""
+        operation = self._operations[index]
+        holder = self._operations[state.grant] if state.grant >= 0 else None
+        if operation.is_grant:
+            return self._objection_to_grant(state, operation, holder, moment)
+        is_holder = holder is not None and holder.worker == operation.worker
+        if operation.outcome == "refused":
+            return REFUSED_ITS_OWN if is_holder and operation.level > 0 else None
+        if not is_holder:
+            return NOT_HELD
+        if operation.kind == "acquire" and holder is not None and operation.token != holder.token:
+            return OTHER_TOKEN
+        expected = state.levels + (1 if operation.kind == "acquire" else -1)
+        return NOT_ONE if operation.count != expected else None
+
+    def _objection_to_grant(
+        self, state: State, operation: Operation, holder: Operation | None, moment: float
+    ) -> str | None:
+        if holder is not None and self._holds[holder.number].may_end > moment:
+            return HELD
+        if state.grants > 0 and operation.token == self._by_token[state.grants - 1].token:
+            return SAME_TOKEN
+        if operation.token != self._by_token[state.grants].token:
+            return SMALLER_LATER
+        return NOT_ONE if operation.count != 1 else None
+
+    def _explain(self) -> Violation:
+        """What stands in the way where the search came furthest: the call that must come next, and may not."""
+        node = self._deepest
+        candidates, moment = self._candidates(node)
+        index = min(candidates, key=lambda one: self._operations[one].returned)
+        operation, state = self._operations[index], node.state
+        objection = self._objection(state, index, moment) or "but then the calls after it are impossible"
+        holder = self._holds[self._operations[state.grant].number] if state.grant >= 0 else "nobody had it"
+        other = self._other(state, objection)
+        reason = objection.format(
+            holder=holder,
+            token=operation.token,
+            other=other,
+            other_token=self._operations[state.grant].token if objection == OTHER_TOKEN else other and other.token,
+            count=operation.count,
+            expected=state.levels + 1 if operation.kind == "acquire" else state.levels - 1,
+        )
+        verb = "was granted" if operation.kind == "acquire" and operation.outcome == "ok" else "returned"
+        return Violation("model", operation.lock, operation.returned, f"{operation} {verb}, {reason}")
+
+    def _other(self, state: State, objection: str) -> Operation | None:
+        if objection == SAME_TOKEN:
+            return self._by_token[state.grants - 1]
+        return self._by_token[state.grants] if state.grants < len(self._by_token) else None
+
+
+def _after(node: Node, index: int, state: State) -> Node:
+    """The node after the call at `index` has had its effect."""
+    if index < node.frontier:
+        return Node(tuple(one for one in node.skipped if one != index), node.frontier, state)
+    return Node((*node.skipped, *range(node.frontier, index)), index + 1, state)
+
+
+# The protected resource ---------------------------------------------------------------------------------------------
+
+
+def check_store(writes: Iterable[Write], holds: Holds) -> list[Violation]:
+    """The fenced store refused what is old, and nobody who held the lock."""
+    violations: list[Violation] = []
+    latest: Write | None = None
+
+    def report(write: Write, sentence: str) -> None:
+        violations.append(Violation("store", write.lock, write.returned, sentence))
+
+    for write in sorted(writes, key=lambda one: one.order):
+        hold = holds[write.grant]
+        if write.accepted:
+            if latest is not None and (write.token < latest.token or _is_before(hold, holds[latest.grant])):
+                report(write, f"the store took a stale write of {hold} after one of {holds[latest.grant]}")
+            if latest is None or not hold.is_empty:
+                latest = write
+        elif write.returned <= hold.end:
+            newer = "nobody" if latest is None else str(holds[latest.grant])
+            report(write, f"the store refused a write of {hold}, who held {write.lock!r}, because of {newer}")
+    return violations
+
+
+def _is_before(hold: Hold, other: Hold) -> bool:
+    return not hold.is_empty and not other.is_empty and hold.begin < other.begin
+
+
+def is_late(write: Write, holds: Holds) -> bool:
+    """Whether a write began after its hold was over."""
+    return write.called > holds[write.grant].grant.until
+
+
+def check_counter(updates: Iterable[Update], holds: Holds) -> list[Violation]:
+    """No update of a holder was lost, but for what somebody wrote whose hold was over by then, or who was killed."""
+    violations = []
+    in_time: Update | None = None
+    strays: list[Update] = []
+    for update in sorted(updates, key=lambda one: one.called):
+        hold = holds[update.grant]
+        if update.returned > hold.end:
+            strays.append(update)
+            continue
+        possible = {0 if in_time is None else in_time.written}
+        possible |= {stray.written for stray in strays if stray.called <= update.read_at}
+        if update.read not in possible:
+            before = (
+                "nobody had written" if in_time is None else f"{holds[in_time.grant]} had written {in_time.written}"
+            )
+            sentence = f"{hold} read {update.read} from the counter of {update.lock!r}, but {before}: an update is lost"
+            violations.append(Violation("counter", update.lock, update.read_at, sentence))
+        in_time, strays = update, [stray for stray in strays if stray.returned > update.called]
+    return violations
+
+
+def check_markers(history: History, holds: Holds) -> list[Violation]:
+    """Nobody who held the lock found the marker of another who did."""
+    violations = []
+    for collision in history.collisions:
+        hold, other = holds[collision.grant], holds.get(collision.other)
+        if other is None or other.begin > collision.called:
+            continue
+        if collision.returned <= min(hold.end, other.end):
+            sentence = f"{hold} found the marker of {other} in the place of its own"
+            violations.append(Violation("marker", collision.lock, collision.returned, sentence))
+    return violations

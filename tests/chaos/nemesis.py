@@ -1,0 +1,177 @@
+"""Episodes: workers at work, faults in waves, and then the verdict on all that was written down."""
+
+import random
+import shutil
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import define, field, frozen
+
+from chaos.faults import KINDS, Kind, wait_until
+from chaos.field import Blow, Field, Plan
+from chaos.history import Reader, clock
+from chaos.verdict import Finding, judge
+
+WARM_UP_SECONDS = 1.0
+FINISH_SECONDS = 60.0  # far beyond every bound: who waits then waits for ever
+ALONE_PART = 0.6  # of the waves, in which one fault strikes alone
+MIXED_MAX = 3
+MINORITY_PART = 0.6
+OVERSLEEP_SECONDS = 0.01
+
+
+@frozen
+class Episode:
+    """What is done to whom for how long; the same seed makes the same choices.
+
+    Attributes:
+        kinds: the faults to choose from; all, if it is empty.
+        reach: which part of several masters is struck; None for now a minority, now a majority.
+        pause: the longest time (s) between two waves of faults.
+        calm: for how many seconds nothing strikes at the end.
+    """
+
+    plan: Plan
+    seconds: float
+    kinds: Sequence[str] = ()
+    reach: str | None = None
+    pause: float = 0.5
+    calm: float = 3.0
+
+
+def run(episode: Episode, keep: Path | None = None) -> Finding:
+    """Runs an episode and judges it. A history that is found bad is copied to the folder `keep`."""
+    with Field(episode.plan) as field_, Stalls() as stalls:
+        field_.wait_for_workers()
+        begin = clock()
+        time.sleep(WARM_UP_SECONDS)
+        Waves(episode, field_).run()
+        time.sleep(episode.calm)
+        calm_end = clock()
+        stuck = field_.finish(FINISH_SECONDS)
+        reader = Reader()
+        history = reader.read(field_.folder)
+        finding = judge(episode.plan, history, field_.blows, stalls.longest, calm_end)
+        finding.seconds = calm_end - begin
+        finding.errors += [*reader.errors, *field_.failures, *(f"{process} did not end" for process in stuck)]
+        if keep is not None and not finding.is_good:
+            _keep(field_, finding, keep)
+        return finding
+
+
+def _keep(field_: Field, finding: Finding, folder: Path) -> None:
+    target = folder / f"chaos-{field_.plan.masters}-{field_.plan.seed}".replace(" ", "-")
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for path in field_.folder.glob("*.jsonl"):
+        shutil.copy(path, target)
+    text = [*map(str, finding.violations), *finding.errors, *finding.late, "", *map(str, field_.blows)]
+    (target / "finding.txt").write_text("\n".join(text))
+    finding.kept = str(target)
+
+
+class Stalls:
+    """For how long this process did not get to run when it should have: all others may be late by as much."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            before = clock()
+            time.sleep(OVERSLEEP_SECONDS)
+            self.longest = max(self.longest, clock() - before - OVERSLEEP_SECONDS)
+
+    def __enter__(self) -> "Stalls":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+@define
+class Waves:
+    """The faults of an episode, wave after wave: one alone, or some that overlap."""
+
+    episode: Episode
+    field_: Field
+    dice: random.Random = field(init=False)
+    number: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.dice = random.Random(f"{self.episode.plan.seed} waves")
+
+    def run(self) -> None:
+        """Strikes until the time is over."""
+        end = clock() + self.episode.seconds
+        while clock() < end:
+            self.number += 1
+            kinds = self._choose()
+            blows = [self._blow(kind) for kind in kinds]
+            self._strike(kinds, blows)
+            self._rest(kinds)
+
+    def _choose(self) -> list[Kind]:
+        kinds = [KINDS[name] for name in self.episode.kinds or sorted(KINDS)]
+        first = self.dice.choices(kinds, [kind.weight for kind in kinds])[0]
+        rest = [kind for kind in kinds if not kind.lonely and kind is not first]
+        if first.lonely or not rest or self.dice.random() < ALONE_PART:
+            return [first]
+        return [first, *self.dice.sample(rest, min(len(rest), self.dice.randrange(1, MIXED_MAX)))]
+
+    def _blow(self, kind: Kind) -> Blow:
+        if kind.whom != "masters":
+            return Blow(kind.name, kind.whom, wave=self.number)
+        masters = range(self.episode.plan.masters)
+        if len(masters) == 1:
+            return Blow(kind.name, "all", (0,), wave=self.number)
+        reach = self.episode.reach or ("minority" if self.dice.random() < MINORITY_PART else "majority")
+        if kind.minority:
+            return Blow(kind.name, "minority", (self.dice.choice(masters),), wave=self.number)
+        minority = (len(masters) - 1) // 2
+        sizes = range(1, minority + 1) if reach == "minority" else range(minority + 1, len(masters) + 1)
+        return Blow(kind.name, reach, tuple(self.dice.sample(masters, self.dice.choice(sizes))), wave=self.number)
+
+    def _strike(self, kinds: Sequence[Kind], blows: Sequence[Blow]) -> None:
+        """All at the same time, more or less; comes back when all is mended."""
+        self.field_.blows += blows
+        threads = []
+        for kind, blow in zip(kinds, blows, strict=True):
+            offset = 0.0 if len(kinds) == 1 else self.dice.uniform(0.0, 0.5)
+            dice = random.Random(f"{self.episode.plan.seed} {self.number} {kind.name}")
+            threads.append(threading.Thread(target=self._one, args=(kind, blow, dice, offset)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _one(self, kind: Kind, blow: Blow, dice: random.Random, offset: float) -> None:
+        time.sleep(offset)
+        blow.begin = clock()
+        try:
+            kind.strike(self.field_, dice, blow)
+        except Exception:
+            self.field_.failures.append(f"{kind.name}: {traceback.format_exc()}")
+        blow.end = clock()
+
+    def _rest(self, kinds: Sequence[Kind]) -> None:
+        """Alone, a fault's effect is waited for, so that the next one is not blamed for it."""
+        time.sleep(self.dice.uniform(0.0, self.episode.pause))
+        if len(kinds) > 1:
+            return
+        plan, before = self.episode.plan, dict(self.field_.store.entries)
+        if kinds[0].forgets:
+            time.sleep(1.05 * plan.guard)
+        wait_until(lambda: self._have_entered_since(before), kinds[0].bound(plan.ttl, plan.guard))
+
+    def _have_entered_since(self, before: dict[str, int]) -> bool:
+        """Whether each lock has had a new holder."""
+        now = self.field_.store.entries
+        return len(now) >= self.episode.plan.locks and all(now[lock] > before.get(lock, 0) for lock in list(now))

@@ -1,0 +1,142 @@
+"""What a history consists of. Frozen values; times of one clock that all processes share, in seconds."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from attrs import field, frozen
+
+FOREVER = math.inf
+NEVER = -math.inf
+
+Kind = Literal["acquire", "release"]
+Outcome = Literal["ok", "refused", "failed", "unknown"]
+
+
+@frozen
+class Operation:
+    """One call of a worker.
+
+    Attributes:
+        number: its own, in the whole history.
+        worker: ``process.thread``; it has one call under way at a time.
+        lock: the lock's name.
+        kind: an acquire or a release.
+        level: how many levels the worker had before: 0 makes an acquire the outermost, 1 a release the last.
+        called: when, and `returned`; infinity for a call that never returned.
+        outcome: ``refused`` where somebody else had the lock; ``failed`` where an error said so; ``unknown`` where
+            nobody knows, because the worker was killed.
+        token: the fencing token after it.
+        count: the hold count after it.
+        until: of an outermost acquire: until when its worker believed in the hold, as it knew last (D).
+        killed: of an outermost acquire: the last event of a worker that was killed in its hold.
+    """
+
+    number: int
+    worker: str
+    lock: str
+    kind: Kind
+    called: float
+    returned: float = FOREVER
+    outcome: Outcome = "ok"
+    level: int = 0
+    token: int = 0
+    count: int = 0
+    until: float = FOREVER
+    killed: float = FOREVER
+
+    @property
+    def is_grant(self) -> bool:
+        """Whether it is an outermost acquire that was granted."""
+        return self.kind == "acquire" and self.level == 0 and self.outcome == "ok"
+
+    def __str__(self) -> str:
+        """Who did what, and when."""
+        what = self.kind if self.level == (self.kind == "release") else f"nested {self.kind}"
+        end = "never returned" if self.returned == FOREVER else f"{self.returned:.6f}"
+        return f"{what} #{self.number} of {self.lock!r} by {self.worker} ({self.called:.6f} to {end})"
+
+
+@frozen
+class Write:
+    """One write to the fenced store.
+
+    Attributes:
+        grant: the number of the outermost acquire that its token comes from.
+        order: its place in the order in which the store judged, which is the store's own.
+    """
+
+    worker: str
+    lock: str
+    grant: int
+    token: int
+    called: float
+    returned: float
+    accepted: bool
+    order: int
+
+
+@frozen
+class Update:
+    """One update of the counter: read, sleep, write. A write that was begun and not seen to end may be done or not."""
+
+    worker: str
+    lock: str
+    grant: int
+    read: int
+    read_at: float
+    written: int
+    called: float
+    returned: float = FOREVER
+
+
+@frozen
+class Collision:
+    """A holder found the marker of another one, whose outermost acquire was `other`."""
+
+    worker: str
+    lock: str
+    grant: int
+    other: int
+    called: float
+    returned: float
+
+
+@frozen
+class Loss:
+    """A process was told that a hold of one of its threads was lost."""
+
+    process: str
+    lock: str
+    token: int
+    at: float
+    reason: str
+
+
+@frozen
+class History:
+    """All that happened."""
+
+    operations: Sequence[Operation] = ()
+    writes: Sequence[Write] = ()
+    updates: Sequence[Update] = ()
+    collisions: Sequence[Collision] = ()
+    losses: Sequence[Loss] = ()
+
+
+@frozen
+class Violation:
+    """A promise that was broken, in a sentence.
+
+    Attributes:
+        check: which check found it.
+        at: the moment that it is about.
+    """
+
+    check: str
+    lock: str
+    at: float
+    sentence: str = field(eq=False)
+
+    def __str__(self) -> str:
+        return f"[{self.check}] {self.sentence}"

@@ -1,0 +1,25 @@
+"""A short run of the nemesis against the lock as it is: ``tox -e chaos`` is the long one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chaos.field import Plan
+from chaos.nemesis import Episode, run
+from chaos.verdict import summary
+
+SECONDS = float(os.environ.get("RELOCK_CHAOS_SECONDS", "0"))
+
+pytestmark = pytest.mark.skipif(not SECONDS, reason="needs RELOCK_CHAOS_SECONDS, such as 30")
+
+
+@pytest.mark.timeout(240 + SECONDS)
+@pytest.mark.parametrize("masters", [1, 5], ids=["1-master", "5-masters"])
+def test_no_fault_breaks_a_promise(masters: int, seed: int, tmp_path: Path) -> None:
+    finding = run(Episode(Plan(masters, f"{seed}"), SECONDS), keep=tmp_path)
+    print(summary([(f"seed {seed}, {masters} masters", finding)]))
+    problems = [*map(str, finding.violations), *finding.late, *finding.errors]
+    assert not problems, f"seed {seed}, kept in {finding.kept}:\n" + "\n".join(problems)
+    assert finding.acquisitions > 0
+    assert finding.struck > 0

@@ -1,0 +1,258 @@
+"""The verdict on episodes: violations, faults that struck, and the longest waits against their bounds."""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from attrs import define, evolve, field
+
+from chaos.checker import Hold, Holds, check, holds_of, is_late, without_promise
+from chaos.faults import KINDS, POLL_SECONDS
+from chaos.field import Blow, Plan
+from chaos.history import grants
+from chaos.records import FOREVER, History, Operation, Violation
+
+SLACK_SECONDS = 2.0  # for processes that are started, and machines that are busy; what is measured comes on top
+RENEW_PART = 3  # a hold is renewed after a third of its lease
+MIXED = "several at once"
+SUMS = ("struck", "missed", "holds", "waits", "renewals", "alone")  # what adds up over faults
+
+
+@define
+class Tally:
+    """What is known of one kind of fault.
+
+    Attributes:
+        struck: how many struck a hold, a wait or a renewal in flight; only these count.
+        missed: how many did not.
+        holds, waits, renewals: what they struck, counted each.
+        alone: how many of those that struck came alone, so that the time to the next grant can be laid to them.
+        longest: the longest such time, and `bound` what it had to be within; for several at once, the largest bound.
+    """
+
+    struck: int = 0
+    missed: int = 0
+    holds: int = 0
+    waits: int = 0
+    renewals: int = 0
+    alone: int = 0
+    longest: float = 0.0
+    bound: float = 0.0
+
+    def add(self, other: "Tally") -> None:
+        """Both together."""
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.longest, self.bound = max(self.longest, other.longest), max(self.bound, other.bound)
+
+
+@define
+class Finding:
+    """What an episode has come to, or several together.
+
+    Attributes:
+        late: the waits that were longer than they may be, in sentences.
+        late_refused: writes after D that the store refused.
+        late_harmless: writes after D that it took, because nobody newer had written yet.
+        stall: for how long the machine itself stood still at most.
+    """
+
+    acquisitions: int = 0
+    operations: int = 0
+    seconds: float = 0.0
+    stall: float = 0.0
+    violations: list[Violation] = field(factory=list)
+    errors: list[str] = field(factory=list)
+    late: list[str] = field(factory=list)
+    late_refused: int = 0
+    late_harmless: int = 0
+    losses: Counter[str] = field(factory=Counter)
+    faults: dict[str, Tally] = field(factory=lambda: defaultdict(Tally))
+    kept: str | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing was broken."""
+        return not (self.violations or self.errors or self.late)
+
+    @property
+    def struck(self) -> int:
+        """How many faults struck something; several at once are counted each."""
+        return sum(tally.struck for name, tally in self.faults.items() if not name.endswith(MIXED))
+
+    def add(self, other: "Finding") -> None:
+        """Both together."""
+        for name in ("acquisitions", "operations", "seconds", "late_refused", "late_harmless"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.stall = max(self.stall, other.stall)
+        self.violations += other.violations
+        self.errors += other.errors
+        self.late += other.late
+        self.losses += other.losses
+        for name, tally in other.faults.items():
+            self.faults[name].add(tally)
+
+
+def judge(plan: Plan, history: History, blows: Sequence[Blow], stall: float, end: float) -> Finding:
+    """The finding on one episode, whose faults were over by `end`."""
+    operations = history.operations
+    for step in sorted(step for blow in blows for step in blow.steps):
+        operations = without_promise(operations, step)
+    history = evolve(history, operations=operations)
+    finding = Finding(len(grants(operations)), len(operations), stall=stall, violations=check(history))
+    finding.losses = Counter(loss.reason for loss in history.losses)
+    _count_late_writes(history, finding)
+    _count_faults(plan, Timeline(operations, plan.ttl), blows, finding, end)
+    return finding
+
+
+def _count_late_writes(history: History, finding: Finding) -> None:
+    holds = holds_of_all(history.operations)
+    late = [write for write in history.writes if is_late(write, holds)]
+    finding.late_refused = sum(not write.accepted for write in late)
+    finding.late_harmless = len(late) - finding.late_refused
+
+
+def holds_of_all(operations: Sequence[Operation]) -> Holds:
+    """The holds of all locks, by the number of their grants."""
+    by_lock: dict[str, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        by_lock[operation.lock].append(operation)
+    return {number: hold for group in by_lock.values() for number, hold in holds_of(group).items()}
+
+
+# Faults -------------------------------------------------------------------------------------------------------------
+
+
+class Timeline:
+    """What was under way at a moment."""
+
+    def __init__(self, operations: Sequence[Operation], ttl: float) -> None:
+        self._ttl = ttl
+        self._by_number = holds_of_all(operations)
+        self._holds = list(self._by_number.values())
+        self._waits = [one for one in operations if one.kind == "acquire" and one.level == 0]
+        self.locks = sorted({one.lock for one in operations})
+        self._asked = {lock: [one for one in self._waits if one.lock == lock] for lock in self.locks}
+        self._grants = {lock: grants(self._asked[lock]) for lock in self.locks}
+        self._times = {lock: [one.returned for one in self._grants[lock]] for lock in self.locks}
+
+    def struck(self, blow: Blow) -> Tally:
+        """What a fault met: holds and waits of the moment when it began, renewals that were due while it lasted."""
+        holds, waits = self._open_holds(blow), self._open_waits(blow)
+        part = self._ttl / RENEW_PART
+        renewals = sum(
+            int((min(blow.end, hold.end) - hold.begin) / part) > int(max(0.0, blow.begin - hold.begin) / part)
+            for hold in self._holds
+            if self._is_of(blow, hold.grant) and hold.begin <= blow.end and hold.end >= blow.begin
+        )
+        is_aimed = bool(blow.masters) or blow.process is not None
+        has_struck = is_aimed and blow.hits != 0 and bool(holds or waits or renewals)
+        return Tally(int(has_struck), int(not has_struck), len(holds), len(waits), renewals)
+
+    def _open_holds(self, blow: Blow) -> list[Hold]:
+        holds = (hold for hold in self._holds if self._is_of(blow, hold.grant))
+        return [hold for hold in holds if hold.begin <= blow.begin < _lease_end(hold)]
+
+    def _open_waits(self, blow: Blow) -> list[Operation]:
+        waits = (one for one in self._waits if self._is_of(blow, one))
+        return [one for one in waits if one.called <= blow.begin < one.returned]
+
+    @staticmethod
+    def _is_of(blow: Blow, operation: Operation) -> bool:
+        return blow.process is None or operation.worker.startswith(f"{blow.process}.")
+
+    def locks_of(self, blow: Blow) -> list[str]:
+        """The locks whose next grant a fault may delay as its kind does.
+
+        Of a holder's fault those that it held. Where a thread of the same process waited, it is a waiter's fault.
+        """
+        if blow.reach != "holder":
+            return self.locks
+        held = {hold.grant.lock for hold in self._open_holds(blow)}
+        return sorted(held - {one.lock for one in self._open_waits(blow)})
+
+    def longest_wait(self, locks: Iterable[str], since: float, until: float, end: float) -> tuple[float, str]:
+        """How long somebody waited for a lock that nobody held, from `since` to the first grant after `until`.
+
+        A lock is nobody's from the moment when its holder began to give it back, or when its lease was over, or when
+        it was last seen alive. The longest wait, and where.
+        """
+        waits = [(self._wait(lock, i, since, end), lock) for lock in locks for i in self._within(lock, since, until)]
+        return max(waits, default=(0.0, ""))
+
+    def _within(self, lock: str, since: float, until: float) -> range:
+        """The places of the grants to look at; one behind the last stands for one that never came."""
+        times = self._times[lock]
+        return range(bisect_right(times, since), min(bisect_right(times, until), len(times)) + 1)
+
+    def _wait(self, lock: str, place: int, since: float, end: float) -> float:
+        grants_ = self._grants[lock]
+        granted = grants_[place].returned if place < len(grants_) else end
+        asked = [
+            one.called for one in self._asked[lock] if one.called < granted <= one.returned and one.outcome != "unknown"
+        ]
+        if not asked:
+            return 0.0
+        free = self._by_number[grants_[place - 1].number].end if place else since
+        return max(0.0, granted - max(since, min(asked), free))
+
+
+def _lease_end(hold: Hold) -> float:
+    """When a hold was over, of a worker that was killed as well."""
+    return hold.end if hold.grant.killed == FOREVER else hold.grant.until
+
+
+def _count_faults(plan: Plan, timeline: Timeline, blows: Sequence[Blow], finding: Finding, end: float) -> None:
+    waves: dict[int, list[Blow]] = defaultdict(list)
+    for blow in blows:
+        waves[blow.wave].append(blow)
+    for wave in waves.values():
+        tallies = [timeline.struck(blow) for blow in wave]
+        for blow, tally in zip(wave, tallies, strict=True):
+            tally.bound = _bound(plan, blow)[0]
+            finding.faults[_name(plan, blow)].add(tally)
+        if any(tally.struck for tally in tallies):
+            _count_wait(plan, timeline, wave, finding, end)
+
+
+def _count_wait(plan: Plan, timeline: Timeline, wave: Sequence[Blow], finding: Finding, end: float) -> None:
+    """The time to the next grant against its bound; several at once may take all their bounds together."""
+    bounds, anchors = zip(*(_bound(plan, blow) for blow in wave), strict=True)
+    bound, since = sum(bounds), anchors[0] if len(wave) == 1 else max(blow.end for blow in wave)
+    locks = timeline.locks_of(wave[0]) if len(wave) == 1 else timeline.locks
+    longest, lock = timeline.longest_wait(locks, since, max(since, *(blow.end for blow in wave)), end)
+    name = _name(plan, wave[0]) if len(wave) == 1 else f"{plan.masters}: {MIXED}"
+    finding.faults[name].add(Tally(longest=longest, bound=bound, struck=int(len(wave) > 1), alone=int(len(wave) == 1)))
+    if longest > bound + SLACK_SECONDS + 2 * finding.stall:
+        what = " + ".join(f"{blow.kind} ({blow.reach})" for blow in wave)
+        finding.late.append(
+            f"{longest:.2f} s to the next grant of {lock} after {what} at {since:.6f}, and {bound:.2f} s are allowed"
+        )
+
+
+def _name(plan: Plan, blow: Blow) -> str:
+    return f"{plan.masters}: {blow.kind}" + (f" ({blow.reach})" if plan.masters > 1 and blow.masters else "")
+
+
+def _bound(plan: Plan, blow: Blow) -> tuple[float, float]:
+    """Within how many seconds the next grant has to come, and from when on they count."""
+    kind = KINDS[blow.kind]
+    if blow.reach == "minority":
+        return POLL_SECONDS, blow.begin
+    return kind.bound(plan.ttl, plan.guard), blow.begin if kind.anchor == "begin" else blow.end
+
+
+def summary(findings: Iterable[tuple[str, Finding]]) -> str:
+    """For people."""
+    return "\n".join(f"{name}: {_line(finding)}" for name, finding in findings)
+
+
+def _line(finding: Finding) -> str:
+    verdict = "good" if finding.is_good else "BAD"
+    return (
+        f"{verdict}; {finding.acquisitions:,} acquisitions in {finding.seconds:.0f} s, {finding.struck} faults struck, "
+        f"{len(finding.violations)} violations, {len(finding.late)} waits too long, {len(finding.errors)} errors, "
+        f"{finding.late_refused} late writes refused ({finding.late_harmless} with nobody newer), "
+        f"longest stall {finding.stall:.2f} s"
+    )

@@ -1,0 +1,106 @@
+"""CONTROLS ONLY: guards that are taken out of relock in a worker's own process, to show that the nemesis notices.
+
+Nothing in the package is changed; what is replaced here is replaced in the memory of a worker that was told to.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+GUARDS: dict[str, Callable[[], None]] = {}
+RECONNECT_SECONDS = 0.02
+RECONNECTS_MAX = 250
+
+
+def guard(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Keeps what takes this guard out."""
+
+    def keep(take_out: Callable[[], None]) -> Callable[[], None]:
+        GUARDS[name] = take_out
+        return take_out
+
+    return keep
+
+
+def _replace(where: object, name: str, by: object) -> None:
+    """Puts something else in its place, which has to be there: a control that is out of date is none."""
+    getattr(where, name)
+    setattr(where, name, by)
+
+
+@guard("validity")
+def believe_for_ever() -> None:
+    """A hold is never over before its holder releases it: nobody compares the clock with its deadline."""
+    from relock._core.hold import Hold
+
+    def no_reason(hold: Hold, now: float) -> None:
+        return None
+
+    def always_enough(hold: Hold, now: float) -> float:
+        return hold.ttl
+
+    _replace(Hold, "reason_for_loss", no_reason)
+    _replace(Hold, "remaining", always_enough)
+
+
+@guard("one attempt")
+def send_again() -> None:
+    """A connection that breaks is made again in silence, and what had no reply is sent once more: redis-py's retries.
+
+    What was known of the master before is then taken for what the new connection leads to.
+    """
+    from relock._runtime.channel import open_channel
+    from relock._runtime.links import NETWORK_ERRORS, Link, Round
+    from relock._runtime.masters import Master
+
+    receive, request, learn_info = Link.receive, Link.request, Link._learn_info
+    known: dict[int, bytes] = {}
+
+    def learn_once(link: Link, replies: Sequence[Any]) -> bytes:
+        return known.setdefault(id(link.master), learn_info(link, replies))
+
+    def connect_again(link: Link) -> None:
+        owed = list(link.owed)
+        link.owed.clear()
+        link.connection.disconnect()
+        for _ in range(RECONNECTS_MAX):
+            with suppress(*NETWORK_ERRORS):
+                link.connection.connect()
+                break
+            time.sleep(RECONNECT_SECONDS)
+        link.channel = open_channel(link.connection, link.master.node_timeout)
+        for one in owed:
+            link._send(one, source=True)
+
+    def patient_receive(link: Link) -> None:
+        try:
+            receive(link)
+        except NETWORK_ERRORS:
+            connect_again(link)
+
+    def patient_request(link: Link, round_: Round) -> None:
+        try:
+            request(link, round_)
+        except NETWORK_ERRORS:
+            connect_again(link)
+
+    def always_sound(master: Master, link: Link) -> bool:
+        return True
+
+    _replace(Link, "_learn_info", learn_once)
+    _replace(Link, "receive", patient_receive)
+    _replace(Link, "request", patient_request)
+    _replace(Master, "_is_sound", always_sound)
+
+
+@guard("one name for each hold")
+def name_threads() -> None:
+    """All holds of a thread have the same name on the masters, so that a late release of one ends another."""
+    from relock._runtime import threads
+
+    def name_of_the_thread(random_hex: str, owner: str | None) -> str:
+        return f"thread{threading.get_ident():x}"
+
+    _replace(threads, "new_uuid", name_of_the_thread)

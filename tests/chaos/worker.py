@@ -1,0 +1,247 @@
+"""One process of the nemesis' workload: ``python -m chaos.worker JOB``, until a line comes on stdin.
+
+Its threads take and release locks around the protected resource, and write down every call and every return. A thread
+whose hold was lost goes on to one more write with its old token, as a program would that had looked just before: the
+store is to refuse it.
+"""
+
+import json
+import logging
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from chaos import weakened
+from chaos.history import Recorder, clock
+from chaos.resource import Counter, Marker, StoreClient
+from relock import Client, Lock, LockLostError, Loss, RelockError, RelockWarning
+
+SAMPLE_SECONDS = 0.04
+BACK_OFF_SECONDS = 0.02
+LATE_SECONDS = 0.5
+LONG_WAIT_SECONDS = 60.0
+
+
+@frozen
+class Job:
+    """What a process is told.
+
+    Attributes:
+        long: how often a hold is a long one, that has to be renewed.
+        nested: how often a hold has a nested one.
+        tries: how often an acquire waits for a moment only, or not at all.
+        weakened: the guard that is taken out (see `chaos.weakened`), or None.
+    """
+
+    process: int
+    threads: int
+    seed: str
+    urls: list[str]
+    ttl: float
+    guard: float
+    node_timeout: float
+    locks: list[str]
+    folder: str
+    store: str
+    long: float
+    tries: float
+    nested: float = 0.2
+    weakened: str | None = None
+
+
+class Process:
+    """What its threads share."""
+
+    def __init__(self, job: Job) -> None:
+        folder = Path(job.folder)
+        self.job = job
+        self.recorder = Recorder(folder / f"p{job.process}.jsonl", job.process)
+        self.client = Client(
+            job.urls if len(job.urls) > 1 else job.urls[0],
+            ttl=job.ttl,
+            restart_guard=job.guard,
+            node_timeout=job.node_timeout,
+            client_name=f"p{job.process}",
+            on_lost=self._lost,
+        )
+        self.counters = {name: Counter(folder / f"{name}.counter") for name in job.locks}
+        self.markers = {name: Marker(folder / f"{name}.marker") for name in job.locks}
+        self.stopping = threading.Event()
+
+    def _lost(self, loss: Loss) -> None:
+        self.recorder.write("lost", lock=loss.lock, token=loss.token, at=clock(), reason=loss.reason)
+
+    def run(self) -> None:
+        """Works until a line comes on stdin, or its end."""
+        threads = [threading.Thread(target=Turns(self, i).run, daemon=True) for i in range(self.job.threads)]
+        for thread in threads:
+            thread.start()
+        sys.stdin.readline()
+        self.stopping.set()
+        for thread in threads:
+            thread.join()
+        self.recorder.write("ended", at=clock())
+
+
+class Turns:
+    """One thread."""
+
+    def __init__(self, process: Process, thread: int) -> None:
+        self._process = process
+        self._recorder = process.recorder
+        self._thread = thread
+        self._worker = f"p{process.job.process}.t{thread}"
+        self._dice = random.Random(f"{process.job.seed} {thread}")
+        self._store = StoreClient(process.job.store)
+
+    def run(self) -> None:
+        """Takes turns until it is told to stop."""
+        try:
+            while not self._process.stopping.is_set():
+                self._turn()
+        except Exception:
+            self._recorder.write("error", at=clock(), what=traceback.format_exc())
+
+    def _turn(self) -> None:
+        lock = self._process.client.lock(self._dice.choice(self._process.job.locks))
+        number = self._recorder.call(self._thread, lock.name, "acquire", 0)
+        try:
+            granted = lock.acquire(**self._patience())
+        except RelockError as error:
+            self._recorder.returned(number, clock(), "failed", why=type(error).__name__)
+            time.sleep(BACK_OFF_SECONDS)
+            return
+        at, token = clock(), lock.token
+        if not granted:
+            self._recorder.returned(number, at, "refused")
+            time.sleep(self._dice.uniform(0.0, BACK_OFF_SECONDS))
+            return
+        if token is None:  # it is lost already
+            self._recorder.returned(number, at, "failed", why="lost")
+            token = 0
+        else:
+            self._recorder.returned(number, at, "ok", token=token, count=lock.hold_count, until=believed(lock))
+            self._section(lock, number, token)
+        self._release(lock, 1)
+        self._recorder.write("released", grant=number)
+
+    def _patience(self) -> dict[str, Any]:
+        """How long this acquire waits."""
+        kind = self._dice.random()
+        if kind < self._process.job.tries / 2:
+            return {"blocking": False}
+        if kind < self._process.job.tries:
+            return {"timeout": self._dice.uniform(0.0, 0.5)}
+        return {"timeout": LONG_WAIT_SECONDS}
+
+    def _release(self, lock: Lock, level: int) -> None:
+        number = self._recorder.call(self._thread, lock.name, "release", level)
+        try:
+            lock.release()
+            self._recorder.returned(number, clock(), "ok", count=lock.hold_count)
+        except LockLostError:
+            self._recorder.returned(number, clock(), "failed", why="LockLostError")
+
+    # With the lock --------------------------------------------------------------------------------------------------
+
+    def _section(self, lock: Lock, grant: int, token: int) -> None:
+        self._write(lock, grant, token, "enter")
+        self._mark(lock, grant)
+        self._update(lock, grant)
+        if self._dice.random() < self._process.job.nested:
+            self._nest(lock, grant)
+        if self._dice.random() < self._process.job.long:
+            self._stay(lock, grant, self._dice.uniform(0.3, 2.5) * self._process.job.ttl)
+        if not self._see(lock, grant):
+            time.sleep(self._dice.uniform(0.0, LATE_SECONDS))  # so that somebody newer has been here
+        self._write(lock, grant, token, "leave")
+        self._process.markers[lock.name].remove(grant)
+
+    def _see(self, lock: Lock, grant: int) -> bool:
+        """Writes down until when it believes in its hold; whether it does."""
+        at, until = clock(), believed(lock)
+        if until is None:
+            self._recorder.write("gone", grant=grant, at=at)
+        else:
+            self._recorder.write("seen", grant=grant, until=until, at=at)
+        return until is not None
+
+    def _write(self, lock: Lock, grant: int, token: int, phase: str) -> None:
+        called = clock()
+        accepted, order = self._store.write(lock.name, token, self._worker, phase)
+        self._recorder.write("wrote", worker=self._worker, lock=lock.name, grant=grant, token=token, called=called,
+                             at=clock(), accepted=accepted, order=order)  # fmt: skip
+
+    def _mark(self, lock: Lock, grant: int) -> None:
+        called = clock()
+        other = self._process.markers[lock.name].put(grant)
+        if other is not None:
+            self._recorder.write("collided", worker=self._worker, lock=lock.name, grant=grant, other=other,
+                                 called=called, at=clock())  # fmt: skip
+
+    def _update(self, lock: Lock, grant: int) -> None:
+        """Read, think, write; who knows by then that its hold is lost does not write."""
+        counter = self._process.counters[lock.name]
+        read, read_at = counter.read(), clock()
+        time.sleep(self._dice.uniform(0.0, 0.002))
+        if not self._see(lock, grant):
+            return
+        self._recorder.write("updating", worker=self._worker, lock=lock.name, grant=grant, read=read, read_at=read_at,
+                             written=read + 1, at=clock())  # fmt: skip
+        counter.write(read + 1)
+        self._recorder.write("updated", grant=grant, at=clock())
+
+    def _nest(self, lock: Lock, grant: int) -> None:
+        number = self._recorder.call(self._thread, lock.name, "acquire", 1)
+        try:
+            granted = lock.acquire(timeout=LONG_WAIT_SECONDS)
+        except LockLostError:
+            self._recorder.returned(number, clock(), "failed", why="LockLostError")
+            return
+        at, token, count = clock(), lock.token, lock.hold_count
+        if not granted:
+            self._recorder.returned(number, at, "refused")
+        elif token is None:
+            self._recorder.returned(number, at, "failed", why="lost")
+        else:
+            self._recorder.returned(number, at, "ok", token=token, count=count)
+        if granted:
+            self._see(lock, grant)
+            self._release(lock, 2)
+
+    def _stay(self, lock: Lock, grant: int, seconds: float) -> None:
+        """Keeps the lock so long that it has to be renewed, or until it is lost."""
+        end = clock() + seconds
+        while clock() < end and self._see(lock, grant):
+            time.sleep(SAMPLE_SECONDS)
+
+
+def believed(lock: Lock) -> float | None:
+    """Until when the caller's hold is surely valid; None if it is not. On the early side: the clock is read first."""
+    now = clock()
+    left = lock.remaining()
+    return now + left if left > 0 else None
+
+
+def main() -> None:
+    """Does the job that its argument says."""
+    job = Job(**json.loads(sys.argv[1]))
+    warnings.simplefilter("ignore", RelockWarning)
+    logging.getLogger("relock").addHandler(logging.NullHandler())
+    logging.getLogger("relock").propagate = False
+    if job.weakened is not None:
+        weakened.GUARDS[job.weakened]()
+    Process(job).run()
+    os._exit(0)  # whatever is under way in the background: the history is complete
+
+
+if __name__ == "__main__":
+    main()
