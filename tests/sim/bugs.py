@@ -72,12 +72,6 @@ BUGS = [
         "return any",
     ),
     Bug(
-        "a healing counts though D has passed",
-        f"{CORE}/hold.py",
-        "        if now >= self.deadline:\n            return\n        for i, answer in enumerate(answers):",
-        "        for i, answer in enumerate(answers):",
-    ),
-    Bug(
         "a hold that is released is healed",
         f"{CORE}/flows/extend.py",
         "holds = [hold for hold in holds if is_current(hold)]",
@@ -88,12 +82,6 @@ BUGS = [
         f"{RUNTIME}/janitor.py",
         "    def _undo(self, tasks: Sequence[Undo]) -> None:\n",
         ("    def _undo(self, tasks: Sequence[Undo]) -> None:\n        return\n"),
-    ),
-    Bug(
-        "an undo is not repeated after the void time",
-        f"{RUNTIME}/janitor.py",
-        "if done and now > task.void_at:",
-        "if done:",
     ),
     Bug(
         "a failed attempt is not given back",
@@ -174,12 +162,6 @@ BUGS = [
         "if true then",
     ),
     Bug(
-        "who is overdue stays in the queue",
-        "lua/_lib/queue.lua",
-        "  if #overdue > 0 then\n",
-        "  if false then\n",
-    ),
-    Bug(
         "a wait is over before its place is given up",
         f"{CORE}/waiting.py",
         "                yield from self._leave(outcome)\n",
@@ -234,12 +216,6 @@ BUGS = [
         "local token = 1\n",
     ),
     Bug(
-        "a waiter is queued before it listens",
-        f"{RUNTIME}/driver.py",
-        "        return self.hub.listen(listen.until)\n",
-        "        self.hub.listen(0.0)\n        return True\n",
-    ),
-    Bug(
         "tickets are read from the client's clock",
         f"{CORE}/waiting.py",
         "        self.ticket = outcome.ticket\n",
@@ -280,6 +256,18 @@ BUGS = [
         "lua/heal.lua",
         "if until_us then",
         "if until_us and false then",
+    ),
+    Bug(
+        "nobody wakes the thread that gives signs of life",
+        f"{RUNTIME}/janitor.py",
+        "        if self._tend_at < self._wakes_at:\n",
+        "        if False:\n",
+    ),
+    Bug(
+        "what was healed is left behind where a release is not answered",
+        f"{CORE}/hold.py",
+        "if isinstance(reply, Failure) and end != NEVER:",
+        "if False:",
     ),
     Bug(
         "the watchdog does not renew",

@@ -160,11 +160,19 @@ DOWN = Failure("a", "down", sent=False)
     ],
 )
 def test_what_a_release_may_have_left(acquired: list[Any], released: Any, left: bool) -> None:
-    three = hold(masters=3)
+    three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = acquired  # type: ignore[index]
     assert three.may_be_left([[RELEASED], [RELEASED], [released]]) == left
     three.healed = True
     assert three.may_be_left([[RELEASED], [RELEASED], [released]]), "a healing that is under way may come after either"
+
+
+def test_what_was_healed_may_be_left_where_the_release_is_not_answered() -> None:
+    three = hold(masters=3, ends=[9.0, 9.0, NEVER])
+    three.answers[2] = [DOWN]  # type: ignore[index]
+    three.count_healing([SILENT, SILENT, [b"healed", 0]], end=12.0, now=1.0)
+    assert three.may_be_left([[RELEASED], [RELEASED], [DOWN]])
+    assert not three.may_be_left([[RELEASED], [RELEASED], [RELEASED]])
 
 
 def test_stock_renews_what_is_due_and_what_is_nearly_due_with_it() -> None:

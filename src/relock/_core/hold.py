@@ -212,11 +212,13 @@ class Hold:
         """
         if self.healed:
             return True
-        for attempted, answer in zip(self.answers, released, strict=True):
+        for attempted, answer, end in zip(self.answers, released, self.ends, strict=True):
             reply, first = answer[0], attempted[0]
             if is_status(reply, b"released"):
                 continue
             if is_status(first, b"granted") or (isinstance(first, Failure) and first.sent):
+                return True
+            if isinstance(reply, Failure) and end != NEVER:  # it was given the hold later, by healing
                 return True
         return False
 

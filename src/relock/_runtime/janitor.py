@@ -147,6 +147,7 @@ class Janitor(Service):
         self._incoming: SimpleQueue[Task | None] = session.platform.queue()
         self._due: list[_Due] = []
         self._tend_at = 0.0
+        self._wakes_at = FOREVER  # until when the thread sleeps
         self._closing = session.platform.event()
         self._doubts: deque[Doubt] = deque()
         self._doubts_at = FOREVER
@@ -170,7 +171,8 @@ class Janitor(Service):
         due = now + _tending_pause(lease_end - now)
         if self._tend_at <= now or due < self._tend_at - TEND_SLACK_SECONDS:
             self._tend_at = due
-            self._incoming.put(None)  # the thread may sleep for longer, or without a timer
+        if self._tend_at < self._wakes_at:
+            self._incoming.put(None)  # the thread sleeps for longer, or without a timer, or is about to
         self.ensure()
 
     def step(self) -> None:
@@ -178,12 +180,15 @@ class Janitor(Service):
         if self._closing.is_set():
             self._finish()
             return
+        self._wakes_at = FOREVER  # whoever wants it to tend sooner than it is now about to find, wakes it
         now = self._session.clock()
         moment = self._next_moment()
+        self._wakes_at = FOREVER if moment is None else moment
         try:
             task = self._incoming.get(timeout=None if moment is None else max(0.0, moment - now))
         except Empty:
             task = None
+        self._wakes_at = FOREVER
         if task is not None:
             self._act(task)
         self._act_on_due(self._session.clock())

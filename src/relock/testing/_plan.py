@@ -55,13 +55,13 @@ class Plan:
 
 
 def draw(random: Random) -> Plan:
-    """A plan: about a third are calm; in others everything goes wrong, or little but time."""
+    """A plan: a quarter are calm; in others everything goes wrong, or little but time."""
     sort = random.random()
-    if sort < 0.3:
+    if sort < 0.25:
         return _draw(random, random.choice([(), (), ("crash client",), ("force release",)]), is_calm=True)
-    if sort < 0.45:
+    if sort < 0.55:
         return _draw_late(random)
-    if sort < 0.6:
+    if sort < 0.65:
         return _draw_slow(random)
     share = random.choice([0.15, 0.4])
     return _draw(random, tuple(kind for kind in KINDS if random.random() < share), is_calm=False)
@@ -73,7 +73,7 @@ def _draw_late(random: Random) -> Plan:
     return evolve(
         plan,
         masters=random.choice([1, 3]),
-        conditions=Conditions(delay=0.003, straggles=0.3, straggle=0.3),
+        conditions=Conditions(delay=0.0005, straggles=0.3, straggle=0.3),
         stays=(float("inf"),),
         timeouts=(20.0,),
         node_timeout=0.3,
@@ -89,7 +89,7 @@ def _draw_slow(random: Random) -> Plan:
         _draw(random, (), is_calm=True),
         masters=random.choice([1, 3, 3]),
         conditions=Conditions(delay=0.003, straggles=0.05, straggle=0.6),
-        stays=(0.0, 0.01, 0.3),
+        stays=(0.0, 0.01, 0.3, 4.0),
         timeouts=random.choice([(0.0, 0.05), (0.0, 0.05, 3.0)]),
         node_timeout=0.05,
         ttl=LONG_TTL_SECONDS,

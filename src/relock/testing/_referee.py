@@ -37,6 +37,7 @@ class Belief:
     hold: Hold
     is_over: bool = False
     counted_at: float = 0.0  # when its count was changed
+    has_left: bool = False  # its owner has released it
     may_be_ended: bool = False  # an operator was about to end whatever hold there is
     was_lost: bool = False  # at some moment its owner would have said so
 
@@ -121,7 +122,7 @@ class Referee:
                 self.violate(f"{process.name} got token {hold.token}, which is not above {self._highest}")
             self._highest = max(self._highest, hold.token)
         belief = Belief(process, lock, hold, counted_at=self.world.now, may_be_ended=self.operators > 0)
-        self.beliefs = [one for one in self.beliefs if not one.is_over and not one.process.is_dead]
+        self.beliefs = [one for one in self.beliefs if not one.has_left and not one.process.is_dead]
         self.beliefs.append(belief)
         self.world.note(process.name, f"has it as {hold.owner.decode()}, token {hold.token}")
         return belief
@@ -146,7 +147,7 @@ class Referee:
 
     def leaves(self, belief: Belief) -> None:
         """Somebody is about to release the last level."""
-        belief.is_over = True
+        belief.is_over = belief.has_left = True
         self._free_at = max(self._free_at, self.world.now)
         self.world.note(belief.process.name, "releases it")
 
@@ -205,7 +206,7 @@ class Referee:
 
     def _check_idle(self, call: Call) -> None:
         for belief in self.beliefs:
-            if not belief.is_over and belief.hold.deadline != NEVER:  # it has run out, and may be over on the masters
+            if not belief.has_left and belief.hold.deadline != NEVER:  # it has run out, and may be over on the masters
                 self._free_at = max(self._free_at, belief.process.true(belief.hold.deadline) + EXPIRY_SECONDS)
         idle = self.world.now - max(call.called_at, self._free_at, self.calm_at)
         if idle > HAND_OFF_SECONDS:

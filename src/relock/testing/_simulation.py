@@ -16,7 +16,7 @@ from relock.lock import Lock
 from relock.testing._lab import VirtualClient
 from relock.testing._network import Server
 from relock.testing._plan import Plan, draw
-from relock.testing._referee import Belief, Referee
+from relock.testing._referee import COUNT_SECONDS, Belief, Referee
 from relock.testing._world import Process, World
 
 STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
@@ -24,6 +24,7 @@ SETTLING_SECONDS = 6.0  # from then until all is well: guards and leases end, si
 UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attempt either
 FORGOTTEN_SECONDS = 60.0  # of true time after which nothing may be left on a master
 EPOCH_SECONDS = 1_700_000_000.0  # about what the masters' clocks show
+LOOK_SECONDS = 0.05
 RATE_ERROR = 1e-4
 FOREVER = float("inf")
 LOCK = "a"
@@ -155,6 +156,8 @@ class Simulation:
             with contextlib.suppress(RelockError):
                 belief.lock.release()
             self.referee.counted(belief)
+            if level > 1 and self.world.random.random() < 0.3:
+                belief.process.sleep(2 * COUNT_SECONDS)
 
     # Faults ---------------------------------------------------------------------------------------------------------
 
@@ -167,7 +170,7 @@ class Simulation:
 
     def _strike(self, kind: str) -> None:
         random = self.world.random
-        seconds = random.choice([0.01, 0.2, 1.5])
+        seconds = random.choice([0.01, 0.2, 0.8, 1.5])
         if kind in ("crash client", "pause client", "isolate client"):
             self._strike_client(kind, random.choice(self.processes), seconds)
         elif kind == "force release":
@@ -281,6 +284,7 @@ class Simulation:
         with warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
             self._schedule_faults()
+            self._look_again()
             if plan.is_calm:
                 self.referee.calm_at = self.plan.ttl + SETTLING_SECONDS / 2  # all have votes
             else:
@@ -291,6 +295,12 @@ class Simulation:
             self._check_the_end()
         self._give_verdict()
         return self
+
+    def _look_again(self) -> None:
+        """The referee looks by himself, too: at what a process believes that stands still."""
+        self.referee.check_exclusion()
+        if not self._are_all_done():
+            self.world.after(LOOK_SECONDS, self._look_again)
 
     def _are_all_done(self) -> bool:
         return all(
