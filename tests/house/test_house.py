@@ -111,3 +111,13 @@ def test_the_public_names() -> None:
 def test_the_package_is_typed_and_names_its_version() -> None:
     assert (SOURCE / "py.typed").exists()
     assert relock.__version__.count(".") == 2
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "_runtime"], ids=lambda path: path.name)
+def test_the_runtime_waits_and_draws_only_through_its_platform(path: Path) -> None:
+    """Else a simulation would not decide all that happens. ``examine`` is for doctors, and has no place in one."""
+    if path.stem in ("platform", "examine"):
+        return
+    made = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+    assert not {"SimpleQueue", "threading.Thread", "threading.Event", "threading.RLock", "open_channel"} & made
+    assert not any(name.startswith(("time.", "random.", "os.urandom")) for name in made)
