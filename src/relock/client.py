@@ -20,7 +20,7 @@ from relock._core.terms import Terms
 from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
 from relock._options import ClientOptions, LockOptions, check_name, check_utf8
-from relock._runtime.links import NETWORK_ERRORS
+from relock._runtime.links import NETWORK_ERRORS, understood
 from relock._runtime.masters import Master
 from relock._runtime.nodes import parse_nodes, warning_of_number
 from relock._runtime.platform import THREADS, Platform
@@ -287,7 +287,8 @@ class Client:
         """The run_id. Notes whether waiters hear of a release: a client without waiters does not subscribe."""
         from relock._runtime.examine import look_at
 
-        run_id, trouble = look_at(master.node, self._options.prefix, master.node_timeout)
+        with understood():
+            run_id, trouble = look_at(master.node, self._options.prefix, master.node_timeout)
         if trouble is None:
             master.problems.pop("waking", None)
         else:
