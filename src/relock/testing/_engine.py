@@ -25,7 +25,7 @@ ScriptReply = bytes | int | list[Any] | None
 _SINGLE, _ARRAY, _ERROR, _EXCEPTION = range(4)  # what a run returns first, see `finish` below
 
 _GLUE = b"""
-local commands, kind_of, reply_error, word_of = ...
+local commands, kind_of, reply_error, STATUS_MARK = ...
 local PLAIN, STATUS, ARRAY, HOLES = 0, 1, 2, 3 -- what a command may reply
 local redis = {}
 
@@ -61,8 +61,8 @@ function redis.call(name, ...)
   local reply = commands[name](...)
   if reply == nil then
     return false
-  elseif kind == STATUS and type(reply) == 'userdata' then
-    return { ok = word_of(reply) }
+  elseif kind == STATUS and string.sub(reply, 1, 1) == STATUS_MARK then
+    return { ok = string.sub(reply, 2) }
   end
   return reply
 end
@@ -159,6 +159,9 @@ return compile, runner
 """
 
 
+STATUS_MARK = b"\x01"  # before a reply that is a status; no script reads a value that begins so with SET
+
+
 class Engine:
     """One Lua for any number of virtual masters; not for two threads at a time."""
 
@@ -167,7 +170,7 @@ class Engine:
         self._store = Store()
         commands = self._lua.table_from({name.encode(): self._command(method) for name, method in COMMANDS.items()})
         kinds = self._lua.table_from({name.encode(): KINDS.get(name, PLAIN) for name in COMMANDS})
-        self._compile, self._make_runner = self._lua.execute(_GLUE, commands, kinds, _reply_error, _word_of)
+        self._compile, self._make_runner = self._lua.execute(_GLUE, commands, kinds, _reply_error, STATUS_MARK)
         self._scripts: dict[str, Any] = {}
         self._runners: dict[int, Any] = {}
 
@@ -176,7 +179,9 @@ class Engine:
         method = getattr(Store, name)
 
         def ask(*arguments: Any) -> Any:
-            return method(self._store, *arguments)
+            reply = method(self._store, *arguments)
+            # As text: an object of Python's that goes through Lua may come out as another one.
+            return STATUS_MARK + reply.word if type(reply) is Status else reply
 
         return ask
 
@@ -249,7 +254,3 @@ def _reply_table(table: Any) -> Any:
 def _reply_error(failure: BaseException) -> bytes | None:
     """The text of an error reply; None for what is no reply but a defect."""
     return str(failure).encode() if isinstance(failure, ReplyError) else None
-
-
-def _word_of(status: Status) -> bytes:
-    return status.word
