@@ -6,6 +6,7 @@ import pytest
 from attrs import evolve
 
 from relock._core.effects import Answer, Failure
+from relock._core.flows.extend import heal
 from relock._core.hold import EXPIRED, FORGOTTEN, MAX_HOLD, NOT_RENEWED, OWNER_ENDED, Hold
 from relock._core.quorum import NEVER, Granted, deadline_of, quorum_of
 from relock._core.renewal import FOREVER, take_stock
@@ -110,6 +111,14 @@ def test_a_masters_clock_that_went_ahead_ends_its_lease_earlier() -> None:
     assert one.deadline == 5.0
 
 
+def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> None:
+    """Also of those whose grant came after a quorum had been enough."""
+    three = hold(masters=3, ends=[9.0, 9.0, NEVER])
+    three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
+    three.shift(0, 20.0)
+    assert three.deadline == 9.0
+
+
 def test_a_grant_that_came_late_counts_like_the_others() -> None:
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
@@ -131,6 +140,17 @@ def test_who_extends_a_hold_or_counts_it_has_granted_it() -> None:
     renewed = hold(masters=5, ends=[9.0, 9.0, 9.0, NEVER, NEVER])
     assert renewed.count_renewal([ABSENT, ABSENT, EXTENDED, EXTENDED, EXTENDED], sent_at=3.0, end=12.0, now=3.1)
     assert renewed.deadline == 12.0
+
+
+def test_healing_says_where_somebody_elses_attempt_is_in_the_way() -> None:
+    """It is tried again then: such attempts come and go."""
+    one, other = hold(masters=3), hold(masters=3)
+    flow = heal((one, other), lambda _: True, lambda: 1.0, 0.05)
+    next(flow)
+    healed, refused = [b"healed", 0], [b"refused", 0]
+    with pytest.raises(StopIteration) as end:
+        flow.send([[healed, healed], [healed, refused], [healed, healed]])
+    assert end.value.value == (other,)
 
 
 def test_healing_counts_only_before_the_deadline() -> None:

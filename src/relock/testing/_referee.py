@@ -79,7 +79,6 @@ class Referee:
     operators: int = 0  # who are about to end holds by force: what they end is believed until its next renewal
     _highest: int = 0  # token
     _free_at: float = 0.0  # since when nobody has had the lock
-    _clients: dict[str, Process] = field(factory=dict)
     _waiters: list[tuple[Process, dict[bytes, Waiter]]] = field(factory=list)
 
     def meet(self, process: Process, waiters: dict[bytes, Waiter]) -> None:
