@@ -30,14 +30,9 @@
 
 --#include clock
 --#include digits
---#include on_hash
---#include holder
---#include lengthen
 --#include remember
+--#include grant
 --#include vote
---#include queue
---#include waiter
---#include take
 
 local lock = KEYS[1]
 local queue = KEYS[2]
@@ -59,6 +54,18 @@ local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
 if until_us then
   return { 'no_vote', now_us, until_us }
 end
+if redis.call('EXISTS', lock, queue) == 0 then
+  -- Nobody has it and nobody waits: the usual case ends here, before what the others need is even defined.
+  return grant(lock, token, owner, count, lease_ms, now_us)
+end
+
+--#include on_hash
+--#include holder
+--#include lengthen
+--#include queue
+--#include waiter
+--#include take
+
 local granted, holder = try_to_take(lock, queue, waiters, token, owner, waiter_of(owner), count, lease_ms, fair, now_us)
 if granted then
   return granted

@@ -44,6 +44,7 @@
 --#include vote
 --#include queue
 --#include waiter
+--#include grant
 --#include take
 
 local lock = KEYS[1]

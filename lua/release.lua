@@ -24,8 +24,6 @@
 --#include digits
 --#include remember
 --#include on_hash
---#include queue
---#include waiter
 
 local lock = KEYS[1]
 local queue = KEYS[2]
@@ -34,7 +32,6 @@ local token = KEYS[4]
 local owner = ARGV[1]
 local fence = ARGV[2]
 local lease_ms = ARGV[3]
-local waiter = waiter_of(owner)
 
 -- HDEL comes first: a master that is out of memory takes it, and then the rest.
 local ended = on_hash('HDEL', lock, owner) == 1
@@ -42,12 +39,18 @@ local ended = on_hash('HDEL', lock, owner) == 1
 if fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
   remember(token, tonumber(fence), now_us, lease_ms)
 end
-if redis.call('EXISTS', queue) == 1 then
-  redis.call('ZREM', queue, waiter)
-  redis.call('ZREM', waiters, waiter)
-  if redis.call('EXISTS', lock) == 0 then
-    drop_overdue(queue, waiters, now_us)
-    wake_first(lock, queue, nil)
-  end
+if redis.call('EXISTS', queue) == 0 then
+  return { ended and 'released' or 'absent', now_us }
+end
+
+--#include queue
+--#include waiter
+
+local waiter = waiter_of(owner)
+redis.call('ZREM', queue, waiter)
+redis.call('ZREM', waiters, waiter)
+if redis.call('EXISTS', lock) == 0 then
+  drop_overdue(queue, waiters, now_us)
+  wake_first(lock, queue, nil)
 end
 return { ended and 'released' or 'absent', now_us }

@@ -1,36 +1,26 @@
--- Provides try_to_take(...): the one place where an acquire gets a hold.
--- Returns the reply of a grant, or nil and who holds the lock ('' for a key of
--- another type, nil when it is free but others come first).
+-- Provides try_to_take(...): the one place where an acquire gets a hold, if the
+-- lock is free and it is its turn. Returns the reply of a grant, or nil and who
+-- holds the lock ('' for a key of another type, nil when it is free but others
+-- come first).
 local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count, lease_ms, fair, now_us)
-  local queued = false
-  if redis.call('EXISTS', lock, queue) > 0 then
-    local holder = holder_of(lock)
-    if holder == owner then
-      -- A repeated request: the first one was granted, its reply was lost.
-      lengthen(lock, lease_ms)
-      return { 'granted', now_us, tonumber(redis.call('GET', token_key) or 0) }
-    end
-    if holder then
-      return nil, holder
-    end
-    drop_overdue(queue, waiters, now_us)
-    if fair == '1' and wake_first(lock, queue, waiter) then
-      return nil, nil
-    end
-    queued = true
+  if redis.call('EXISTS', lock, queue) == 0 then
+    return grant(lock, token_key, owner, count, lease_ms, now_us)
   end
-
-  redis.call('HSET', lock, owner, count)
-  redis.call('PEXPIRE', lock, lease_ms)
-  local token = now_us
-  local last = remember(token_key, token, now_us, lease_ms)
-  if last and tonumber(last) >= token then -- the clock was set back, or this is not its first grant in a microsecond
-    token = tonumber(last) + 1
-    remember(token_key, token, now_us, lease_ms)
+  local holder = holder_of(lock)
+  if holder == owner then
+    -- A repeated request: the first one was granted, its reply was lost.
+    lengthen(lock, lease_ms)
+    return { 'granted', now_us, tonumber(redis.call('GET', token_key) or 0) }
   end
-  if queued then
-    redis.call('ZREM', queue, waiter)
-    redis.call('ZREM', waiters, waiter)
+  if holder then
+    return nil, holder
   end
-  return { 'granted', now_us, token }
+  drop_overdue(queue, waiters, now_us)
+  if fair == '1' and wake_first(lock, queue, waiter) then
+    return nil, nil
+  end
+  local granted = grant(lock, token_key, owner, count, lease_ms, now_us)
+  redis.call('ZREM', queue, waiter)
+  redis.call('ZREM', waiters, waiter)
+  return granted
 end

@@ -14,6 +14,9 @@ local function no_vote_until(master, incarnation, guard_ms, now_us)
   local known_ms = tonumber(marker[3] or 0)
   local largest_ms = math.max(known_ms, tonumber(guard_ms))
   local until_us = tonumber(marker[2] or 0)
+  if marker[1] == incarnation and largest_ms == known_ms and now_us >= until_us then
+    return nil
+  end
   if marker[1] ~= incarnation then
     until_us = now_us + largest_ms * 1000
     redis.call('HSET', master, 'incarnation', incarnation,

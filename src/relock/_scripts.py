@@ -77,9 +77,9 @@ class Script:
         return tuple(p.name for p in self.arguments if p.name in CONNECTION_ARGUMENTS)
 
     @cached_property
-    def shapes(self) -> frozenset[tuple[object, ...]]:
-        """What its replies look like: the status, then the type of each field."""
-        return frozenset(_shape(status, line) for status, line in self.statuses.items())
+    def shapes(self) -> dict[bytes, list[type]]:
+        """What its replies look like: the types of status and fields, by status."""
+        return {status.encode(): _shape(status, line) for status, line in self.statuses.items()}
 
     @cached_property
     def gives(self) -> bool:
@@ -303,10 +303,10 @@ def _fragment(folder: Path, name: str) -> str:
         raise ScriptError(f"{path}: {error.strerror}") from error
 
 
-def _shape(status: str, line: str) -> tuple[object, ...]:
-    """The status and the types of the fields of a line of RETURNS; two blanks part the fields from their meaning."""
+def _shape(status: str, line: str) -> list[type]:
+    """The types of the status and the fields of a line of RETURNS; two blanks part the fields from their meaning."""
     fields = re.split(r"\s{2,}", line[len(status) :].strip())[0].split()
-    return (status.encode(), *(_FIELD_TYPES.get(name, int) for name in fields))
+    return [bytes, *(_FIELD_TYPES.get(name, int) for name in fields)]
 
 
 def _statuses(path: Path, sections: dict[str, tuple[str, ...]], source: str) -> dict[str, str]:

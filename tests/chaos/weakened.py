@@ -52,7 +52,7 @@ def send_again() -> None:
     What was known of the master before is then taken for what the new connection leads to.
     """
     from relock._runtime.channel import open_channel
-    from relock._runtime.links import NETWORK_ERRORS, Link, Round
+    from relock._runtime.links import NETWORK_ERRORS, Link, Owed, Round
     from relock._runtime.masters import Master
 
     receive, request, learn_info = Link.receive, Link.request, Link._learn_info
@@ -72,7 +72,7 @@ def send_again() -> None:
             time.sleep(RECONNECT_SECONDS)
         link.channel = open_channel(link.connection, link.master.node_timeout)
         for one in owed:
-            link._send(one, source=True)
+            link._send(one if isinstance(one, Owed) else Owed.all_of(one, one.sent_at), source=True)
 
     def patient_receive(link: Link) -> None:
         try:

@@ -31,10 +31,12 @@ class Offset:
         if low > old_high + STEP_SECONDS or high < old_low - STEP_SECONDS:
             self.low, self.high = low, high
             return high - old_low if low > old_high else low - old_high
-        self.low = max(old_low, low)
-        self.high = min(old_high, high)
+        # Comparisons, not max() and min(): every reply of every master comes by here.
+        self.low = low if low > old_low else old_low
+        self.high = high if high < old_high else old_high
         return 0.0
 
     def earliest(self, when: float) -> float:
         """The master's clock at our time `when`, on the early side."""
-        return when + self.low - self.drift_factor * max(0.0, when - self.seen_at)
+        ahead = when - self.seen_at
+        return when + self.low - (self.drift_factor * ahead if ahead > 0 else 0.0)

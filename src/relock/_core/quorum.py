@@ -196,18 +196,17 @@ def is_attempt_certain(answers: Sequence[Answer]) -> bool:
 
     Without a quorum the others are waited for: an error is to name those that failed, and nobody else.
     """
-    granted = refused = awaited = 0
+    quorum = quorum_of(len(answers))
+    granted = count_status(answers, b"granted")
+    if granted >= quorum:
+        return True
+    refused = awaited = 0
     for answer in answers:
         reply = answer[0]
         if isinstance(reply, Failure):
             awaited += reply.awaited
-        elif reply[0] == b"granted":
-            granted += 1
-        elif reply[0] != b"no_vote" and reply[0] != b"void":
+        elif reply[0] not in (b"granted", b"no_vote", b"void"):
             refused += 1
-    quorum = quorum_of(len(answers))
-    if granted >= quorum:
-        return True
     return granted + awaited < quorum <= granted + refused
 
 

@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from attrs import evolve, field, frozen
 
@@ -63,24 +64,27 @@ class Undo:
     stays: bool = False  # its waiter goes on waiting
 
 
-@frozen
-class Doubt:
+class Doubt(NamedTuple):
     """What may be left of a hold or an attempt where a slow master had not answered yet: looked at again later.
+
+    Every release over several masters that comes back at the quorum leaves one, so it is made of nothing that is dear.
 
     Attributes:
         is_left: whether the answers that have come by then leave a doubt.
         answers: what was asked last, where slow masters' answers go on arriving.
-        undo: what to do about it.
+        void_at: our time after which no answer can come that settles it.
+        undo: makes what is then to be done about it.
     """
 
     is_left: Callable[[], bool]
     answers: Sequence[Answer]
-    undo: Undo
+    void_at: float
+    undo: Callable[[], Undo]
 
     def is_open(self, now: float) -> bool:
         """Whether an answer may yet come that settles it."""
         awaited = any(isinstance(answer[0], Failure) and answer[0].awaited for answer in self.answers)
-        return awaited and now < self.undo.void_at
+        return awaited and now < self.void_at
 
 
 @frozen
@@ -266,7 +270,7 @@ class Janitor(Service):
             if doubt.is_open(now):
                 self._doubts.append(doubt)
             else:
-                self._later(now, doubt.undo)
+                self._later(now, doubt.undo())
         if self._doubts:
             self._doubts_at = now + DOUBT_SECONDS
 

@@ -18,7 +18,7 @@ from relock._core.quorum import is_given
 from relock._errors import ConfigurationError
 from relock._runtime.channel import Channel
 from relock._runtime.nodes import Wire
-from relock._scripts import Call, pack_argument
+from relock._scripts import Call, Script, pack_argument
 
 if TYPE_CHECKING:
     from relock._runtime.masters import Master
@@ -29,6 +29,7 @@ NETWORK_ERRORS = (redis_errors.RedisError, OSError)
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
+VOID_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -55,9 +56,10 @@ class Round:
         sent_at: our time before the first byte was sent.
         answers: one for each master, with a `Failure` for each call until it has answered.
         missing: how many of the masters that were asked have not answered.
+        is_simple: it is a single call, with a fixed number of arguments: nearly every round is.
     """
 
-    __slots__ = ("answers", "calls", "missing", "sent_at", "until")
+    __slots__ = ("_is_guarded", "_packed", "answers", "calls", "is_simple", "missing", "sent_at", "until")
 
     def __init__(self, calls: Sequence[Call], until: float, sent_at: float, answers: list[Answer]) -> None:
         self.calls = calls
@@ -65,6 +67,17 @@ class Round:
         self.sent_at = sent_at
         self.answers = answers
         self.missing = 0
+        self.is_simple = len(calls) == 1 and not calls[0].rest_count
+        self._packed: bytes | None = None
+        self._is_guarded = False
+
+    def pack(self, guarded: bool) -> bytes:
+        """A simple round's call as bytes, but for what the connection adds: packed once for all masters."""
+        packed = self._packed
+        if packed is None or guarded is not self._is_guarded:
+            packed = self._packed = self.calls[0].pack(b"", guarded)
+            self._is_guarded = guarded
+        return packed
 
     def fail(self, master: "Master", failure: Failure) -> None:
         """The master was not asked, or does not answer."""
@@ -72,7 +85,10 @@ class Round:
 
 
 class Owed:
-    """A request without its reply: when it was sent, and where each reply that is still to come belongs, last first."""
+    """A request without its replies: when it was sent, and where each one that is still to come belongs, last first.
+
+    A simple round that is sent for the first time needs none: it stands for itself.
+    """
 
     __slots__ = ("places", "replies", "round", "sent_at")
 
@@ -81,6 +97,12 @@ class Owed:
         self.sent_at = sent_at
         self.replies = replies
         self.places = places
+
+    @classmethod
+    def all_of(cls, round_: Round, sent_at: float) -> "Owed":
+        """All calls of a round, sent at `sent_at`."""
+        count = len(round_.calls)
+        return cls(round_, sent_at, [None] * count, list(range(count))[::-1])
 
 
 class Link:
@@ -94,7 +116,7 @@ class Link:
         self.idle_since = 0.0
         self._min_replicas = master.options.min_replicas
         self.is_retired = False  # it is not to be used again
-        self.owed: deque[Owed] = deque()
+        self.owed: deque[Round | Owed] = deque()
         self.channel: Channel
         self._incarnation = b""
         self._identity = b""  # the arguments after the void time: incarnation and guard, packed
@@ -172,21 +194,27 @@ class Link:
 
     def request(self, round_: Round) -> None:
         """Sends all calls of a round in one write; what arrives after its `until` is void where that matters."""
-        calls = round_.calls
-        if len(calls) == 1 and not self._min_replicas:
-            packed = self._pack(calls[0], self._void(round_.until))
-            self.owed.append(Owed(round_, round_.sent_at, [None], [0]))
-            self.channel.send(packed)
+        if not round_.is_simple or self._min_replicas:
+            self._send(Owed.all_of(round_, round_.sent_at), source=False)
+            return
+        known = round_.calls[0].script.connection_argument_count
+        if known == 0:
+            packed = round_.pack(False)
+        elif known == 1:
+            packed = round_.pack(False) + self._void(round_.until)
         else:
-            self._send(Owed(round_, round_.sent_at, [None] * len(calls), list(range(len(calls)))[::-1]), source=False)
+            if self.guard_ms < self.master.guard_ms:
+                self._identify()
+            packed = round_.pack(self.guarded) + self._void(round_.until) + self._identity
+        self.owed.append(round_)
+        self.channel.send(packed)
 
     def request_asking(self, round_: Round) -> None:
         """As `request`, of a node that is about to get the slot of these calls (``ASK``), and may not know the scripts.
 
         A slot is asked for before each call; the reply to that says nothing.
         """
-        count = len(round_.calls)
-        self._send(Owed(round_, round_.sent_at, [None] * count, list(range(count))[::-1]), source=True, asking=True)
+        self._send(Owed.all_of(round_, round_.sent_at), source=True, asking=True)
 
     def _send(self, owed: Owed, *, source: bool, asking: bool = False) -> None:
         calls, void = owed.round.calls, self._void(owed.round.until)
@@ -209,8 +237,8 @@ class Link:
 
     def _void(self, until: float) -> bytes:
         """The void time as an argument: our time `until` on the master's clock, on the early side."""
-        void = b"%d" % (self.master.offset.earliest(until) * 1e6)
-        return b"$%d\r\n%b\r\n" % (len(void), void)
+        void_us = int(self.master.offset.earliest(until) * 1e6)
+        return b"$16\r\n%016d\r\n" % (void_us if void_us < VOID_US_MAX else VOID_US_MAX)
 
     def _pack(self, call: Call, void: bytes, *, source: bool = False) -> bytes:
         """The call, with what only the connection knows: the void time, and for a vote incarnation and guard."""
@@ -228,34 +256,48 @@ class Link:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the link.
         """
         replies = self.channel.receive()
-        master, owing = self.master, self.owed
-        now = master.clock()
+        owing, now = self.owed, self.master.clock()
         for reply in replies:
             if not owing:
                 raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
             owed = owing[0]
-            place = owed.places.pop()
-            if reply.__class__ is list:
-                self._check_shape(owed, place, reply)
-                seconds = reply[1] / 1e6
-                step = master.offset.see(seconds - now, seconds - owed.sent_at, now)
-                owed.replies[place] = self._look_into(reply, step, now) if step or reply[0] == b"no_vote" else reply
-            elif place == NO_PLACE:
-                if reply.__class__ is not bytes:  # bytes: the reply to ASKING
-                    self._count_replicas(owed, reply if reply.__class__ is int else 0)
-            elif isinstance(reply, redis_errors.ResponseError):
-                owed.replies[place] = self._failure(reply)
-            else:
-                raise redis_errors.InvalidResponse(f"a reply that no script gives: {reply!r:.100}")
-            if not owed.places:
+            if owed.__class__ is Round:
+                answer = self._judge(reply, owed.calls[0].script, owed.sent_at, now)
                 owing.popleft()
-                self._answer(owed, now)
+                self._answer(owed, (answer,), now, is_known=answer is not _UNKNOWN_SCRIPT)
+            else:
+                self._take(reply, owed, now)  # type: ignore[arg-type]
 
-    def _check_shape(self, owed: Owed, place: int, reply: list[Any]) -> None:
-        """Refuses a reply that no script gives: whatever it says, the connection is out of step, or no master's."""
-        known = owed.round.calls[place].script.shapes if place >= 0 else ()
-        if not reply or reply[0].__class__ is not bytes or (reply[0], *map(type, reply[1:])) not in known:
-            raise redis_errors.InvalidResponse(f"a reply that no script gives: {reply!r:.100}")
+    def _take(self, reply: Any, owed: Owed, now: float) -> None:
+        """One of the replies to a request of several calls, or to one with WAIT or ASKING."""
+        place = owed.places.pop()
+        if place != NO_PLACE:
+            owed.replies[place] = self._judge(reply, owed.round.calls[place].script, owed.sent_at, now)
+        elif reply.__class__ is list:
+            raise _unknown(reply)
+        elif reply.__class__ is not bytes:  # bytes: the reply to ASKING
+            self._count_replicas(owed, reply if reply.__class__ is int else 0)
+        if not owed.places:
+            self.owed.popleft()
+            is_known = all(reply is not _UNKNOWN_SCRIPT for reply in owed.replies)
+            self._answer(owed.round, owed.replies, now, is_known=is_known)
+
+    def _judge(self, reply: Any, script: Script, sent_at: float, now: float) -> Reply | Failure:
+        """What a reply to a script comes to.
+
+        Raises:
+            redis.InvalidResponse: no script gives it: the connection is out of step, or is no master's.
+        """
+        if reply.__class__ is list:
+            status = reply[0] if reply else None
+            if status.__class__ is not bytes or script.shapes.get(status) != [*map(type, reply)]:
+                raise _unknown(reply)
+            seconds = reply[1] / 1e6
+            step = self.master.offset.see(seconds - now, seconds - sent_at, now)
+            return self._look_into(reply, step, now) if step or status == b"no_vote" else reply
+        if isinstance(reply, redis_errors.ResponseError):
+            return self._failure(reply)
+        raise _unknown(reply)
 
     def _look_into(self, reply: Reply, step: float, now: float) -> Reply | Failure:
         """A reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart."""
@@ -278,15 +320,14 @@ class Link:
             self.is_retired = True  # the next connection looks where the master is now
         return self.master.refused(error)
 
-    def _answer(self, owed: Owed, now: float) -> None:
+    def _answer(self, round_: Round, replies: Sequence[Reply | Failure], now: float, *, is_known: bool) -> None:
         """Hands a complete answer over; scripts that the master did not know, and so did not run, are sent first."""
-        round_, replies = owed.round, owed.replies
-        if _UNKNOWN_SCRIPT in replies:
-            unknown = [place for place, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT]
-            self._send(Owed(round_, now, replies, unknown[::-1]), source=True)
-        else:
+        if is_known:
             round_.answers[self.master.index] = replies
             round_.missing -= 1
+        else:
+            unknown = [place for place, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT]
+            self._send(Owed(round_, now, list(replies), unknown[::-1]), source=True)
 
     # Between two uses -----------------------------------------------------------------------------------------------
 
@@ -314,6 +355,10 @@ class Link:
             self.connection.disconnect()
         except NETWORK_ERRORS:
             logger.debug("closing a connection to %s failed", self.master.address, exc_info=True)
+
+
+def _unknown(reply: Any) -> redis_errors.InvalidResponse:
+    return redis_errors.InvalidResponse(f"a reply that no script gives: {reply!r:.100}")
 
 
 def _numbers(reply: Any, count: int) -> list[int]:

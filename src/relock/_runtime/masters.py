@@ -68,20 +68,22 @@ class Master:
 
     def check_out(self, now: float) -> Link | None:
         """A link that is open and idle, for the caller alone; None where there is none, or each owes too much."""
+        idle = self._idle
         for _ in range(IDLE_MAX + 1):
             try:
-                link = self._idle.pop()
+                link = idle.pop()
             except IndexError:
                 return None
-            if not link.owed:
+            owed = link.owed
+            if not owed:
                 if now - link.idle_since < FRESH_SECONDS or self._is_sound(link):
                     return link
-            elif link.silent_for(now) > self.node_timeout and not self.is_drained(link):
+            elif now - owed[0].sent_at > self.node_timeout and not self.is_drained(link):
                 self.broke(link, redis_errors.TimeoutError("Timeout: it has not answered in time"))
-            elif len(link.owed) < OWED_MAX:
+            elif len(owed) < OWED_MAX:
                 return link
             else:
-                self._idle.appendleft(link)
+                idle.appendleft(link)
         return None
 
     def _is_sound(self, link: Link) -> bool:

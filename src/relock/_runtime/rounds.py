@@ -180,13 +180,13 @@ class Rounds:
         """Returns the links to their pools, but for those whose masters have been silent for too long."""
         now = self._clock()
         for link in links:
-            master = link.master
+            master, owed = link.master, link.owed
             if link.is_retired:
                 link.close()
-            elif link.silent_for(now) >= PATIENT_PART * master.node_timeout and not master.is_drained(link):
-                round_.fail(master, master.broke(link, redis_errors.TimeoutError("Timeout: it did not answer in time")))
-            else:
+            elif not owed or now - owed[0].sent_at < PATIENT_PART * master.node_timeout or master.is_drained(link):
                 master.give_back(link, now)
+            else:
+                round_.fail(master, master.broke(link, redis_errors.TimeoutError("Timeout: it did not answer in time")))
 
 
 def _drop(round_: Round, links: list[Link], link: Link, error: BaseException) -> None:

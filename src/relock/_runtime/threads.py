@@ -118,12 +118,13 @@ class Session(Driver, MasterListener):
     def undo_attempt(self, undo: Undo) -> None:
         """Has the janitor carry out what a flow asks to be undone."""
         if not self.closed:
-            answers = undo.answers or ()
+            answers = undo.answers
             task = evolve(self._undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until), stays=undo.stays)
-            if undo.answers is None:
+            if answers is None:
                 self.janitor.hand(task)
             else:
-                self.janitor.look_later(tasks.Doubt(partial(may_be_granted, answers), answers, task))
+                is_left = partial(may_be_granted, answers)
+                self.janitor.look_later(tasks.Doubt(is_left, answers, undo.until, lambda: task))
 
     def check_open(self) -> None:
         """Raises `ClientClosedError` once the client was closed."""
@@ -348,8 +349,9 @@ class Session(Driver, MasterListener):
         hold.count = 0
         slow = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
         if slow and released + slow == len(answers) and not hold.healed:
-            undo = self._undo_task(hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until)
-            self.janitor.look_later(tasks.Doubt(partial(hold.may_be_left, answers), answers, undo))
+            undo = partial(self._undo_task, hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until)
+            is_left = partial(hold.may_be_left, answers)
+            self.janitor.look_later(tasks.Doubt(is_left, answers, hold.late_until, undo))
         elif hold.may_be_left(answers):
             self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, self.clock()))
         if released < self.quorum:
