@@ -9,33 +9,36 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from chaos.controls import CONTROLS, run_control
+from chaos import page
+from chaos.campaign import Campaign, in_parallel, processes
+from chaos.controls import CONTROLS
 from chaos.faults import KINDS
-from chaos.field import Plan
-from chaos.nemesis import Episode, run
+from chaos.field import available_kinds
+from chaos.nemesis import SHAPES
 from chaos.results import Run, save, table
 from chaos.verdict import Finding, summary
 
-EPISODE_SECONDS = 30.0
-PROBLEMS_MAX = 5
-SHAPES: tuple[dict[str, Any], ...] = ({"locks": 3, "long": 0.01}, {"locks": 16, "long": 0.002})  # crowded, busy
-PAUSES = (0.5, 2.0)  # between faults, in the same order
+EPISODE_SECONDS = 40.0
 
 
 def options() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=2.0, help="how long, in all; the last episode is ended")
+    parser.add_argument("--minutes", type=float, default=2.0, help="how long, in all; the last episodes are ended")
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**9)))
     parser.add_argument("--masters", type=int, nargs="+", default=[1, 5], help="in turn")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="of the load, in turn")
+    parser.add_argument("--servers", nargs="+", choices=available_kinds(), default=available_kinds(), help="in turn")
     parser.add_argument("--episode", type=int, help="only this one, again")
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=[], metavar="KIND", help="of fault")
     parser.add_argument("--seconds", type=float, default=EPISODE_SECONDS, help="of an episode")
+    parser.add_argument("--jobs", type=int, default=2, help="how many episodes at the same time")
     parser.add_argument("--controls", action="store_true", help="also locks with a guard taken out, to be found broken")
-    parser.add_argument("--result", type=Path, help="where the result goes, as JSON; runs are added up there")
+    parser.add_argument("--result", type=Path, help="a JSON file that gets an entry for this run, after each episode")
+    parser.add_argument("--page", action="store_true", help="the file and the tables of the documentation get it")
     parser.add_argument(
         "--keep", type=Path, default=Path(tempfile.gettempdir(), "relock-chaos-kept"), help="where bad histories go"
     )
@@ -43,45 +46,41 @@ def options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Episode after episode, with each number of masters in turn."""
+    """Episode after episode, until the time is over."""
     chosen = options()
     print(f"seed {chosen.seed}", flush=True)
-    controls = {name: look_at_control(name, chosen.seed) for name in CONTROLS} if chosen.controls else {}
-    totals = {masters: Finding() for masters in chosen.masters}
-    end, done = time.monotonic() + 60 * chosen.minutes, 0
-    for number in itertools.count(1) if chosen.episode is None else [chosen.episode]:
-        if time.monotonic() > end:
-            break
-        masters, finding = run_episode(number, chosen)
-        totals[masters].add(finding)
-        done += 1
-    result = Run(chosen.seed, done, totals, controls)
-    if chosen.result is not None:
-        save(result, chosen.result)
-    print(table(totals))
-    print(summary([(f"{masters} masters", total) for masters, total in totals.items()]))
+    campaign = Campaign(
+        chosen.seed, chosen.masters, chosen.shapes, chosen.servers, chosen.kinds, chosen.seconds, chosen.keep
+    )
+    result = Run(chosen.seed, {masters: Finding() for masters in chosen.masters})
+    with processes(chosen.jobs) as pool:
+        if chosen.controls:
+            result.controls = dict(zip(CONTROLS, pool.map(campaign.look_at_control, CONTROLS), strict=True))
+        numbers = until(60 * chosen.minutes) if chosen.episode is None else iter([chosen.episode])
+        for masters, finding in in_parallel(pool, chosen.jobs, campaign, numbers):
+            result.totals[masters].add(finding)
+            write_down(result, chosen)
+    print(table(result.totals))
+    print(summary([(f"{masters} masters", total) for masters, total in result.totals.items()]))
     return 0 if result.is_good else 1
 
 
-def run_episode(number: int, chosen: argparse.Namespace) -> tuple[int, Finding]:
-    """Each number of masters in turn, and each shape after all numbers."""
-    turn, place = divmod(number - 1, len(chosen.masters))
-    masters, shape = chosen.masters[place], turn % len(SHAPES)
-    plan = Plan(masters, f"{chosen.seed} {number}", **SHAPES[shape])
-    finding = run(Episode(plan, chosen.seconds, chosen.kinds, pause=PAUSES[shape]), chosen.keep)
-    print(summary([(f"episode {number}, {masters} masters", finding)]), flush=True)
-    for problem in [*finding.violations[:PROBLEMS_MAX], *finding.late, *finding.errors[:PROBLEMS_MAX]]:
-        print(f"  {problem}", flush=True)
-    if finding.kept:
-        print(f"  kept in {finding.kept}", flush=True)
-    return masters, finding
+def until(seconds: float) -> Iterator[int]:
+    """Numbers, until the time is over."""
+    end = time.monotonic() + seconds
+    for number in itertools.count(1):
+        if time.monotonic() > end:
+            return
+        yield number
 
 
-def look_at_control(name: str, seed: str) -> list[str]:
-    """The checks that found a lock with a guard taken out to be broken."""
-    found = sorted({violation.check for violation in run_control(name, seed).violations})
-    print(f"control, {name}: {'broken, say ' + ', '.join(found) if found else 'NOT NOTICED'}", flush=True)
-    return found
+def write_down(result: Run, chosen: argparse.Namespace) -> None:
+    """Keeps what there is so far."""
+    if chosen.result is not None:
+        save(result, chosen.result)
+    if chosen.page:
+        save(result, page.RESULT)
+        page.write()
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ class Control:
 
 
 CONTROLS = {
-    "no restart guard, one master": Control(evolve(EAGER, guard=0.0), ("killed, comes back empty", "FLUSHALL")),
+    "no restart guard, one master": Control(evolve(EAGER, guard=0.0), ("masters killed, back empty", "FLUSHALL")),
     "no restart guard, five masters": Control(
-        evolve(EAGER, masters=5, guard=0.0), ("killed, comes back empty", "FLUSHALL"), reach="majority"
+        evolve(EAGER, masters=5, guard=0.0), ("masters killed, back empty", "FLUSHALL"), reach="majority"
     ),
     "no validity check": Control(evolve(PLAN, weakened="validity"), ("holder stopped for long",)),
     "sent again on a new connection": Control(
-        evolve(EAGER, weakened="one attempt"), ("killed, comes back on old data",)
+        evolve(EAGER, weakened="one attempt"), ("masters killed, back on old data",)
     ),
     "one name for all holds of a thread": Control(
         evolve(PLAN, processes=2, long=0.5, weakened="one name for each hold"), ("late releases",)

@@ -30,6 +30,7 @@ class Kind:
         forgets: masters that it strikes have no vote for a while afterwards.
         lonely: it must not come together with another fault: only of a minority is it promised that it does no harm.
         minority: it strikes a minority of several masters only.
+        is_network: it is the proxies that strike.
         weight: how often it is chosen.
     """
 
@@ -41,6 +42,7 @@ class Kind:
     forgets: bool = False
     lonely: bool = False
     minority: bool = False
+    is_network: bool = False
     weight: float = 1.0
 
 
@@ -81,6 +83,11 @@ def kind(name: str, bound: Callable[[float, float], float], **options: object) -
     return keep
 
 
+def network(name: str) -> Callable[[Strike], Strike]:
+    """Makes a function a kind of fault of the network."""
+    return kind(name, _poll, is_network=True)
+
+
 def wait_until(predicate: Callable[[], object], seconds: float) -> bool:
     """Looks until it is true, for so many seconds at most; whether it was."""
     end = clock() + seconds
@@ -113,17 +120,13 @@ def _choose(field: Field, dice: random.Random, blow: Blow, *, inside: bool) -> s
 @kind("holder killed", _lease, anchor="begin", whom="holder", weight=3.0)
 def kill_holder(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGKILL of a process that is inside."""
-    process = _choose(field, dice, blow, inside=True)
-    if process is not None:
-        field.kill(process)
+    _kill(field, blow, _choose(field, dice, blow, inside=True))
 
 
 @kind("waiter killed", _deaf, anchor="begin", whom="waiter", weight=2.0)
 def kill_waiter(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGKILL of a process that is not."""
-    process = _choose(field, dice, blow, inside=False)
-    if process is not None:
-        field.kill(process)
+    _kill(field, blow, _choose(field, dice, blow, inside=False))
 
 
 @kind("holder stopped", _lease, anchor="begin", whom="holder", weight=3.0)
@@ -142,6 +145,11 @@ def stop_holder_for_long(field: Field, dice: random.Random, blow: Blow) -> None:
 def stop_waiter(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGSTOP of a process that is not: its connections stay open, and its turn may come, and may have to pass."""
     _stop(field, blow, _choose(field, dice, blow, inside=False), dice.choice([0.3, 1.5, 1.5, 3.0, 12.0]))
+
+
+def _kill(field: Field, blow: Blow, process: str | None) -> None:
+    if process is not None and not field.kill(process):  # another fault was there before
+        blow.process = None
 
 
 def _stop(field: Field, blow: Blow, process: str | None, seconds: float) -> None:
@@ -169,17 +177,17 @@ def _each(field: Field, blow: Blow, action: Callable[[int], object]) -> None:
 
 
 def _all(field: Field, blow: Blow, *words: object) -> None:
-    for master in blow.masters:
-        field.admin(master, *words)
+    """A command to all masters that are struck; those that took it count."""
+    blow.hit(sum(field.admin(master, *words) for master in blow.masters))
 
 
-@kind("killed, comes back empty", _guard, forgets=True)
+@kind("masters killed, back empty", _guard, forgets=True)
 def restart_empty(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGKILL, and a restart without any data."""
     _restart(field, blow, dice.choice([0.0, 0.0, 0.5, 2.0]), empty=True)
 
 
-@kind("killed, comes back on old data", _guard, forgets=True)
+@kind("masters killed, back on old data", _guard, forgets=True)
 def restart_stale(field: Field, dice: random.Random, blow: Blow) -> None:
     """SAVE, and once somebody has been granted a lock since, SIGKILL and a restart on what was saved."""
     _all(field, blow, "SAVE")
@@ -200,7 +208,7 @@ def _restart(field: Field, blow: Blow, down: float, *, empty: bool) -> None:
     _each(field, blow, restart)
 
 
-@kind("stopped", _poll)
+@kind("masters stopped", _poll)
 def stop_masters(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGSTOP: they accept connections and answer nothing."""
     seconds = dice.uniform(0.3, 2.0) * field.plan.ttl
@@ -256,7 +264,9 @@ def pause(field: Field, dice: random.Random, blow: Blow) -> None:
 def debug_sleep(field: Field, dice: random.Random, blow: Blow) -> None:
     """They are busy, as with an endless script."""
     seconds = dice.uniform(0.2, 2.0)
-    _each(field, blow, lambda master: field.admin(master, "DEBUG", "SLEEP", seconds))
+    slept: list[bool] = []
+    _each(field, blow, lambda master: slept.append(field.admin(master, "DEBUG", "SLEEP", seconds)))
+    blow.hit(sum(slept))
 
 
 @kind("maxmemory 1", _poll)
@@ -270,12 +280,14 @@ def fill_memory(field: Field, dice: random.Random, blow: Blow) -> None:
 
 
 def _set_clocks(field: Field, blow: Blow, ahead: float, before: float) -> None:
+    blow.hit(0)
     for master in blow.masters:
         settable = field.clocks[master]
         if settable is not None:
             if ahead > before and field.plan.masters == 1:
                 blow.steps.append(clock())
             settable.set(ahead)
+            blow.hit(1)
 
 
 @kind("clock ahead and back", _step, forgets=True, lonely=True, minority=True)
@@ -322,7 +334,7 @@ def _armed(blow: Blow, faults: Sequence[tuple[Proxy, Fault]]) -> Iterator[None]:
     try:
         yield
     finally:
-        blow.hits = (blow.hits or 0) + sum(fault.struck.is_set() for _, fault in faults)
+        blow.hit(sum(fault.struck.is_set() for _, fault in faults))
         for proxy, fault in faults:
             with proxy.lock:
                 if fault in proxy.faults:
@@ -333,7 +345,7 @@ def _armed(blow: Blow, faults: Sequence[tuple[Proxy, Fault]]) -> Iterator[None]:
 SCRIPTS = ("acquire", "enqueue", "release", "count", "extend", "tend", "heal")
 
 
-@kind("slow network", _poll)
+@network("slow network")
 def delay(field: Field, dice: random.Random, blow: Blow) -> None:
     """Nothing goes through for a moment, again and again."""
     for _ in range(8):
@@ -345,7 +357,7 @@ def delay(field: Field, dice: random.Random, blow: Blow) -> None:
         time.sleep(dice.uniform(0.01, 0.1))
 
 
-@kind("black hole", _poll)
+@network("black hole")
 def black_hole(field: Field, dice: random.Random, blow: Blow) -> None:
     """Nothing goes through, and no connection ends: half-open ones."""
     for proxy in _proxies(field, blow):
@@ -357,7 +369,7 @@ def black_hole(field: Field, dice: random.Random, blow: Blow) -> None:
             proxy.resume()
 
 
-@kind("connections broken", _poll)
+@network("connections broken")
 def break_connections(field: Field, dice: random.Random, blow: Blow) -> None:
     """All of them, three times."""
     for _ in range(3):
@@ -366,7 +378,7 @@ def break_connections(field: Field, dice: random.Random, blow: Blow) -> None:
         time.sleep(0.1)
 
 
-@kind("lost replies", _poll)
+@network("lost replies")
 def lose_replies(field: Field, dice: random.Random, blow: Blow) -> None:
     """Scripts run, and their replies reach nobody; the connections end, or stay open in silence."""
     close = dice.random() < 0.5
@@ -379,7 +391,7 @@ def lose_replies(field: Field, dice: random.Random, blow: Blow) -> None:
         wait_until(lambda: all(fault.struck.is_set() for _, fault in faults), FIND_SECONDS)
 
 
-@kind("lost requests", _poll)
+@network("lost requests")
 def lose_requests(field: Field, dice: random.Random, blow: Blow) -> None:
     """Scripts never run, and the connections end."""
     faults = [
@@ -389,7 +401,7 @@ def lose_requests(field: Field, dice: random.Random, blow: Blow) -> None:
         wait_until(lambda: all(fault.struck.is_set() for _, fault in faults), FIND_SECONDS)
 
 
-@kind("late requests", _poll)
+@network("late requests")
 def hold_requests(field: Field, dice: random.Random, blow: Blow) -> None:
     """Scripts come late, past all that was sent after them; some only after their connections ended."""
     close = dice.random() < 0.5
@@ -402,7 +414,7 @@ def hold_requests(field: Field, dice: random.Random, blow: Blow) -> None:
         time.sleep(dice.choice([0.1, 0.3, 0.6, 1.2]) * field.plan.ttl)
 
 
-@kind("replies cut", _poll)
+@network("replies cut")
 def cut_replies(field: Field, dice: random.Random, blow: Blow) -> None:
     """Requests go through, and from then on no reply on those connections: one direction is cut."""
     faults = [
@@ -412,7 +424,7 @@ def cut_replies(field: Field, dice: random.Random, blow: Blow) -> None:
         time.sleep(dice.uniform(0.2, 1.0) * field.plan.ttl)
 
 
-@kind("requests cut", _poll)
+@network("requests cut")
 def cut_requests(field: Field, dice: random.Random, blow: Blow) -> None:
     """Messages go through, and no request: the other direction is cut. What was held back goes on at the end."""
     faults = [(proxy, proxy.hold_request(anything)) for proxy in _proxies(field, blow) for _ in range(CONNECTIONS)]
@@ -420,7 +432,7 @@ def cut_requests(field: Field, dice: random.Random, blow: Blow) -> None:
         time.sleep(dice.uniform(0.2, 1.5) * field.plan.ttl)
 
 
-@kind("lost wake-ups", _poll)
+@network("lost wake-ups")
 def lose_messages(field: Field, dice: random.Random, blow: Blow) -> None:
     """Messages reach nobody."""
     faults = [(proxy, proxy.swallow_message(anything)) for proxy in _proxies(field, blow) for _ in range(3)]
@@ -428,7 +440,7 @@ def lose_messages(field: Field, dice: random.Random, blow: Blow) -> None:
         wait_until(lambda: all(fault.struck.is_set() for _, fault in faults), FIND_SECONDS)
 
 
-@kind("late releases", _poll)
+@network("late releases")
 def hold_releases(field: Field, dice: random.Random, blow: Blow) -> None:
     """A release comes late, past what its thread has done since."""
     matches = calls_script("release")

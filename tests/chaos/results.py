@@ -1,26 +1,44 @@
-"""What a run leaves behind: a file that runs are added up in, and a table for people."""
+"""What runs leave behind: a file with an entry for each, which `chaos.page` makes the tables of the documentation from.
+
+An entry is written anew after every episode, so that a run that is killed keeps what it has done.
+"""
 
 import json
+import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, define
+from attrs import asdict, define, field
 
-from chaos.verdict import SLACK_SECONDS, SUMS, Finding, Tally
+from chaos.verdict import NUMBERS, SLACK_SECONDS, SUMS, Finding, Tally
 
 Json = dict[str, Any]
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTED = ("src", "lua")
+SENTENCES = ("violations", "late", "errors")
+LARGEST = ("longest", "bound")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @define
 class Run:
-    """One run of the command: episodes of one seed, by the number of masters."""
+    """One run of the command: episodes of one seed, by the number of masters.
+
+    Attributes:
+        controls: which checks found each lock broken that has a guard taken out.
+    """
 
     seed: str
-    episodes: int
     totals: Mapping[int, Finding]
-    controls: Mapping[str, Sequence[str]]  # which checks found each lock broken that has a guard taken out
+    controls: Mapping[str, Sequence[str]] = field(factory=dict)
+    begun: str = field(factory=_now)
 
     @property
     def is_good(self) -> bool:
@@ -28,86 +46,81 @@ class Run:
         return all(total.is_good for total in self.totals.values()) and all(self.controls.values())
 
     def as_json(self) -> Json:
-        """The run as the file keeps it."""
-        header = {"commit": commit(), "seed": self.seed, "episodes": self.episodes, "good": self.is_good}
+        """The run as the file keeps it; times in seconds."""
         return {
+            "commit": commit(),
+            "begun": self.begun,
+            "seed": self.seed,
             "good": self.is_good,
-            "runs": [header],
             "slack": SLACK_SECONDS,
-            "masters": {str(masters): _numbers(total) for masters, total in self.totals.items()},
+            "servers": sorted({server for total in self.totals.values() for server in total.servers}),
+            "masters": {str(masters): _total(total) for masters, total in self.totals.items()},
             "controls": {name: list(checks) for name, checks in self.controls.items()},
-            "faults": {
-                name: _rounded(tally) for total in self.totals.values() for name, tally in sorted(total.faults.items())
-            },
         }
 
 
-def _rounded(tally: Tally) -> Json:
-    return {name: number if name in SUMS else round(number, 3) for name, number in asdict(tally).items()}
-
-
-def _numbers(total: Finding) -> Json:
+def _total(total: Finding) -> Json:
     return {
-        "seconds": round(total.seconds),
-        "acquisitions": total.acquisitions,
-        "operations": total.operations,
-        "faults_that_struck": total.struck,
-        "late_writes_refused": total.late_refused,
-        "late_writes_with_nobody_newer": total.late_harmless,
-        "violations": [str(violation) for violation in total.violations],
-        "waits_too_long": list(total.late),
-        "errors": list(total.errors),
-        "losses": dict(total.losses),
+        **{name: round(getattr(total, name)) for name in NUMBERS},
+        **{name: [str(one) for one in getattr(total, name)] for name in SENTENCES},
+        "struck": total.struck,
+        "losses": dict(sorted(total.losses.items())),
+        "faults": {name: _tally(tally) for name, tally in sorted(total.faults.items())},
     }
 
 
-def commit() -> str:
+def _tally(tally: Tally) -> Json:
+    return {name: round(number, 3) if name in LARGEST else number for name, number in asdict(tally).items()}
+
+
+def commit(root: Path = ROOT) -> str:
     """What is tested; with a mark where it is not exactly that."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    name = _git(root, "rev-parse", "HEAD")
+    return f"{name}-dirty" if _git(root, "status", "--porcelain", "--", *TESTED) else name or "unknown"
+
+
+def _git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def load(path: Path) -> list[Json]:
+    """The entries of a file; none, if there is no such file."""
+    runs: list[Json] = json.loads(path.read_text())["runs"] if path.exists() else []
+    return runs
 
 
 def save(run: Run, path: Path) -> None:
-    """Writes the run to the file; if there is one, they are added up."""
-    result = run.as_json()
-    if path.exists():
-        result = added(json.loads(path.read_text()), result)
-    path.write_text(json.dumps(result, indent=2) + "\n")
+    """Writes the run's entry to the file, in the place of what it wrote before; all or nothing."""
+    others = [one for one in load(path) if (one["seed"], one["begun"]) != (run.seed, run.begun)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps({"runs": [*others, run.as_json()]}, indent=2) + "\n")
+    os.replace(new, path)
 
 
-def added(one: Json, other: Json) -> Json:
-    """Two results as one: numbers and lists add up, the longest times stay, and all is good where both are."""
-    return {
-        "good": one["good"] and other["good"],
-        "runs": one["runs"] + other["runs"],
-        "slack": max(one["slack"], other["slack"]),
-        "masters": _added_by_name(one["masters"], other["masters"], _sum),
-        "controls": {**one["controls"], **other["controls"]},
-        "faults": dict(sorted(_added_by_name(one["faults"], other["faults"], _tally).items())),
-    }
+def added(runs: Iterable[Json]) -> dict[int, Json]:
+    """All runs together, by the number of masters: numbers and lists add up, and the longest times stay."""
+    totals: dict[int, Json] = {}
+    for run in runs:
+        for masters, total in run["masters"].items():
+            before = totals.get(int(masters))
+            totals[int(masters)] = total if before is None else _sum(before, total)
+    return dict(sorted(totals.items()))
 
 
-def _added_by_name(one: Json, other: Json, add: Any) -> Json:
-    both = {**one, **other}
-    return {name: add(one[name], other[name]) if name in one and name in other else both[name] for name in both}
-
-
-def _sum(one: Json, other: Json) -> Json:
-    losses = {reason: one["losses"].get(reason, 0) + other["losses"].get(reason, 0)
-              for reason in {**one["losses"], **other["losses"]}}  # fmt: skip
-    return {**{name: one[name] + other[name] for name in one if name != "losses"}, "losses": losses}
-
-
-def _tally(one: Json, other: Json) -> Json:
-    return {name: one[name] + other[name] if name in SUMS else max(one[name], other[name]) for name in one}
+def _sum(one: Any, other: Any, name: str = "") -> Any:
+    if isinstance(one, dict):
+        both = {**other, **one}
+        return {key: _sum(one[key], other[key], key) if key in one and key in other else both[key] for key in both}
+    return max(one, other) if name in LARGEST else one + other
 
 
 def table(totals: Mapping[int, Finding]) -> str:
     """The faults by kind, for people; times in seconds."""
-    lines = [" ".join([f"{'masters: fault':52}", *(f"{head:>8}" for head in (*SUMS, "longest", "bound"))])]
-    for total in totals.values():
+    lines = [" ".join([f"{'masters: fault':52}", *(f"{head:>8}" for head in (*SUMS, *LARGEST))])]
+    for masters, total in totals.items():
         for name, tally in sorted(total.faults.items()):
             counts = [f"{getattr(tally, one):8}" for one in SUMS]
             longest = f"{tally.longest:8.2f}" if tally.alone or tally.longest else f"{'-':>8}"
-            lines.append(" ".join([f"{name:52}", *counts, longest, f"{tally.bound:8.2f}"]))
+            lines.append(" ".join([f"{f'{masters}: {name}':52}", *counts, longest, f"{tally.bound:8.2f}"]))
     return "\n".join(lines)

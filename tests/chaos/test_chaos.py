@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.field import Plan
-from chaos.nemesis import Episode, run
+from chaos.nemesis import SHAPES, run, shaped
 from chaos.verdict import summary
 
 SECONDS = float(os.environ.get("RELOCK_CHAOS_SECONDS", "0"))
@@ -15,9 +14,10 @@ pytestmark = pytest.mark.skipif(not SECONDS, reason="needs RELOCK_CHAOS_SECONDS,
 
 
 @pytest.mark.timeout(240 + SECONDS)
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("masters", [1, 5], ids=["1-master", "5-masters"])
-def test_no_fault_breaks_a_promise(masters: int, seed: int, tmp_path: Path) -> None:
-    finding = run(Episode(Plan(masters, f"{seed}"), SECONDS), keep=tmp_path)
+def test_no_fault_breaks_a_promise(masters: int, shape: str, seed: int, tmp_path: Path) -> None:
+    finding = run(shaped(shape, masters, f"{seed} {shape}", SECONDS), keep=tmp_path)
     print(summary([(f"seed {seed}, {masters} masters", finding)]))
     problems = [*map(str, finding.violations), *finding.late, *finding.errors]
     assert not problems, f"seed {seed}, kept in {finding.kept}:\n" + "\n".join(problems)

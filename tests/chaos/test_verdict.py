@@ -1,6 +1,6 @@
 """A fault counts if it struck something, and the time to the next grant is measured from when the lock was free."""
 
-import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from attrs import evolve
 
 from chaos.field import Blow, Plan
 from chaos.records import FOREVER, History, Operation
-from chaos.results import Run, save
+from chaos.results import Run, added, commit, load, save
 from chaos.verdict import Finding, judge
 
 TTL = 1.0
@@ -33,76 +33,117 @@ def blow(kind: str, begin: float, end: float, **changes: Any) -> Blow:
 
 def test_what_a_fault_met_is_counted() -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 3.0, 4.1, 4.2)
-    tally = verdict(operations, blow("stopped", 3.5, 3.6)).faults["1: stopped"]
+    tally = verdict(operations, blow("masters stopped", 3.5, 3.6)).faults["masters stopped"]
     assert (tally.struck, tally.missed, tally.holds, tally.waits, tally.renewals) == (1, 0, 1, 1, 0)
 
 
 def test_a_renewal_is_in_flight_where_one_was_due() -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0)
-    assert verdict(operations, blow("stopped", 2.3, 2.4)).faults["1: stopped"].renewals == 1
-    assert verdict(operations, blow("stopped", 2.4, 2.5)).faults["1: stopped"].renewals == 0
+    assert verdict(operations, blow("masters stopped", 2.3, 2.4)).faults["masters stopped"].renewals == 1
+    assert verdict(operations, blow("masters stopped", 2.4, 2.5)).faults["masters stopped"].renewals == 0
 
 
 def test_a_fault_that_met_nobody_does_not_count() -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0)
     for missed in (
-        blow("stopped", 5.0, 6.0),
+        blow("masters stopped", 5.0, 6.0),
         blow("lost replies", 3.0, 3.1, hits=0),
         blow("holder killed", 3.0, 3.1, masters=(), process="p2"),
         blow("holder killed", 3.0, 3.1, masters=(), process=None),
     ):
-        tally = verdict(operations, missed).faults[f"1: {missed.kind}"]
+        tally = verdict(operations, missed).faults[missed.kind]
         assert (tally.struck, tally.missed) == (0, 1), missed
 
 
 def test_a_killed_holder_was_struck_though_it_told_nothing_after_that() -> None:
     (grant, _) = turn(1, "p1.t0", 1.0, 2.0, 4.0, killed=2.9)
     struck = blow("holder killed", 3.0, 3.1, masters=(), process="p1")
-    assert verdict([grant], struck).faults["1: holder killed"].holds == 1
+    assert verdict([grant], struck).faults["holder killed"].holds == 1
 
 
 @pytest.mark.parametrize(("granted", "is_late"), [(4.5, False), (14.5, True)])
 def test_the_time_to_the_next_grant_counts_from_the_release(granted: float, is_late: bool) -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 2.5, granted, granted + 1)
-    finding = verdict(operations, blow("stopped", 3.0, 3.5))
-    assert finding.faults["1: stopped"].longest == pytest.approx(granted - 4.0)
+    finding = verdict(operations, blow("masters stopped", 3.0, 3.5))
+    assert finding.faults["masters stopped"].longest == pytest.approx(granted - 4.0)
     assert bool(finding.late) == is_late
     assert finding.is_good == (not is_late)
 
 
 def test_the_time_counts_from_when_somebody_asked() -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 50.0, 50.25, 51.0)
-    finding = verdict(operations, blow("stopped", 3.0, 3.5))
-    assert finding.faults["1: stopped"].longest == pytest.approx(0.25)
+    finding = verdict(operations, blow("masters stopped", 3.0, 3.5))
+    assert finding.faults["masters stopped"].longest == pytest.approx(0.25)
 
 
 def test_who_is_never_granted_anything_waits_to_the_end() -> None:
     waiting = Operation(3, "p2.t0", "a", "acquire", 2.5, END + 1, outcome="refused")
-    finding = verdict([*turn(1, "p1.t0", 1.0, 2.0, 4.0), waiting], blow("stopped", 3.0, 3.5))
+    finding = verdict([*turn(1, "p1.t0", 1.0, 2.0, 4.0), waiting], blow("masters stopped", 3.0, 3.5))
     assert finding.late
     unknown = evolve(waiting, returned=FOREVER, outcome="unknown")  # it was killed, and waits for nothing
-    assert not verdict([*turn(1, "p1.t0", 1.0, 2.0, 4.0), unknown], blow("stopped", 3.0, 3.5)).late
+    assert not verdict([*turn(1, "p1.t0", 1.0, 2.0, 4.0), unknown], blow("masters stopped", 3.0, 3.5)).late
 
 
 def test_what_a_lone_master_promised_ends_when_its_clock_steps() -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 2.5, 3.2, 3.3)
-    assert verdict(operations, blow("stopped", 3.0, 3.5)).violations
+    assert verdict(operations, blow("masters stopped", 3.0, 3.5)).violations
     assert not verdict(operations, blow("clock ahead and back", 3.1, 3.5, steps=[3.1])).violations
 
 
+def test_who_had_to_wait_for_another_holder_is_counted() -> None:
+    waited = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 3.0, 4.1, 4.2)
+    assert verdict([*waited, *turn(5, "p1.t0", 5.0, 5.1, 5.2)]).contended == 1
+
+
+GOOD = verdict(turn(1, "p1.t0", 1.0, 2.0, 4.0), blow("masters stopped", 3.0, 3.5))
+BAD = verdict(turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 2.5, 3.2, 3.3), blow("masters stopped", 3.0, 3.5))
+
+
 def test_results_of_several_runs_add_up(tmp_path: Path) -> None:
-    good = verdict(turn(1, "p1.t0", 1.0, 2.0, 4.0), blow("stopped", 3.0, 3.5))
-    bad = verdict(turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 2.5, 3.2, 3.3), blow("stopped", 3.0, 3.5))
-    for seed, finding in (("7", good), ("8", bad)):
-        save(Run(seed, 1, {1: finding}, {"no guard": ["intervals"]}), tmp_path / "result.json")
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert [run["seed"] for run in result["runs"]] == ["7", "8"]
-    assert [run["good"] for run in result["runs"]] == [True, False]
-    assert not result["good"]
-    assert result["masters"]["1"]["acquisitions"] == 3
-    assert len(result["masters"]["1"]["violations"]) == len(bad.violations)
-    assert result["faults"]["1: stopped"]["struck"] == 2
+    path = tmp_path / "results" / "result.json"
+    for seed, finding in (("7", GOOD), ("8", BAD)):
+        save(Run(seed, {1: finding}, {"no guard": ["intervals"]}), path)
+    runs = load(path)
+    assert [run["seed"] for run in runs] == ["7", "8"]
+    assert [run["good"] for run in runs] == [True, False]
+    total = added(runs)[1]
+    assert total["acquisitions"] == 3
+    assert len(total["violations"]) == len(BAD.violations)
+    assert total["faults"]["masters stopped"]["struck"] == 2
+    longest = max(one.faults["masters stopped"].longest for one in (GOOD, BAD))
+    assert total["faults"]["masters stopped"]["longest"] == pytest.approx(longest, abs=0.001)
+
+
+def test_a_run_that_goes_on_replaces_what_it_said_before(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    save(Run("6", {5: GOOD}), path)
+    run = Run("7", {1: evolve(GOOD)})
+    save(run, path)
+    run.totals[1].add(BAD)
+    save(run, path)
+    assert [(one["seed"], sum(total["acquisitions"] for total in one["masters"].values())) for one in load(path)] == [
+        ("6", 1),
+        ("7", 3),
+    ]
+
+
+def test_what_is_tested_is_named_with_a_mark_if_it_was_changed(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "code").write_text("one")
+    git("add", "src")
+    git("commit", "-m", "one")
+    clean = commit(tmp_path)
+    assert len(clean) == 40
+    (tmp_path / "notes").write_text("nothing that is tested")
+    assert commit(tmp_path) == clean
+    (tmp_path / "src" / "code").write_text("two")
+    assert commit(tmp_path) == f"{clean}-dirty"
 
 
 def test_a_control_that_is_not_noticed_is_bad() -> None:
-    assert not Run("7", 0, {}, {"no guard": []}).is_good
+    assert not Run("7", {}, {"no guard": []}).is_good

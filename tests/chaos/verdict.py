@@ -1,8 +1,9 @@
 """The verdict on episodes: violations, faults that struck, and the longest waits against their bounds."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 
 from attrs import define, evolve, field
 
@@ -14,6 +15,7 @@ from chaos.records import FOREVER, History, Operation, Violation
 
 SLACK_SECONDS = 2.0  # for processes that are started, and machines that are busy; what is measured comes on top
 RENEW_PART = 3  # a hold is renewed after a third of its lease
+NUMBERS = ("episodes", "acquisitions", "contended", "operations", "seconds", "late_refused", "late_harmless")
 MIXED = "several at once"
 SUMS = ("struck", "missed", "holds", "waits", "renewals", "alone")  # what adds up over faults
 
@@ -51,13 +53,16 @@ class Finding:
     """What an episode has come to, or several together.
 
     Attributes:
+        contended: the acquisitions that somebody else's hold came before, after they had been asked for.
         late: the waits that were longer than they may be, in sentences.
         late_refused: writes after D that the store refused.
         late_harmless: writes after D that it took, because nobody newer had written yet.
         stall: for how long the machine itself stood still at most.
     """
 
+    episodes: int = 0
     acquisitions: int = 0
+    contended: int = 0
     operations: int = 0
     seconds: float = 0.0
     stall: float = 0.0
@@ -68,6 +73,7 @@ class Finding:
     late_harmless: int = 0
     losses: Counter[str] = field(factory=Counter)
     faults: dict[str, Tally] = field(factory=lambda: defaultdict(Tally))
+    servers: set[str] = field(factory=set)
     kept: str | None = None
 
     @property
@@ -78,17 +84,18 @@ class Finding:
     @property
     def struck(self) -> int:
         """How many faults struck something; several at once are counted each."""
-        return sum(tally.struck for name, tally in self.faults.items() if not name.endswith(MIXED))
+        return sum(tally.struck for name, tally in self.faults.items() if name != MIXED)
 
     def add(self, other: "Finding") -> None:
         """Both together."""
-        for name in ("acquisitions", "operations", "seconds", "late_refused", "late_harmless"):
+        for name in NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.stall = max(self.stall, other.stall)
         self.violations += other.violations
         self.errors += other.errors
         self.late += other.late
         self.losses += other.losses
+        self.servers |= other.servers
         for name, tally in other.faults.items():
             self.faults[name].add(tally)
 
@@ -99,11 +106,19 @@ def judge(plan: Plan, history: History, blows: Sequence[Blow], stall: float, end
     for step in sorted(step for blow in blows for step in blow.steps):
         operations = without_promise(operations, step)
     history = evolve(history, operations=operations)
-    finding = Finding(len(grants(operations)), len(operations), stall=stall, violations=check(history))
+    finding = Finding(1, len(grants(operations)), operations=len(operations), stall=stall, violations=check(history))
+    finding.contended = _count_contended(operations)
     finding.losses = Counter(loss.reason for loss in history.losses)
     _count_late_writes(history, finding)
     _count_faults(plan, Timeline(operations, plan.ttl), blows, finding, end)
     return finding
+
+
+def _count_contended(operations: Sequence[Operation]) -> int:
+    by_lock: dict[str, list[Hold]] = defaultdict(list)
+    for hold in sorted(holds_of_all(operations).values(), key=lambda one: one.begin):
+        by_lock[hold.grant.lock].append(hold)
+    return sum(after.grant.called < before.end for holds in by_lock.values() for before, after in pairwise(holds))
 
 
 def _count_late_writes(history: History, finding: Finding) -> None:
@@ -124,6 +139,20 @@ def holds_of_all(operations: Sequence[Operation]) -> Holds:
 # Faults -------------------------------------------------------------------------------------------------------------
 
 
+class Calls:
+    """Calls on one lock, for looking at those of a moment only."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self.all = sorted(operations, key=lambda one: one.called)
+        self._called = [one.called for one in self.all]
+        self._ends = list(accumulate((one.returned for one in self.all), max))  # no call before this one ends later
+
+    def under_way(self, moment: float) -> list[Operation]:
+        """Those that were called before `moment`, and returned then or later."""
+        first, last = bisect_left(self._ends, moment), bisect_left(self._called, moment)
+        return [one for one in self.all[first:last] if one.returned >= moment]
+
+
 class Timeline:
     """What was under way at a moment."""
 
@@ -133,8 +162,9 @@ class Timeline:
         self._holds = list(self._by_number.values())
         self._waits = [one for one in operations if one.kind == "acquire" and one.level == 0]
         self.locks = sorted({one.lock for one in operations})
-        self._asked = {lock: [one for one in self._waits if one.lock == lock] for lock in self.locks}
-        self._grants = {lock: grants(self._asked[lock]) for lock in self.locks}
+        known = [one for one in self._waits if one.outcome != "unknown"]  # who was killed waits for nothing
+        self._asked = {lock: Calls(one for one in known if one.lock == lock) for lock in self.locks}
+        self._grants = {lock: grants(self._asked[lock].all) for lock in self.locks}
         self._times = {lock: [one.returned for one in self._grants[lock]] for lock in self.locks}
 
     def struck(self, blow: Blow) -> Tally:
@@ -189,9 +219,7 @@ class Timeline:
     def _wait(self, lock: str, place: int, since: float, end: float) -> float:
         grants_ = self._grants[lock]
         granted = grants_[place].returned if place < len(grants_) else end
-        asked = [
-            one.called for one in self._asked[lock] if one.called < granted <= one.returned and one.outcome != "unknown"
-        ]
+        asked = [one.called for one in self._asked[lock].under_way(granted)]
         if not asked:
             return 0.0
         free = self._by_number[grants_[place - 1].number].end if place else since
@@ -222,7 +250,7 @@ def _count_wait(plan: Plan, timeline: Timeline, wave: Sequence[Blow], finding: F
     bound, since = sum(bounds), anchors[0] if len(wave) == 1 else max(blow.end for blow in wave)
     locks = timeline.locks_of(wave[0]) if len(wave) == 1 else timeline.locks
     longest, lock = timeline.longest_wait(locks, since, max(since, *(blow.end for blow in wave)), end)
-    name = _name(plan, wave[0]) if len(wave) == 1 else f"{plan.masters}: {MIXED}"
+    name = _name(plan, wave[0]) if len(wave) == 1 else MIXED
     finding.faults[name].add(Tally(longest=longest, bound=bound, struck=int(len(wave) > 1), alone=int(len(wave) == 1)))
     if longest > bound + SLACK_SECONDS + 2 * finding.stall:
         what = " + ".join(f"{blow.kind} ({blow.reach})" for blow in wave)
@@ -232,7 +260,7 @@ def _count_wait(plan: Plan, timeline: Timeline, wave: Sequence[Blow], finding: F
 
 
 def _name(plan: Plan, blow: Blow) -> str:
-    return f"{plan.masters}: {blow.kind}" + (f" ({blow.reach})" if plan.masters > 1 and blow.masters else "")
+    return blow.kind + (f" ({blow.reach})" if plan.masters > 1 and blow.masters else "")
 
 
 def _bound(plan: Plan, blow: Blow) -> tuple[float, float]:

@@ -28,6 +28,7 @@ SAMPLE_SECONDS = 0.04
 BACK_OFF_SECONDS = 0.02
 LATE_SECONDS = 0.5
 LONG_WAIT_SECONDS = 60.0
+CROWDED_LOCKS = 4
 
 
 @frozen
@@ -35,6 +36,8 @@ class Job:
     """What a process is told.
 
     Attributes:
+        crowd: how often all threads go for one of the first few locks; else for any.
+        think: the longest time (s) between reading the counter and writing it.
         long: how often a hold is a long one, that has to be renewed.
         nested: how often a hold has a nested one.
         tries: how often an acquire waits for a moment only, or not at all.
@@ -51,6 +54,8 @@ class Job:
     locks: list[str]
     folder: str
     store: str
+    crowd: float
+    think: float
     long: float
     tries: float
     nested: float = 0.2
@@ -111,7 +116,7 @@ class Turns:
             self._recorder.write("error", at=clock(), what=traceback.format_exc())
 
     def _turn(self) -> None:
-        lock = self._process.client.lock(self._dice.choice(self._process.job.locks))
+        lock = self._process.client.lock(self._choose())
         number = self._recorder.call(self._thread, lock.name, "acquire", 0)
         try:
             granted = lock.acquire(**self._patience())
@@ -132,6 +137,11 @@ class Turns:
             self._section(lock, number, token)
         self._release(lock, 1)
         self._recorder.write("released", grant=number)
+
+    def _choose(self) -> str:
+        """The name of a lock: one that many want, or any."""
+        job = self._process.job
+        return self._dice.choice(job.locks[:CROWDED_LOCKS] if self._dice.random() < job.crowd else job.locks)
 
     def _patience(self) -> dict[str, Any]:
         """How long this acquire waits."""
@@ -191,7 +201,7 @@ class Turns:
         """Read, think, write; who knows by then that its hold is lost does not write."""
         counter = self._process.counters[lock.name]
         read, read_at = counter.read(), clock()
-        time.sleep(self._dice.uniform(0.0, 0.002))
+        time.sleep(self._dice.uniform(0.0, self._process.job.think))
         if not self._see(lock, grant):
             return
         self._recorder.write("updating", worker=self._worker, lock=lock.name, grant=grant, read=read, read_at=read_at,

@@ -1,0 +1,78 @@
+"""Many episodes and controls, some at a time, each in a process of its own.
+
+So what one episode waits for, such as a master that is stopped, leaves the machine to another one.
+"""
+
+import itertools
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+
+from attrs import frozen
+from support.servers import die_with_parent
+
+from chaos.controls import run_control
+from chaos.nemesis import run, shaped
+from chaos.verdict import Finding, summary
+
+PROBLEMS_MAX = 5
+
+
+@frozen
+class Campaign:
+    """What episodes have in common; the attributes that are lists are gone through in turn."""
+
+    seed: str
+    masters: Sequence[int]
+    shapes: Sequence[str]
+    servers: Sequence[str]
+    kinds: Sequence[str]
+    seconds: float
+    keep: Path
+
+    def run_episode(self, number: int) -> tuple[int, Finding]:
+        """Each number of masters in turn, each shape after all numbers, and each kind of server after all shapes."""
+        turn, place = divmod(number - 1, len(self.masters))
+        round_, shape = divmod(turn, len(self.shapes))
+        masters, server = self.masters[place], self.servers[round_ % len(self.servers)]
+        seed = f"{self.seed} {number}"
+        finding = run(
+            shaped(self.shapes[shape], masters, seed, self.seconds, self.kinds, server=server), keep=self.keep
+        )
+        print(told(f"episode {number}, {masters} masters, {self.shapes[shape]}, {server}", finding), flush=True)
+        return masters, finding
+
+    def look_at_control(self, name: str) -> list[str]:
+        """The checks that found a lock with a guard taken out to be broken."""
+        found = sorted({violation.check for violation in run_control(name, self.seed).violations})
+        print(f"control, {name}: {'broken, say ' + ', '.join(found) if found else 'NOT NOTICED'}", flush=True)
+        return found
+
+
+def told(name: str, finding: Finding) -> str:
+    """For people; only the first of many problems."""
+    problems = [*finding.violations[:PROBLEMS_MAX], *finding.late, *finding.errors[:PROBLEMS_MAX]]
+    kept = [f"kept in {finding.kept}"] if finding.kept else []
+    return "\n  ".join([summary([(name, finding)]), *map(str, problems), *kept])
+
+
+def processes(number: int) -> ProcessPoolExecutor:
+    """So many, which end with this one."""
+    return ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), die_with_parent)
+
+
+def in_parallel(
+    pool: ProcessPoolExecutor, jobs: int, campaign: Campaign, numbers: Iterator[int]
+) -> Iterator[tuple[int, Finding]]:
+    """The findings of these episodes, as they come; a number is taken when there is a process for it."""
+
+    def start(count: int) -> set[Future[tuple[int, Finding]]]:
+        return {pool.submit(campaign.run_episode, number) for number in itertools.islice(numbers, count)}
+
+    running = start(jobs)
+    while running:
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            running |= start(1)
+            yield future.result()

@@ -1,0 +1,22 @@
+"""The nemesis' tables in the documentation are made from the results of its runs."""
+
+from pathlib import Path
+
+from chaos.page import PAGE, RESULT, page_with, rendered, write
+from chaos.results import Run, load, save
+from chaos.verdict import Finding
+
+
+def test_the_tables_say_what_the_results_say() -> None:
+    page = PAGE.read_text()
+    assert page == page_with(page, rendered(load(RESULT))), "python -m chaos.page, in tests, makes them anew"
+
+
+def test_another_result_changes_the_tables_and_nothing_else(tmp_path: Path) -> None:
+    page, result = tmp_path / "page.md", tmp_path / "result.json"
+    page.write_text(PAGE.read_text())
+    save(Run("a seed", {3: Finding(acquisitions=12345)}), result)
+    write(result, page)
+    assert "| acquisitions | 12,345 |" in page.read_text()
+    write(RESULT, page)
+    assert page.read_text() == PAGE.read_text()
