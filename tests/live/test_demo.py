@@ -25,6 +25,7 @@ from relock.cli._exit_codes import ExitCode
 from relock.cli._output import CommandFailed
 
 demo_module = importlib.import_module("relock.cli.demo")
+QUICK = Plan(without_seconds=0.5, under_seconds=0.5, down_seconds=0.5, after_seconds=0.3)
 DEMO = [sys.executable, "-m", "relock", "demo"]
 WITHIN = 60.0
 # Begins as in the foreground of a terminal, wherever the tests run: not with SIGINT ignored.
@@ -114,6 +115,7 @@ def test_the_verdict_is_bad_where_the_lock_of_several_masters_does_not_lock(
 
 
 def test_the_verdict_is_bad_where_a_killed_master_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_module, "PLAN", QUICK)
     monkeypatch.setattr(demo_server.Server, "restart", lambda _server: None)
     done = CliRunner().invoke(demo_module.demo, ["--masters", "3", "--json"])
     assert done.exit_code == ExitCode.WRONG
@@ -133,6 +135,7 @@ def test_the_verdict_is_bad_where_a_master_votes_that_has_forgotten_leases(monke
             incarnation = f"{info['run_id']}:{info['master_replid']}"
             client.hset("lock:master", mapping={"incarnation": incarnation, "no_vote_until_us": 1, "guard_ms": 2040})
 
+    monkeypatch.setattr(demo_module, "PLAN", QUICK)
     monkeypatch.setattr(demo_server.Server, "restart", restart_with_a_vote)
     done = CliRunner().invoke(demo_module.demo, ["--masters", "3", "--json"])
     assert done.exit_code == ExitCode.WRONG

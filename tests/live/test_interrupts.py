@@ -63,8 +63,14 @@ class Tracer:
 
 
 @pytest.fixture
-def client(connect: Callable[..., Client], server: Deployment) -> Client:
-    client = connect(server.url, ttl=30.0)
+def ttl() -> float:
+    """The lease: so long that what is left behind is not gone by itself when it is looked for."""
+    return 30.0
+
+
+@pytest.fixture
+def client(connect: Callable[..., Client], server: Deployment, ttl: float) -> Client:
+    client = connect(server.url, ttl=ttl)
     warm_up(client)
     return client
 
@@ -135,9 +141,21 @@ def is_free(masters: list[Redis], name: str) -> bool:
     return not any(redis.exists(*keys) for redis in masters)
 
 
-@pytest.mark.parametrize("action", [acquire, acquire_nested, release, release_nested, use], ids=lambda a: a.__name__)
+NESTED_TTL = 9.0  # a third of it is waited for where a master lost the outer acquire
+
+
+@pytest.mark.parametrize(
+    ("action", "ttl"),
+    [
+        pytest.param(acquire, 30.0, id="acquire"),
+        pytest.param(acquire_nested, NESTED_TTL, id="acquire_nested"),
+        pytest.param(release, 30.0, id="release"),
+        pytest.param(release_nested, NESTED_TTL, id="release_nested"),
+        pytest.param(use, 30.0, id="use"),
+    ],
+)
 def test_an_exception_at_any_instruction_leaves_the_hold_with_the_caller_or_undone(
-    action: Callable[[Lock], None], client: Client, server: Deployment, name: str, seed: int
+    action: Callable[[Lock], None], client: Client, server: Deployment, name: str, seed: int, *, ttl: float
 ) -> None:
     masters = [one.client() for one in server.members]
     total = count_instructions(action, client, name)
@@ -157,14 +175,18 @@ def test_an_exception_at_any_instruction_leaves_the_hold_with_the_caller_or_undo
                 with_caller.append(tracer.where)
             until(
                 partial(same_count, masters, lock),
-                # A master that lost the acquire with its connection has the hold from the first renewal on: 10 s.
+                # A master that lost the acquire with its connection has the hold from the first renewal on.
                 within=25.0,
                 what=f"the same count here and there after an interrupt in {tracer.where}",
             )
             leave(lock)
         left.append((lock.name, tracer.where))
     for lock_name, where in left:
-        until(partial(is_free, masters, lock_name), within=10.0, what=f"nothing left after an interrupt in {where}")
+        until(
+            partial(is_free, masters, lock_name),
+            within=min(10.0, ttl / 2),
+            what=f"nothing left after an interrupt in {where}",
+        )
     assert client.statistics().held == 0, "nothing is renewed for nobody"
     print(f"{action.__name__}: {total} instructions, the caller kept the hold after {len(with_caller)}")
     if action in (acquire, use):
