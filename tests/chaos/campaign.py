@@ -31,16 +31,18 @@ class Campaign:
     seconds: float
     keep: Path
 
-    def run_episode(self, number: int) -> tuple[int, Finding]:
+    def choose(self, number: int) -> tuple[int, str, str]:
         """Each number of masters in turn, each shape after all numbers, and each kind of server after all shapes."""
-        turn, place = divmod(number - 1, len(self.masters))
-        round_, shape = divmod(turn, len(self.shapes))
-        masters, server = self.masters[place], self.servers[round_ % len(self.servers)]
-        seed = f"{self.seed} {number}"
-        finding = run(
-            shaped(self.shapes[shape], masters, seed, self.seconds, self.kinds, server=server), keep=self.keep
-        )
-        print(told(f"episode {number}, {masters} masters, {self.shapes[shape]}, {server}", finding), flush=True)
+        turn, masters = divmod(number - 1, len(self.masters))
+        turn, shape = divmod(turn, len(self.shapes))
+        return self.masters[masters], self.shapes[shape], self.servers[turn % len(self.servers)]
+
+    def run_episode(self, number: int) -> tuple[int, Finding]:
+        """The finding of one episode, and of how many masters it was."""
+        masters, shape, server = self.choose(number)
+        episode = shaped(shape, masters, f"{self.seed} {number}", self.seconds, self.kinds, server=server)
+        finding = run(episode, keep=self.keep)
+        print(told(f"episode {number}, {masters} masters, {shape}, {server}", finding), flush=True)
         return masters, finding
 
     def look_at_control(self, name: str) -> list[str]:

@@ -28,7 +28,7 @@ class Kind:
             a function of the ttl and of the guard.
         anchor: ``begin`` where the lock is to go on under the fault, ``end`` where it may stand still until then.
         forgets: masters that it strikes have no vote for a while afterwards.
-        lonely: it must not come together with another fault: only of a minority is it promised that it does no harm.
+        lonely: no other fault of masters may come with it: only of a minority is it promised that it does no harm.
         minority: it strikes a minority of several masters only.
         is_network: it is the proxies that strike.
         weight: how often it is chosen.
@@ -44,6 +44,10 @@ class Kind:
     minority: bool = False
     is_network: bool = False
     weight: float = 1.0
+
+    def may_come_with(self, other: "Kind") -> bool:
+        """Whether another fault may strike at the same time, chosen after this one."""
+        return not other.lonely and not (self.lonely and other.whom == "masters")
 
 
 KINDS: dict[str, Kind] = {}

@@ -126,19 +126,23 @@ class Waves:
         """Strikes until the time is over."""
         end = clock() + self.episode.seconds
         while clock() < end:
-            self.number += 1
-            kinds = self._choose()
-            blows = [self._blow(kind) for kind in kinds]
+            kinds, blows = self.choose()
             self._strike(kinds, blows)
             self._rest(kinds)
 
-    def _choose(self) -> list[Kind]:
+    def choose(self) -> tuple[list[Kind], list[Blow]]:
+        """What comes next, and whom it is to strike."""
+        self.number += 1
+        kinds = self._kinds()
+        return kinds, [self._blow(kind) for kind in kinds]
+
+    def _kinds(self) -> list[Kind]:
         kinds = [KINDS[name] for name in self.episode.kinds or sorted(KINDS)]
         if self.episode.plan.is_direct:
             kinds = [kind for kind in kinds if not kind.is_network]
         first = self.dice.choices(kinds, [kind.weight for kind in kinds])[0]
-        rest = [kind for kind in kinds if not kind.lonely and kind is not first]
-        if first.lonely or not rest or self.dice.random() < ALONE_PART:
+        rest = [kind for kind in kinds if kind is not first and first.may_come_with(kind)]
+        if not rest or self.dice.random() < ALONE_PART:
             return [first]
         return [first, *self.dice.sample(rest, min(len(rest), self.dice.randrange(1, MIXED_MAX)))]
 

@@ -1,0 +1,83 @@
+"""What strikes whom is decided by the seed, and everything gets its turn."""
+
+import random
+from pathlib import Path
+from typing import cast
+
+import pytest
+from attrs import evolve
+
+from chaos.campaign import Campaign
+from chaos.faults import KINDS
+from chaos.field import Blow, Field
+from chaos.nemesis import SHAPES, Episode, Waves, shaped
+from chaos.records import Operation
+from chaos.verdict import Calls
+
+NO_FIELD = cast(Field, None)  # choosing takes none
+
+
+def waves(episode: Episode, count: int = 300) -> list[list[Blow]]:
+    chosen = Waves(episode, NO_FIELD)
+    return [chosen.choose()[1] for _ in range(count)]
+
+
+def named(blows: list[list[Blow]]) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(blow.kind, blow.reach, blow.masters) for wave in blows for blow in wave]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("masters", [1, 5])
+def test_the_same_seed_makes_the_same_choices(shape: str, masters: int, seed: int) -> None:
+    episode = shaped(shape, masters, f"{seed}", 1.0)
+    assert named(waves(episode)) == named(waves(episode))
+    other = shaped(shape, masters, f"{seed} and another", 1.0)
+    assert named(waves(episode)) != named(waves(other))
+
+
+def test_every_kind_of_fault_comes_alone_and_together_with_others() -> None:
+    chosen = waves(shaped("crowded", 5, "a seed", 1.0), 2000)
+    alone = {wave[0].kind for wave in chosen if len(wave) == 1}
+    mixed = {blow.kind for wave in chosen if len(wave) > 1 for blow in wave}
+    assert alone == mixed == set(KINDS)
+
+
+def test_a_clock_is_set_while_nothing_else_strikes_a_master() -> None:
+    for wave in waves(shaped("crowded", 5, "a seed", 1.0), 2000):
+        if any(KINDS[blow.kind].lonely for blow in wave):
+            assert len([blow for blow in wave if blow.masters]) == 1
+
+
+def test_where_there_are_no_proxies_the_network_has_no_faults() -> None:
+    kinds = {blow.kind for wave in waves(shaped("busy", 1, "a seed", 1.0), 2000) for blow in wave}
+    assert kinds == {name for name, kind in KINDS.items() if not kind.is_network}
+
+
+def test_only_a_minority_of_the_clocks_is_set() -> None:
+    for kind, reach, masters in named(waves(shaped("crowded", 5, "a seed", 1.0), 2000)):
+        if KINDS[kind].minority:
+            assert (reach, len(masters)) == ("minority", 1)
+
+
+def test_each_number_of_masters_shape_and_server_gets_its_turn() -> None:
+    campaign = Campaign("a seed", [1, 5], ["crowded", "busy"], ["one", "another"], [], 1.0, Path())
+    turns = [campaign.choose(number) for number in range(1, 10)]
+    assert turns[:5] == [
+        (1, "crowded", "one"),
+        (5, "crowded", "one"),
+        (1, "busy", "one"),
+        (5, "busy", "one"),
+        (1, "crowded", "another"),
+    ]
+    assert len(set(turns)) == 8
+    assert turns[8] == turns[0]
+
+
+def test_the_calls_of_a_moment_are_found(seed: int) -> None:
+    dice = random.Random(seed)
+    one = Operation(0, "p1.t0", "a", "acquire", 0.0)
+    begins = [dice.uniform(0.0, 100.0) for _ in range(200)]
+    calls = [evolve(one, number=i, called=at, returned=at + dice.expovariate(0.3)) for i, at in enumerate(begins)]
+    for moment in (*(dice.uniform(0.0, 110.0) for _ in range(50)), calls[0].called, calls[0].returned):
+        found = {call.number for call in Calls(calls).under_way(moment)}
+        assert found == {call.number for call in calls if call.called < moment <= call.returned}
