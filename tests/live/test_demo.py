@@ -28,10 +28,14 @@ demo_module = importlib.import_module("relock.cli.demo")
 QUICK = Plan(without_seconds=0.5, under_seconds=0.5, down_seconds=0.5, after_seconds=0.3)
 DEMO = [sys.executable, "-m", "relock", "demo"]
 WITHIN = 60.0
-# Begins as in the foreground of a terminal, wherever the tests run: not with SIGINT ignored.
-IN_FOREGROUND = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from relock.cli import main; main()"
-)
+# Begins as in the foreground of a terminal, wherever the tests run: not with SIGINT ignored, nor with SIGHUP (nohup).
+IN_FOREGROUND = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from relock.cli import main
+main()
+"""
 
 
 def relock_demo(*words: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
