@@ -16,6 +16,7 @@ import redis
 from attrs import define, field
 from support.masters import Masters, Proxies, Urls
 from support.proxy import Fault, Match, Proxy, Words, calls_script
+from support.quorum import is_everywhere
 from support.servers import Server
 from support.slow import Delay, Slow, at_once
 from support.until import until
@@ -285,6 +286,7 @@ def test_a_refusal_waits_for_no_minority(proxy: Proxies, server: Masters, connec
     warm(client, name)
     other = connect(server.url).lock(name)
     assert other.acquire(timeout=20)
+    until(lambda: is_everywhere(server, name), within=10, what="all refuse")
     faults = [one.hold_request(calls_script("acquire")) for one in proxy.members[:2]]
     got: list[bool] = []
     assert timed(lambda: got.append(client.lock(name).acquire(blocking=False))) < HUGE / 2
