@@ -36,7 +36,7 @@ def rendered(runs: Sequence[Json]) -> str:
 
 
 def _totals(totals: Mapping[int, Json]) -> str:
-    rows = [["hours", *(f"{total['seconds'] / SECONDS_PER_HOUR:.2f}" for total in totals.values())]]
+    rows = [["hours of episodes", *(f"{total['seconds'] / SECONDS_PER_HOUR:.2f}" for total in totals.values())]]
     rows += [[words, *(_count(total[name]) for total in totals.values())] for name, words in TOTALS.items()]
     return _table(["", *(_masters(masters) for masters in totals)], rows)
 
@@ -51,13 +51,14 @@ def _count(number: int | list[str]) -> str:
 
 def _faults(masters: int, total: Json) -> str:
     names = sorted(total["faults"], key=lambda name: (name == MIXED, name))
-    rows = [[name, *_fault(total["faults"][name])] for name in names]
+    rows = [[name, *_fault(total["faults"][name], is_counted_by_kind=name == MIXED)] for name in names]
     head = [f"fault, {_masters(masters)}", "struck", "holds", "waits", "renewals", "next grant after", "bound"]
     return _table(head, rows)
 
 
-def _fault(tally: Json) -> list[str]:
-    met = [f"{tally[name]:,}" for name in ("struck", "holds", "waits", "renewals")]
+def _fault(tally: Json, *, is_counted_by_kind: bool) -> list[str]:
+    met = [f"{tally['struck']:,}"]
+    met += ["-" if is_counted_by_kind else f"{tally[name]:,}" for name in ("holds", "waits", "renewals")]
     is_measured = tally["alone"] or tally["longest"]
     return [*met, f"{tally['longest']:.2f} s" if is_measured else "-", f"{tally['bound']:.2f} s"]
 

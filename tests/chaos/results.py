@@ -27,6 +27,16 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def commit(root: Path = ROOT) -> str:
+    """The last commit that changed what is tested; with a mark where there are changes since."""
+    name = _git(root, "rev-list", "-1", "HEAD", "--", *TESTED)
+    return f"{name}-dirty" if _git(root, "status", "--porcelain", "--", *TESTED) else name or "unknown"
+
+
+def _git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False).stdout.strip()
+
+
 @define
 class Run:
     """One run of the command: episodes of one seed, by the number of masters.
@@ -39,6 +49,7 @@ class Run:
     totals: Mapping[int, Finding]
     controls: Mapping[str, Sequence[str]] = field(factory=dict)
     begun: str = field(factory=_now)
+    commit: str = field(factory=commit)
 
     @property
     def is_good(self) -> bool:
@@ -48,7 +59,7 @@ class Run:
     def as_json(self) -> Json:
         """The run as the file keeps it; times in seconds."""
         return {
-            "commit": commit(),
+            "commit": self.commit,
             "begun": self.begun,
             "seed": self.seed,
             "good": self.is_good,
@@ -71,16 +82,6 @@ def _total(total: Finding) -> Json:
 
 def _tally(tally: Tally) -> Json:
     return {name: round(number, 3) if name in LARGEST else number for name, number in asdict(tally).items()}
-
-
-def commit(root: Path = ROOT) -> str:
-    """What is tested; with a mark where it is not exactly that."""
-    name = _git(root, "rev-parse", "HEAD")
-    return f"{name}-dirty" if _git(root, "status", "--porcelain", "--", *TESTED) else name or "unknown"
-
-
-def _git(root: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def load(path: Path) -> list[Json]:

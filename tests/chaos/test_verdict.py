@@ -140,6 +140,8 @@ def test_what_is_tested_is_named_with_a_mark_if_it_was_changed(tmp_path: Path) -
     clean = commit(tmp_path)
     assert len(clean) == 40
     (tmp_path / "notes").write_text("nothing that is tested")
+    git("add", "notes")
+    git("commit", "-m", "notes")
     assert commit(tmp_path) == clean
     (tmp_path / "src" / "code").write_text("two")
     assert commit(tmp_path) == f"{clean}-dirty"
