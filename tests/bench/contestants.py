@@ -1,13 +1,19 @@
 """Who is measured: each makes a function that acquires and releases once, uncontended."""
 
 import hashlib
+import select
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import hiredis
 import redis
 
 from relock import Client
+from relock._core.quorum import quorum_of
+from relock._keys import lock_keys
+from relock._scripts import load, pack_argument
 
 Pair = Callable[[], None]
 FOLDER = Path(__file__).parent
@@ -120,6 +126,64 @@ def floor_of_several(ports: Sequence[int]) -> Pair:
     return pair
 
 
+class _Bare:
+    """A bare socket to one master, with the two scripts of this library as bytes."""
+
+    OWNER = b"bench-0123456789abcdef:0123456789abcdef0123456789abcdef"
+    VOID_US, GUARD_MS = b"9999999999999999", b"10000"
+
+    def __init__(self, port: int) -> None:
+        client = redis.Redis(port=port)
+        acquire, release, keys = load("acquire"), load("release"), lock_keys("bench-bare", "bench")
+        for script in (acquire, release):
+            client.script_load(script.source)
+        marker: Any = {"incarnation": b"bare", "no_vote_until_us": 0, "guard_ms": self.GUARD_MS}
+        client.hset(keys.master.decode(), mapping=marker)
+        lease_ms = LEASE_SECONDS * 1000
+        known = b"".join(map(pack_argument, (self.VOID_US, b"bare", self.GUARD_MS)))
+        take = acquire.call(keys, owner=self.OWNER, count=1, lease_ms=lease_ms, fair=1)
+        self.take = take.pack(known, guarded=True)
+        self.give = release.call(keys, owner=self.OWNER, fence=0, lease_ms=lease_ms).pack(b"", guarded=False)
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = hiredis.Reader()
+        self._owed = 0
+
+    def send(self, packed: bytes) -> None:
+        self.socket.sendall(packed)
+        self._owed += 1
+
+    def has_answered(self) -> bool:
+        """Takes what has come; whether no reply is missing any more."""
+        self._reader.feed(self.socket.recv(65536))
+        while self._reader.gets() is not False:
+            self._owed -= 1
+        return self._owed == 0
+
+
+def scripts_of_several(ports: Sequence[int]) -> Pair:
+    """This library's two scripts over bare sockets, done at the quorum: no lock that uses them can do with less."""
+    by_fileno = {bare.socket.fileno(): bare for bare in map(_Bare, ports)}
+    poller = select.poll()
+    for fileno in by_fileno:
+        poller.register(fileno, select.POLLIN)
+
+    def until_quorum() -> None:
+        answered = 0
+        while answered < quorum_of(len(by_fileno)):
+            answered += sum(by_fileno[fileno].has_answered() for fileno, _ in poller.poll())
+
+    def pair() -> None:
+        for bare in by_fileno.values():
+            bare.send(bare.take)
+        until_quorum()
+        for bare in by_fileno.values():
+            bare.send(bare.give)
+        until_quorum()
+
+    return pair
+
+
 def relock_of_several(ports: Sequence[int]) -> Pair:
     """This library, with the restart guard that several masters have by default: the first pair waits until it is over.
 
@@ -162,6 +226,7 @@ def pottery_of_several(ports: Sequence[int]) -> Pair:
 
 CONTESTANTS_OF_SEVERAL: dict[str, Callable[[Sequence[int]], Pair]] = {
     "floor": floor_of_several,
+    "relock's scripts, bare": scripts_of_several,
     "relock": relock_of_several,
     "redlock-py": redlock_py,
     "pottery": pottery_of_several,
