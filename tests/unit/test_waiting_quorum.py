@@ -8,7 +8,7 @@ from attrs import Factory, define
 from relock._core.effects import Ask, Effect, Failure, Leave, Listen, Park, Undo
 from relock._core.quorum import Granted, NoQuorum, Refused
 from relock._core.terms import Terms
-from relock._core.waiting import Wait, acquire
+from relock._core.waiting import BACKOFF_SECONDS_MIN, Wait, acquire
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 
@@ -88,6 +88,16 @@ def test_a_minority_of_grants_is_given_back_at_once_and_the_next_attempt_has_a_n
     assert driver.asked() == ["acquire me:1", "give_back me:1", "enqueue me:1~1"]
     assert driver.owners == [b"me:1", b"me:1~1"]
     assert driver.undone() == [], "every master has confirmed it"
+
+
+def test_who_is_kept_out_by_an_earlier_attempt_of_its_own_looks_again_soon() -> None:
+    """That attempt's undo wakes those who come before its waiter, and so never the waiter itself."""
+    mine = [b"queued", 0, 5_000, 0, b"me:1", 7]
+    driver = Driver([[HELD] * 3, [proposed(7)] * 3, [queued(7)] * 3, [mine] * 3, [GRANTED] * 3])
+    assert isinstance(driver.run(), Granted)
+    kept_out_by_another, kept_out_by_itself = (effect.until for effect in driver.effects if isinstance(effect, Park))
+    assert kept_out_by_another > 1000.0 + 5.0
+    assert kept_out_by_itself <= 1001.0 + BACKOFF_SECONDS_MIN
 
 
 def test_what_could_not_be_given_back_everywhere_is_undone_in_the_background() -> None:

@@ -226,11 +226,17 @@ class _Patience:
             return self._backoff(self._failures, self._patience_left())
         if isinstance(outcome, Refused) and listening:
             if outcome.ahead == 0 and outcome.lease_left >= 0:
+                if self._is_own(outcome.holder):
+                    return self._backoff(1, BACKOFF_SECONDS_MAX)  # its undo is under way, and will wake nobody
                 left = max(BACKOFF_SECONDS_MIN if outcome.holder is None else 0.0, outcome.lease_left)
                 return min(left + EXPIRY_SECONDS, LOOK_AGAIN_SECONDS_MAX)
             return LOOK_AGAIN_SECONDS_MAX
         self._failures += 1
         return self._backoff(self._failures, LOOK_AGAIN_SECONDS_MAX)
+
+    def _is_own(self, holder: str | None) -> bool:
+        """Whether the masters name an earlier attempt of this wait, which a minority has granted."""
+        return holder is not None and holder.encode() in self._wait.owners
 
     def _backoff(self, failures: int, longest: float) -> float:
         doubled: float = BACKOFF_SECONDS_MIN * 2 ** min(failures - 1, 10)
