@@ -18,7 +18,7 @@ from typing import Any
 from lupa.lua51 import LuaRuntime
 
 from relock._scripts import Script
-from relock.testing._store import COMMANDS, KINDS, PLAIN, ReplyError, Status, Store
+from relock.testing._store import COMMANDS, KINDS, PLAIN, STATUS, ReplyError, Status, Store
 
 ScriptReply = bytes | int | list[Any] | None
 
@@ -179,11 +179,14 @@ class Engine:
         method = getattr(Store, name)
 
         def ask(*arguments: Any) -> Any:
+            return method(self._store, *arguments)
+
+        def ask_for_status(*arguments: Any) -> Any:
             reply = method(self._store, *arguments)
             # As text: an object of Python's that goes through Lua may come out as another one.
             return STATUS_MARK + reply.word if type(reply) is Status else reply
 
-        return ask
+        return ask_for_status if KINDS.get(name.upper()) == STATUS else ask
 
     def run(self, script: Script, store: Store, keys: Sequence[bytes], arguments: Sequence[bytes]) -> ScriptReply:
         """One script on this store, and its reply as redis-py gives it.

@@ -6,6 +6,8 @@ two connections anything may pass anything. What the masters are sent is RESP, a
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from math import log
 from typing import Any
 
 import hiredis
@@ -25,6 +27,7 @@ SCRIPTS = (
 
 
 BREAKS_LATE = 0.5  # of the connections that break take along what is under way
+SPLITS = 0.2  # of the replies that a server writes at once arrive one after the other
 
 
 @define
@@ -65,8 +68,7 @@ class Server:
         self.offset = offset
         self.wires: dict[VirtualWire, None] = {}
         self.master = VirtualMaster(self.clock_us, self._new_incarnation())
-        self._scripts = {load(name).sha: name for name in SCRIPTS}
-        self._known: set[str] = set()
+        self._known: set[bytes] = set()
         self._held_up: deque[Callable[[], object]] = deque()
 
     def _new_incarnation(self) -> str:
@@ -132,11 +134,14 @@ class Server:
         if not self.is_up:
             return
         if self.is_stopped:
-            self._held_up.append(lambda: self.receive(wire, commands))
+            self._held_up.append(partial(self.receive, wire, commands))
             return
-        for command in commands:
-            reply = self._execute(wire, command)
-            wire.send_back(reply)
+        replies = [self._execute(wire, command) for command in commands]
+        if len(replies) > 1 and self.world.chance() < SPLITS:
+            for reply in replies:
+                wire.send_back([reply])
+        else:
+            wire.send_back(replies)
 
     def _execute(self, wire: "VirtualWire", command: Sequence[bytes]) -> Any:
         word = command[0].upper()
@@ -154,12 +159,12 @@ class Server:
             sha = _SHAS[command[1]]
             self._known.add(sha)
         else:
-            sha = command[1].decode()
+            sha = command[1]
             if sha not in self._known:
                 return redis_errors.ResponseError("NOSCRIPT No matching script.")
         keys = int(command[2])
         try:
-            return self.master.run(self._scripts[sha], command[3 : 3 + keys], command[3 + keys :])
+            return self.master.run(_SCRIPTS[sha], command[3 : 3 + keys], command[3 + keys :])
         except ReplyError as error:
             return redis_errors.ResponseError(str(error))
 
@@ -168,7 +173,7 @@ class Server:
             now_us = self.clock_us()
             return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
         if word == b"INFO":
-            return _INFO.format(self.master.incarnation).encode()
+            return _info(self.master.incarnation)
         if word == b"HMGET":
             return [self.master.read("HGET", command[1], field) for field in command[2:]]
         if word == b"PING":
@@ -176,11 +181,16 @@ class Server:
         return redis_errors.ResponseError(f"ERR unknown command {word!r}")
 
 
-_SHAS = {load(name).source: load(name).sha for name in SCRIPTS}
-_INFO = (
-    "redis_version:7.4.0\r\nredis_mode:standalone\r\nrun_id:{0}\r\nrole:master\r\nmaster_replid:{0}\r\n"
-    "maxmemory_policy:noeviction\r\n"
-)
+_SCRIPTS = {load(name).sha.encode(): load(name) for name in SCRIPTS}
+_SHAS = {script.source: sha for sha, script in _SCRIPTS.items()}
+
+
+@lru_cache
+def _info(incarnation: str) -> bytes:
+    return (
+        f"redis_version:7.4.0\r\nredis_mode:standalone\r\nrun_id:{incarnation}\r\nrole:master\r\n"
+        f"master_replid:{incarnation}\r\nmaxmemory_policy:noeviction\r\n"
+    ).encode()
 
 
 class VirtualWire(Wire):
@@ -189,8 +199,9 @@ class VirtualWire(Wire):
     def __init__(self, process: Process, server: Server, **options: Any) -> None:
         self.process = process
         self.server = server
+        self.world = process.world
         self.timeout: float = options["socket_timeout"]
-        self.fileno = process.world.fileno()
+        self.fileno = self.world.fileno()
         self.subscriptions: list[bytes] = []
         self.is_open = False
         self.is_broken = False
@@ -198,7 +209,8 @@ class VirtualWire(Wire):
         self._watching: list[Parking] = []
         self._arrives_at = 0.0  # the last message that was sent
         self._comes_back_at = 0.0  # the last reply
-        self._parse = hiredis.Reader()
+        reader = hiredis.Reader()
+        self._feed, self._gets = reader.feed, reader.gets
 
     # What redis-py's connections do -----------------------------------------------------------------------------
 
@@ -226,7 +238,7 @@ class VirtualWire(Wire):
 
     def _end_at_server(self) -> None:
         """The end arrives after all that was sent before, which is done although nobody waits for it any more."""
-        world = self.process.world
+        world = self.world
         world.at(max(self._arrives_at, world.now + self._delay()), self._server_sees_the_end)
 
     def _server_sees_the_end(self) -> None:
@@ -238,8 +250,8 @@ class VirtualWire(Wire):
     def end(self) -> None:
         """It breaks; both sides notice, after a while. What is under way may arrive, or not."""
         self.is_broken = True
-        world = self.process.world
-        if world.random.random() < BREAKS_LATE:
+        world = self.world
+        if world.chance() < BREAKS_LATE:
             self._end_at_server()
         else:
             world.after(self._delay(), self._server_sees_the_end)
@@ -247,7 +259,7 @@ class VirtualWire(Wire):
 
     def pack_commands(self, commands: Sequence[Sequence[str | int | bytes]]) -> list[bytes]:
         """See `Wire`."""
-        return [b"".join(_pack(words) for words in commands)]
+        return [b"".join(_pack(tuple(words)) for words in commands)]
 
     def send_command(self, *words: str | int | bytes, check_health: bool = True) -> None:  # noqa: ARG002
         """See `Wire`."""
@@ -294,9 +306,8 @@ class VirtualWire(Wire):
 
     def take_all(self) -> list[Any]:
         """All replies that are there."""
-        replies = [self._take()]
-        while self._inbox:
-            replies.append(self._inbox.popleft())
+        replies = [self._take(), *self._inbox]
+        self._inbox.clear()
         return replies
 
     def _take(self) -> Any:
@@ -311,39 +322,46 @@ class VirtualWire(Wire):
             return
         if self.is_broken or not self.is_open:
             raise redis_errors.ConnectionError("the connection is broken")
-        self._parse.feed(packed)
+        self._feed(packed)
         commands = []
-        command = self._parse.gets()
+        command = self._gets()
         while command is not False:
             commands.append(command)
-            command = self._parse.gets()
-        self._arrives_at = max(self._arrives_at, process.world.now + self._delay())
-        process.world.at(self._arrives_at, lambda: self._arrive(commands))
-        if process.world.random.random() < server.conditions.cuts:
-            self.end()
+            command = self._gets()
+        world = self.world
+        self._arrives_at = max(self._arrives_at, world.now + self._delay())
+        world.at(self._arrives_at, partial(self._arrive, commands))
+        self._cut()
 
     def _arrive(self, commands: Sequence[Sequence[bytes]]) -> None:
-        if self.process.name in self.server.unreachable:
+        server = self.server
+        if self.process.name in server.unreachable:
             return  # and nothing that comes later on this connection arrives either
-        if self in self.server.wires:
-            self.server.receive(self, commands)
+        if self in server.wires:
+            server.receive(self, commands)
 
-    def send_back(self, reply: Any) -> None:
-        """A reply for the client."""
-        world = self.process.world
+    def send_back(self, replies: Sequence[Any]) -> None:
+        """Replies for the client, in one message."""
+        world = self.world
         self._comes_back_at = max(self._comes_back_at, world.now + self._delay())
-        world.at(self._comes_back_at, lambda: self._come_back(reply))
-        if world.random.random() < self.server.conditions.cuts:
-            self.end()
+        world.at(self._comes_back_at, partial(self._come_back, replies))
+        self._cut()
 
     def publish(self, channel: bytes, payload: bytes) -> None:
         """A published message for the client."""
-        if self.process.world.random.random() >= self.server.conditions.drops:
-            self.send_back([b"message", channel, payload])
+        drops = self.server.conditions.drops
+        if not drops or self.world.chance() >= drops:
+            self.send_back([[b"message", channel, payload]])
 
-    def _come_back(self, reply: Any) -> None:
+    def _cut(self) -> None:
+        """With some messages the connection breaks."""
+        cuts = self.server.conditions.cuts
+        if cuts and self.world.chance() < cuts:
+            self.end()
+
+    def _come_back(self, replies: Sequence[Any]) -> None:
         if self.is_open and not self.is_broken and self.process.name not in self.server.unreachable:
-            self._inbox.append(reply)
+            self._inbox.extend(replies)
             self._wake()
 
     def _wake(self) -> None:
@@ -352,10 +370,11 @@ class VirtualWire(Wire):
             parking.wake()
 
     def _delay(self) -> float:
-        conditions, random = self.server.conditions, self.process.world.random
-        seconds = random.expovariate(1.0) * conditions.delay
-        if conditions.straggles and random.random() < conditions.straggles:
-            seconds += random.random() * conditions.straggle
+        """Of one message; most are exponentially distributed."""
+        conditions, chance = self.server.conditions, self.world.chance
+        seconds = -conditions.delay * log(1.0 - chance())
+        if conditions.straggles and chance() < conditions.straggles:
+            seconds += chance() * conditions.straggle
         return seconds
 
 
@@ -388,7 +407,9 @@ def node_of(process: Process, server: Server) -> Node:
     return Node(server.name, connect, {}, frozenset({server.name}))
 
 
-def _pack(words: Sequence[str | int | bytes]) -> bytes:
+@lru_cache(4096)
+def _pack(words: tuple[str | int | bytes, ...]) -> bytes:
+    """What redis-py makes of a command; those of a connection that opens are always the same."""
     packed = [b"*%d\r\n" % len(words)]
     for word in words:
         text = word if isinstance(word, bytes) else str(word).encode()

@@ -17,7 +17,7 @@ from relock.testing._lab import VirtualClient
 from relock.testing._network import Server
 from relock.testing._plan import Plan, draw
 from relock.testing._referee import COUNT_SECONDS, Belief, Referee
-from relock.testing._world import Process, World
+from relock.testing._world import Process, Task, World
 
 STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
 SETTLING_SECONDS = 6.0  # from then until all is well: guards and leases end, signs of life come, connections are made
@@ -59,6 +59,7 @@ class Simulation:
         self.referee = Referee(world, self.servers, plan)
         self.processes: list[Process] = []
         self.clients: list[VirtualClient] = []
+        self.workers: list[Task] = []  # the threads that want the lock
         self.is_healed = plan.is_calm
         for number in range(plan.clients):
             self._start_client(f"client-{number}")
@@ -69,7 +70,8 @@ class Simulation:
         process, client = self._make_client(name)
         self.referee.meet(process, client.session.hub.waiters)
         for number in range(self.plan.threads):
-            process.start(partial(self._work, process, client), f"{name}.{number}", waits_without_timer=False)
+            work = partial(self._work, process, client)
+            self.workers.append(process.start(work, f"{name}.{number}", waits_without_timer=False))
 
     def _make_client(self, name: str) -> tuple[Process, VirtualClient]:
         random, plan = self.world.random, self.plan
@@ -303,11 +305,7 @@ class Simulation:
             self.world.after(LOOK_SECONDS, self._look_again)
 
     def _are_all_done(self) -> bool:
-        return all(
-            task.is_over or task.waits_without_timer or process.is_dead
-            for process in self.processes
-            for task in process.tasks
-        )
+        return all(worker.is_over or worker.process.is_dead for worker in self.workers)
 
     def _check_the_end(self) -> None:
         world = self.world

@@ -481,6 +481,8 @@ def _sum(number: int, step: int) -> int:
 
 
 def _score(value: Argument, error: str = NO_FLOAT) -> float:
+    if type(value) is float and value == value:  # as its 17 digits say
+        return value
     text = _text(value)
     infinity = _INFINITIES.get(text.lower())
     if infinity is not None:

@@ -9,11 +9,11 @@ Tasks change only where they wait, and where they read the clock: there, now and
 as the operating system does with a thread at any instruction.
 """
 
-import heapq
 import itertools
 import random
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from queue import Empty
 from typing import Any
 
@@ -33,17 +33,11 @@ class DeadlockError(Exception):
     """A task waits for what nothing will bring: no timer, no message."""
 
 
-class Timer:
-    """Something that will happen, unless it is called off."""
+Event = list[Any]
+"""Something that will happen: when, a number that keeps the order, and the action, or None once it is called off.
 
-    __slots__ = ("action",)
-
-    def __init__(self, action: Callable[[], object]) -> None:
-        self.action: Callable[[], object] | None = action
-
-    def cancel(self) -> None:
-        """Calls it off."""
-        self.action = None
+A bare list, because a heap compares lists fast, and events are what a run consists of.
+"""
 
 
 class World:
@@ -56,44 +50,60 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = random.Random(seed)
+        self.chance = self.random.random
         self.now = 0.0  # true time, in seconds
+        self.has_ended = False  # a task or a process, since somebody looked
         self.log: list[tuple[float, str, str]] = []  # when, who, what
         self.errors: list[tuple[str, BaseException]] = []
-        self._events: list[tuple[float, int, Timer]] = []
+        self._events: list[Event] = []
         self._order = itertools.count()
+        self._looks = self._draw_looks()
         self._hub = getcurrent()
         self._filenos = itertools.count(1000)
 
-    def at(self, when: float, action: Callable[[], object]) -> Timer:
-        """Has `action` done at the true time `when`."""
-        timer = Timer(action)
-        heapq.heappush(self._events, (max(when, self.now), next(self._order), timer))
-        return timer
+    def at(self, when: float, action: Callable[[], object]) -> Event:
+        """Has `action` done at the true time `when`, which is not over."""
+        event = [when, next(self._order), action]
+        heappush(self._events, event)
+        return event
 
-    def after(self, seconds: float, action: Callable[[], object]) -> Timer:
+    def after(self, seconds: float, action: Callable[[], object]) -> Event:
         """Has `action` done in so many seconds of true time."""
-        return self.at(self.now + seconds, action)
+        event = [self.now + seconds, next(self._order), action]
+        heappush(self._events, event)
+        return event
 
     def run(self, until: float, is_over: Callable[[], bool] | None = None) -> None:
-        """Lets time pass until the true time `until`, or until `is_over`."""
+        """Lets time pass until the true time `until`, or until `is_over`, as far as that depends on what has ended."""
         self._hub = getcurrent()
+        self.has_ended = True
         events = self._events
         while events and events[0][0] <= until:
-            if is_over is not None and is_over():
-                return
-            when, _, timer = heapq.heappop(events)
-            if timer.action is not None:
+            if self.has_ended:
+                self.has_ended = False
+                if is_over is not None and is_over():
+                    return
+            when, _, action = heappop(events)
+            if action is not None:
                 self.now = when
-                timer.action()
+                action()
         self.now = until
 
     def switch(self) -> None:
         """Hands over from a task to the world, until the task is resumed."""
         self._hub.switch()
 
-    def in_task(self) -> bool:
-        """Whether the caller is a task."""
+    def is_preempted(self) -> bool:
+        """Whether the caller is made to wait after this look at a clock; nobody is but a task."""
+        self._looks -= 1
+        if self._looks:
+            return False
+        self._looks = self._draw_looks()
         return getcurrent() is not self._hub
+
+    def _draw_looks(self) -> int:
+        """After how many looks at a clock the next one is followed by a pause."""
+        return 1 + int(self.random.expovariate(PREEMPTION))
 
     def note(self, who: str, what: str) -> None:
         """One line for the timeline of the run."""
@@ -131,9 +141,10 @@ class Process:
 
     def clock(self) -> float:
         """What its clock shows; sometimes the caller is held up right after the look."""
-        seen = self.offset + self.rate * self.world.now
-        if self.world.in_task() and self.world.random.random() < PREEMPTION:
-            self.sleep(self.world.random.random() * PREEMPTION_SECONDS)
+        world = self.world
+        seen = self.offset + self.rate * world.now
+        if world.is_preempted():
+            self.sleep(world.chance() * PREEMPTION_SECONDS)
         return seen
 
     def local(self, when: float | None = None) -> float:
@@ -151,13 +162,17 @@ class Process:
         self.later(self._switch_seconds(), task.resume)
         return task
 
-    def later(self, seconds: float, action: Callable[[], object]) -> Timer:
+    def later(self, seconds: float, action: Callable[[], object]) -> Event:
         """Has `action` done in this process; while it is paused that waits, and when it is dead nothing comes of it."""
         return self.world.after(seconds, lambda: self._do(action))
 
+    def put_off(self, action: Callable[[], object]) -> None:
+        """Has `action` done when the process goes on."""
+        self._backlog.append(action)
+
     def _do(self, action: Callable[[], object]) -> None:
         if self.is_paused:
-            self._backlog.append(action)
+            self.put_off(action)
         elif not self.is_dead:
             action()
 
@@ -179,7 +194,7 @@ class Process:
 
     def crash(self) -> None:
         """As SIGKILL: it never does anything again, and its connections end."""
-        self.is_dead = True
+        self.is_dead = self.world.has_ended = True
         for wire in list(self.wires):
             wire.end()
 
@@ -188,7 +203,7 @@ class Process:
         Parking(self).wait(max(0.0, seconds))
 
     def _switch_seconds(self) -> float:
-        return self.world.random.random() * SWITCH_SECONDS
+        return self.world.chance() * SWITCH_SECONDS
 
     def end(self) -> None:
         """Frees the tasks, when the run is over."""
@@ -209,6 +224,7 @@ class Task:
         self._target = target
         self._greenlet = greenlet(self._run)
         self._greenlet.task = self
+        self.resume = self._greenlet.switch  # goes on where it waits
 
     def _run(self) -> None:
         try:
@@ -218,13 +234,8 @@ class Task:
         except BaseException as error:
             self.process.world.errors.append((self.name, error))
         finally:
-            self.is_over = True
+            self.is_over = self.process.world.has_ended = True
             self._greenlet.parent = self.process.world._hub
-
-    def resume(self) -> None:
-        """Goes on where it waits."""
-        if not self.is_over:
-            self._greenlet.switch()
 
     def join(self, timeout: float) -> None:
         """Waits for its end."""
@@ -247,13 +258,13 @@ def current_task() -> Task:
 class Parking:
     """One wait of one task: for a wake-up, or for a while."""
 
-    __slots__ = ("_is_open", "_process", "_task", "_timer", "woken")
+    __slots__ = ("_event", "_is_open", "_process", "_task", "woken")
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._task = current_task()
         self._is_open = True
-        self._timer: Timer | None = None
+        self._event: Event | None = None  # what is to make the task go on
         self.woken = False
 
     def wait(self, seconds: float | None) -> bool:
@@ -262,7 +273,7 @@ class Parking:
         if process.is_dead:
             raise GreenletExit
         if seconds is not None:
-            self._timer = process.later(seconds / process.rate, self._go_on)
+            self._event = process.world.after(seconds / process.rate, self._go_on)
         elif not self._task.waits_without_timer:
             raise DeadlockError(f"{self._task.name} waits without a timer")
         process.world.switch()
@@ -275,13 +286,17 @@ class Parking:
         if not self._is_open or self.woken:
             return False
         self.woken = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._process.later(self._process._switch_seconds(), self._go_on)
+        if self._event is not None:
+            self._event[-1] = None  # the timer
+        world = self._process.world
+        self._event = world.after(world.chance() * SWITCH_SECONDS, self._go_on)
         return True
 
     def _go_on(self) -> None:
-        if self._is_open:
+        process = self._process
+        if process.is_paused:
+            process.put_off(self._go_on)
+        elif self._is_open and not process.is_dead:
             self._is_open = False
             self._task.resume()
 
@@ -433,7 +448,7 @@ class VirtualPlatform(Platform):
         self.gate = lambda: VirtualGate(process)
         self.poller = lambda: VirtualPoller(process)
         self.sleep = process.sleep
-        self.chance = world.random.random
+        self.chance = world.chance
         self.who = self._who
         self.open_channel = self._open_channel
 
