@@ -25,20 +25,9 @@ ScriptReply = bytes | int | list[Any] | None
 _SINGLE, _ARRAY, _ERROR, _EXCEPTION = range(4)  # what a run returns first, see `finish` below
 
 _GLUE = b"""
-local commands, kind_of, reply_error, STATUS_MARK = ...
+local commands, kinds, reply_error, STATUS_MARK = ...
 local PLAIN, STATUS, ARRAY, HOLES = 0, 1, 2, 3 -- what a command may reply
 local redis = {}
-
--- Commands in small letters are rare, and so are unknown ones.
-local function by_other_name(own, otherwise)
-  return setmetatable(own, { __index = function(_, name)
-    return rawget(own, string.upper(name)) or otherwise
-  end })
-end
-by_other_name(kind_of, PLAIN)
-by_other_name(commands, function()
-  error({ err = 'ERR Unknown Redis command called from script' }, 0)
-end)
 
 local function without_holes(...)
   local items = { ... }
@@ -50,21 +39,51 @@ local function without_holes(...)
   return items
 end
 
+-- A command as scripts call it, by what it may reply.
+local forms = {
+  [PLAIN] = function(ask)
+    return function(...)
+      local reply = ask(...)
+      if reply == nil then
+        return false
+      end
+      return reply
+    end
+  end,
+  [STATUS] = function(ask)
+    return function(...)
+      local reply = ask(...)
+      if reply == nil then
+        return false
+      elseif string.sub(reply, 1, 1) == STATUS_MARK then
+        return { ok = string.sub(reply, 2) }
+      end
+      return reply
+    end
+  end,
+  [ARRAY] = function(ask)
+    return function(...)
+      return { ask(...) }
+    end
+  end,
+  [HOLES] = function(ask)
+    return function(...)
+      return without_holes(ask(...))
+    end
+  end,
+}
+
+-- Commands in small letters are rare, and so are unknown ones.
+local calls = setmetatable({}, { __index = function(own, name)
+  return rawget(own, string.upper(name)) or error({ err = 'ERR Unknown Redis command called from script' }, 0)
+end })
+for name, kind in pairs(kinds) do
+  calls[name] = forms[kind](commands[name])
+end
+
 -- No pcall on the usual way: an error of a command reaches Python as the exception that it was.
 function redis.call(name, ...)
-  local kind = kind_of[name]
-  if kind == ARRAY then
-    return { commands[name](...) }
-  elseif kind == HOLES then
-    return without_holes(commands[name](...))
-  end
-  local reply = commands[name](...)
-  if reply == nil then
-    return false
-  elseif kind == STATUS and string.sub(reply, 1, 1) == STATUS_MARK then
-    return { ok = string.sub(reply, 2) }
-  end
-  return reply
+  return calls[name](...)
 end
 
 -- The text of an error that a script catches. An exception of Python's that is no error of a command goes on.

@@ -317,8 +317,7 @@ class VirtualWire(Wire):
 
     def send(self, packed: bytes) -> None:
         """Bytes for the server."""
-        process, server = self.process, self.server
-        if process.is_dead:
+        if self.process.is_dead:
             return
         if self.is_broken or not self.is_open:
             raise redis_errors.ConnectionError("the connection is broken")

@@ -23,6 +23,7 @@ class Plan:
 
     Attributes:
         turns: how often each thread takes the lock.
+        pause: seconds between two of its turns, on average.
         faults: seconds of true time in which faults strike.
         fault_pause: seconds between two of them, on average.
         kinds: which faults; none, with a network that loses nothing: all is well from the beginning.
@@ -46,6 +47,7 @@ class Plan:
     fair: bool
     renew: bool
     ttl: float = TTL_SECONDS
+    pause: float = 0.2
 
     @property
     def is_calm(self) -> bool:
@@ -55,14 +57,16 @@ class Plan:
 
 
 def draw(random: Random) -> Plan:
-    """A plan: a quarter are calm; in others everything goes wrong, or little but time."""
+    """A plan: a fifth are calm; in others everything goes wrong, or little but time, or hand-offs come in dozens."""
     sort = random.random()
-    if sort < 0.25:
+    if sort < 0.2:
         return _draw(random, random.choice([(), (), ("crash client",), ("force release",)]), is_calm=True)
-    if sort < 0.55:
+    if sort < 0.45:
         return _draw_late(random)
-    if sort < 0.65:
+    if sort < 0.55:
         return _draw_slow(random)
+    if sort < 0.8:
+        return _draw_busy(random)
     share = random.choice([0.15, 0.4])
     return _draw(random, tuple(kind for kind in KINDS if random.random() < share), is_calm=False)
 
@@ -95,6 +99,20 @@ def _draw_slow(random: Random) -> Plan:
         ttl=LONG_TTL_SECONDS,
         faults=LONG_TTL_SECONDS + 5.0,  # the masters' first votes come only now
         turns=20,
+    )
+
+
+def _draw_busy(random: Random) -> Plan:
+    """Holders that stay for a moment and waiters that wait: for what goes wrong once in thousands of hand-offs."""
+    is_calm = random.random() < 0.5
+    kinds = () if is_calm else tuple(kind for kind in KINDS if random.random() < 0.15)
+    return evolve(
+        _draw(random, kinds, is_calm=is_calm),
+        masters=random.choice([1, 1, 1, 3]),
+        stays=(0.0, 0.001, 0.01),
+        timeouts=(3.0, 20.0),
+        turns=40,
+        pause=random.choice([0.02, 0.1]),
     )
 
 

@@ -14,6 +14,7 @@ digits.
 
 import re
 from bisect import bisect_left, insort
+from math import isnan
 from typing import Any
 
 from attrs import Factory, define, frozen
@@ -481,7 +482,7 @@ def _sum(number: int, step: int) -> int:
 
 
 def _score(value: Argument, error: str = NO_FLOAT) -> float:
-    if type(value) is float and value == value:  # as its 17 digits say
+    if type(value) is float and not isnan(value):  # its 17 digits would say the same
         return value
     text = _text(value)
     infinity = _INFINITIES.get(text.lower())
