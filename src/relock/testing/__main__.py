@@ -1,12 +1,15 @@
 """Runs of the simulator from the command line: ``python -m relock.testing --seeds 0-2000``."""
 
-import json
 import sys
-import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import click
 
+from relock.testing import _record
 from relock.testing._simulation import Simulation, ViolationError
 
 
@@ -31,32 +34,77 @@ class Seeds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option("--seeds", type=Seeds(), default="0-2000", show_default=True, help="Which runs to play.")
 @click.option("--first", is_flag=True, help="Stop at the first violation.")
 @click.option("--timeline", is_flag=True, help="Print each run that is bad, line by line; of one seed, in any case.")
-@click.option("--result", type=click.Path(dir_okay=False, path_type=Path), help="Write what was counted, as JSON.")
-def main(seeds: range, *, first: bool, timeline: bool, result: Path | None) -> None:
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many processes play.")
+@click.option(
+    "--result",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Add what was counted to this file, and play only what it lacks of this commit.",
+)
+def main(seeds: range, *, first: bool, timeline: bool, jobs: int, result: Path | None) -> None:
     """Plays simulated runs of relock over virtual masters, and says in which of them something was wrong.
 
     The exit code is 1 if there was any.
     """
-    begin = time.perf_counter()
-    grants, bad = 0, []
-    for seed in seeds:
-        simulation = Simulation(seed)
-        try:
-            simulation.run()
-        except ViolationError as error:
-            bad.append(seed)
-            click.echo(str(error) if timeline else str(error).partition("\n")[0])
-            if first:
+    if len(seeds) == 1 and result is None:
+        sys.exit(_tell(seeds.start))
+    commit = _record.commit()
+    known = [] if result is None else _known(result, commit)
+    played: list[_record.Run] = []
+    with _player(jobs) as play_all:
+        left = [piece for part in _record.missing(known, commit, seeds) for piece in _record.pieces(part)]
+        for piece in play_all(partial(_record.play, commit, stops=first), left):
+            for report in piece.reports:
+                click.echo(report if timeline else report.partition("\n")[0])
+            played.append(piece.run)
+            if result is not None:
+                _record.write(result, _record.add_up([*known, *played]))
+            if first and piece.reports:
                 break
-        if len(seeds) == 1 and not bad:
-            click.echo(simulation.world.timeline())
-        grants += simulation.referee.grants
-    seconds = time.perf_counter() - begin
-    counted = {"first": seeds.start, "last": seeds.stop - 1, "grants": grants, "bad": bad, "seconds": round(seconds, 1)}
-    if result is not None:
-        result.write_text(json.dumps(counted, indent=2) + "\n")
-    click.echo(f"{len(seeds):,} seeds, {grants:,} grants, {len(bad)} bad; {grants / seconds:,.0f} grants a second")
-    sys.exit(1 if bad else 0)
+    click.echo(_summary(played))
+    sys.exit(any(run.violations for run in played))
+
+
+def _tell(seed: int) -> bool:
+    """Plays one seed, line by line; returns whether anything was wrong."""
+    simulation = Simulation(seed)
+    try:
+        simulation.run()
+    except ViolationError as error:
+        click.echo(str(error))
+    else:
+        click.echo(simulation.world.timeline())
+    click.echo(f"{simulation.referee.grants:,} grants")
+    return bool(simulation.referee.violations or simulation.world.errors)
+
+
+def _known(result: Path, commit: str) -> list[_record.Run]:
+    """What the file holds; of a tree with changes nobody knows whether it is still the same."""
+    try:
+        runs = _record.read(result)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return [run for run in runs if run.commit != commit] if commit.endswith(_record.DIRTY) else runs
+
+
+@contextmanager
+def _player(jobs: int) -> Iterator[Callable[..., Iterable[_record.Piece]]]:
+    """What plays pieces: here, or in so many processes."""
+    if jobs == 1:
+        yield map
+        return
+    with get_context("spawn").Pool(jobs) as pool:
+        yield pool.imap_unordered
+
+
+def _summary(played: list[_record.Run]) -> str:
+    """One line: of grants per second, those of one core."""
+    seeds, grants, bad = (sum(counts) for counts in zip(*map(_counts, played), strict=True)) if played else (0, 0, 0)
+    seconds = sum(run.seconds for run in played) or 1.0
+    return f"{seeds:,} seeds, {grants:,} grants, {bad} bad; {grants / seconds:,.0f} grants a second"
+
+
+def _counts(run: _record.Run) -> tuple[int, int, int]:
+    return len(run.seeds), run.grants, len(run.violations)
 
 
 if __name__ == "__main__":

@@ -57,9 +57,9 @@ class Plan:
 
 
 def draw(random: Random) -> Plan:
-    """A plan: a fifth are calm; in others everything goes wrong, or little but time, or hand-offs come in dozens."""
+    """A plan: some are calm; in others everything goes wrong, or little but time, or hand-offs come in dozens."""
     sort = random.random()
-    if sort < 0.2:
+    if sort < 0.15:
         return _draw(random, random.choice([(), (), ("crash client",), ("force release",)]), is_calm=True)
     if sort < 0.45:
         return _draw_late(random)

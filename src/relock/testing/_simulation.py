@@ -8,6 +8,7 @@ import contextlib
 import gc
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -61,6 +62,7 @@ class Simulation:
         self.processes: list[Process] = []
         self.clients: list[VirtualClient] = []
         self.workers: list[Task] = []  # the threads that want the lock
+        self.faults: Counter[str] = Counter()  # those that struck
         self.is_healed = plan.is_calm
         for number in range(plan.clients):
             self._start_client(f"client-{number}")
@@ -188,7 +190,7 @@ class Simulation:
         world = self.world
         if process.is_dead or process.is_paused:
             return
-        world.note(process.name, f"{kind} {seconds}")
+        self._note_fault(process.name, kind, seconds)
         if kind == "crash client":
             process.crash()
             self.referee.died(process, self.plan.ttl)
@@ -203,7 +205,7 @@ class Simulation:
         world = self.world
         if not server.is_up or server.is_stopped:
             return
-        world.note(server.name, f"{kind} {seconds}")
+        self._note_fault(server.name, kind, seconds)
         if kind == "stop":
             server.stop()
             world.after(seconds, server.go_on)
@@ -258,7 +260,11 @@ class Simulation:
         done: list[bool] = []
         referee.operators += 1
         process.start(force, "operator")
-        world.note("operator", "force_release")
+        self._note_fault("operator", "force release", 0.0)
+
+    def _note_fault(self, whom: str, kind: str, seconds: float) -> None:
+        self.faults[kind] += 1
+        self.world.note(whom, f"{kind} {seconds}")
 
     def _heal(self) -> None:
         """Everything works again, from now on."""

@@ -1,0 +1,193 @@
+"""What runs of the simulator have come to, as a file that grows: ranges of seeds, each with the commit that was played.
+
+Ranges of one commit that touch are one. So a long run may be stopped and taken up again, and be shared by several
+machines.
+"""
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from attrs import Factory, asdict, define, evolve, fields
+
+from relock import __version__
+from relock.testing._simulation import Simulation, ViolationError
+
+DIRTY = "-dirty"
+PIECE_SEEDS = 100  # which are played before the file is written again
+_HERE = Path("src/relock/testing/_record.py")  # in relock's repository
+_PLAYED = ("src", "lua")  # what a run depends on
+
+
+@define
+class Run:
+    """What a range of seeds has come to.
+
+    Attributes:
+        commit: what was played; see `commit`.
+        first: the first seed.
+        last: the last one, which belongs to it.
+        grants: how often somebody got the lock.
+        faults: how often which fault struck.
+        violations: the seeds in which something was wrong.
+        seconds: of processor time, so that whatever else the machine does is not counted.
+    """
+
+    commit: str
+    first: int
+    last: int
+    grants: int = 0
+    faults: dict[str, int] = Factory(dict)
+    violations: list[int] = Factory(list)
+    seconds: float = 0.0
+
+    @property
+    def seeds(self) -> range:
+        """All of them."""
+        return range(self.first, self.last + 1)
+
+    @property
+    def grants_per_second(self) -> int:
+        """Of one core's time."""
+        return round(self.grants / self.seconds) if self.seconds else 0
+
+
+@define
+class Piece:
+    """Some seeds that were played at one go.
+
+    Attributes:
+        reports: of each violation, its seed and what happened; the first line says what was wrong.
+    """
+
+    run: Run
+    reports: list[str] = Factory(list)
+
+
+def play(commit: str, seeds: range, *, stops: bool) -> Piece:
+    """Plays some seeds; `stops`: at the first violation."""
+    begin = time.process_time()
+    faults: Counter[str] = Counter()
+    piece = Piece(Run(commit, seeds.start, seeds.stop - 1))
+    for seed in seeds:
+        simulation = Simulation(seed)
+        try:
+            simulation.run()
+        except ViolationError as error:
+            piece.run.violations.append(seed)
+            piece.reports.append(str(error))
+        piece.run.grants += simulation.referee.grants
+        faults.update(simulation.faults)
+        if stops and piece.reports:
+            piece.run.last = seed
+            break
+    piece.run.faults = dict(sorted(faults.items()))
+    piece.run.seconds = round(time.process_time() - begin, 3)
+    return piece
+
+
+def pieces(seeds: range) -> Iterator[range]:
+    """A range in short ones."""
+    for first in range(seeds.start, seeds.stop, PIECE_SEEDS):
+        yield range(first, min(first + PIECE_SEEDS, seeds.stop))
+
+
+# Adding up ----------------------------------------------------------------------------------------------------------
+
+
+def add_up(runs: Iterable[Run]) -> list[Run]:
+    """The same runs in the order of their commits' first mention, those that touch as one.
+
+    Raises:
+        ValueError: a seed would count twice.
+    """
+    runs = list(runs)
+    commits = list(dict.fromkeys(run.commit for run in runs))
+    added: list[Run] = []
+    for run in sorted(runs, key=lambda run: (commits.index(run.commit), run.first)):
+        before = added[-1] if added and added[-1].commit == run.commit else None
+        if before is not None and run.first <= before.last:
+            raise ValueError(f"seed {run.first} was counted already, on {run.commit}")
+        if before is not None and run.first == before.last + 1:
+            added[-1] = _joined(before, run)
+        else:
+            added.append(run)
+    return added
+
+
+def _joined(run: Run, other: Run) -> Run:
+    return evolve(
+        run,
+        last=other.last,
+        grants=run.grants + other.grants,
+        faults=dict(sorted((Counter(run.faults) + Counter(other.faults)).items())),
+        violations=run.violations + other.violations,
+        seconds=round(run.seconds + other.seconds, 3),
+    )
+
+
+def missing(runs: Iterable[Run], commit: str, seeds: range) -> list[range]:
+    """Which of the seeds have not been played on this commit."""
+    left, start = [], seeds.start
+    for run in sorted((run for run in runs if run.commit == commit), key=lambda run: run.first):
+        left.append(range(start, min(run.first, seeds.stop)))
+        start = max(start, run.last + 1)
+    left.append(range(start, seeds.stop))
+    return [part for part in left if part]
+
+
+# The file -----------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> list[Run]:
+    """The runs of a file; none where there is no file yet.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    if not path.exists():
+        return []
+    names = [field.name for field in fields(Run)]
+    try:
+        return [Run(**{name: entry[name] for name in names}) for entry in json.loads(path.read_text())["runs"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no result of the simulator") from error
+
+
+def write(path: Path, runs: Iterable[Run]) -> None:
+    """All runs, in one step: who is stopped leaves the file as it was before, or as it is after."""
+    entries = [{**asdict(run), "grants_per_second": run.grants_per_second} for run in runs]
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(json.dumps({"runs": entries}, indent=2) + "\n")
+    draft.replace(path)
+
+
+# What is played -----------------------------------------------------------------------------------------------------
+
+
+def commit(folder: Path | None = None) -> str:
+    """The last commit that changed what a run depends on, with ``-dirty`` where that has changed since.
+
+    A commit of anything else, such as of a result, so leaves a long run what it is. Outside of relock's repository,
+    the version.
+
+    Args:
+        folder: the repository's, by default where this file would lie in it.
+    """
+    root = folder or Path(__file__).resolve().parents[len(_HERE.parents) - 1]
+    if _git(root, "ls-files", "--", str(_HERE)) != str(_HERE):
+        return __version__
+    is_dirty = bool(_git(root, "status", "--porcelain", "--", *_PLAYED))
+    return _git(root, "log", "-1", "--format=%H", "--", *_PLAYED) + DIRTY * is_dirty
+
+
+def _git(root: Path, *words: str) -> str:
+    """What git says of the repository that has its root here; nothing where there is none, or no git."""
+    command = ["git", f"--git-dir={root / '.git'}", f"--work-tree={root}", *words]
+    try:
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

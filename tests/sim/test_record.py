@@ -1,0 +1,167 @@
+"""The record of long runs: added up from pieces, taken up again, and true about what was played."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from relock import __version__
+from relock.testing import _record
+from relock.testing.__main__ import main
+from relock.testing._record import Piece, Run
+
+COMMIT = "c" * 40
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Path:
+    return tmp_path / "result.json"
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Which seeds were played, by something faster than the simulator; seed 13 is bad."""
+    seeds_played: list[int] = []
+
+    def play(commit: str, seeds: range, *, stops: bool) -> Piece:
+        seeds_played.extend(seeds)
+        bad = [seed for seed in seeds if seed == 13]
+        run = Run(commit, seeds.start, seeds.stop - 1, 10 * len(seeds), {"crash": 1}, bad, 2.0)
+        return Piece(run, [f"seed {seed}: something\nits timeline" for seed in bad])
+
+    monkeypatch.setattr(_record, "play", play)
+    monkeypatch.setattr(_record, "commit", lambda: COMMIT)
+    monkeypatch.setattr(_record, "PIECE_SEEDS", 5)
+    return seeds_played
+
+
+def run_main(*arguments: str) -> int:
+    return CliRunner().invoke(main, arguments, catch_exceptions=False).exit_code
+
+
+# Adding up ----------------------------------------------------------------------------------------------------------
+
+
+def test_ranges_that_touch_are_one() -> None:
+    one = Run(COMMIT, 0, 9, 100, {"crash": 1, "stop": 2}, [3], 1.0)
+    two = Run(COMMIT, 10, 19, 50, {"crash": 4, "flush": 1}, [12], 2.0)
+    apart = Run(COMMIT, 30, 39)
+    both = Run(COMMIT, 0, 19, 150, {"crash": 5, "flush": 1, "stop": 2}, [3, 12], 3.0)
+    assert _record.add_up([two, apart, one]) == [both, apart]
+    assert both.grants_per_second == 50
+
+
+def test_commits_are_kept_apart_and_in_their_order() -> None:
+    newer, older = Run("b", 10, 19), Run("a", 0, 9)
+    assert _record.add_up([newer, older]) == [newer, older]
+
+
+def test_no_seed_counts_twice() -> None:
+    with pytest.raises(ValueError, match="seed 9 was counted already"):
+        _record.add_up([Run(COMMIT, 0, 9), Run(COMMIT, 9, 12)])
+
+
+def test_what_is_missing_is_what_no_run_of_this_commit_has() -> None:
+    runs = [Run(COMMIT, 10, 19), Run(COMMIT, 0, 4), Run("other", 5, 9)]
+    assert _record.missing(runs, COMMIT, range(2, 25)) == [range(5, 10), range(20, 25)]
+    assert _record.missing(runs, COMMIT, range(12, 18)) == []
+    assert _record.missing([], COMMIT, range(3)) == [range(3)]
+
+
+def test_a_file_reads_as_it_was_written(result: Path) -> None:
+    runs = [Run(COMMIT, 0, 9, 100, {"crash": 1}, [3], 1.0)]
+    _record.write(result, runs)
+    assert _record.read(result) == runs
+
+
+def test_another_file_is_not_overwritten(result: Path, played: list[int]) -> None:
+    result.write_text('{"runs": [{"seed": 1}]}')
+    assert run_main("--seeds", "0-10", "--result", str(result)) == 2
+    assert played == []
+    assert result.read_text() == '{"runs": [{"seed": 1}]}'
+
+
+# Playing ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_killed_is_taken_up_again(
+    monkeypatch: pytest.MonkeyPatch, result: Path, played: list[int]
+) -> None:
+    play: Callable[..., Piece] = _record.play
+
+    def dies(commit: str, seeds: range, *, stops: bool) -> Piece:
+        if seeds.start == 110:
+            raise KeyboardInterrupt
+        return play(commit, seeds, stops=stops)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_record, "play", dies)
+        run_main("--seeds", "100-120", "--result", str(result))
+    assert [run.last for run in _record.read(result)] == [109]
+    assert run_main("--seeds", "100-120", "--result", str(result)) == 0
+    assert played == list(range(100, 120)), "each once"
+    assert _record.read(result) == [Run(COMMIT, 100, 119, 200, {"crash": 4}, [], 8.0)]
+
+
+def test_a_violation_is_told_kept_and_the_exit_code(result: Path, played: list[int]) -> None:
+    done = CliRunner().invoke(main, ["--seeds", "0-20", "--first", "--result", str(result)])
+    assert done.exit_code == 1
+    assert done.output.startswith("seed 13: something\n15 seeds")
+    assert played[-1] == 14
+    assert _record.read(result)[0].violations == [13]
+
+
+def test_a_tree_with_changes_is_played_anew(monkeypatch: pytest.MonkeyPatch, result: Path, played: list[int]) -> None:
+    run_main("--seeds", "20-25", "--result", str(result))
+    monkeypatch.setattr(_record, "commit", lambda: COMMIT + _record.DIRTY)
+    for _ in range(2):
+        run_main("--seeds", "20-25", "--result", str(result))
+    assert played == 3 * list(range(20, 25))
+    assert [run.commit for run in _record.read(result)] == [COMMIT, COMMIT + _record.DIRTY]
+
+
+def test_several_processes_count_what_one_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_record, "PIECE_SEEDS", 1)
+    found = []
+    for jobs in ("1", "2"):
+        path = tmp_path / jobs
+        assert run_main("--seeds", "1-4", "--jobs", jobs, "--result", str(path)) == 0
+        (run,) = _record.read(path)
+        run.seconds = 0.0
+        found.append(run)
+    assert found[0] == found[1]
+    assert found[0].grants
+    assert found[0].seeds == range(1, 4)
+
+
+# What was played ----------------------------------------------------------------------------------------------------
+
+
+def test_the_commit_is_that_of_the_sources(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=somebody", "-c", "user.email=", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "-q")
+    for name in ("src/relock/testing/_record.py", "lua/acquire.lua", "docs/index.md"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("as committed")
+    git("add", ".")
+    git("commit", "-q", "-m", "everything")
+    head = git("rev-parse", "HEAD")
+    assert _record.commit(tmp_path) == head
+    (tmp_path / "docs" / "index.md").write_text("changed, but not played")
+    assert _record.commit(tmp_path) == head
+    git("commit", "-q", "-a", "-m", "documents only")
+    assert _record.commit(tmp_path) == head
+    (tmp_path / "lua" / "acquire.lua").write_text("changed")
+    assert _record.commit(tmp_path) == head + "-dirty"
+    git("checkout", "lua")
+    (tmp_path / "src" / "new.py").write_text("not committed")
+    assert _record.commit(tmp_path) == head + "-dirty"
+
+
+def test_outside_of_the_repository_it_is_the_version(tmp_path: Path) -> None:
+    assert _record.commit(tmp_path) == __version__
