@@ -18,6 +18,8 @@ BULKS = (b"$", b"=", b"!")
 PARTS_PER_ENTRY = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}  # an attribute (|) has its value after it
 MESSAGES = ([b"message"], [b"pmessage"], [b"smessage"])
 SUBSCRIPTIONS = (b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE", b"UNSUBSCRIBE", b"PUNSUBSCRIBE", b"SUNSUBSCRIBE")
+HOLDING = ("hold", "late")  # the kinds of fault that wait until they are released
+ON_REQUESTS = ("swallow", "forge", "lose", *HOLDING)
 JOIN_SECONDS = 5.0
 
 
@@ -100,30 +102,16 @@ class Fault:
     done: threading.Event = Factory(threading.Event)
 
     def release(self) -> None:
-        """Lets a held request go on to the server."""
+        """Lets what is held go on: a request to the server, or a reply to the client."""
         self.go_on.set()
 
 
-class Proxy:
-    """Listens on loopback, in front of one server."""
+class Line:
+    """The way to one server, on which faults can be armed. Whoever carries the requests asks `strike` of each."""
 
-    def __init__(self, port: int) -> None:
-        self._server_port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
+    def __init__(self) -> None:
         self.faults: list[Fault] = []  # those that are armed
-        self._held: list[Fault] = []
-        self.flows = threading.Event()
-        self.flows.set()
         self.lock = threading.Lock()
-        self._pairs: list[_Pair] = []
-        self._acceptor = threading.Thread(target=self._accept, daemon=True)
-        self._acceptor.start()
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"redis://127.0.0.1:{self.port}/0"
 
     def swallow_reply(self, match: Match, *, close: bool = False, mute: bool = False) -> Fault:
         """The request reaches the server, its reply reaches nobody; `close` breaks the connection then.
@@ -132,12 +120,6 @@ class Proxy:
         sends more than one request before it reads.
         """
         return self._arm(Fault(match, "swallow", close, mute))
-
-    def forge_reply(
-        self, match: Match, forge: Callable[[bytes], bytes], *, close: bool = False, mute: bool = False
-    ) -> Fault:
-        """The request reaches the server, and `forge` makes what comes back of its reply; then as `swallow_reply`."""
-        return self._arm(Fault(match, "forge", close, mute, forge))
 
     def lose_request(self, match: Match) -> Fault:
         """The request reaches nobody, and the connection breaks."""
@@ -149,18 +131,27 @@ class Proxy:
         Then it reaches the server, whether or not the client is there still: a script that comes late. `done` is set
         when the server has answered it. `close` breaks the client's end as soon as the request is held.
         """
-        fault = self._arm(Fault(match, "hold", close))
-        self._held.append(fault)
-        return fault
+        return self._arm(Fault(match, "hold", close))
 
-    def swallow_message(self, match: Match) -> Fault:
-        """One message of Pub/Sub reaches nobody; `match` gets its words: kind, channel, payload."""
-        return self._arm(Fault(match, "message"))
+    def hold_reply(self, match: Match) -> Fault:
+        """The request reaches the server; its reply, and what follows on its connection, waits until `Fault.release`.
+
+        `struck` is set when the server has answered, `done` when the answer is on its way to the client.
+        """
+        return self._arm(Fault(match, "late"))
 
     def _arm(self, fault: Fault) -> Fault:
         with self.lock:
             self.faults.append(fault)
         return fault
+
+    def disarm(self, fault: Fault) -> bool:
+        """Takes a fault back; returns False if it is too late, because it has found its request."""
+        with self.lock:
+            if fault not in self.faults:
+                return False
+            self.faults.remove(fault)
+            return True
 
     def strike(self, words: Words, kinds: tuple[str, ...]) -> Fault | None:
         """The first armed fault of `kinds` that matches, disarmed."""
@@ -171,6 +162,42 @@ class Proxy:
                     return fault
         return None
 
+
+class Proxy(Line):
+    """Listens on loopback, in front of one server."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self._server_port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._held: list[Fault] = []
+        self.flows = threading.Event()
+        self.flows.set()
+        self._pairs: list[_Pair] = []
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def forge_reply(
+        self, match: Match, forge: Callable[[bytes], bytes], *, close: bool = False, mute: bool = False
+    ) -> Fault:
+        """The request reaches the server, and `forge` makes what comes back of its reply; then as `swallow_reply`."""
+        return self._arm(Fault(match, "forge", close, mute, forge))
+
+    def swallow_message(self, match: Match) -> Fault:
+        """One message of Pub/Sub reaches nobody; `match` gets its words: kind, channel, payload."""
+        return self._arm(Fault(match, "message"))
+
+    def _arm(self, fault: Fault) -> Fault:
+        if fault.kind in HOLDING:
+            self._held.append(fault)
+        return super()._arm(fault)
+
     def pause(self) -> None:
         """Lets nothing through, in either direction, and closes nothing: a black hole."""
         self.flows.clear()
@@ -178,6 +205,12 @@ class Proxy:
     def resume(self) -> None:
         """Lets everything through again, what was held as well."""
         self.flows.set()
+
+    def let_go(self) -> None:
+        """Lets everything through again, and whatever is held by a fault."""
+        self.resume()
+        for fault in self._held:
+            fault.release()
 
     def break_all(self) -> None:
         """Closes every connection."""
@@ -211,9 +244,7 @@ class Proxy:
         _shut(self._listener, socket.SHUT_RDWR)  # closing alone would leave a thread in accept(), and the port open
         self._acceptor.join(JOIN_SECONDS)
         self._listener.close()
-        self.resume()
-        for fault in self._held:
-            fault.release()
+        self.let_go()
         self.break_all()
         for pair in self._pairs:
             pair.join()
@@ -252,8 +283,8 @@ class _Pair:
     def _forward(self, request: bytes) -> None:
         self._proxy.flows.wait()
         words = words_of(request)
-        fault = self._proxy.strike(words, ("swallow", "forge", "lose", "hold"))
-        if fault is not None:
+        fault = self._proxy.strike(words, ON_REQUESTS)
+        if fault is not None and fault.kind != "late":
             fault.struck.set()
             if fault.kind == "lose":
                 fault.done.set()
@@ -281,9 +312,12 @@ class _Pair:
             fault = self._proxy.strike(words, ("message",))
         elif self._owed:
             fault = self._owed.popleft()
+        if fault is not None and fault.kind == "late":
+            fault.struck.set()
+            fault.go_on.wait()
         if self._mute:
             pass
-        elif fault is None or fault.kind == "hold":
+        elif fault is None or fault.kind in HOLDING:
             _send(self._client, reply)
         else:
             _send(self._client, fault.forge(reply) if fault.kind == "forge" else b"")

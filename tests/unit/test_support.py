@@ -201,6 +201,21 @@ def test_a_held_request_arrives_though_its_client_has_gone(proxy: Proxy, server:
     assert server.cli("GET", "a") == b"late"
 
 
+def test_a_held_reply_holds_its_own_connection_only(proxy: Proxy, server: Server, wire: Wire) -> None:
+    fault = proxy.hold_reply(calls("SET", "a"))
+    wire.send("SET a 1", "APPEND a 2")
+    assert fault.struck.wait(SOON)
+    other = Wire(proxy.port)
+    other.send("APPEND a 3")
+    assert (other.read() or b"")[:1] == b":"
+    other.close()
+    assert not fault.done.is_set()
+    assert server.cli("GET", "a")[:1] == b"1", "the server has it"
+    fault.release()
+    assert [wire.read(), (wire.read() or b"")[:1]] == [b"+OK\r\n", b":"]
+    assert fault.done.is_set()
+
+
 def test_one_message_is_swallowed_and_no_reply(proxy: Proxy, server: Server, wire: Wire) -> None:
     fault = proxy.swallow_message(lambda words: words[2] == b"lost")
     wire.send("SUBSCRIBE one two")
