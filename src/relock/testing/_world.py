@@ -237,6 +237,11 @@ class Task:
             self.is_over = self.process.world.has_ended = True
             self._greenlet.parent = self.process.world._hub
 
+    def interrupt(self, error: BaseException) -> None:
+        """Has `error` raised where it waits, as a signal's handler does in a thread; from outside of any task."""
+        if not self.is_over:
+            self._greenlet.throw(error)
+
     def join(self, timeout: float) -> None:
         """Waits for its end."""
         until = self.process.world.now + timeout
@@ -276,7 +281,10 @@ class Parking:
             self._event = process.world.after(seconds / process.rate, self._go_on)
         elif not self._task.waits_without_timer:
             raise DeadlockError(f"{self._task.name} waits without a timer")
-        process.world.switch()
+        try:
+            process.world.switch()
+        finally:
+            self._is_open = False  # also where the wait ends by an interrupt
         if process.is_dead:
             raise GreenletExit
         return self.woken
