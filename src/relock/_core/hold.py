@@ -41,6 +41,7 @@ class Hold:
         renew_until: when ``max_hold`` is over.
         late_until: until when a request that gives the hold (back) to a master may still arrive there.
         healed: a request that gives a master the hold again is under way, or was not answered.
+        counts_until: until when a count that is not its own any more may still arrive at a master.
         settling: its count is being written to the masters again, in the background.
         loss: set once, when it was lost.
     """
@@ -51,6 +52,7 @@ class Hold:
         "answers",
         "callbacks",
         "count",
+        "counts_until",
         "deadline",
         "ends",
         "granted_at",
@@ -88,6 +90,7 @@ class Hold:
         self.late_until = granted_at + terms.node_timeout
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
         self.healed = False
+        self.counts_until = NEVER
         self.settling = False
         self.loss: Loss | None = None
         self._unsaid = [True]

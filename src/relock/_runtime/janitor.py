@@ -290,8 +290,12 @@ class Janitor(Service):
                 again = Settle(hold, min(2 * task.pause, RETRY_SECONDS_MAX))
                 self._later(session.clock() + task.pause, again)
                 return
-            if hold.count == count:
+            if hold.count != count:
+                continue
+            if session.clock() > hold.counts_until or self._closing.is_set():
                 break
+            self._later(hold.counts_until + 0.001, task)  # another count may be under way yet, of an interrupted call
+            return
         hold.settling = False
 
     def _heal(self, task: Heal) -> None:

@@ -276,7 +276,8 @@ class Session(Driver, MasterListener):
         return not any(isinstance(answer[0], Failure) and not answer[0].awaited for answer in answers)
 
     def settle(self, hold: Hold) -> None:
-        """Has the janitor write the count until every master has it."""
+        """Has the janitor write the count until every master has it, and no other count can arrive late any more."""
+        hold.counts_until = self.clock() + self.node_timeout
         if not hold.settling:
             hold.settling = True
             self.janitor.hand(tasks.Settle(hold))
