@@ -81,3 +81,8 @@ def new_uuid(random_hex: str, owner: str | None) -> str:
 def attempt_name(waiter: bytes, number: int) -> bytes:
     """The owner's name of one attempt of a wait: its waiter is what comes before the ``~`` (see ``lua/_lib``)."""
     return b"%b~%d" % (waiter, number)
+
+
+def waiter_name(owner: bytes) -> bytes:
+    """The waiter behind an owner's name."""
+    return owner.partition(b"~")[0]

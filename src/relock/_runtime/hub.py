@@ -141,6 +141,12 @@ class Hub:
                 return  # no lock has such a name
             self._listener.pass_turn_on(keys, owner)
 
+    def look_again(self, owner: bytes) -> None:
+        """Makes `owner` look again, if it waits here."""
+        waiter = self.waiters.get(owner)
+        if waiter is not None:
+            waiter.wake()
+
     def wake_all(self) -> None:
         """Makes every waiter look again: the masters, or the way to them, have changed."""
         for waiter in list(self.waiters.values()):

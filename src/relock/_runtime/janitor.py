@@ -24,6 +24,7 @@ from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import is_status
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
+from relock._owner import waiter_name
 from relock._runtime.host import Host
 from relock._runtime.masters import Master
 from relock._runtime.service import Service
@@ -247,6 +248,8 @@ class Janitor(Service):
         now = session.clock()
         for i, task in enumerate(tasks):
             done = not any(isinstance(answer[i], Failure) for answer in answers)
+            if task.stays and any(is_status(answer[i], b"released") for answer in answers):
+                session.hub.look_again(waiter_name(task.owner))  # a master tells others only whose turn it is
             if done and now > task.void_at:
                 continue
             if self._closing.is_set() or (now >= task.give_up_at and not done):
