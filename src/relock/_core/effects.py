@@ -13,8 +13,15 @@ contract between the two.
   instead, the driver **undoes the flow's owner**: its hold and its place in the queue end, in the background and
   shielded from further interrupts, and the exception goes on. So a flow needs no clean-up clauses of its own for
   that case, and contains none.
+* A reply answers the request that it belongs to, however late it comes and whoever reads it; a later request never
+  gets it. Replies of several masters mean the same in any order.
+* Every wait has a timer: no effect lasts longer than its `until`, whoever is silent, but for what opening a connection
+  to a lone master takes: a node timeout more.
+* What runs beside a flow (the watchdog, the janitor, a message for the hub) may run between any two of its steps.
 * What an effect opened (a waiter's registration) belongs to the driver, which closes it when the run ends.
 * No callback of a user runs inside a flow.
+
+`tests/contract` holds each of these on every driver.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,0 +1,54 @@
+"""The calls that are interrupted, kept waiting and looked in between."""
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from relock import Lock
+
+
+@frozen
+class Call:
+    """A call of a lock.
+
+    Attributes:
+        levels: how many the caller has before it.
+        after: how many it has after it, if it comes to its end.
+        interrupted: how many it has after an interrupt.
+        script: what the masters are sent.
+    """
+
+    name: str
+    do: Callable[[Lock], object]
+    levels: int
+    after: int
+    interrupted: int
+    script: str
+
+
+def use(lock: Lock) -> None:
+    """Acquires it and releases it."""
+    with lock:
+        pass
+
+
+CALLS = [
+    Call("acquire", Lock.acquire, levels=0, after=1, interrupted=0, script="acquire"),
+    Call("nested acquire", Lock.acquire, levels=1, after=2, interrupted=1, script="count"),
+    Call("release", Lock.release, levels=1, after=0, interrupted=0, script="release"),
+    Call("nested release", Lock.release, levels=2, after=1, interrupted=1, script="count"),
+    Call("with", use, levels=0, after=0, interrupted=0, script="acquire"),
+    Call("extend", Lock.extend, levels=1, after=1, interrupted=1, script="extend"),
+]
+
+
+def take(lock: Lock, levels: int) -> None:
+    """Takes it, so many times."""
+    for _ in range(levels):
+        assert lock.acquire(timeout=20)
+
+
+def leave(lock: Lock) -> None:
+    """Gives back whatever the caller has."""
+    while lock.hold_count:
+        lock.release()

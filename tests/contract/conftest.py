@@ -1,0 +1,51 @@
+"""Runs each test of the contract on every driver, with one master and with three."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from contract.rig import Rig
+from contract.threads import ThreadRig
+from contract.virtual import VirtualRig
+
+DRIVERS = ("threads", "virtual")
+MASTERS = (1, 3)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every driver and number of masters; a test with the marker ``several`` needs more than one."""
+    if "rig" not in metafunc.fixturenames:
+        return
+    several = metafunc.definition.get_closest_marker("several") is not None
+    cases = [
+        pytest.param(driver, masters, id=f"{driver}-{masters}")
+        for driver in DRIVERS
+        for masters in MASTERS
+        if masters > 1 or not several
+    ]
+    metafunc.parametrize(("driver", "masters_count"), cases)
+
+
+@pytest.fixture
+def rig(driver: str, masters_count: int, request: pytest.FixtureRequest, seed: int) -> Iterator[Rig]:
+    """A driver and its masters."""
+    is_virtual = driver == "virtual"
+    made: Rig = VirtualRig(masters_count, seed) if is_virtual else ThreadRig(request.getfixturevalue("server"))
+    logger = logging.getLogger("relock")
+    logger.addHandler(made.failures)
+    yield made
+    made.close()
+    logger.removeHandler(made.failures)
+    assert not made.failures.found, "the background threads made no mistake"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test is a thread of its rig: in virtual time, it is a virtual one."""
+    rig = pyfuncitem.funcargs.get("rig")
+    if not isinstance(rig, Rig):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    rig.play(lambda: pyfuncitem.obj(**arguments))
+    return True

@@ -1,0 +1,210 @@
+"""What the contract's tests are written against: a driver, its masters, and the lines between them."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from support.proxy import Fault, Line, Match, calls_script
+
+from contract.calls import leave, take
+from contract.watch import Watch
+from relock import Client, Lock
+
+NODE_TIMEOUT = 2.0  # seconds: longer than any machine is busy with something else
+BRIEF = 0.1  # seconds: the node timeout where masters are silent, and that is waited for; whatever else fails by it is
+# tried again, or was not to succeed
+TTL = 60.0  # seconds: no lease ends during a test, so what is gone was given back
+SOON = 30.0  # seconds after which a failure is one; less than a lease
+
+
+class Interrupted(BaseException):
+    """What the tests raise in the middle of something; nothing in relock knows it."""
+
+
+class Running(Protocol):
+    """A function that runs beside the test."""
+
+    def result(self) -> Any:
+        """Waits for its end; returns what it returned, or raises what it raised."""
+
+
+class Rig(ABC):
+    """One driver over some masters.
+
+    Attributes:
+        masters: how many there are.
+        lines: the way to each, where faults can be armed.
+        watch: sees the steps of the thread that the test runs in, in any client of the rig.
+        slack: seconds by which something may last longer than promised because this machine is slow.
+    """
+
+    lines: Sequence[Line]
+    watch: Watch
+    slack: float
+
+    def __init__(self, masters: int) -> None:
+        self.masters = masters
+        self.quorum = masters // 2 + 1
+        self.failures = Failures()
+
+    # Running --------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def play(self, test: Callable[[], object]) -> None:
+        """Runs a test in a thread of the rig's kind; all that follows is for that thread."""
+
+    @abstractmethod
+    def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Client:
+        """A client behind the lines, all of whose steps the watch sees."""
+
+    @abstractmethod
+    def clock(self) -> float:
+        """Seconds, of whichever time the rig has."""
+
+    @abstractmethod
+    def start(self, function: Callable[[], Any]) -> Running:
+        """Runs a function beside the test."""
+
+    @abstractmethod
+    def until(self, predicate: Callable[[], object], what: str) -> None:
+        """Waits until `predicate` is true; fails after `SOON`, naming `what`."""
+
+    @abstractmethod
+    def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
+        """Calls `call`, and raises `Interrupted` in it once `when()` is true; returns whether that ended it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends everything."""
+
+    # The masters ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def ask(self, master: int, *words: str | int) -> Any:
+        """One command to one master, past every line."""
+
+    def counts(self, name: str) -> list[int]:
+        """The hold count of whoever has the lock, on each master; 0 where nobody has it."""
+        counts = []
+        for master in range(self.masters):
+            holders = self.ask(master, "HKEYS", key_of(name))
+            count = self.ask(master, "HGET", key_of(name), holders[0].decode()) if holders else None
+            counts.append(int(count or 0))
+        return counts
+
+    def agree_on(self, name: str, count: int) -> bool:
+        """Whether a quorum has this hold count, and no master another one.
+
+        One that was being connected when the lock was taken has nothing: it is given the hold by the next renewal.
+        """
+        counts = self.counts(name)
+        return counts.count(count) >= self.quorum and set(counts) <= {0, count}
+
+    def holders(self, name: str) -> list[list[bytes]]:
+        """Who has the lock, on each master."""
+        return [self.ask(master, "HKEYS", key_of(name)) for master in range(self.masters)]
+
+    def queued(self, name: str) -> list[int]:
+        """How many wait, on each master."""
+        return [self.ask(master, "ZCARD", f"{key_of(name)}:queue") for master in range(self.masters)]
+
+    def is_queued(self, name: str) -> bool:
+        """Whether somebody waits, on a quorum."""
+        return sum(map(bool, self.queued(name))) >= self.quorum
+
+    def is_free(self, name: str) -> bool:
+        """Whether nothing is left of the lock anywhere, but for its token."""
+        keys = [f"{key_of(name)}{part}" for part in ("", ":queue", ":waiters")]
+        return not any(self.ask(master, "EXISTS", *keys) for master in range(self.masters))
+
+    def until_free(self, name: str, after: str) -> None:
+        """Waits until nothing is left; `SOON` is less than a lease."""
+        self.until(lambda: self.is_free(name), f"nothing is left anywhere after {after}")
+
+    def occupy(self, master: int, name: str) -> None:
+        """Somebody else has the lock on this master."""
+        self.ask(master, "HSET", key_of(name), "somebody:else", 1)
+
+    def vacate(self, name: str) -> None:
+        """That somebody has gone."""
+        for master in range(self.masters):
+            self.ask(master, "HDEL", key_of(name), "somebody:else")
+
+    # What clients do with them --------------------------------------------------------------------------------------
+
+    def warm_up(self, client: Client) -> None:
+        """Connections to all masters are open and scripts loaded, so that each call takes the same way."""
+        lock = client.lock("warm")
+        self.take_everywhere(lock, 2)
+        lock.extend()
+        leave(lock)
+
+    def take_everywhere(self, lock: Lock, levels: int) -> None:
+        """Takes it so many times, and again until not only a quorum has it.
+
+        What an earlier attempt has left in one place, for a moment, is not it.
+        """
+
+        def is_taken() -> bool:
+            leave(lock)
+            take(lock, levels)
+            owners = {tuple(found) for found in self.holders(lock.name)}
+            return len(owners) == 1 and self.counts(lock.name) == [levels] * self.masters
+
+        self.until(is_taken, "every master has it")
+
+    # Faults ---------------------------------------------------------------------------------------------------------
+
+    def struck(self, faults: Sequence[Fault]) -> list[Fault]:
+        """Of these, one on each line, those that have found a request. The others find none any more.
+
+        A master that was being connected is not asked, so there may be others; but a master was asked.
+        """
+        found = [fault for line, fault in zip(self.lines, faults, strict=True) if not line.disarm(fault)]
+        assert found
+        return found
+
+    @abstractmethod
+    def go_silent(self) -> None:
+        """From now on nothing comes through any line, in neither direction; nothing breaks."""
+
+
+class Failures(logging.Handler):
+    """What relock's background threads log as errors: a test is to end without any."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self.found.append(self.format(record))
+
+
+def key_of(name: str) -> str:
+    """The key of a lock's hold."""
+    return f"lock:{{{name}}}"
+
+
+def calls(name: str, *scripts: str) -> Match:
+    """Matches these scripts of relock for one lock: requests for another one may be under way still."""
+    is_one = calls_script(*scripts)
+    key = key_of(name).encode()
+    return lambda words: is_one(words) and key in words
+
+
+def all_struck(faults: Sequence[Fault]) -> bool:
+    """Whether each of these has found its request."""
+    return all(fault.struck.is_set() for fault in faults)
+
+
+def all_done(faults: Sequence[Fault]) -> bool:
+    """Whether each of these is over."""
+    return all(fault.done.is_set() for fault in faults)
+
+
+def release_all(faults: Sequence[Fault]) -> None:
+    """Lets go what these hold."""
+    for fault in faults:
+        fault.release()

@@ -1,0 +1,149 @@
+"""An interrupt at each step of a call: it has done nothing, or is undone; a release is carried out."""
+
+from functools import partial
+from itertools import count
+
+import pytest
+
+from contract.calls import CALLS, Call, leave, take
+from contract.rig import Interrupted, Rig, all_done, all_struck, calls, release_all
+from contract.watch import At
+from relock import Lock
+
+each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+
+
+def interrupt() -> None:
+    raise Interrupted
+
+
+@each_call
+def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str) -> None:
+    client = rig.client(on_event=print)  # events are told after everything else: there are steps up to the very end
+    rig.warm_up(client)
+    left: dict[str, str] = {}
+    for number in count(1):
+        lock = client.lock(f"{name}-{number}")
+        take(lock, call.levels)
+        strike = At(number, interrupt)
+        with rig.watch.each(strike):
+            try:
+                call.do(lock)
+                is_over = True
+            except Interrupted:
+                is_over = False
+        levels = call.after if is_over else call.interrupted
+        assert lock.hold_count == levels, f"after an interrupt {strike.where}"
+        if levels:
+            rig.until(
+                partial(rig.agree_on, lock.name, levels),
+                f"the same count here and there after an interrupt {strike.where}",
+            )
+            leave(lock)
+        left[lock.name] = strike.where
+        if not strike.where:
+            break
+    assert number > 10, "the watch sees the steps"
+    for lock_name, where in left.items():
+        rig.until_free(lock_name, f"an interrupt {where}")
+    assert client.statistics().held == 0, "nothing is renewed for nobody"
+
+
+def test_an_interrupt_between_any_two_steps_of_a_wait(rig: Rig, name: str) -> None:
+    """Somebody has the lock, and gives it back as soon as the caller is queued; somebody else waits behind."""
+    client, others = rig.client(), rig.client()
+    rig.warm_up(client)
+    rig.warm_up(others)
+    for number in count(1):
+        lock = client.lock(f"{name}-{number}")
+        holder = others.lock(lock.name, owner="holder")
+        take(holder, 1)
+        over: list[str] = []
+
+        def give_back(holder: Lock = holder, over: list[str] = over) -> None:
+            rig.until(lambda: over or rig.is_queued(holder.name), "the caller is queued")
+            holder.release()
+
+        giving = rig.start(give_back)
+        strike = At(number, interrupt)
+        with rig.watch.each(strike):
+            try:
+                assert lock.acquire(timeout=20)
+            except Interrupted:
+                pass
+        over.append(strike.where)
+        giving.result()
+        assert lock.owned() == (not strike.where)
+        leave(lock)
+        assert others.lock(lock.name, owner="next").acquire(timeout=20), f"the turn is passed on after {strike.where}"
+        others.lock(lock.name, owner="next").release()
+        rig.until_free(lock.name, f"an interrupt {strike.where}")
+        if not strike.where:
+            break
+    assert number > 20, "the watch sees the steps"
+    statistics = client.statistics()
+    assert (statistics.held, statistics.waiting) == (0, 0)
+
+
+@each_call
+def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: str) -> None:
+    """Their replies are on the way, and come later: nobody is left to read them."""
+    client = rig.client(node_timeout=10.0)
+    rig.warm_up(client)
+    lock = client.lock(name)
+    take(lock, call.levels)
+    faults = [line.hold_reply(calls(name, call.script)) for line in rig.lines]
+    assert rig.interrupt(lambda: call.do(lock), when=lambda: all_struck(faults))
+    assert lock.hold_count == call.interrupted
+    release_all(faults)
+    leave(lock)
+    rig.until_free(name, "the interrupt")
+    assert client.statistics().held == 0
+    assert client.lock(name).acquire(timeout=20)
+
+
+def test_an_interrupt_in_the_queue(rig: Rig, name: str) -> None:
+    client, others = rig.client(node_timeout=10.0), rig.client(node_timeout=10.0)
+    holder = others.lock(name, owner="holder")
+    take(holder, 1)
+    lock = client.lock(name)
+    assert rig.interrupt(lock.acquire, when=lambda: rig.is_queued(name))
+    rig.until(lambda: not any(rig.queued(name)), "nobody is queued")
+    assert client.statistics().waiting == 0
+    assert holder.owned()
+    holder.release()
+    rig.until_free(name, "the interrupt")
+
+
+def test_a_request_that_its_own_undo_has_passed(rig: Rig, name: str) -> None:
+    """The undo of an interrupted acquire comes first, on another connection; the acquire is not void yet by then."""
+    client = rig.client()
+    rig.warm_up(client)
+    lock = client.lock(name)
+    faults = [line.hold_request(calls(name, "acquire")) for line in rig.lines]
+    undone = [line.hold_reply(calls(name, "release")) for line in rig.lines]
+    assert rig.interrupt(lock.acquire, when=lambda: all_struck(faults))
+    rig.until(lambda: all_struck(undone), "the undo has found nothing")
+    release_all(faults)
+    release_all(undone)
+    rig.until(lambda: all_done(faults), "the acquire has arrived")
+    rig.until_free(name, "an acquire that came after its undo")
+    assert client.statistics().held == 0
+
+
+def test_a_count_that_its_own_correction_has_passed(rig: Rig, name: str) -> None:
+    """The same for a nested acquire: the count that the interrupt leaves is written before the one it was sent for."""
+    client = rig.client()
+    rig.warm_up(client)
+    lock = client.lock(name)
+    rig.take_everywhere(lock, 1)
+    faults = [line.hold_request(calls(name, "count")) for line in rig.lines]
+    corrected = [line.hold_reply(calls(name, "count")) for line in rig.lines]
+    assert rig.interrupt(lock.acquire, when=lambda: all_struck(faults))
+    rig.until(lambda: all_struck(corrected), "the count is corrected")
+    release_all(faults)
+    release_all(corrected)
+    rig.until(lambda: all_done(faults), "the late count has arrived")
+    rig.until(lambda: rig.counts(name) == [1] * rig.masters, "the count is right in the end")
+    lock.release()
+    rig.until_free(name, "the release")

@@ -1,0 +1,83 @@
+"""A request or a reply that is lost, or comes when nobody waits for it any more: the outcome is as if it was in time.
+
+Where that can't be, because the caller has been told that too few masters answered, nothing is left of the call.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from support.proxy import Fault, Line, Match
+
+from contract.calls import CALLS, Call, leave, take
+from contract.rig import BRIEF, Rig, all_done, calls, release_all
+from relock import QuorumError
+
+Fate = Callable[[Line, Match], Fault]
+
+FATES: dict[str, Fate] = {
+    "the request is late": Line.hold_request,
+    "the request is lost": Line.lose_request,
+    "the reply is late": Line.hold_reply,
+    "the reply is lost": lambda line, match: line.swallow_reply(match, mute=True),
+}
+each_fate = pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
+
+
+@each_fate
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+def test_whatever_becomes_of_a_request(call: Call, fate: Fate, rig: Rig, name: str) -> None:
+    """The same client goes on with another lock meanwhile, and is not told what was meant for this one."""
+    client, others = rig.client(node_timeout=BRIEF), rig.client()
+    rig.warm_up(client)
+    lock = client.lock(name, timeout=0)
+    take(lock, call.levels)
+    faults = [fate(line, calls(name, call.script)) for line in rig.lines]
+    begin, levels = rig.clock(), call.after
+    try:
+        call.do(lock)
+    except QuorumError:
+        levels = call.interrupted
+    assert lock.hold_count == levels
+    faults = rig.struck(faults)
+    another = client.lock(f"{name}-another")
+    take(another, 1)
+    if fate is FATES["the request is late"] and call.script == "acquire":
+        rig.until(lambda: rig.clock() > begin + 4 * BRIEF, "all that undoes it is over")
+    release_all(faults)
+    rig.until(lambda: all_done(faults), "what is late has come")
+    rig.until(lambda: rig.agree_on(name, levels), "the same here and there")
+    leave(lock)
+    rig.until_free(name, "a request with that fate")
+    take(others.lock(name), 1)
+    assert another.owned()
+    another.release()
+    rig.until_free(another.name, "the other lock")
+    statistics = client.statistics()
+    assert (statistics.held, statistics.losses) == (0, 0)
+
+
+@each_fate
+def test_whatever_becomes_of_a_request_for_a_place_in_the_queue(fate: Fate, rig: Rig, name: str) -> None:
+    client, others = rig.client(node_timeout=BRIEF), rig.client()
+    rig.warm_up(client)
+    holder = others.lock(name, owner="holder")
+    rig.take_everywhere(holder, 1)
+    before = rig.holders(name)
+    faults = [fate(line, calls(name, "enqueue")) for line in rig.lines]
+
+    def is_asked() -> bool:
+        try:
+            assert not client.lock(name).acquire(timeout=BRIEF / 2)
+        except QuorumError:
+            pass  # the last that it has heard of the masters was silence
+        return any(fault.struck.is_set() for fault in faults)
+
+    rig.until(is_asked, "it has come so far as to ask for a place")
+    faults = rig.struck(faults)
+    release_all(faults)
+    rig.until(lambda: all_done(faults), "what is late has come")
+    rig.until(lambda: not any(rig.queued(name)), "nobody waits")
+    assert client.statistics().waiting == 0
+    assert rig.holders(name) == before
+    holder.release()
+    rig.until_free(name, "a request with that fate")

@@ -1,0 +1,112 @@
+"""A wait: no message is lost that comes before it begins, and none lasts longer than it may."""
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from contract.calls import CALLS, Call, take
+from contract.rig import BRIEF, Rig, calls
+from contract.watch import At
+from relock import Lock, QuorumError
+
+PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
+HELP_SECONDS = 8.0  # a waiter that is not told looks again after that time
+
+
+def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
+    """The lock is given back at each step that leads to the wait: at the last ones the message is there before it.
+
+    Signs of life, which would make good for a message that is lost, reach no master.
+    """
+    client, others = rig.client(node_timeout=PATIENT), rig.client(node_timeout=PATIENT)
+    rig.warm_up(client)
+    rig.warm_up(others)
+    waiters = client.session.hub.waiters
+    for number in count(1):
+        lock, holder = client.lock(f"{name}-{number}"), others.lock(f"{name}-{number}", owner="holder")
+        take(holder, 1)
+        for line in rig.lines:
+            line.hold_request(calls(lock.name, "tend"))
+
+        def give_back(holder: Lock = holder) -> None:
+            is_queued = rig.is_queued(holder.name)
+            holder.release()
+            if is_queued:
+                rig.until(lambda: any(not one.wakes.empty() for one in waiters.values()), "the message has come")
+
+        def begins_to_wait(what: str, holder: Lock = holder) -> bool:
+            return what == "before queue.get" and rig.is_queued(holder.name)
+
+        strike = At(number, give_back, at_latest=begins_to_wait)
+        begin = rig.clock()
+        with rig.watch.each(strike):
+            assert lock.acquire(timeout=HELP_SECONDS)
+        assert rig.clock() - begin < HELP_SECONDS, f"the lock was given back {strike.where}"
+        lock.release()
+        if strike.seen < number:
+            break
+    assert number > 20, "the watch sees the steps"
+
+
+def ends_in_time(rig: Rig, call: Callable[[], object], seconds: float) -> None:
+    """Whether a call is over within `seconds`, and never waits for what may last longer."""
+    begin = rig.clock()
+    end = begin + seconds
+    too_long: list[str] = []
+
+    def look(what: str, wait: float) -> None:
+        if wait and rig.watch.now + wait > end + MARGIN:
+            too_long.append(f"{what} for {wait:.3f} s, {end - rig.watch.now:.3f} s before the end")
+
+    with rig.watch.each(look):
+        call()
+    assert not too_long
+    assert rig.clock() - begin < seconds + rig.slack
+
+
+MARGIN = 0.02  # seconds between the first look at the clock here and the one inside
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+def test_a_call_that_nobody_answers_ends_after_the_node_timeout(call: Call, rig: Rig, name: str) -> None:
+    client = rig.client(node_timeout=BRIEF)
+    rig.warm_up(client)
+    lock = client.lock(name, timeout=0)
+    take(lock, call.levels)
+    rig.go_silent()
+
+    def do() -> None:
+        try:
+            call.do(lock)
+        except QuorumError:
+            assert call.name in ("acquire", "with", "extend"), "what the caller has does not depend on the masters"
+
+    ends_in_time(rig, do, BRIEF)
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["from the beginning", "once it is queued"])
+def test_a_timeout_holds_though_nobody_answers(answered: bool, rig: Rig, name: str) -> None:
+    timeout = 3 * BRIEF
+    client, others = rig.client(node_timeout=BRIEF), rig.client()
+    rig.warm_up(client)
+    take(others.lock(name), 1)
+
+    def fall_silent() -> None:
+        if answered:
+            rig.until(lambda: rig.is_queued(name), "the caller is queued")
+        rig.go_silent()
+
+    silence = rig.start(fall_silent)
+    if not answered:
+        silence.result()
+    begin = rig.clock()
+
+    def wait() -> None:
+        with pytest.raises(QuorumError):
+            client.lock(name).acquire(timeout=timeout)
+
+    ends_in_time(rig, wait, timeout + BRIEF)
+    assert rig.clock() - begin >= timeout
+    silence.result()
+    assert client.statistics().waiting == 0

@@ -1,0 +1,125 @@
+"""A tick of the watchdog between any two steps of a call, and the end of a hold between any two steps of a tick."""
+
+from itertools import count
+
+import pytest
+
+from contract.calls import CALLS, Call, leave, take
+from contract.rig import Rig, key_of
+from contract.watch import At
+from relock import Client, Lock, LockLostError, NotOwnedError
+from relock._runtime.watchdog import Watchdog
+
+each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+
+
+class Ticks:
+    """The watchdog of a client, on the test's own thread, and as if every renewal were due."""
+
+    def __init__(self, client: Client) -> None:
+        self._session = client.session
+        self._watchdog = Watchdog(self._session)
+        self._watchdog.stop()  # it has no thread, so nobody else takes what it is poked with
+
+    def tick(self) -> None:
+        """Takes stock once, and acts; returns instead of sleeping."""
+        for hold in self._session.all_holds():
+            hold.renew_at = 0.0
+        self._watchdog.poke()
+        self._watchdog.step()
+
+
+@each_call
+def test_a_tick_between_any_two_steps(call: Call, rig: Rig, name: str) -> None:
+    client = rig.client()
+    rig.warm_up(client)
+    ticks = Ticks(client)
+    for number in count(1):
+        lock = client.lock(f"{name}-{number}")
+        take(lock, call.levels)
+        strike = At(number, ticks.tick)
+        with rig.watch.each(strike):
+            call.do(lock)
+        assert lock.hold_count == call.after, f"after a tick {strike.where}"
+        ticks.tick()
+        assert lock.hold_count == call.after
+        leave(lock)
+        rig.until_free(lock.name, f"a tick {strike.where}")
+        if not strike.where:
+            break
+    assert number > 10, "the watch sees the steps"
+    statistics = client.statistics()
+    assert (statistics.held, statistics.losses) == (0, 0), "nothing is renewed for nobody, and nothing is lost"
+    assert statistics.renewals > 0 or not (call.levels or call.after), "the ticks find what there is to renew"
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call.levels], ids=lambda call: call.name)
+def test_a_tick_between_any_two_steps_with_a_hold_that_the_masters_forgot(call: Call, rig: Rig, name: str) -> None:
+    """It is lost, whoever finds it first; said once, and never brought back."""
+    client = rig.client()
+    rig.warm_up(client)
+    ticks = Ticks(client)
+    for number in count(1):
+        lock = client.lock(f"{name}-{number}")
+        rig.take_everywhere(lock, call.levels)
+        owner = rig.holders(lock.name)[0]
+        for master in range(rig.masters):
+            rig.ask(master, "DEL", key_of(lock.name))
+        strike = At(number, ticks.tick)
+        with rig.watch.each(strike):
+            try:
+                call.do(lock)
+            except LockLostError:
+                pass
+        ticks.tick()
+        assert not lock.owned(), f"it is lost, also with a tick {strike.where}"
+        assert owner not in rig.holders(lock.name), f"it was brought back by a tick {strike.where}"
+        assert client.statistics().losses == number
+        leave_lost(lock)
+        if not strike.where:
+            break
+    assert number > 10, "the watch sees the steps"
+
+
+def leave_lost(lock: Lock) -> None:
+    """Leaves every level of a hold that is lost: each is told so."""
+    while True:
+        try:
+            lock.release()
+        except LockLostError:
+            continue
+        except NotOwnedError:
+            return
+
+
+def test_a_release_between_any_two_steps_of_a_tick(rig: Rig, name: str) -> None:
+    """The tick goes on with what it saw before."""
+    release_between_steps_of_a_tick(rig, name)
+
+
+@pytest.mark.several
+def test_a_release_between_any_two_steps_of_a_tick_that_heals(rig: Rig, name: str) -> None:
+    """A master that forgot the hold is about to be given it again."""
+    release_between_steps_of_a_tick(rig, name, forgetful=rig.masters - 1)
+
+
+def release_between_steps_of_a_tick(rig: Rig, name: str, forgetful: int | None = None) -> None:
+    client = rig.client()
+    rig.warm_up(client)
+    ticks = Ticks(client)
+    for number in count(1):
+        lock = client.lock(f"{name}-{number}", owner="anybody")
+        rig.take_everywhere(lock, 1)
+        if forgetful is not None:
+            rig.ask(forgetful, "DEL", key_of(lock.name))
+        strike = At(number, lock.release)
+        with rig.watch.each(strike):
+            ticks.tick()
+        leave(lock)
+        ticks.tick()
+        rig.until_free(lock.name, f"a release {strike.where} of a tick")
+        if not strike.where:
+            break
+    assert number > 10, "the watch sees the steps"
+    statistics = client.statistics()
+    assert (statistics.held, statistics.losses) == (0, 0)

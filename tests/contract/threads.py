@@ -1,0 +1,144 @@
+"""The driver for threads, over real servers on loopback with a proxy before each."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from support.masters import Deployment, Urls, options_for
+from support.proxy import Proxy
+from support.until import until
+
+from contract.rig import NODE_TIMEOUT, SOON, TTL, Interrupted, Rig
+from contract.watch import Watch, WatchedPlatform
+from relock import Client
+from relock._runtime.platform import THREADS, Platform
+
+SLACK = 20.0  # seconds
+
+
+class WatchedClient(Client):
+    """A client on a platform of the test's."""
+
+    def __init__(self, platform: Platform, nodes: object, **options: Any) -> None:
+        self._platform = platform
+        super().__init__(nodes, **options)
+
+
+class ThreadRig(Rig):
+    """See `Rig`."""
+
+    slack = SLACK
+
+    def __init__(self, server: Deployment) -> None:
+        super().__init__(len(server.members))
+        self.watch = Watch(threading.get_ident)
+        self.lines: list[Proxy] = [Proxy(one.port) for one in server.members]
+        self._guard = getattr(server, "guard", None)
+        self._asked = [one.client() for one in server.members]
+        self._clients: list[Client] = []
+        self._interruptible = False
+
+    def play(self, test: Callable[[], object]) -> None:
+        """See `Rig`: pytest's own thread, the only one that can take a signal."""
+        before = signal.signal(signal.SIGUSR1, self._ring)
+        try:
+            test()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Client:
+        """See `Rig`."""
+        urls = self.lines[0].url if self.masters == 1 else Urls([line.url for line in self.lines], self._guard)
+        options = options_for(urls, {"ttl": ttl, "node_timeout": node_timeout, **options})
+        client = WatchedClient(WatchedPlatform(THREADS, self.watch), urls, **options)
+        self._clients.append(client)
+        return client
+
+    def clock(self) -> float:
+        """See `Rig`."""
+        return THREADS.clock()
+
+    def start(self, function: Callable[[], Any]) -> "Thread":
+        """See `Rig`."""
+        return Thread(function)
+
+    def until(self, predicate: Callable[[], object], what: str) -> None:
+        """See `Rig`."""
+        until(predicate, within=SOON, what=what)
+
+    def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
+        """See `Rig`: by a signal."""
+        over = threading.Event()
+
+        def ring() -> None:
+            until(lambda: over.is_set() or when(), within=SOON, what="the moment to interrupt")
+            if not over.is_set():
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+        bell = Thread(ring)
+        try:
+            try:
+                self._interruptible = True
+                call()
+            finally:
+                self._interruptible = False
+        except Interrupted:
+            return True
+        finally:
+            over.set()
+            bell.result()
+        return False
+
+    def _ring(self, _number: int, _frame: object) -> None:
+        if self._interruptible:
+            self._interruptible = False
+            raise Interrupted
+
+    def ask(self, master: int, *words: str | int) -> Any:
+        """See `Rig`."""
+        client: redis.Redis = self._asked[master]
+        return client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+    def go_silent(self) -> None:
+        """See `Rig`."""
+        for line in self.lines:
+            line.pause()
+
+    def close(self) -> None:
+        """See `Rig`."""
+        for line in self.lines:
+            line.let_go()  # so that clients that have something to undo need not wait in vain
+        for client in self._clients:
+            client.close()
+        for line in self.lines:
+            line.close()
+        for asked in self._asked:
+            asked.close()
+
+
+class Thread:
+    """See `Running`."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> Any:
+        """See `Running`."""
+        self._thread.join(SOON)
+        assert not self._thread.is_alive(), f"{self._function} has not ended"
+        if self._error is not None:
+            raise self._error
+        return self._result
