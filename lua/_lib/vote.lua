@@ -26,8 +26,12 @@ local function no_vote_until(master, incarnation, guard_ms, now_us)
     until_us = until_us + (largest_ms - known_ms) * 1000
     redis.call('HSET', master, 'no_vote_until_us', digits(until_us), 'guard_ms', digits(largest_ms))
   end
-  -- A clock that was set back must not lengthen the guard.
-  until_us = math.min(until_us, now_us + largest_ms * 1000)
+  local longest_us = now_us + largest_ms * 1000
+  if until_us > longest_us then
+    -- A clock that was set back must not lengthen the guard, however far.
+    until_us = longest_us
+    redis.call('HSET', master, 'no_vote_until_us', digits(until_us))
+  end
   if now_us < until_us then
     return until_us
   end

@@ -626,6 +626,7 @@ def test_a_clock_that_was_set_back_does_not_lengthen_the_guard(master: Master) -
     master.redis.hset(KEYS.master, mapping=marker)
     status, now_us, until_us = acquire(master, guarded=True, guard_ms=500)
     assert (status, until_us) == (b"no_vote", now_us + 500_000)
+    assert acquire(master, guarded=True, guard_ms=500)[2] == until_us, "the guard does not begin again and again"
     assert master.redis.ttl(KEYS.master) == -1
 
 
