@@ -100,6 +100,14 @@ def test_who_is_kept_out_by_an_earlier_attempt_of_its_own_looks_again_soon() -> 
     assert kept_out_by_itself <= 1001.0 + BACKOFF_SECONDS_MIN
 
 
+def test_what_was_granted_is_given_back_where_its_token_reaches_no_quorum() -> None:
+    """Nobody may use that token, and no failure here says that anything was sent: the grants alone are to be undone."""
+    ahead = [b"granted", 60_000_000, 60_000_000]
+    driver = Driver([[ahead, GRANTED, DOWN], [[b"fenced", 0], DOWN, DOWN], [DONE, DOWN, DOWN]])
+    assert isinstance(driver.run(until=1000.0), NoQuorum)
+    assert driver.asked() == ["acquire me:1", "fence 60000000", "give_back me:1"]
+
+
 def test_what_could_not_be_given_back_everywhere_is_undone_in_the_background() -> None:
     driver = Driver([[GRANTED, HELD, SILENT], [DONE, DONE, SILENT], [GRANTED] * 3])
     driver.run()

@@ -74,4 +74,5 @@ def _write_token(terms: Terms, grant: Granted, clock: Clock) -> Generator[Effect
     if count_status(answers, b"fenced") >= terms.quorum and clock() < grant.end:
         return grant
     failures = tuple(answer[0] for answer in answers if isinstance(answer[0], Failure))
-    return NoQuorum(failures or (Failure(terms.masters[0], "its fencing token reached no quorum"),), 0, None)
+    failures = failures or (Failure(terms.masters[0], "its fencing token reached no quorum"),)
+    return NoQuorum(failures, 0, None, granted=True)
