@@ -166,6 +166,35 @@ def test_where_info_is_not_allowed_a_guard_is_a_configuration_error(
     assert caught.value.option == "restart_guard"
 
 
+def replication_ids(server: Deployment) -> set[str]:
+    return {one.cli("INFO", "replication")["master_replid"] for one in server.members}
+
+
+def test_a_master_that_gets_its_first_replica_has_its_vote_back_after_the_guard(
+    start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
+) -> None:
+    """It has another replication id from then on, while sockets that are open go on naming the old one."""
+    own_server = start_server()
+    options = {"ttl": GUARD, "restart_guard": GUARD}
+    early = connect(own_server.url, **options)
+    take(early, name)
+    before = replication_ids(own_server)
+    start_server(replica_of=own_server)
+    until(lambda: not before & replication_ids(own_server), within=20, what="other replication ids")
+    late = connect(own_server.url, **options)
+
+    def all_take_it() -> bool:
+        try:
+            for client in (early, late, early, late):
+                with client.lock(name, timeout=0):
+                    pass
+        except QuorumError:
+            return False
+        return True
+
+    until(all_take_it, within=20, what="sockets of both have the vote of one incarnation")
+
+
 def test_a_promoted_replica_grants_nothing_before_the_guard_is_over(
     start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
 ) -> None:

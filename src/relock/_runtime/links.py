@@ -119,6 +119,7 @@ class Link:
         self.owed: deque[Round | Owed] = deque()
         self.channel: Channel
         self._incarnation = b""
+        self._opened_us = 0  # the master's clock when its incarnation was learnt
         self._identity = b""  # the arguments after the void time: incarnation and guard, packed
 
     def open(self) -> None:
@@ -140,13 +141,13 @@ class Link:
         sent_at = self.master.clock()
         self._send_plain(*commands)
         replies = [self._read_plain() for _ in commands]
-        incarnation = self._learn_info(replies[:3])
+        self._incarnation = pack_argument(self._learn_info(replies[:3]))
         time_reply = _numbers(replies[3], 2)
         if marker is not None:
             self._learn_marker(replies[4])
-        self._incarnation = pack_argument(incarnation)
         self._identify()
-        seconds, now = time_reply[0] + time_reply[1] / 1e6, self.master.clock()
+        self._opened_us = time_reply[0] * 1_000_000 + time_reply[1]
+        seconds, now = self._opened_us / 1e6, self.master.clock()
         step = self.master.offset.see(seconds - now, seconds - sent_at, now)
         if step:
             self.master.stepped(step, time_reply)
@@ -303,6 +304,11 @@ class Link:
         """A reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart."""
         if reply[0] == b"no_vote":
             self.master.without_vote(reply[1], reply[2], now)
+            if reply[2] - self.guard_ms * 1000 > self._opened_us:
+                # The guard began after this socket was opened: a server that runs on may have another replication id by
+                # now. A socket that goes on naming the old one would begin the guard again, and so would those of the
+                # others in turn: nobody would ever get a vote.
+                self.is_retired = True
         if step:
             return self.master.stepped(step, reply)
         return reply
