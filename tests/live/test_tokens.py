@@ -166,6 +166,20 @@ def test_where_info_is_not_allowed_a_guard_is_a_configuration_error(
     assert caught.value.option == "restart_guard"
 
 
+def test_a_client_that_may_not_look_never_touches_the_guard_that_it_finds(
+    start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
+) -> None:
+    """It can't name the incarnation of its sockets, so its votes would begin the guard for everybody."""
+    server = start_server()
+    guarded = connect(server.url, ttl=GUARD, restart_guard=GUARD)
+    take(guarded, name)
+    server.cli("ACL", "SETUSER", "default", "-info")
+    with pytest.raises(ConfigurationError, match="refuses INFO") as caught, pytest.warns(RelockWarning):
+        connect(server.url, ttl=GUARD, restart_guard=0).lock(name).acquire(timeout=30)
+    assert caught.value.option == "restart_guard"
+    assert guarded.lock(name).acquire(timeout=0)
+
+
 def replication_ids(server: Deployment) -> set[str]:
     return {one.cli("INFO", "replication")["master_replid"] for one in server.members}
 

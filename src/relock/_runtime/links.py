@@ -186,6 +186,11 @@ class Link:
         if marker == [None]:
             return
         (found_ms,) = _numbers(marker, 1)
+        if found_ms and self._incarnation == pack_argument(b""):
+            raise ConfigurationError(
+                f"{self.master.address} refuses INFO, and other clients use a restart guard there: allow the command",
+                option="restart_guard",
+            )
         self.guarded = True
         if found_ms > self.guard_ms:
             self.guard_ms = found_ms
