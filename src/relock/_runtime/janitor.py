@@ -66,26 +66,26 @@ class Undo:
 
 
 class Doubt(NamedTuple):
-    """What may be left of a hold or an attempt where a slow master had not answered yet: looked at again later.
+    """What is in doubt where a slow master had not answered yet: looked at again later.
 
     Every release over several masters that comes back at the quorum leaves one, so it is made of nothing that is dear.
 
     Attributes:
         is_left: whether the answers that have come by then leave a doubt.
         answers: what was asked last, where slow masters' answers go on arriving.
-        void_at: our time after which no answer can come that settles it.
-        undo: makes what is then to be done about it.
+        until: our time after which no answer comes any more.
+        task: makes what is then to be done about it.
     """
 
     is_left: Callable[[], bool]
     answers: Sequence[Answer]
-    void_at: float
-    undo: Callable[[], Undo]
+    until: float
+    task: "Callable[[], Undo | Settle]"
 
     def is_open(self, now: float) -> bool:
         """Whether an answer may yet come that settles it."""
         awaited = any(isinstance(answer[0], Failure) and answer[0].awaited for answer in self.answers)
-        return awaited and now < self.void_at
+        return awaited and now < self.until
 
 
 @frozen
@@ -273,7 +273,7 @@ class Janitor(Service):
             if doubt.is_open(now):
                 self._doubts.append(doubt)
             else:
-                self._later(now, doubt.undo())
+                self._later(now, doubt.task())
         if self._doubts:
             self._doubts_at = now + DOUBT_SECONDS
 
@@ -286,8 +286,8 @@ class Janitor(Service):
         session, hold = self._session, task.hold
         while hold.count > 0 and hold.remaining(session.clock()) > 0:
             count = hold.count
-            answers = session.run_shielded(release.write_count(hold, count, session.clock, session.node_timeout))
-            if any(isinstance(answer[0], Failure) and not answer[0].awaited for answer in answers):
+            flow = release.write_count(hold, count, session.clock, session.node_timeout, is_certain=None)
+            if release.may_be_uncounted(session.run_shielded(flow)):
                 if self._closing.is_set():
                     return
                 again = Settle(hold, min(2 * task.pause, RETRY_SECONDS_MAX))

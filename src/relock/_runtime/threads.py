@@ -271,9 +271,17 @@ class Session(Driver, MasterListener):
             hold.callbacks.append(options.on_lost)
 
     def _write_count(self, hold: Hold, count: int) -> bool:
-        """Writes the count to the masters; returns whether all of them have answered, or are just about to."""
+        """Writes the count to the masters; returns whether all of them have it, or are just about to say so.
+
+        What these say is looked at later: a request to one that had not been heard of for long may have been void.
+        """
         answers = self.run_shielded(release_flows.write_count(hold, count, self.clock, self.node_timeout))
-        return not any(isinstance(answer[0], Failure) and not answer[0].awaited for answer in answers)
+        if any(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers):
+            is_left = partial(release_flows.may_be_uncounted, answers)
+            until = self.clock() + self.node_timeout
+            self.janitor.look_later(tasks.Doubt(is_left, answers, until, partial(tasks.Settle, hold)))
+        said = [answer for answer in answers if not (isinstance(answer[0], Failure) and answer[0].awaited)]
+        return not release_flows.may_be_uncounted(said)
 
     def settle(self, hold: Hold) -> None:
         """Has the janitor write the count until every master has it, and no other count can arrive late any more."""

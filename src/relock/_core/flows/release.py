@@ -1,8 +1,8 @@
 """The end of a hold, of one level of it, or of a place in the queue."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
-from relock._core.effects import Answer, Ask, Clock, Effect
+from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.flows.acquire import ALIVE_SECONDS, QUEUE_SECONDS
 from relock._core.flows.ask import first_of_each
 from relock._core.hold import Hold
@@ -12,6 +12,7 @@ from relock._keys import LockKeys
 from relock._scripts import Call, load
 
 Answers = Generator[Effect, Sequence[Answer], Sequence[Answer]]
+Certain = Callable[[Sequence[Answer]], bool]
 
 
 def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
@@ -51,7 +52,9 @@ def leave(keys: LockKeys, owner: bytes, until: float) -> Answers:
     return (yield Ask((load("leave").call(keys, owner=owner),), until))
 
 
-def write_count(hold: Hold, count: int, clock: Clock, node_timeout: float) -> Answers:
+def write_count(
+    hold: Hold, count: int, clock: Clock, node_timeout: float, is_certain: Certain | None = has_quorum_replied
+) -> Answers:
     """Writes the hold count.
 
     The hold is valid until its deadline whatever the masters answer; only *absent* from so many that no quorum is
@@ -59,8 +62,13 @@ def write_count(hold: Hold, count: int, clock: Clock, node_timeout: float) -> An
     """
     call = load("count").call(hold.keys, owner=hold.owner, count=count, lease_ms=0)
     for _ in range(2):  # a second time, with a new clock sample, where the first came too late
-        answers = yield Ask((call,), clock() + node_timeout, has_quorum_replied)
+        answers = yield Ask((call,), clock() + node_timeout, is_certain)
         if not count_status(answers, b"void"):
             break
     hold.drop_absent(first_of_each(answers))
     return answers
+
+
+def may_be_uncounted(answers: Sequence[Answer]) -> bool:
+    """Whether a master may have another count than it was told: it was silent, or was told too late."""
+    return any(isinstance(answer[0], Failure) or answer[0][0] == b"void" for answer in answers)
