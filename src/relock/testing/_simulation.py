@@ -27,7 +27,7 @@ UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attem
 FORGOTTEN_SECONDS = 60.0  # of true time after which nothing may be left on a master
 EPOCH_SECONDS = 1_700_000_000.0  # about what the masters' clocks show
 LOOK_SECONDS = 0.05
-RATE_ERROR = 1e-4
+RATE_ERROR = 0.005  # as much as the default drift_factor allows for each clock
 FOREVER = float("inf")
 LOCK = "a"
 
