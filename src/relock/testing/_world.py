@@ -99,6 +99,10 @@ class World:
         if self._looks:
             return False
         self._looks = self._draw_looks()
+        return self.in_task()
+
+    def in_task(self) -> bool:
+        """Whether the caller is a task."""
         return getcurrent() is not self._hub
 
     def _draw_looks(self) -> int:

@@ -1,0 +1,54 @@
+"""The page that argues for safety names tests and planted bugs that exist, and leaves no rule without one."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from sim.bugs import BUGS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = (REPOSITORY / "docs" / "concepts" / "argument.md").read_text()
+RULES = range(1, 14)
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+BUG = re.compile(r"`bug: ([^`]+)`")
+
+
+def functions_of(path: Path) -> set[str]:
+    return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+def section_of(rule: int) -> str:
+    """What the page says of one rule."""
+    found = re.search(rf"^### Rule {rule}\. .*?(?=^##)", PAGE, re.DOTALL | re.MULTILINE)
+    assert found is not None, f"the page says nothing of rule {rule}"
+    return found[0]
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _ in TEST.findall(PAGE)}))
+def test_the_tests_that_are_named_exist(file: str) -> None:
+    assert {name for named, name in TEST.findall(PAGE) if named == file} <= functions_of(REPOSITORY / file)
+
+
+def test_no_test_is_named_in_another_way() -> None:
+    """Else it would not be looked for."""
+    assert len(TEST.findall(PAGE)) == len(re.findall(r"\btest_\w+(?!\w|\.py)", PAGE))
+
+
+def test_the_planted_bugs_that_are_named_exist() -> None:
+    named = {" ".join(bug.split()) for bug in BUG.findall(PAGE)}
+    assert named
+    assert named <= {bug.what for bug in BUGS}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_test_and_what_it_rests_on(rule: int) -> None:
+    section = section_of(rule)
+    assert TEST.search(section)
+    assert re.search(r"\bA\d|\*Rests on\*", section)
+
+
+def test_every_assumption_that_is_named_is_stated() -> None:
+    stated = set(re.findall(r"^A(\d+)\. ", PAGE, re.MULTILINE))
+    assert stated == {str(number) for number in range(1, len(stated) + 1)}
+    assert set(re.findall(r"\bA(\d+)\b", PAGE)) <= stated
