@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from relock._core.effects import Answer, Failure
+from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows.extend import heal
 from relock._core.hold import EXPIRED, FORGOTTEN, MAX_HOLD, NOT_RENEWED, OWNER_ENDED, Hold
 from relock._core.quorum import NEVER, Granted, deadline_of, quorum_of
@@ -144,13 +144,24 @@ def test_who_extends_a_hold_or_counts_it_has_granted_it() -> None:
 
 def test_healing_says_where_somebody_elses_attempt_is_in_the_way() -> None:
     """It is tried again then: such attempts come and go."""
-    one, other = hold(masters=3), hold(masters=3)
+    one, other = hold(masters=3, ends=[9.0, NEVER, 9.0]), hold(masters=3, ends=[9.0, NEVER, 9.0])
     flow = heal((one, other), lambda _: True, lambda: 1.0, 0.05)
     next(flow)
     healed, refused = [b"healed", 0], [b"refused", 0]
     with pytest.raises(StopIteration) as end:
-        flow.send([[healed, healed], [healed, refused], [healed, healed]])
+        flow.send([[SILENT, SILENT], [healed, refused], [SILENT, SILENT]])
     assert end.value.value == (other,)
+
+
+def test_a_hold_is_given_again_only_to_masters_that_do_not_have_it() -> None:
+    """One that had it, and loses it just then to an operator's force_release, is not to get it again."""
+    holds = [hold(masters=3, ends=ends) for ends in ([9.0, NEVER, 9.0], [9.0, 9.0, 9.0], [9.0, 9.0, NEVER])]
+    flow = heal(holds, lambda _: True, lambda: 1.0, 0.05)
+    first = next(flow)
+    second = flow.send([[SILENT], [[b"healed", 0]], [SILENT]])
+    assert isinstance(first, Ask)
+    assert isinstance(second, Ask)
+    assert [(ask.only, len(ask.calls)) for ask in (first, second)] == [({1}, 1), ({2}, 1)]
 
 
 def test_healing_counts_only_before_the_deadline() -> None:

@@ -245,7 +245,8 @@ class World:
     def _ask(self, ask: Ask) -> list[Answer]:
         silence = (Failure("x", "silent", awaited=True),) * len(ask.calls)
         answers: list[Answer] = [silence] * len(self.masters)
-        missing = set(range(len(self.masters)))
+        asked = range(len(self.masters)) if ask.only is None else sorted(ask.only)
+        missing = set(asked)
 
         def arrive(index: int, back: float) -> None:
             replies = [self.masters[index].run(call, ask.until, self.now) for call in ask.calls]
@@ -256,7 +257,7 @@ class World:
 
             self.at(self.now + back, answer)
 
-        for index in range(len(self.masters)):
+        for index in asked:
             there, back = self.trips()
             self.at(self.now + there, lambda index=index, back=back: arrive(index, back))  # type: ignore[misc]
         certain = ask.is_certain or (lambda _: False)

@@ -65,11 +65,15 @@ class Ask(NamedTuple):
     Answered with a list of one `Answer` for each master, in their order, at the latest at `until`: whoever is silent
     then is a `Failure`. Where `is_certain` is given, the answers of a quorum are enough as soon as it says so; what
     comes later is written into the same list. Nothing is ever sent twice, but for a script that a master did not know.
+
+    Where `only` is given, just the masters with these numbers are asked, those of them that can be at once; the others
+    are a `Failure` for which nothing was sent.
     """
 
     calls: tuple[Call, ...]
     until: float
     is_certain: Callable[[Sequence[Answer]], bool] | None = None
+    only: frozenset[int] | None = None
 
 
 class Listen(NamedTuple):

@@ -111,6 +111,11 @@ class Hold:
         """Whether its release is the usual one: the token is known everywhere, and the ttl is the lock's."""
         return self.settled and self.ttl == self.terms.ttl
 
+    @property
+    def lacking(self) -> frozenset[int]:
+        """The masters that do not have it, as far as is known."""
+        return frozenset(master for master, end in enumerate(self.ends) if end == NEVER)
+
     def remaining(self, now: float) -> float:
         """Seconds for which the hold is surely still valid."""
         return 0.0 if self.loss else max(0.0, self.deadline - now)

@@ -46,13 +46,14 @@ class Rounds:
         if count > 1:
             answers[:] = [(*silence,) * count for silence in answers]
         round_ = Round(ask.calls, ask.until, now, answers)
+        masters = self._masters if ask.only is None else self._only(ask.only, answers)
         links: list[Link] = []
-        for master in self._masters:
+        for master in masters:
             link = master.check_out(now)
             if link is not None:
                 links.append(link)
-        if len(links) < len(answers):
-            self._do_without(round_, links, strict=strict)
+        if len(links) < len(masters):
+            self._do_without(masters, round_, links, strict=strict)
         round_.missing = len(links)
         for link in links.copy():
             try:
@@ -69,11 +70,21 @@ class Rounds:
 
     # Opening --------------------------------------------------------------------------------------------------------
 
-    def _do_without(self, round_: Round, links: list[Link], *, strict: bool) -> None:
-        """Does without the absent masters where the others are a quorum, else opens links to them first."""
+    def _only(self, numbers: frozenset[int], answers: list[Answer]) -> Sequence[Master]:
+        """The masters with these numbers; the others' answers say that they were not asked."""
+        for index, master in enumerate(self._masters):
+            if index not in numbers:
+                answers[index] = (Failure(master.address, "it was not asked", sent=False),) * len(answers[index])
+        return [master for master in self._masters if master.index in numbers]
+
+    def _do_without(self, masters: Sequence[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
+        """Does without the absent ones of `masters` where the others are enough, else opens links to them first.
+
+        A quorum is enough; and where not all were to be asked, whoever is there.
+        """
         present = {link.master for link in links}
-        absent = [master for master in self._masters if master not in present]
-        if len(links) >= self._quorum:
+        absent = [master for master in masters if master not in present]
+        if len(links) >= self._quorum or len(masters) < len(self._masters):
             self._go_on_without(absent, round_, links, strict=strict)
         elif len(self._masters) == 1:
             self._open_here(absent[0], round_, links, strict=strict)

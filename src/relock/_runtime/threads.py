@@ -182,8 +182,8 @@ class Session(Driver, MasterListener):
         if self.options.on_lost is not None:
             self.callbacks.call(self.options.on_lost, loss)
         self.emit(Lost(loss.lock, reason))
-        if reason != FORGOTTEN:
-            self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(now, hold.late_until))
+        # Also where the masters have forgotten it: a minority may have it still, or get it yet.
+        self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(now, hold.late_until))
 
     def emit(self, event: Event) -> None:
         """Tells an event to the logger ``relock.events`` and to the client's callback."""

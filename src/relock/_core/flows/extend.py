@@ -4,6 +4,7 @@ A master that does not have a hold which a quorum has just confirmed has forgott
 when it was granted: it is given the hold again. What a quorum has forgotten is lost and never put back.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -46,11 +47,32 @@ def heal(
 ) -> Generator[Effect, Any, tuple[Hold, ...]]:
     """Gives `holds`, which a quorum has just confirmed, to the masters that do not have them.
 
+    Only these are asked: what a master had when the quorum confirmed it and has lost since (an operator's
+    `force_release`, say) is not put back, so a quorum that has forgotten a hold meanwhile does not get it again.
+
     `is_current` says whether a hold is held still: a release takes it out of the book before it sends anything.
 
     Returns those for which a master has another hold at the moment. It can only be that of an attempt which finds no
     quorum, so it goes soon; but it may have a quorum if ours was released meanwhile, so it is never put aside.
     """
+    refused: list[Hold] = []
+    lacking: defaultdict[frozenset[int], list[Hold]] = defaultdict(list)
+    for hold in holds:
+        lacking[hold.lacking].append(hold)
+    for masters, group in lacking.items():
+        if masters:
+            refused += yield from _heal_on(masters, group, is_current, clock, node_timeout)
+    return tuple(refused)
+
+
+def _heal_on(
+    masters: frozenset[int],
+    holds: Sequence[Hold],
+    is_current: Callable[[Hold], bool],
+    clock: Clock,
+    node_timeout: float,
+) -> Generator[Effect, Any, list[Hold]]:
+    """Gives `holds` to these masters; returns those that one of them refused."""
     sent_at = clock()
     until = sent_at + node_timeout
     for hold in holds:
@@ -63,17 +85,17 @@ def heal(
         for hold, ttl in zip(holds, ttls, strict=True)
     )
     if not calls:
-        return ()
-    replies = yield Ask(calls, until)
+        return []
+    replies = yield Ask(calls, until, only=masters)
     now = clock()
-    refused: list[Hold] = []
+    refused = []
     for i, (hold, ttl) in enumerate(zip(holds, ttls, strict=True)):
         said = nth_of_each(replies, i)
         hold.count_healing(said, _end(hold, ttl, sent_at), now)
         hold.healed = any(isinstance(answer, Failure) and answer.sent for answer in said)
         if any(is_status(answer, b"refused") for answer in said):
             refused.append(hold)
-    return tuple(refused)
+    return refused
 
 
 def needs_healing(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
