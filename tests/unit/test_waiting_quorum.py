@@ -6,7 +6,7 @@ import pytest
 from attrs import Factory, define
 
 from relock._core.effects import Ask, Effect, Failure, Leave, Listen, Park, Undo
-from relock._core.quorum import Granted, NoQuorum, Refused
+from relock._core.quorum import Granted, NoQuorum, Refused, may_be_granted
 from relock._core.terms import Terms
 from relock._core.waiting import BACKOFF_SECONDS_MIN, Wait, acquire
 from relock._keys import lock_keys
@@ -15,6 +15,7 @@ from relock._options import ClientOptions
 GRANTED = [b"granted", 0, 100]
 HELD = [b"refused", 0, 5_000, 0, b"you:1"]
 DONE = [b"released", 0]
+VOID = [b"void", 0]
 AWAITED = Failure("c", "not yet", awaited=True)
 DOWN = Failure("c", "down", sent=False)
 SILENT = Failure("c", "silent")
@@ -88,6 +89,22 @@ def test_a_minority_of_grants_is_given_back_at_once_and_the_next_attempt_has_a_n
     assert driver.asked() == ["acquire me:1", "give_back me:1", "enqueue me:1~1"]
     assert driver.owners == [b"me:1", b"me:1~1"]
     assert driver.undone() == [], "every master has confirmed it"
+
+
+def test_what_was_granted_is_given_back_though_the_request_was_sent_again_and_came_too_late() -> None:
+    driver = Driver([[GRANTED, VOID, HELD], [VOID, VOID, HELD], [SILENT, HELD, HELD], [DONE] * 3, [GRANTED] * 3])
+    assert isinstance(driver.run(), Granted)
+    assert driver.asked() == [*3 * ["acquire me:1"], "give_back me:1", "enqueue me:1~1"]
+
+
+def test_what_may_have_been_granted_is_undone_though_the_request_was_sent_again_and_came_too_late() -> None:
+    driver = Driver([[SILENT, VOID, HELD], [SILENT, VOID, HELD], [SILENT, VOID, HELD], [GRANTED] * 3])
+    assert isinstance(driver.run(), Granted)
+    driver.given[2][0][0] = VOID  # the reply to the last request, and not to the first
+    (undo,) = (effect for effect in driver.effects if isinstance(effect, Undo))
+    assert undo.owner == b"me:1"
+    assert undo.answers is not None
+    assert may_be_granted(undo.answers)
 
 
 def test_who_is_kept_out_by_an_earlier_attempt_of_its_own_looks_again_soon() -> None:

@@ -3,15 +3,20 @@
 from collections.abc import Generator, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.quorum import (
     Granted,
     NoQuorum,
     Outcome,
+    Refused,
     count_status,
     is_attempt_certain,
+    is_status,
     is_token_safe,
     judge,
+    may_be_granted,
 )
 from relock._core.terms import Terms
 from relock._scripts import Call, load
@@ -54,6 +59,7 @@ def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
     `until` is when whoever needs the answer gives up on silent masters, if that is before the node timeout. Returns
     the outcome, and the answers, which go on being filled.
     """
+    before: Sequence[Answer] = ()
     for _ in range(ATTEMPTS_PER_LOOK):
         sent_at = clock()
         answers = yield Ask((call,), min(until, sent_at + terms.node_timeout), is_attempt_certain)
@@ -62,9 +68,30 @@ def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
             if len(answers) == 1 or is_token_safe(outcome, int(terms.lease_ms)):
                 return outcome, answers
             return (yield from _write_token(terms, outcome, clock)), answers
-        if not count_status(answers, b"void"):
+        is_late = count_status(answers, b"void") > 0
+        if before:
+            outcome, answers = _remember(before, answers, outcome)
+        if not is_late:
             break
+        before = answers
     return outcome, answers
+
+
+def _remember(before: Sequence[Answer], answers: Sequence[Answer], outcome: Outcome) -> tuple[Outcome, list[Answer]]:
+    """What two requests under one name have come to, where the second may have found masters too late.
+
+    Such a master may have granted the first. It says so no more, now or later: what it answered to the first counts,
+    and the answers are those of this moment.
+    """
+    known = [answer if _is_conclusive(answer) else before[i] for i, answer in enumerate(answers)]
+    if not may_be_granted(known) or isinstance(outcome, Granted):
+        return outcome, known
+    return outcome._replace(undecided=True) if isinstance(outcome, Refused) else evolve(outcome, granted=True), known
+
+
+def _is_conclusive(answer: Answer) -> bool:
+    """Whether a master has acted on a request, and so on those before it, too."""
+    return answer[0].__class__ is list and not is_status(answer[0], b"void")
 
 
 def _write_token(terms: Terms, grant: Granted, clock: Clock) -> Generator[Effect, Any, Outcome]:
