@@ -15,6 +15,7 @@ from relock._core.quorum import (
     deadline_of,
     drift_of,
     is_attempt_certain,
+    is_count_certain,
     is_token_safe,
     judge,
     quorum_of,
@@ -25,7 +26,10 @@ GRANTED: Reply = [b"granted", 10, 100]
 REFUSED: Reply = [b"refused", 10, 5_000, 2, b"you:1"]
 QUEUED: Reply = [b"queued", 10, 5_000, 2, b"you:1", 77]
 VOID: Reply = [b"void", 10]
+COUNTED: Reply = [b"counted", 10]
+ABSENT: Reply = [b"absent", 10]
 SILENT = Failure("x", "silent")
+AWAITED = Failure("x", "not yet", awaited=True)
 DOWN = Failure("x", "refused", sent=False)
 
 
@@ -184,3 +188,20 @@ def test_an_outcome_is_certain_with_a_quorum_of_grants_or_without_a_chance_of_on
         (False, (GRANTED, GRANTED, REFUSED, AWAITED, REFUSED)),
     ):
         assert is_attempt_certain(said(*answers)) == certain
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_certain"),
+    [
+        ([COUNTED, COUNTED, AWAITED], True),
+        ([COUNTED, ABSENT, AWAITED], False),
+        ([COUNTED, ABSENT, DOWN], True),
+        ([COUNTED, ABSENT, ABSENT], True),
+        ([VOID, AWAITED, AWAITED], False),
+        ([ABSENT, ABSENT, AWAITED], True),
+    ],
+)
+def test_a_count_is_written_by_a_quorum_or_waits_for_whoever_may_complete_it(
+    answers: list[Reply | Failure], is_certain: bool
+) -> None:
+    assert is_count_certain([[answer] for answer in answers]) is is_certain

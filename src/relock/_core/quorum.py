@@ -216,9 +216,15 @@ def is_release_certain(answers: Sequence[Answer]) -> bool:
     return count_status(answers, b"released") >= quorum or count_status(answers, b"absent") >= quorum
 
 
-def has_quorum_replied(answers: Sequence[Answer]) -> bool:
-    """Whether a quorum replied to the only call, whatever they said."""
-    return sum(answer[0].__class__ is list for answer in answers) >= quorum_of(len(answers))
+def is_count_certain(answers: Sequence[Answer]) -> bool:
+    """Whether a quorum has written the hold count, or none can any more.
+
+    Who has no such hold writes none. Who is awaited may not know the script yet, and nobody would send it in time.
+    """
+    quorum = quorum_of(len(answers))
+    counted = count_status(answers, b"counted")
+    awaited = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
+    return counted >= quorum or counted + awaited < quorum
 
 
 def is_token_safe(grant: Granted, lease_ms: int) -> bool:

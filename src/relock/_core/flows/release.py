@@ -6,7 +6,7 @@ from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.flows.acquire import ALIVE_SECONDS, QUEUE_SECONDS
 from relock._core.flows.ask import first_of_each
 from relock._core.hold import Hold
-from relock._core.quorum import count_status, has_quorum_replied, is_release_certain
+from relock._core.quorum import count_status, is_count_certain, is_release_certain
 from relock._core.terms import Terms, lease_ms
 from relock._keys import LockKeys
 from relock._scripts import Call, load
@@ -53,7 +53,7 @@ def leave(keys: LockKeys, owner: bytes, until: float) -> Answers:
 
 
 def write_count(
-    hold: Hold, count: int, clock: Clock, node_timeout: float, is_certain: Certain | None = has_quorum_replied
+    hold: Hold, count: int, clock: Clock, node_timeout: float, is_certain: Certain | None = is_count_certain
 ) -> Answers:
     """Writes the hold count.
 
