@@ -161,7 +161,7 @@ def test_a_hold_is_given_again_only_to_masters_that_do_not_have_it() -> None:
     second = flow.send([[SILENT], [[b"healed", 0]], [SILENT]])
     assert isinstance(first, Ask)
     assert isinstance(second, Ask)
-    assert [(ask.only, len(ask.calls)) for ask in (first, second)] == [({1}, 1), ({2}, 1)]
+    assert [(ask.only, len(ask.calls)) for ask in (first, second)] == [(frozenset({1}), 1), (frozenset({2}), 1)]
 
 
 def test_healing_counts_only_before_the_deadline() -> None:
