@@ -83,13 +83,6 @@ BUGS = [
         seed=49,
     ),
     Bug(
-        "healing goes to masters that had the hold, too",
-        f"{CORE}/flows/extend.py",
-        "only=masters",
-        "only=None",
-        seed=1256,
-    ),
-    Bug(
         "a hold that is released is healed",
         f"{CORE}/flows/extend.py",
         "holds = [hold for hold in holds if is_current(hold)]",
