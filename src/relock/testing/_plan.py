@@ -8,6 +8,8 @@ from relock.testing._network import Conditions
 
 TTL_SECONDS = 1.0
 LONG_TTL_SECONDS = 10.0
+SETTLING_SECONDS = 6.0  # guards and leases end, signs of life come, connections are made
+CALM_SECONDS = 4.0  # until all is well where nothing goes wrong: all masters have votes, and all clients connections
 
 FORGETTING = frozenset({"crash", "restart old", "flush", "flush a quorum"})
 KINDS = (
@@ -22,12 +24,14 @@ class Plan:
     """One run.
 
     Attributes:
+        begins: seconds until the first turns; a single look of everybody before makes the masters count to their votes.
         turns: how often each thread takes the lock.
         pause: seconds between two of its turns, on average.
         faults: seconds of true time in which faults strike.
         fault_pause: seconds between two of them, on average.
         kinds: which faults; none, with a network that loses nothing: all is well from the beginning.
         skew: by how many seconds the masters' clocks differ from the true time at most.
+        settling: seconds from the end of all faults until all is well.
         stays: for how many seconds a holder stays; it is drawn from these. Infinity: until it has lost the lock.
         timeouts: for how many seconds an acquire waits, 0 for a single look.
     """
@@ -47,6 +51,8 @@ class Plan:
     fair: bool
     renew: bool
     ttl: float = TTL_SECONDS
+    begins: float = 0.0
+    settling: float = SETTLING_SECONDS
     pause: float = 0.2
 
     @property
@@ -97,8 +103,10 @@ def _draw_slow(random: Random) -> Plan:
         timeouts=random.choice([(0.0, 0.05), (0.0, 0.05, 3.0)]),
         node_timeout=0.05,
         ttl=LONG_TTL_SECONDS,
-        faults=LONG_TTL_SECONDS + 5.0,  # the masters' first votes come only now
+        begins=LONG_TTL_SECONDS,  # with the masters' first votes
+        faults=LONG_TTL_SECONDS + 5.0,
         turns=20,
+        settling=4.0,
     )
 
 
@@ -111,6 +119,7 @@ def _draw_busy(random: Random) -> Plan:
         masters=random.choice([1, 1, 1, 3]),
         stays=(0.0, 0.001, 0.01),
         timeouts=(3.0, 20.0),
+        begins=CALM_SECONDS if is_calm else TTL_SECONDS,
         turns=40,
         pause=random.choice([0.02, 0.1]),
     )

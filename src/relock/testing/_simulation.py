@@ -17,12 +17,11 @@ from relock import Client, RelockError
 from relock.lock import Lock
 from relock.testing._lab import VirtualClient
 from relock.testing._network import Server
-from relock.testing._plan import Plan, draw
+from relock.testing._plan import CALM_SECONDS, Plan, draw
 from relock.testing._referee import COUNT_SECONDS, Belief, Referee
 from relock.testing._world import Process, Task, World
 
 STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
-SETTLING_SECONDS = 6.0  # from then until all is well: guards and leases end, signs of life come, connections are made
 UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attempt either
 FORGOTTEN_SECONDS = 60.0  # of true time after which nothing may be left on a master
 EPOCH_SECONDS = 1_700_000_000.0  # about what the masters' clocks show
@@ -96,6 +95,10 @@ class Simulation:
     def _work(self, process: Process, client: Client) -> None:
         """One thread: takes turns, and a last one when all is healed, in which it must be served."""
         random, plan = self.world.random, self.plan
+        if plan.begins:
+            with contextlib.suppress(RelockError):
+                self._turn(process, client.lock(LOCK), timeout=0.0, stay=0.0)
+            process.sleep(plan.begins)
         for _ in range(plan.turns):
             process.sleep(random.expovariate(1.0) * plan.pause)
             if self.is_healed and not plan.is_calm:
@@ -295,11 +298,11 @@ class Simulation:
             self._schedule_faults()
             self._look_again()
             if plan.is_calm:
-                self.referee.calm_at = self.plan.ttl + SETTLING_SECONDS / 2  # all have votes
+                self.referee.calm_at = CALM_SECONDS
             else:
                 world.run(plan.faults + 2.0)  # what was struck last comes back by itself
                 self._heal()
-                self.referee.calm_at = world.now + SETTLING_SECONDS
+                self.referee.calm_at = world.now + plan.settling
             world.run(world.now + STEADY_SECONDS, is_over=self._are_all_done)
             self._check_the_end()
         self._give_verdict()
