@@ -988,10 +988,10 @@ def test_an_undo_that_comes_after_the_next_acquire_harms_nobody(
 
 
 @pytest.mark.parametrize("masters_count", [3])
-def test_healing_that_comes_after_the_release_leaves_nothing(
+def test_only_a_master_without_the_hold_is_given_it_again(
     proxy: Proxies, server: Masters, connect: Connect, name: str
 ) -> None:
-    """A hold that is given to the masters again, on connections that hold this back until it is released, goes."""
+    """The others are not asked: what they lose meanwhile is lost, and their connections hold nothing up."""
     client = connect(proxy.url, node_timeout=HUGE)
     warm(client, name)
     lock = client.lock(name)
@@ -1000,11 +1000,7 @@ def test_healing_that_comes_after_the_release_leaves_nothing(
     server.members[2].cli("DEL", key_of(name))
     faults = [one.hold_request(calls_script("heal")) for one in proxy.members[:2]]
     lock.extend()
-    until(lambda: all(fault.struck.is_set() for fault in faults), within=10, what="two are held back")
     until(lambda: holders(server, name) == ["hold"] * 3, within=10, what="the third has it again")
     lock.release()
     until(lambda: is_empty(server, name), within=10, what="it is released everywhere")
-    for fault in faults:
-        fault.release()
-        until(fault.done.is_set, within=10, what="the healing arrives")
-    until(lambda: is_empty(server, name), within=10, what="nothing is left")
+    assert not any(fault.struck.is_set() for fault in faults)

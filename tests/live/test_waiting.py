@@ -11,6 +11,7 @@ from support.processes import Worker
 from support.until import until
 
 from relock import Client, ClientClosedError, QuorumError
+from relock._core.waiting import LOOK_AGAIN_SECONDS_MAX
 
 pytestmark = pytest.mark.every_quorum
 
@@ -113,9 +114,10 @@ def test_nothing_is_lost_when_the_pubsub_connection_is_killed(client: Client, se
 
 
 @pytest.mark.reach("majority", "all")
-def test_a_swallowed_message_costs_less_than_three_seconds_at_any_ttl(
+def test_a_swallowed_message_costs_seconds_at_any_ttl(
     server: Deployment, proxy: ProxyBefore, faulty: ProxyBefore, connect: Callable[..., Client], name: str
 ) -> None:
+    """Not the lease, and not the longest sleep; that it is less than 3 s is shown in virtual time, in `tests/sim`."""
     waiting = connect(proxy.url, ttl=600.0)
     holder = connect(server.url, ttl=600.0).lock(name)
     holder.acquire()
@@ -126,7 +128,7 @@ def test_a_swallowed_message_costs_less_than_three_seconds_at_any_ttl(
     threads[0].join()
     assert fault.struck.is_set()
     assert taken == [True]
-    assert time.monotonic() - begin < 3.0
+    assert time.monotonic() - begin < LOOK_AGAIN_SECONDS_MAX / 2
 
 
 def test_waiters_survive_a_restart_of_the_server(
