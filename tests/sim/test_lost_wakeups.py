@@ -32,7 +32,7 @@ def test_a_lost_message_costs_less_than_three_seconds(masters: int, seed: int) -
 
         def hold() -> float:
             with holder.lock("a"):
-                lab.sleep(HELD_SECONDS + seed / 7)  # at every moment between two signs of life
+                lab.sleep(HELD_SECONDS + seed / 4)  # at every moment between two signs of life
             return lab.now
 
         def wait() -> float:
