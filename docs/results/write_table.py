@@ -1,0 +1,49 @@
+"""Writes what the simulator's runs have come to, as ``simulator.json`` says, into the page about the simulator."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().with_name("simulator.json")
+DOCS = RESULTS.parents[1]
+PAGE = DOCS / "concepts" / "simulator.md"
+BEGIN, END = "<!-- results: written by docs/results/write_table.py -->\n", "<!-- end of results -->\n"
+sys.path.insert(0, str(DOCS.parent / "src"))
+
+from relock.testing import _record  # noqa: E402
+
+
+def table(runs: list[_record.Run]) -> str:
+    """The table, and which faults struck."""
+    lines = [
+        "| seeds | commit | grants | faults | violations | grants a second |",
+        "|---|---|---|---|---|---|",
+        *(_row(run) for run in runs),
+    ]
+    faults: Counter[str] = Counter()
+    for run in runs:
+        faults.update(run.faults)
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(faults.items()))
+    return "\n".join([*lines, "", f"The faults that struck: {kinds}.", ""])
+
+
+def _row(run: _record.Run) -> str:
+    sha, dirty, _ = run.commit.partition(_record.DIRTY)
+    counts = f"{run.grants:,} | {sum(run.faults.values()):,} | {len(run.violations):,} | {run.grants_per_second:,}"
+    return f"| {run.first:,} to {run.last:,} | `{sha[:12]}{dirty}` | {counts} |"
+
+
+def page_with(text: str, content: str) -> str:
+    """The page with this between its marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{content}\n{END}{after}"
+
+
+def main() -> None:
+    """Writes the page anew."""
+    PAGE.write_text(page_with(PAGE.read_text(), table(_record.read(RESULTS))))
+
+
+if __name__ == "__main__":
+    main()
