@@ -41,7 +41,7 @@ def test_a_hold_outlives_its_ttl_while_its_owner_lives(
 def test_a_thousand_holds_are_renewed_in_batches_by_one_thread(
     connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
-    client = connect(server.url, ttl=3.0)
+    client = connect(server.url, ttl=6.0)
     before = len(threads_named("watchdog"))
     for number in range(1000):
         client.lock(f"{name}-{number}").acquire()
