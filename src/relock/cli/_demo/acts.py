@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from attrs import field, frozen
 
@@ -14,6 +15,7 @@ from relock.cli._demo.history import (
     Kept,
     MastersKilled,
     Record,
+    Update,
     WaiterKilled,
     longest_gap,
     lost_updates,
@@ -62,6 +64,13 @@ class Plan:
     down_seconds: float = 0.8
     after_seconds: float = 0.7
     patience_seconds: float = 3.0
+
+
+class Stay(NamedTuple):
+    """Somebody who stays inside: the process, and the update that it is in the middle of."""
+
+    process: str
+    update: Update
 
 
 @frozen
@@ -191,10 +200,10 @@ class Director:
         self.stage.act(
             HOLDER_KILLED, f"A holder stays inside for longer than its lease of {plan.ttl:g} s: it is renewed."
         )
-        victim = self._stay()
-        if victim is None:
+        stay = self._stay()
+        if stay is None:
             return
-        entered = crew.inside[victim].entered
+        victim, entered = stay.process, stay.update.entered
         self._pause(plan.stay_seconds)
         killed_at = crew.kill(victim)
         looked_at = time.monotonic()
@@ -214,9 +223,10 @@ class Director:
         """Whose turn it is next dies while it waits: who comes after it must not wait for it."""
         crew, plan = self.crew, self.plan
         self.stage.act(WAITER_KILLED, "A holder is inside, the others queue. The first of them is about to be killed.")
-        holder = self._stay()
-        if holder is None:
+        stay = self._stay()
+        if stay is None:
             return
+        holder, worker = stay.process, stay.update.worker
         self._pause(plan.short_stay_seconds)
         victim = process_of(self._live_queue()[0])
         crew.kill(victim)
@@ -226,7 +236,6 @@ class Director:
         self._pause(plan.short_stay_seconds)
         caption = "It was killed. The holder leaves: whoever lives and comes next must have the lock at once."
         self.stage.act(WAITER_KILLED, caption)
-        worker = crew.inside[holder].worker
         told = len(crew.updates())
         crew.order([holder], do="go_on")
         self._wait(lambda: holder not in crew.inside, plan.patience_seconds)
@@ -258,8 +267,8 @@ class Director:
         self.stage.settled(Score(len(crew.history.updates), ledger.count(), lost_updates(crew.history)))
         return crew.history
 
-    def _stay(self) -> str | None:
-        """Lets somebody stay inside, with everybody else in the queue and another process at its head; who it is.
+    def _stay(self) -> Stay | None:
+        """Lets somebody stay inside, with everybody else in the queue and another process at its head.
 
         The head is another process, because a process that is killed takes its own waiters with it: what is measured
         is the death of one holder, or of one waiter, and not of both. Where the head is another thread of the same
@@ -268,9 +277,14 @@ class Director:
         crew, plan = self.crew, self.plan
         process, last = crew.alive[0], ""
         everybody = plan.threads * len(crew.alive) - 1
+        seen: list[Update] = []
 
         def somebody_else_is_inside() -> bool:
-            return process in crew.inside and crew.inside[process].worker != last
+            update = crew.inside.get(process)  # one look: without a lock that locks, it may be gone at the next
+            if update is None or update.worker == last:
+                return False
+            seen.append(update)
+            return True
 
         until = time.monotonic() + plan.patience_seconds
         while time.monotonic() < until:
@@ -281,8 +295,8 @@ class Director:
                 return None
             queue = self._settled_queue(everybody)
             if queue and process_of(queue[0]) != process:
-                return process
-            last = crew.inside[process].worker
+                return Stay(process, seen[-1])
+            last = seen[-1].worker
         crew.order([process], do="go_on")
         return None
 
