@@ -114,14 +114,9 @@ class Referee:
         self.check_timeout(call)
         self._check_idle(call)
         self._check_order(call)
-        for other in self._believers():
-            self.violate(f"two holders: {other.process.name} and {process.name}")
-        if not self.operators and hold.remaining(process.local()) > 0:
-            # A caller that was paused on its way out of `acquire` may have it no more, and others had it meanwhile.
-            if hold.token <= self._highest:
-                self.violate(f"{process.name} got token {hold.token}, which is not above {self._highest}")
-            self._highest = max(self._highest, hold.token)
         belief = Belief(process, lock, hold, counted_at=self.world.now, may_be_ended=self.operators > 0)
+        if belief.is_believed():  # else its process stood still until it was over: others may have had it since
+            self._check_grant(belief)
         self.beliefs = [one for one in self.beliefs if not one.has_left and not one.process.is_dead]
         self.beliefs.append(belief)
         self.world.note(process.name, f"has it as {hold.owner.decode()}, token {hold.token}")
@@ -203,6 +198,15 @@ class Referee:
         for one in found:
             if not one.process.is_dead and one.hold.count and one.hold.remaining(one.process.local()) > 0:
                 self.violate(f"{one.process.name} still believes in a hold that was ended by force")
+
+    def _check_grant(self, belief: Belief) -> None:
+        process, token = belief.process, belief.hold.token
+        for other in self._believers():
+            self.violate(f"two holders: {other.process.name} and {process.name}")
+        if not self.operators:
+            if token <= self._highest:
+                self.violate(f"{process.name} got token {token}, which is not above {self._highest}")
+            self._highest = max(self._highest, token)
 
     def _check_idle(self, call: Call) -> None:
         for belief in self.beliefs:
