@@ -16,7 +16,7 @@ def test_a_hold_that_a_quorum_forgot_does_not_stay_where_it_is_still_known() -> 
         warnings.simplefilter("ignore")
         lab = Lab(masters=3)
         lock = lab.client(ttl=TTL_SECONDS).lock("a")
-        left = []
+        left: list[object] = []
 
         def work() -> None:
             lock.acquire()
