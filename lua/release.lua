@@ -1,24 +1,33 @@
--- Ends whatever this owner has here, a hold or a place in the queue, and passes
--- the turn on. Also the undo of an attempt whose outcome is not known.
+-- Ends whatever this owner has here, a hold or a place in the queue, and gives the
+-- lock to the first waiter, or tells it that it is its turn. Also the undo of an
+-- attempt whose outcome is not known.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
 --   queue     zset    waiters by ticket
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 --   token     string  the last fencing token
+--   master    hash    incarnation and guard of this master; optional
 -- ARGV
---   owner     text   <client>:<uuid> of the hold, which is never used again
---   fence     int    its fencing token, written back where it is missing; 0 where no master can miss it
---   lease_ms  ms     for how long the token is remembered at least
+--   owner        text   <client>:<uuid> of the hold, which is never used again
+--   fence        int    its fencing token, written back where it is missing; 0 where no master can miss it
+--   lease_ms     ms     for how long the token is remembered at least
+--   hand         flag   1: a waiter that takes grants is given the lock; 0: it is told that it is its turn
+--   void_us      us     time on this master's clock after which nobody is given anything
+--   incarnation  text   what the caller's socket is connected to
+--   guard_ms     ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   released  now_us  the hold was here and has ended
 --   absent    now_us  there was no such hold (any more)
 -- WRITES
+--   lock      what the waiter's name says: the lease that it may be given
 --   token     the lease and what the token is ahead of the clock
+--   master    none
 -- PUBLISHES
---   wake  to the first waiter that listens, when the lock is free
+--   grant  to the first waiter that listens, if it takes grants, when the lock is free
+--   wake   to the same, if it does not
 -- REPEATABLE
---   A second arrival finds nothing; it may wake the head once more.
+--   A second arrival finds nothing; it may wake the head once more, or give it the lock while that is free.
 
 --#include clock
 --#include digits
@@ -29,9 +38,14 @@ local lock = KEYS[1]
 local queue = KEYS[2]
 local waiters = KEYS[3]
 local token = KEYS[4]
+local master = KEYS[5]
 local owner = ARGV[1]
 local fence = ARGV[2]
 local lease_ms = ARGV[3]
+local hand = ARGV[4]
+local void_us = ARGV[5]
+local incarnation = ARGV[6]
+local guard_ms = ARGV[7]
 
 -- HDEL comes first: a master that is out of memory takes it, and then the rest.
 local ended = on_hash('HDEL', lock, owner) == 1
@@ -45,12 +59,18 @@ end
 
 --#include queue
 --#include waiter
+--#include vote
+--#include hand_over
 
 local waiter = waiter_of(owner)
 redis.call('ZREM', queue, waiter)
 redis.call('ZREM', waiters, waiter)
 if redis.call('EXISTS', lock) == 0 then
   drop_overdue(queue, waiters, now_us)
-  wake_first(lock, queue, nil)
+  if hand == '1' and now_us <= tonumber(void_us) and not no_vote_until(master, incarnation, guard_ms, now_us) then
+    hand_over(lock, queue, waiters, token, owner, incarnation, now_us)
+  else
+    wake_first(lock, queue, nil)
+  end
 end
 return { ended and 'released' or 'absent', now_us }

@@ -12,7 +12,7 @@
 --   void_us   us     time on this master's clock after which this call does nothing
 --   ...       pairs  ticket and <client>:<uuid> of each waiter
 -- RETURNS
---   tended    now_us pttl_ms turn head  the lease left; whose turn it is among these; who is first in the queue
+--   tended    now_us pttl_ms turn head  the lease left; who of these is to look; who is first in the queue
 --   void      now_us                    came too late, nothing was done
 -- WRITES
 --   queue     queue_ms
@@ -42,9 +42,11 @@ if now_us > tonumber(void_us) then
 end
 local holder = holder_of(lock)
 local alive_until_ms = digits(now_us / 1000 + alive_ms)
+local heir = ''
 for i = 5, #ARGV, 2 do
-  -- Whoever was granted the lock while this was on its way waits no more.
-  if not holder or ARGV[i + 1] ~= waiter_of(holder) then
+  if holder and ARGV[i + 1] == waiter_of(holder) then
+    heir = ARGV[i + 1] -- It waits no more, though it may not have heard yet.
+  else
     redis.call('ZADD', queue, 'NX', ARGV[i], ARGV[i + 1])
     redis.call('ZADD', waiters, alive_until_ms, ARGV[i + 1])
   end
@@ -55,7 +57,7 @@ drop_overdue(queue, waiters, now_us)
 
 local head = redis.call('ZRANGE', queue, 0, 0)[1] or ''
 if holder then
-  return { 'tended', now_us, redis.call('PTTL', lock), '', head }
+  return { 'tended', now_us, redis.call('PTTL', lock), heir, head }
 end
 -- Its own waiters are told in the reply, which does not depend on Pub/Sub.
 local turn = wake_first(lock, queue, nil) or head

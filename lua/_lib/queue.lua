@@ -1,4 +1,4 @@
--- Provides drop_overdue and wake_first: who waits, and whose turn it is.
+-- Provides drop_overdue, tell_first and wake_first: who waits, and whose turn it is.
 --
 -- A waiter's name is <client>:<uuid>; its client listens on one channel. PUBLISH
 -- returns how many received the message, so a waiter whose process has died is
@@ -17,10 +17,10 @@ local function drop_overdue(queue, waiters, now_us)
   end
 end
 
--- Tells the first waiter whose client listens that it is its turn, in the order
--- of tickets and stopping before `me`. Returns that waiter, or nil when nobody
--- before `me` listens.
-local function wake_first(lock, queue, me)
+-- Sends the first waiter whose client listens what `message(waiter, uuid, name)`
+-- says, in the order of tickets and stopping before `me`. Returns that waiter, or
+-- nil when nobody before `me` listens.
+local function tell_first(lock, queue, me, message)
   local prefix, name = string.match(lock, '^([^{]*):{(.*)}$')
   local deaf = {}
   local first, page = 0, 0
@@ -33,7 +33,7 @@ local function wake_first(lock, queue, me)
       local client, uuid = string.match(waiter, '^([^:]*):(.*)$')
       if not deaf[client] then
         local channel = prefix .. ':client:' .. client
-        local heard = redis.call('PUBLISH', channel, 'wake ' .. uuid .. ' ' .. name)
+        local heard = redis.call('PUBLISH', channel, message(waiter, uuid, name))
         if heard > 0 or not publish_counts then
           return waiter
         end
@@ -44,4 +44,13 @@ local function wake_first(lock, queue, me)
     page = 63 -- the head alone is the usual case; then whole pages
   until #found == 0
   return nil
+end
+
+local function wake(_, uuid, name)
+  return 'wake ' .. uuid .. ' ' .. name
+end
+
+-- Tells the first waiter that listens, and comes before `me`, that it is its turn.
+local function wake_first(lock, queue, me)
+  return tell_first(lock, queue, me, wake)
 end

@@ -18,6 +18,7 @@ TTL_SECONDS_MIN = 0.05
 TTL_SECONDS_MAX = 10 * 365.25 * 86400.0
 NODE_TIMEOUT_SECONDS_MIN = 0.1
 NODE_TIMEOUT_SECONDS_MAX = 1.0
+HANDOFFS = ("grant", "wake")
 GUARD_FACTOR = 1.02  # covers clocks that run at different rates
 
 _TYPE_NAMES: dict[type, str] = {float: "a number of seconds", int: "an int", bool: "a bool", str: "a str"}
@@ -114,6 +115,12 @@ def _min_replicas(_instance: Any, attribute: Any, value: Any) -> None:
         raise wrong(attribute.name, value, "0 or more")
 
 
+def _handoff(_instance: Any, attribute: Any, value: Any) -> None:
+    _check_type(attribute.name, value, str)
+    if value not in HANDOFFS:
+        raise wrong(attribute.name, value, "one of " + ", ".join(map(repr, HANDOFFS)))
+
+
 def default_client_name() -> str:
     """Host and process, for people who read the keys. Asked for anew after a fork."""
     return f"{socket.gethostname()}-{os.getpid()}"
@@ -137,6 +144,7 @@ class ClientOptions:
     )
     min_replicas: int = field(default=0, validator=_min_replicas)
     replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
+    handoff: str = field(default="grant", validator=_handoff)
     drift_factor: float = field(default=0.01, validator=_seconds(0.0, 0.5, "between 0.0 and 0.5"))
     prefix: str = field(default="lock", validator=_prefix)
     client_name: str | None = field(default=None, validator=_client_name)

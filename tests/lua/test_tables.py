@@ -114,8 +114,8 @@ def enqueue(master: Master, owner: bytes = ME, fair: int = 1, **other: Any) -> l
     return master.call("enqueue", owner=owner, count=1, lease_ms=LEASE_MS, fair=fair, **given)
 
 
-def release(master: Master, owner: bytes = ME, fence: int = 0) -> list[Any]:
-    return master.call("release", owner=owner, fence=fence, lease_ms=LEASE_MS)
+def release(master: Master, owner: bytes = ME, fence: int = 0, hand: int = 1, **other: Any) -> list[Any]:
+    return master.call("release", owner=owner, fence=fence, lease_ms=LEASE_MS, hand=hand, **other)
 
 
 # acquire --------------------------------------------------------------------------------------------------------------
@@ -287,6 +287,99 @@ def test_release_wakes_the_first_that_listens_past_any_number_of_dead(master: Ma
     master.listen("you")
     release(master)
     assert master.woken() == [b"wake 1 a"]
+
+
+HEIR = b"you:1@3000"
+HOLDER = b"me:0123456789abcdef0123@3000~4"  # its uuid ends with the 16 characters that name what it makes room for
+HANDED = b"you:1@3000~456789abcdef0123.1"
+
+
+def test_release_gives_the_lock_to_the_head_if_that_takes_grants(master: Master) -> None:
+    master.put(State(holder={HOLDER: 3}, queue=[HEIR, THEY]))
+    master.listen("you")
+    master.listen("they")
+    before = master.now_us()
+    status, now_us = release(master, HOLDER)
+    assert status == b"released"
+    assert before <= now_us <= master.now_us()
+    assert master.holder() == {HANDED: b"1"}
+    assert 2_000 < master.redis.pttl(KEYS.lock) <= 3_000, "the lease that the waiter's name says"
+    assert master.queue() == [THEY]
+    token = int(master.redis.get(KEYS.token))
+    assert token == now_us
+    assert master.woken() == [b"grant 1@3000 456789abcdef0123.1 %d %d 3000 this a" % (token, now_us)]
+
+
+def test_a_grant_has_a_token_above_all_before_it_and_the_released_one_too(master: Master) -> None:
+    master.put(State(holder={HOLDER: 1}, queue=[HEIR], token=5))
+    master.listen("you")
+    release(master, HOLDER, fence=FAR)
+    assert int(master.redis.get(KEYS.token)) == FAR + 1
+    assert b" %d " % (FAR + 1) in master.woken()[0]
+
+
+def test_release_gives_the_lock_to_the_first_that_listens_past_the_dead(master: Master) -> None:
+    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", HEIR]))
+    master.listen("you")
+    release(master, HOLDER)
+    (holder,) = master.holder()
+    assert holder.startswith(HEIR + b"~")
+    assert master.queue() == [b"dead:1@3000"], "it may be alive all the same: it keeps its place"
+
+
+def test_release_only_wakes_a_head_that_takes_no_grants(master: Master) -> None:
+    master.put(State(holder={HOLDER: 1}, queue=[THEY, HEIR]))
+    master.listen("you")
+    master.listen("they")
+    release(master, HOLDER)
+    assert master.holder() == {}
+    assert master.woken() == [b"wake 1 a"]
+    assert master.queue() == [THEY, HEIR]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"hand": 0}, {"void_us": 1}, {"guarded": True, "incarnation": b"another", "guard_ms": 1000}],
+    ids=["not to be handed", "too late", "no vote"],
+)
+def test_release_only_wakes(master: Master, how: dict[str, Any]) -> None:
+    """One that comes late, or on a master that may have forgotten a hold, gives nobody anything."""
+    acquire(master, HOLDER, guarded=True)
+    master.redis.zadd(KEYS.queue, {HEIR: 1})
+    master.redis.zadd(KEYS.waiters, {HEIR: FAR})
+    master.listen("you")
+    assert release(master, HOLDER, **how)[0] == b"released"
+    assert master.holder() == {}
+    assert master.woken() == [b"wake 1@3000 a"]
+
+
+def test_a_release_that_comes_twice_gives_nothing_twice(master: Master) -> None:
+    master.put(State(holder={HOLDER: 1}, queue=[HEIR, b"they:1@3000"]))
+    master.listen("you")
+    master.listen("they")
+    release(master, HOLDER)
+    assert release(master, HOLDER)[0] == b"absent"
+    assert master.holder() == {HANDED: b"1"}
+    assert len(master.woken()) == 1
+
+
+def test_who_comes_after_an_heir_gets_a_larger_ticket_though_the_heir_may_give_it_back(master: Master) -> None:
+    master.put(State(holder={HOLDER: 1}))
+    master.redis.zadd(KEYS.queue, {HEIR: FAR})
+    master.redis.zadd(KEYS.waiters, {HEIR: FAR})
+    master.listen("you")
+    release(master, HOLDER)
+    assert master.queue() == []
+    assert enqueue(master, THEY, ticket=-1)[-1] == FAR + 1
+
+
+def test_the_sign_of_life_of_an_heir_tells_that_it_has_been_given_the_lock(master: Master) -> None:
+    """The message may be lost; and it does not wait any more."""
+    master.put(State(holder={HANDED: 1}, queue=[THEY]))
+    status, _, left_ms, turn, head = tend(master, 7, HEIR, client="you")
+    assert (status, turn, head) == (b"tended", HEIR, THEY)
+    assert left_ms > 0
+    assert master.queue() == [THEY]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """The wait loop, driven by hand over virtual time: one master, whose answers are written down."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from attrs import Factory, define
 
-from relock._core.effects import Ask, Effect, Failure, Listen, Park, Undo
+from relock._core.effects import Ask, Effect, Failure, Handed, Listen, Park, Undo
 from relock._core.quorum import Granted, NoQuorum, Refused
 from relock._core.terms import Terms
 from relock._core.waiting import LOOK_AGAIN_SECONDS_MAX, Wait, acquire
@@ -32,8 +32,10 @@ class Driver:
     answers: list[Any]
     listens: bool = True
     woken: Callable[[Park], float] = lambda _: float("inf")  # seconds after which a park is woken
+    grants: Callable[["Driver"], Sequence[Handed]] = lambda _: ()  # that the end of a park brings
     now: float = 1000.0
     effects: list[Effect] = Factory(list)
+    owners: list[bytes] = Factory(lambda: [b"me:1"])
 
     def clock(self) -> float:
         return self.now
@@ -41,7 +43,7 @@ class Driver:
     def run(self, until: float = float("inf"), **options: Any) -> Any:
         client = ClientOptions(**options)
         terms = Terms.of(lock_keys("lock", "a"), ("a",), client.for_lock(), client)
-        flow = acquire(Wait(terms, b"me:1", 1, until, self.clock, lambda: 1.0, [b"me:1"]))
+        flow = acquire(Wait(terms, b"me:1", 1, until, self.clock, lambda: 1.0, self.owners))
         try:
             effect = flow.send(None)
             while True:
@@ -61,7 +63,7 @@ class Driver:
         if isinstance(effect, Park):
             pause = min(self.woken(effect), max(0.0, effect.until - self.now))
             self.now += pause
-            return self.now < effect.until
+            return self.grants(self) if self.now < effect.until else ()
         return None
 
     def scripts(self) -> list[str]:
@@ -202,3 +204,75 @@ def test_requests_that_always_come_too_late_are_no_endless_loop() -> None:
     driver = Driver([[b"void", 0]])
     assert isinstance(driver.run(until=1000.0), NoQuorum)
     assert len(driver.scripts()) == 3
+
+
+def handed(begins: float, name: bytes = b"me:1~ab.7", lease: float = 3.0) -> Handed:
+    return Handed(master=0, owner=name, token=200, granted_us=150, lease=lease, begins=begins)
+
+
+OURS = [b"queued", 0, 3_000, 0, b"me:1~ab.7", 77]
+EXTENDED = [b"extended", 0]
+
+
+def test_what_a_releaser_gave_is_taken_at_once_and_the_full_lease_asked_for_but_not_waited_for() -> None:
+    driver = Driver([HELD, QUEUED, EXTENDED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - 0.25)])
+    grant = driver.run()
+    assert isinstance(grant, Granted)
+    begins = 1001.0 - 0.25
+    assert (grant.token, grant.begins) == (200, begins)
+    assert grant.end == begins + 3.0 - 0.032, "the short lease, from the grant and not from the arrival"
+    assert driver.scripts() == ["acquire", "enqueue", "extend"]
+    asked = driver.effects[-1]
+    assert isinstance(asked, Ask)
+    assert not asked.awaited
+    assert grant.extension is not None
+    assert (grant.extension.sent_at, grant.extension.end) == (1001.0, 1001.0 + 30 - 0.302)
+    assert driver.owners == [b"me:1", b"me:1~ab.7"]
+
+
+def test_a_lease_that_is_given_in_full_is_not_asked_for_again() -> None:
+    driver = Driver([HELD, QUEUED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now, lease=1.0)])
+    grant = driver.run(ttl=1.0)
+    assert isinstance(grant, Granted)
+    assert grant.extension is None
+    assert driver.scripts() == ["acquire", "enqueue"]
+
+
+@pytest.mark.parametrize("late_by", [3.0, float("inf")])
+def test_what_a_releaser_gave_is_given_back_when_its_message_was_too_late_or_its_time_is_not_known(
+    late_by: float,
+) -> None:
+    released, again = [b"released", 0], GRANTED
+    driver = Driver(
+        [HELD, QUEUED, released, again], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - late_by)]
+    )
+    assert isinstance(driver.run(), Granted)
+    assert driver.scripts() == ["acquire", "enqueue", "give_back", "enqueue"]
+    assert driver.owners == [b"me:1"], "the hold has the name of the last attempt"
+    undo = next(effect for effect in driver.effects if isinstance(effect, Undo))
+    assert (undo.owner, undo.stays) == (b"me:1~ab.7", True)
+
+
+def test_a_grant_that_was_given_back_is_never_taken() -> None:
+    """Though its message stands there with every park, and would now seem to come in time."""
+    driver = Driver([HELD, QUEUED, [b"released", 0], QUEUED, GRANTED], woken=lambda _: 1.0)
+    driver.grants = lambda self: [handed(self.now - (3.0 if len(self.parks()) == 1 else 0.0))]
+    grant = driver.run()
+    assert isinstance(grant, Granted)
+    assert grant.begins is None
+    assert driver.scripts() == ["acquire", "enqueue", "give_back", "enqueue", "enqueue"]
+
+
+def test_a_grant_that_is_never_heard_of_is_given_back_after_a_second_look() -> None:
+    driver = Driver([HELD, OURS, OURS, [b"released", 0], GRANTED])
+    assert isinstance(driver.run(), Granted)
+    assert driver.scripts() == ["acquire", "enqueue", "enqueue", "give_back", "enqueue"]
+    assert driver.now < 1000.0 + 0.2, "its message is waited for, but not for long"
+
+
+def test_a_request_that_may_still_arrive_is_undone_once_a_releaser_has_given_the_lock() -> None:
+    """It could queue the waiter again, which waits no more, or even get it a second hold."""
+    driver = Driver([HELD, SILENT, QUEUED], woken=lambda _: 0.01, listens=True)
+    driver.grants = lambda self: [handed(self.now, lease=3.0)] if len(self.parks()) > 1 else ()
+    assert isinstance(driver.run(), Granted)
+    assert [effect.owner for effect in driver.effects if isinstance(effect, Undo)] == [b"me:1"]

@@ -1,11 +1,12 @@
 """The wait loop over three masters, driven by hand: tickets, names, and what an attempt leaves to be given back."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from attrs import Factory, define
 
-from relock._core.effects import Ask, Effect, Failure, Leave, Listen, Park, Undo
+from relock._core.effects import Ask, Effect, Failure, Handed, Leave, Listen, Park, Undo
 from relock._core.quorum import Granted, NoQuorum, Refused, may_be_granted
 from relock._core.terms import Terms
 from relock._core.waiting import BACKOFF_SECONDS_MIN, Wait, acquire
@@ -40,6 +41,7 @@ class Driver:
     now: float = 1000.0
     pause: float = 1.0
     answer_late: bool = False
+    grants: Sequence[Handed] = ()
 
     def run(self, until: float = float("inf")) -> Any:
         client = ClientOptions(restart_guard=30.0)
@@ -61,7 +63,8 @@ class Driver:
             self.now += self.pause
             if self.answer_late:
                 self.given[-1][-1][0] = queued(7)
-        return isinstance(effect, Listen | Park) or None
+            return self.grants
+        return isinstance(effect, Listen) or None
 
     def asked(self) -> list[str]:
         """The script of each `Ask`, and who it is for."""
@@ -177,3 +180,51 @@ def test_a_wait_that_ends_gives_up_its_place_and_whatever_is_in_doubt() -> None:
     assert any(isinstance(effect, Leave) for effect in driver.effects)
     assert driver.asked()[-1] == "release me:1"
     assert set(driver.undone()) == {b"me:1", b"me:1~1"}
+
+
+def handed(master: int, begins: float = 1001.0, token: int = 100, name: bytes = b"me:1~ab.9") -> Handed:
+    return Handed(master=master, owner=name, token=token, granted_us=token, lease=3.0, begins=begins)
+
+
+WAITING = [[HELD] * 3, [proposed(9)] * 3, [queued(9)] * 3]
+EXTENDED = [b"extended", 0]
+
+
+def test_a_hold_that_a_releaser_gave_on_a_quorum_is_taken_with_the_largest_token() -> None:
+    driver = Driver([*WAITING, [EXTENDED] * 3], grants=[handed(0, 1000.75, 100), handed(2, 1000.5, 101)])
+    grant = driver.run()
+    assert isinstance(grant, Granted)
+    assert (grant.token, grant.settled) == (101, False)
+    assert grant.ends == [1003.75 - 0.032, float("-inf"), 1003.5 - 0.032]
+    assert grant.end == 1003.5 - 0.032, "valid until fewer than a quorum keep it"
+    assert may_be_granted([grant.answers[1]]), "the third may have given it, too"
+    assert driver.asked()[-1] == "extend me:1~ab.9"
+    assert driver.owners[-1] == b"me:1~ab.9"
+
+
+def test_what_a_minority_gave_is_given_back_with_the_waiters_place() -> None:
+    driver = Driver([*WAITING, [DONE] * 3, [GRANTED] * 3], grants=[handed(0)])
+    assert isinstance(driver.run(), Granted)
+    assert driver.asked()[3:] == ["give_back me:1~ab.9", "enqueue me:1~1"]
+    give_back = [effect for effect in driver.effects if isinstance(effect, Ask)][3]
+    assert b"\r\n9\r\n" in give_back.calls[0].own, "its ticket"
+    assert driver.undone() == [b"me:1~ab.9"]
+
+
+def test_grants_of_two_names_do_not_make_a_quorum() -> None:
+    other = b"me:1~cd.9"
+    driver = Driver([*WAITING, [DONE] * 3, [DONE] * 3, [GRANTED] * 3], grants=[handed(0), handed(1, name=other)])
+    assert isinstance(driver.run(), Granted)
+    assert driver.asked()[3:5] == ["give_back me:1~ab.9", "give_back me:1~cd.9"]
+
+
+@pytest.mark.parametrize(("fenced", "is_taken"), [(3, True), (1, False)])
+def test_a_token_that_another_may_fall_below_is_written_first(fenced: int, is_taken: bool) -> None:
+    """Masters whose clocks differ by more than the short lease."""
+    far = 5_000_000_000
+    wrote = [[b"fenced", 0]] * fenced + [DOWN] * (3 - fenced)
+    driver = Driver([*WAITING, wrote, *([[EXTENDED] * 3] if is_taken else [[DONE] * 3, [GRANTED] * 3])])
+    driver.grants = [handed(0, token=100), handed(1, token=far)]
+    grant = driver.run()
+    assert isinstance(grant, Granted)
+    assert (grant.begins is not None) == is_taken

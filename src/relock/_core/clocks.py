@@ -36,6 +36,14 @@ class Offset:
         self.high = high if high < old_high else old_high
         return 0.0
 
+    def shown_at(self, seconds: float, now: float) -> float:
+        """The earliest of our times at which the master's clock may have shown `seconds`, which it did before `now`."""
+        return min(seconds - self.high - self.drift_factor * (now - self.seen_at), now)
+
+    def is_ahead(self, seconds: float, now: float) -> bool:
+        """Whether the master's clock has shown a time that it can't have reached by `now`: it stepped ahead."""
+        return seconds - now > self.high + self.drift_factor * (now - self.seen_at) + STEP_SECONDS
+
     def earliest(self, when: float) -> float:
         """The master's clock at our time `when`, on the early side."""
         ahead = when - self.seen_at

@@ -68,12 +68,15 @@ class Ask(NamedTuple):
 
     Where `only` is given, just the masters with these numbers are asked, those of them that can be at once; the others
     are a `Failure` for which nothing was sent.
+
+    What is not `awaited` is answered as soon as it has been sent, to the masters that can be asked at once.
     """
 
     calls: tuple[Call, ...]
     until: float
     is_certain: Callable[[Sequence[Answer]], bool] | None = None
     only: frozenset[int] | None = None
+    awaited: bool = True
 
 
 class Listen(NamedTuple):
@@ -88,13 +91,33 @@ class Listen(NamedTuple):
     until: float
 
 
+class Handed(NamedTuple):
+    """A releaser has given a waiter the lock on one master, which has told the waiter's client.
+
+    Attributes:
+        master: its number.
+        owner: the name of the hold, the same on all masters.
+        token: the fencing token that this master proposes.
+        granted_us: the master's clock at the grant.
+        lease: for how many seconds the master keeps it.
+        begins: the earliest of our times at which it may have been granted; minus infinity where that is not known.
+    """
+
+    master: int
+    owner: bytes
+    token: int
+    granted_us: int
+    lease: float
+    begins: float
+
+
 class Park(NamedTuple):
-    """Sleep until a quorum of the masters have woken `owner`, or until `until`.
+    """Sleep until a quorum of the masters have woken `owner` or given it the lock, or until `until`.
 
     Where fewer have, that is enough after a moment. Meanwhile the driver gives the sign of life for `owner` with its
     `ticket`, one of them as soon as the holder's lease ends at `lease_end`, for nobody publishes that. Answered with
-    a bool: whether it was woken (its turn may have come, or the masters deserve another look). A driver may wake for
-    no reason.
+    a sequence of `Handed`: all that have come for this waiter, in any order, since it was registered; what a run that
+    ends has not made its own of these the driver gives back. A driver may wake for no reason.
     """
 
     keys: LockKeys

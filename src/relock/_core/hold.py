@@ -43,11 +43,13 @@ class Hold:
         healed: a request that gives a master the hold again is under way, or was not answered.
         counts_until: until when a count that is not its own any more may still arrive at a master.
         settling: its count is being written to the masters again, in the background.
+        extension: its first renewal is under way, where a releaser gave it with a short lease; None once it is counted.
         loss: set once, when it was lost.
     """
 
     __slots__ = (
         "_awaited",
+        "_unextended",
         "_unsaid",
         "answers",
         "callbacks",
@@ -55,6 +57,7 @@ class Hold:
         "counts_until",
         "deadline",
         "ends",
+        "extension",
         "granted_at",
         "healed",
         "key",
@@ -81,11 +84,14 @@ class Hold:
         self.key = who.key
         self.thread = who.thread
         self.ttl = terms.ttl
-        self.token, self.deadline, self.ends, self.settled, self.answers = grant
+        self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.extension = grant
         self.count = count
-        self.granted_at = granted_at = grant.end - terms.validity  # the moment before the request was sent
+        # The moment before the request was sent, or before which no releaser gave it.
+        self.granted_at = granted_at = grant.end - terms.validity if begins is None else begins
         self.renew = options.renew
         self.renew_at = granted_at + terms.ttl / RENEW_PART if options.renew else FOREVER
+        if self.extension is not None:
+            self.renew_at = granted_at + (grant.end - granted_at) / RENEW_PART  # in case that nothing comes of it
         self.renew_until = FOREVER if options.max_hold is None else granted_at + options.max_hold
         self.late_until = granted_at + terms.node_timeout
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
@@ -94,6 +100,7 @@ class Hold:
         self.settling = False
         self.loss: Loss | None = None
         self._unsaid = [True]
+        self._unextended = set() if self.extension is None else set(range(len(self.ends)))
         self._awaited = {i for i, end in enumerate(self.ends) if end == NEVER} if NEVER in self.ends else set()
 
     @property
@@ -118,10 +125,14 @@ class Hold:
 
     def remaining(self, now: float) -> float:
         """Seconds for which the hold is surely still valid."""
+        if self.extension is not None:
+            self.count_extension(now)
         return 0.0 if self.loss else max(0.0, self.deadline - now)
 
     def reason_for_loss(self, now: float) -> str | None:
         """Why this hold is lost now, or None while it is valid."""
+        if self.extension is not None:
+            self.count_extension(now)
         if now < self.deadline:
             return None
         if self.deadline == NEVER:
@@ -130,7 +141,7 @@ class Hold:
             return OWNER_ENDED
         if now >= self.renew_until:
             return MAX_HOLD
-        return EXPIRED if self.renew else NOT_RENEWED
+        return EXPIRED if self.renew or self.extension is not None else NOT_RENEWED
 
     def lose(self, reason: str, now: float) -> Loss | None:
         """Marks the hold as lost. Returns the loss to be told to the first caller only, so that it is said once."""
@@ -151,6 +162,30 @@ class Hold:
             return False
         return now >= self.renew_at - self.ttl / AHEAD_PART
 
+    def count_extension(self, now: float) -> None:
+        """Counts what has been answered to the first renewal of a hold that a releaser gave.
+
+        As with every renewal, what is processed after the deadline counts for nothing.
+        """
+        extension = self.extension
+        if extension is None:
+            return
+        is_in_time = now < self.deadline
+        for i in list(self._unextended):
+            reply = extension.answers[i][0]
+            if isinstance(reply, Failure) and reply.awaited:
+                continue
+            self._unextended.discard(i)
+            if is_status(reply, b"absent"):
+                self.ends[i] = NEVER
+            elif is_status(reply, b"extended") and is_in_time:
+                self.ends[i] = max(self.ends[i], extension.end)
+        if not self._unextended:
+            self.extension = None
+        self.deadline = deadline_of(self.ends, self.quorum)
+        if self.deadline >= extension.end:
+            self.renew_at = extension.sent_at + self.terms.ttl / RENEW_PART if self.renew else FOREVER
+
     def count_renewal(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> bool:
         """Counts the answers to a renewal whose leases last until `end`.
 
@@ -158,6 +193,7 @@ class Hold:
         the hold is lost by then, and stays so.
         """
         self._count_late_grants()
+        self.count_extension(now)
         is_in_time = now < deadline_of(self.ends, self.quorum)
         extended = [is_status(answer, b"extended") for answer in answers]
         for i, yes in enumerate(extended):
@@ -185,6 +221,7 @@ class Hold:
         for i, answer in enumerate(answers):
             if is_status(answer, b"absent"):
                 self.ends[i] = NEVER
+                self._unextended.discard(i)
             elif i in self._awaited and (is_status(answer, b"counted") or is_status(answer, b"extended")):
                 self._count_late_grant(i)
         self.deadline = deadline_of(self.ends, self.quorum)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from attrs import frozen
 
-from relock._core.effects import Answer, Failure, Reply
+from relock._core.effects import Answer, Failure, Handed, Reply
 
 DRIFT_SECONDS_MIN = 0.002  # Redis expires with a resolution of a millisecond, in either direction
 NEVER = float("-inf")
@@ -31,6 +31,20 @@ def deadline_of(ends: Sequence[float], quorum: int) -> float:
     return sorted(ends, reverse=True)[quorum - 1]
 
 
+class Extension(NamedTuple):
+    """The first renewal of a hold that a releaser gave with a short lease: sent, and not waited for.
+
+    Attributes:
+        sent_at: the moment before it was sent.
+        end: until when a master that confirms it surely keeps the hold.
+        answers: what each master has said so far: the list is the driver's, and it goes on being filled.
+    """
+
+    sent_at: float
+    end: float
+    answers: Sequence[Answer]
+
+
 class Granted(NamedTuple):
     """A quorum granted the hold.
 
@@ -40,6 +54,8 @@ class Granted(NamedTuple):
         ends: until when each master surely keeps it.
         settled: every master knows that token, so the release need not write it back.
         answers: what each master said, or may yet say: the list is the driver's, and it goes on being filled.
+        begins: the moment before which nobody granted it; None: the masters were asked, for the lease of the lock.
+        extension: what makes a short lease that of the lock, where a releaser has given it.
     """
 
     token: int
@@ -47,6 +63,8 @@ class Granted(NamedTuple):
     ends: list[float]
     settled: bool
     answers: Sequence[Answer]
+    begins: float | None = None
+    extension: Extension | None = None
 
 
 class Refused(NamedTuple):
@@ -139,6 +157,24 @@ def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: fl
         return Granted(token, end, [end] * len(tokens), tokens.count(token) == len(tokens), answers)
     ends = [end if is_status(answer[0], b"granted") else NEVER for answer in answers]
     return Granted(token, end, ends, False, answers)
+
+
+def judge_handed(grants: Sequence[Handed], masters: Sequence[str], drift_factor: float, now: float) -> Granted | None:
+    """The hold that a releaser gave, as far as `grants` of one name show; None where they are too few, or too late.
+
+    Each lease counts from the grant, never from the arrival of its message: see `relock._core.clocks.Offset.shown_at`.
+    """
+    ends = [NEVER] * len(masters)
+    answers: list[Answer] = [(Failure(master, "the message of its grant has not come"),) for master in masters]
+    for grant in grants:
+        ends[grant.master] = grant.begins + grant.lease - drift_of(grant.lease, drift_factor)
+        answers[grant.master] = ([b"granted", grant.granted_us, grant.token],)
+    end = deadline_of(ends, quorum_of(len(masters)))
+    if now >= end:
+        return None
+    tokens = {grant.token for grant in grants}
+    settled = NEVER not in ends and len(tokens) == 1
+    return Granted(max(tokens), end, ends, settled, answers, min(grant.begins for grant in grants))
 
 
 def _judge_failure(answers: Sequence[Reply | Failure], masters: Sequence[str]) -> Refused | NoQuorum:

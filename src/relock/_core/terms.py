@@ -9,6 +9,8 @@ from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions
 from relock._scripts import Prepared, load
 
+HANDED_LEASE_SECONDS = 3.0  # what a releaser may give: so much is lost where the message is
+
 
 @frozen(eq=False)
 class Terms:
@@ -19,6 +21,8 @@ class Terms:
         validity: for how long a lease counts from the moment before its request was sent.
         take: the script that takes the lock for one level, prepared but for the owner.
         give: the script that ends a hold whose token every master knows, prepared but for the owner.
+        hand: whether a release gives the lock to the first waiter, or only wakes it.
+        mark: what the names of its waiters end with: the lease that a releaser may give them, if any.
     """
 
     keys: LockKeys
@@ -34,11 +38,16 @@ class Terms:
     patience: float
     take: Prepared
     give: Prepared
+    hand: bytes
+    mark: bytes
 
     @classmethod
     def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "Terms":
         """The terms of the lock with these keys and options."""
         lease, fair = b"%d" % lease_ms(options.ttl), b"1" if options.fair else b"0"
+        takes_grants = options.fair and client.handoff == "grant"
+        hand = b"1" if takes_grants else b"0"
+        handed = min(options.ttl, HANDED_LEASE_SECONDS)
         return cls(
             keys=keys,
             masters=masters,
@@ -52,7 +61,10 @@ class Terms:
             validity=options.ttl - drift_of(options.ttl, client.drift_factor),
             patience=client.patience,
             take=load("acquire").prepare(keys, count=1, lease_ms=lease, fair=fair),
-            give=load("release").prepare(keys, fence=0, lease_ms=lease),
+            give=load("release").prepare(keys, fence=0, lease_ms=lease, hand=hand),
+            hand=hand,
+            # A grant that replicas are to have is worth nothing before they have it: the waiter asks for that itself.
+            mark=b"@%d" % lease_ms(handed) if takes_grants and not client.min_replicas else b"",
         )
 
 

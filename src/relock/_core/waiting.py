@@ -12,7 +12,8 @@ moment at which another look makes sense. The moments, each of which bounds a sl
 Two names are at work. The *waiter* is who stands in the queue, under one name for the whole wait. The *owner* is whom
 the masters are asked to grant the lock to. On a lone master they are the same. Among several, an attempt may end with
 a minority of grants: these are given back at once, and the next attempt asks under a new owner's name, so that
-neither a request nor an undo of the one before, arriving late, can touch what the next one gets.
+neither a request nor an undo of the one before, arriving late, can touch what the next one gets. What a releaser gives
+to the waiter has a name of its own, too: see `relock._core.flows.accept`.
 
 The place in the queue is agreed: each master proposes a ticket, the largest that a quorum proposed is the ticket, and
 it is written to all of them (Skeen's algorithm, as in Birman and Joseph, "Reliable Communication in the Presence of
@@ -25,12 +26,13 @@ from typing import Any, NamedTuple
 
 from attrs import define, field
 
-from relock._core.effects import Answer, Clock, Effect, Failure, Leave, Listen, Park, Undo
+from relock._core.effects import Answer, Clock, Effect, Failure, Handed, Leave, Listen, Park, Undo
+from relock._core.flows.accept import accept
 from relock._core.flows.acquire import TICKET_AT_ONCE, TICKET_PROPOSAL, attempt, enqueue_call, take_call
 from relock._core.flows.release import end_wait, give_back
 from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status
 from relock._core.terms import Terms
-from relock._owner import attempt_name
+from relock._owner import attempt_name, waiter_name
 from relock._scripts import Call
 
 LOOK_AGAIN_SECONDS_MAX = 60.0
@@ -48,6 +50,7 @@ class Wait(NamedTuple):
         levels: the hold count to begin with.
         jitter: returns a random number from 0 to 1.
         owners: every name under which the lock has been asked for, the waiter's first; filled before anything is sent.
+        in_line: the lock is likely to be taken, and wake-ups are subscribed to: the first look takes a place at once.
     """
 
     terms: Terms
@@ -57,6 +60,7 @@ class Wait(NamedTuple):
     clock: Clock
     jitter: Callable[[], float]
     owners: list[bytes]
+    in_line: bool = False
 
 
 def acquire(wait: Wait) -> Generator[Effect, Any, Outcome]:
@@ -65,7 +69,10 @@ def acquire(wait: Wait) -> Generator[Effect, Any, Outcome]:
     A grant was made to the last of the wait's `owners`.
     """
     terms, clock = wait.terms, wait.clock
-    limit = max(wait.until, clock()) + terms.node_timeout
+    now = clock()
+    limit = max(wait.until, now) + terms.node_timeout
+    if wait.in_line and now < wait.until:
+        return (yield from _Waiting(wait, limit).begin_in_line())
     outcome, answers = yield from attempt(terms, take_call(terms, wait.waiter, wait.levels), clock, limit)
     if outcome.__class__ is Granted:
         return outcome
@@ -82,11 +89,27 @@ class _Waiting:
     ticket: int | None = None
     undecided: bool = False
     doubts: list[tuple[float, Sequence[Answer]]] = field(factory=list)  # what was sent lately, each with its void time
+    declined: set[bytes] = field(factory=set)  # names under which a releaser gave it the lock, and which it gave back
+    unheard: bytes | None = None  # such a name, which the last look has shown, and no message
 
     @property
     def owner(self) -> bytes:
         """Whom the masters are asked to grant the lock to."""
         return self.wait.owners[-1]
+
+    def begin_in_line(self) -> Generator[Effect, Any, Outcome]:
+        """The first look takes a place in the queue, if wake-ups are subscribed to, and then others."""
+        yield from self._listen()
+        outcome, answers = yield from attempt(self.wait.terms, self._next_call(), self.wait.clock, self.limit)
+        return outcome if isinstance(outcome, Granted) else (yield from self.run(outcome, answers))
+
+    def _listen(self) -> Generator[Effect, Any, None]:
+        """Subscribes; from then on the masters may be asked for a place."""
+        wait, terms = self.wait, self.wait.terms
+        until = min(wait.until, wait.clock() + terms.node_timeout)
+        self.listening = bool((yield Listen(terms.keys, wait.waiter, until)))
+        if self.owner == wait.waiter and len(terms.masters) > 1:
+            self._rename()  # so that what an attempt gives back is never its place in the queue
 
     def run(self, outcome: Outcome, answers: Sequence[Answer]) -> Generator[Effect, Any, Outcome]:
         """Looks again and again; see `acquire`."""
@@ -99,18 +122,67 @@ class _Waiting:
                 yield from self._leave(outcome)
                 break
             if not self.listening and isinstance(outcome, Refused):
-                until = min(wait.until, now + terms.node_timeout)
-                self.listening = bool((yield Listen(terms.keys, wait.waiter, until)))
-                if self.owner == wait.waiter and len(terms.masters) > 1:
-                    self._rename()  # so that what an attempt gives back is never its place in the queue
+                yield from self._listen()
             elif not self._must_place(outcome):
                 look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
-                yield Park(terms.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
+                grants = yield Park(terms.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
+                granted = yield from self._take_over(grants, outcome)
+                if granted is not None:
+                    outcome = granted
+                    break
             outcome, answers = yield from attempt(terms, self._next_call(), clock, self.limit)
-        if self._may_be_queued_yet() and isinstance(outcome, Granted):
-            # The hold is the last attempt's. Of the waiter itself nothing is to be left: others would queue behind it.
-            yield Undo(terms.keys, wait.waiter, terms.ttl, clock() + terms.node_timeout)
+        if isinstance(outcome, Granted):
+            yield from self._clear_up()
         return outcome
+
+    def _clear_up(self) -> Generator[Effect, Any, None]:
+        """The hold has another name than the waiter: of that nothing is to be left, or others would queue behind it."""
+        wait, terms, now = self.wait, self.wait.terms, self.wait.clock()
+        for until, answers in self.doubts:
+            if now < until and any(_is_silent(answer) for answer in answers):
+                yield Undo(terms.keys, wait.waiter, terms.ttl, until, answers)
+        if self.undecided and self.owner != wait.waiter:
+            yield Undo(terms.keys, wait.waiter, terms.ttl, now + terms.node_timeout)
+
+    def _take_over(
+        self, grants: Sequence[Handed], outcome: Refused | NoQuorum
+    ) -> Generator[Effect, Any, Granted | None]:
+        """Takes the lock that a releaser has given; gives back what is too little, or too late, or not heard of."""
+        by_name: dict[bytes, list[Handed]] = {}
+        for grant in grants:
+            if grant.owner not in self.declined:
+                by_name.setdefault(grant.owner, []).append(grant)
+        for name in sorted(by_name, key=lambda name: len(by_name[name]), reverse=True):
+            self.wait.owners.append(name)  # before anything is sent for it
+            granted = yield from accept(self.wait.terms, by_name[name], self.wait.clock)
+            if granted is not None:
+                return granted
+            self.wait.owners.remove(name)
+            yield from self._decline(name)
+        yield from self._decline_unheard(outcome)
+        return None
+
+    def _decline_unheard(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
+        """Gives back what two looks have shown to be given, with a pause between them for the message."""
+        holder = outcome.holder.encode() if isinstance(outcome, Refused) and outcome.holder else b""
+        if not self._is_given(holder):
+            self.unheard = None
+        elif holder == self.unheard:
+            yield from self._decline(holder)
+        else:
+            self.unheard = holder
+
+    def _is_given(self, holder: bytes) -> bool:
+        """Whether a releaser must have given this hold to the waiter: it is the waiter's, and was never asked for."""
+        return waiter_name(holder) == self.wait.waiter and holder not in self.wait.owners
+
+    def _decline(self, name: bytes) -> Generator[Effect, Any, None]:
+        """Gives back what a releaser has given under `name`, for good: also where that arrives only later."""
+        terms = self.wait.terms
+        self.declined.add(name)
+        until = self.wait.clock() + terms.node_timeout
+        self._doubt(until, (yield from give_back(terms, name, self.ticket, until)))
+        yield Undo(terms.keys, name, terms.ttl, until, stays=True)
 
     def _doubt(self, until: float, answers: Sequence[Answer]) -> None:
         """Remembers what may put the waiter into a queue as late as `until`."""
@@ -118,11 +190,6 @@ class _Waiting:
             now = self.wait.clock()
             self.doubts = [doubt for doubt in self.doubts if now < doubt[0]]
             self.doubts.append((until, answers))
-
-    def _may_be_queued_yet(self) -> bool:
-        """Whether what an earlier attempt has sent may still arrive somewhere, and put the waiter into a queue."""
-        now = self.wait.clock()
-        return any(now < until and any(_is_silent(answer) for answer in answers) for until, answers in self.doubts)
 
     def _must_place(self, outcome: Refused | NoQuorum) -> bool:
         """Whether a ticket was proposed and is now to be written to the masters, before anything else."""
@@ -235,8 +302,8 @@ class _Patience:
         return self._backoff(self._failures, LOOK_AGAIN_SECONDS_MAX)
 
     def _is_own(self, holder: str | None) -> bool:
-        """Whether the masters name an earlier attempt of this wait, which a minority has granted."""
-        return holder is not None and holder.encode() in self._wait.owners
+        """Whether the masters name this wait: an earlier attempt of it, or a hold of whose gift it is yet to hear."""
+        return holder is not None and waiter_name(holder.encode()) == self._wait.waiter
 
     def _backoff(self, failures: int, longest: float) -> float:
         doubled: float = BACKOFF_SECONDS_MIN * 2 ** min(failures - 1, 10)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator
 from typing import Any
 
-from relock._core.effects import Answer, Ask, Clock, Effect, Leave, Listen, Park, Undo
+from relock._core.effects import Answer, Ask, Clock, Effect, Handed, Leave, Listen, Park, Undo
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
 from relock._runtime.cluster import make_rounds
@@ -83,19 +83,21 @@ class Driver:
         return self._rounds.ask(ask, strict=False)
 
     def _listen(self, listen: Listen) -> bool:
-        self.waits()
         self.hub.register(listen.owner, listen.keys)
         return self.hub.listen(listen.until)
 
-    def _park(self, park: Park) -> bool:
+    def _park(self, park: Park) -> tuple[Handed, ...]:
         waiter = self.hub.register(park.owner, park.keys)
+        if not waiter.parks:
+            self.waits()
+        waiter.parks += 1
         if park.ticket is not None:
             waiter.tickets[:] = [park.ticket]
             self.queued(park.lease_end)
         self.check_open()  # after registering, so that close() finds whoever comes too late for this
-        woken = waiter.park(park.until - self.clock(), self.quorum)
+        waiter.park(park.until - self.clock(), self.quorum)
         self.check_open()
-        return woken
+        return tuple(waiter.handed)
 
     def _leave(self, leave: Leave) -> None:
         self.hub.forget(leave.owner)

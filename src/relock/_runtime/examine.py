@@ -33,6 +33,7 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "fair": 1,
     "ticket": 0,
     "fence": 1,
+    "hand": 1,
     "limit": 10,
     "lease_ms": SCRATCH_LEASE_MS,
     "alive_ms": SCRATCH_LEASE_MS,

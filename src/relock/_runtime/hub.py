@@ -1,21 +1,23 @@
 """Waiters and their wake-ups: one Pub/Sub connection to each master, however many wait.
 
 A client subscribes once to a channel of its own. The masters' scripts publish ``wake <uuid> <name>`` there when it is
-a waiter's turn; the hub puts a token into that waiter's queue, so that a message that comes before the wait is not
-lost. A message for a waiter that this client does not have (any more) means that others are waiting for a dead turn:
-it is passed on at once.
+a waiter's turn, or ``grant <uuid> ...`` when a releaser has given it the lock; the hub puts a token into that waiter's
+queue, so that a message that comes before the wait is not lost. A message for a waiter that this client does not have
+(any more) means that others are waiting for a dead turn, or for a hold that nobody has: it is passed on at once.
 """
 
 import logging
+import re
 from collections import OrderedDict
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from attrs import field, frozen
+from attrs import define, field
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Clock
-from relock._core.quorum import quorum_of
+from relock._core.effects import Clock, Handed
+from relock._core.hold import Hold
+from relock._core.quorum import NEVER, quorum_of
 from relock._keys import LockKeys, client_channel, lock_keys
 from relock._runtime.links import NETWORK_ERRORS, understood
 from relock._runtime.masters import Master
@@ -32,8 +34,14 @@ GATHER_SECONDS = 0.03  # for so long, who was woken by one master waits for a qu
 SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
 SERVED_MAX = 1024
 
+_GRANT = re.compile(
+    rb"grant (?P<uuid>[^ ]+) (?P<hold>[^ ]+) (?P<token>[0-9]{1,16}) (?P<granted_us>[0-9]{1,16}) "
+    rb"(?P<lease_ms>[0-9]{1,12}) (?P<incarnation>[^ ]+) (?P<name>.+)",
+    re.DOTALL,
+)
 
-@frozen(eq=False)
+
+@define(eq=False)
 class Waiter:
     """One acquire that waits: who, for what, and where to wake it."""
 
@@ -42,23 +50,27 @@ class Waiter:
     wakes: "SimpleQueue[int | None]"  # the master that woke it, or None
     clock: Clock
     tickets: list[int] = field(factory=list)  # at most one: empty until it is queued
+    handed: list[Handed] = field(factory=list)  # what releasers have given it, so far
+    parks: int = 0  # how often it has gone to sleep
 
     def wake(self, master: int | None = None) -> None:
         """Master number `master` says that it is its turn there; None: it is to look again in any case."""
         self.wakes.put(master)
 
-    def park(self, seconds: float, quorum: int) -> bool:
-        """Sleeps until `quorum` masters, or a moment ago fewer, have woken it; `seconds` at most.
+    def give(self, grant: Handed) -> None:
+        """A releaser has given it the lock on one master."""
+        self.handed.append(grant)
+        self.wakes.put(grant.master)
 
-        Returns whether it was woken.
-        """
+    def park(self, seconds: float, quorum: int) -> None:
+        """Sleeps until `quorum` masters, or a moment ago fewer, have woken it; `seconds` at most."""
         masters: set[int] = set()
         until = self.clock() + max(0.0, seconds)
         while len(masters) < quorum:
             try:
                 master = self.wakes.get(timeout=max(0.0, until - self.clock()))
             except Empty:
-                return bool(masters)
+                return
             if master is None:
                 break
             if not masters:
@@ -66,7 +78,6 @@ class Waiter:
             masters.add(master)
         while not self.wakes.empty():  # several reasons to look are one
             self.wakes.get_nowait()
-        return True
 
 
 class HubListener(Protocol):
@@ -74,6 +85,9 @@ class HubListener(Protocol):
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
         """Somebody who waits here no more was told that it is its turn."""
+
+    def unclaimed(self, keys: LockKeys, owner: bytes) -> None:
+        """A releaser has given the hold `owner` to somebody who waits here no more, and may not have taken it."""
 
     def subscribed(self) -> None:
         """A subscription is confirmed (again): what was published before may be lost."""
@@ -86,6 +100,7 @@ class Hub:
         self, client: str, prefix: str, masters: tuple[Master, ...], platform: Platform, owner: HubListener
     ) -> None:
         self.client = client
+        self._client_name = client.encode()
         self.prefix = prefix
         self.waiters: dict[bytes, Waiter] = {}
         self.platform = platform
@@ -94,16 +109,22 @@ class Hub:
         self._subscriptions = tuple(Subscription(self, master) for master in masters)
         self._quorum = quorum_of(len(masters))
         self._changed = platform.event()
-        self._served: OrderedDict[bytes, float] = OrderedDict()
+        self._served: OrderedDict[bytes, tuple[float, Hold]] = OrderedDict()
 
     def register(self, owner: bytes, keys: LockKeys) -> Waiter:
         """The waiter `owner`, from now on found by its wake-ups."""
         return self.waiters.setdefault(owner, Waiter(owner, keys, self.platform.queue(), self._clock))
 
-    def forget(self, owner: bytes, *, served: bool = False) -> None:
-        """`owner` waits no more; `served`: because it has had its turn."""
-        if self.waiters.pop(owner, None) is not None and served:
-            self._served[owner] = self._clock()
+    def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
+        """`owner` waits no more; `served`: because it has had its turn, and its hold is in the book."""
+        waiter = self.waiters.pop(owner, None)
+        if waiter is None:
+            return
+        for name in {grant.owner for grant in waiter.handed}:
+            if served is None or name != served.owner:
+                self._listener.unclaimed(waiter.keys, name)
+        if served is not None:
+            self._served[owner] = (self._clock(), served)
             while len(self._served) > SERVED_MAX:
                 self._served.popitem(last=False)
 
@@ -124,22 +145,57 @@ class Hub:
         return sum(subscription.confirmed.is_set() for subscription in self._subscriptions)
 
     def message(self, master: int, payload: bytes) -> None:
-        """Acts on a message that master number `master` published; what is no wake-up is nothing to us."""
-        verb, _, rest = payload.partition(b" ")
-        uuid, _, name = rest.partition(b" ")
-        if verb != b"wake" or not name:
+        """Acts on a message that master number `master` published; what is neither of ours is nothing to us."""
+        if payload.startswith(b"wake "):
+            self._woken(master, payload)
+        elif payload.startswith(b"grant "):
+            self._given(self._subscriptions[master], payload)
+
+    def _given(self, subscription: "Subscription", payload: bytes) -> None:
+        found = _GRANT.fullmatch(payload)
+        keys = None if found is None else self._keys_of(found["name"])
+        if found is None or keys is None:
             return
-        owner = b"%b:%b" % (self.client.encode(), uuid)
+        owner = b"%b:%b" % (self._client_name, found["uuid"])
+        granted_us = int(found["granted_us"])
+        grant = Handed(
+            master=subscription.index,
+            owner=b"%b~%b" % (owner, found["hold"]),
+            token=int(found["token"]),
+            granted_us=granted_us,
+            lease=int(found["lease_ms"]) / 1000,
+            begins=subscription.granted_at(granted_us, found["incarnation"], self._clock()),
+        )
+        waiter = self.waiters.get(owner)
+        if waiter is not None and waiter.keys == keys:
+            waiter.give(grant)
+            if self.waiters.get(owner) is waiter:
+                return  # else it has just been forgotten, and may not have seen this
+        _, hold = self._served.get(owner, (NEVER, None))
+        if hold is not None and hold.owner == grant.owner:
+            return  # it comes from a slower one of those that gave this hold; its release sees to all of them
+        self._listener.unclaimed(keys, grant.owner)
+
+    def _woken(self, master: int, payload: bytes) -> None:
+        _, _, rest = payload.partition(b" ")
+        uuid, _, name = rest.partition(b" ")
+        if not name:
+            return
+        owner = b"%b:%b" % (self._client_name, uuid)
         waiter = self.waiters.get(owner)
         if waiter is not None:
             if self._subscriptions[master].has_vote(self._clock()):
                 waiter.wake(master)
-        elif self._clock() - self._served.get(owner, float("-inf")) > SERVED_SECONDS:
-            try:
-                keys = lock_keys(self.prefix, name.decode())
-            except UnicodeDecodeError:
-                return  # no lock has such a name
-            self._listener.pass_turn_on(keys, owner)
+        elif self._clock() - self._served.get(owner, (NEVER, None))[0] > SERVED_SECONDS:
+            keys = self._keys_of(name)
+            if keys is not None:
+                self._listener.pass_turn_on(keys, owner)
+
+    def _keys_of(self, name: bytes) -> LockKeys | None:
+        try:
+            return lock_keys(self.prefix, name.decode())
+        except UnicodeDecodeError:
+            return None  # no lock has such a name
 
     def look_again(self, owner: bytes) -> None:
         """Makes `owner` look again, if it waits here."""
@@ -253,6 +309,17 @@ class Subscription(Service):
     def has_vote(self, now: float) -> bool:
         """Whether what the master says of turns counts: one that may have forgotten a hold finds every lock free."""
         return self._master.vote_at <= now
+
+    @property
+    def index(self) -> int:
+        """The number of its master."""
+        return self._master.index
+
+    def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
+        """See `Master.granted_at`; a master without a vote gives nothing that counts."""
+        if not self.has_vote(arrived_at):
+            return NEVER
+        return self._master.granted_at(granted_us, incarnation, arrived_at)
 
     def disconnect(self) -> None:
         """Closes the socket; from another thread, this ends a read that is under way."""

@@ -127,11 +127,16 @@ class Accuse:
 
 
 @frozen
+class Sample:
+    """A look at the clocks of all masters: what one of them has published looks as if it had stepped."""
+
+
+@frozen
 class Tend:
     """Signs of life, now; afterwards they come by themselves while anybody waits."""
 
 
-Task = Undo | PassOn | Settle | Heal | Accuse | Tend
+Task = Undo | PassOn | Settle | Heal | Accuse | Sample | Tend
 
 
 @frozen(order=True)
@@ -231,6 +236,9 @@ class Janitor(Service):
             self._heal(task)
         elif isinstance(task, Accuse):
             self._accuse(task)
+        elif isinstance(task, Sample):
+            session = self._session
+            session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
         else:
             self._tend()
 

@@ -11,7 +11,7 @@ from redis import exceptions as redis_errors
 
 from relock._core.clocks import Offset
 from relock._core.effects import Answer, Failure, Reply
-from relock._core.quorum import is_given
+from relock._core.quorum import NEVER, is_given
 from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import master_key
 from relock._options import ClientOptions
@@ -310,6 +310,20 @@ class Master:
             self._listener.master_without_vote(self, vote_at - now)
         self.vote_at = vote_at
 
+    def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
+        """The earliest of our times at which it may have made the grant of a message that came at `arrived_at`.
+
+        Minus infinity where our samples of its clock say nothing of that: they are another server's, or the grant seems
+        to lie in the future. Then its clock has stepped, and a new sample is to show it.
+        """
+        offset, seconds = self.offset, granted_us / 1e6
+        if incarnation != (self.incarnation or b"-"):
+            return NEVER
+        if offset.is_ahead(seconds, arrived_at):
+            self._listener.clock_in_doubt(self)
+            return NEVER
+        return offset.shown_at(seconds, arrived_at)
+
     def stepped(self, seconds: float, reply: Reply) -> Reply | Failure:
         """Its clock and ours moved apart by `seconds` at once: among several, what it gives counts for nothing then."""
         self._listener.master_stepped(self, seconds)
@@ -340,6 +354,9 @@ class MasterListener:
 
     def larger_guard(self, found_ms: int) -> None:
         """Other clients protect these locks for longer, on all masters."""
+
+    def clock_in_doubt(self, master: Master) -> None:
+        """Its clock seems to have stepped: a new sample is to show whether it has."""
 
     def master_stepped(self, master: Master, seconds: float) -> None:
         """Its clock went ahead by `seconds` (back, if below 0) all at once, or ours stood still for so long."""

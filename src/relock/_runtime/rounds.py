@@ -53,14 +53,19 @@ class Rounds:
             if link is not None:
                 links.append(link)
         if len(links) < len(masters):
-            self._do_without(masters, round_, links, strict=strict)
+            if ask.awaited:
+                self._do_without(masters, round_, links, strict=strict)
+            else:
+                self._go_on_without(_absent(masters, links), round_, links, strict=strict)
         round_.missing = len(links)
         for link in links.copy():
             try:
                 link.request(round_)
             except NETWORK_ERRORS as error:
                 _drop(round_, links, link, error)
-        if len(links) == 1:
+        if not ask.awaited:
+            pass
+        elif len(links) == 1:
             self._read_one(round_, links)
         elif links:
             self._read_whoever_is_ready(round_, links, ask)
@@ -82,8 +87,7 @@ class Rounds:
 
         A quorum is enough; and where not all were to be asked, whoever is there.
         """
-        present = {link.master for link in links}
-        absent = [master for master in masters if master not in present]
+        absent = _absent(masters, links)
         if len(links) >= self._quorum or len(masters) < len(self._masters):
             self._go_on_without(absent, round_, links, strict=strict)
         elif len(self._masters) == 1:
@@ -198,6 +202,11 @@ class Rounds:
                 master.give_back(link, now)
             else:
                 round_.fail(master, master.broke(link, redis_errors.TimeoutError("Timeout: it did not answer in time")))
+
+
+def _absent(masters: Sequence[Master], links: Sequence[Link]) -> list[Master]:
+    present = {link.master for link in links}
+    return [master for master in masters if master not in present]
 
 
 def _drop(round_: Round, links: list[Link], link: Link, error: BaseException) -> None:

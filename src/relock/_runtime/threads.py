@@ -20,7 +20,7 @@ from relock._core.flows import release as release_flows
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.flows.extend import needs_healing
 from relock._core.hold import FORGOTTEN, Hold
-from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, is_status, may_be_granted
+from relock._core.quorum import NEVER, Granted, NoQuorum, Outcome, Refused, count_status, is_status, may_be_granted
 from relock._core.terms import Terms
 from relock._core.waiting import Wait, acquire
 from relock._errors import ClientClosedError, ConfigurationError, LockLostError, NotOwnedError
@@ -56,6 +56,7 @@ event_logger = logging.getLogger("relock.events")
 
 FOREVER = float("inf")
 JOIN_SECONDS = 2.0
+IN_LINE_SECONDS = 1.0  # for so long after a wait, the next acquire is likely to wait as well
 TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, for `Lock.lost`
 
 
@@ -91,6 +92,7 @@ class Session(Driver, MasterListener):
         self.callbacks = Callbacks(platform)
         self.steps: deque[tuple[float, int, float]] = deque(maxlen=64)  # when, which master, by how many seconds
         self.closed = False
+        self._waited_at = NEVER
         self._gates = Gates(platform)
 
     # What the driver leaves to the session ------------------------------------------------------------------------
@@ -98,6 +100,7 @@ class Session(Driver, MasterListener):
     def waits(self) -> None:
         """A flow begins to wait."""
         self.counters.waits += 1
+        self._waited_at = self.clock()
 
     def queued(self, lease_end: float) -> None:
         """A waiter has a ticket, so signs of life are due; the next one at `lease_end`, unless it comes before."""
@@ -236,12 +239,16 @@ class Session(Driver, MasterListener):
     def _take(self, claim: Claim, terms: Terms, who: Who, until: float, count: int) -> Outcome | None:
         started_at = self.clock()
         waiter = self._owner_head + new_uuid(self.platform.token(16), who.name).encode()
+        if count == 1:
+            waiter += terms.mark  # a releaser gives one level
         owners = [waiter]
         claim.owners, claim.terms = owners, terms
-        outcome = self.run(acquire(Wait(terms, waiter, count, until, self.clock, self.platform.chance, owners)))
+        in_line = started_at - self._waited_at < IN_LINE_SECONDS
+        wait = Wait(terms, waiter, count, until, self.clock, self.platform.chance, owners, in_line)
+        outcome = self.run(acquire(wait))
         if outcome.__class__ is Granted:
-            self.hub.forget(waiter, served=True)
             hold = self.holds[terms.keys.name, who.key] = Hold(terms, owners[-1], who, outcome, count)
+            self.hub.forget(waiter, served=hold)
             self.watchdog.watch(hold)
             self.counters.grants += 1
             if self.is_observed:
@@ -445,6 +452,15 @@ class Session(Driver, MasterListener):
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
         """See `relock._runtime.hub.HubListener`."""
         self.janitor.hand(tasks.PassOn(keys, owner))
+
+    def unclaimed(self, keys: LockKeys, owner: bytes) -> None:
+        """See `relock._runtime.hub.HubListener`."""
+        if not any(hold.owner == owner and hold.loss is None for hold in self.holds.copy().values()):
+            self.undo(keys, owner, 0, self.options.ttl, self.clock())
+
+    def clock_in_doubt(self, master: Master) -> None:  # noqa: ARG002
+        """See `relock._runtime.masters.MasterListener`."""
+        self.janitor.hand(tasks.Sample())
 
     def subscribed(self) -> None:
         """See `relock._runtime.hub.HubListener`."""

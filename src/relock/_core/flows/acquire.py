@@ -67,7 +67,7 @@ def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
         if outcome.__class__ is Granted:
             if len(answers) == 1 or is_token_safe(outcome, int(terms.lease_ms)):
                 return outcome, answers
-            return (yield from _write_token(terms, outcome, clock)), answers
+            return (yield from write_token(terms, outcome, clock)), answers
         is_late = count_status(answers, b"void") > 0
         if before:
             outcome, answers = _remember(before, answers, outcome)
@@ -94,7 +94,7 @@ def _is_conclusive(answer: Answer) -> bool:
     return answer[0].__class__ is list and not is_status(answer[0], b"void")
 
 
-def _write_token(terms: Terms, grant: Granted, clock: Clock) -> Generator[Effect, Any, Outcome]:
+def write_token(terms: Terms, grant: Granted, clock: Clock) -> Generator[Effect, Any, Outcome]:
     """Makes a quorum know the token before anybody uses it: their clocks differ by more than the lease."""
     call = load("fence").call(terms.keys, fence=grant.token, lease_ms=terms.lease_ms)
     answers = yield Ask((call,), min(grant.end, clock() + terms.node_timeout))

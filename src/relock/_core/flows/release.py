@@ -15,14 +15,17 @@ Answers = Generator[Effect, Sequence[Answer], Sequence[Answer]]
 Certain = Callable[[Sequence[Answer]], bool]
 
 
-def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
-    """Ends the hold of `owner`, and the place of its waiter in the queue."""
-    return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl))
+def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float, hand: bytes = b"0") -> Call:
+    """Ends the hold of `owner`, and the place of its waiter; the next waiter gets the lock, or is woken."""
+    return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), hand=hand)
 
 
 def end(hold: Hold, until: float) -> Answers:
     """Ends a hold on all masters."""
-    call = hold.terms.give.call(hold.owner) if hold.is_plain else end_call(hold.keys, hold.owner, hold.fence, hold.ttl)
+    if hold.is_plain:
+        call = hold.terms.give.call(hold.owner)
+    else:
+        call = end_call(hold.keys, hold.owner, hold.fence, hold.ttl, hold.terms.hand)
     return (yield Ask((call,), until, is_release_certain))
 
 

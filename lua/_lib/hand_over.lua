@@ -1,0 +1,31 @@
+-- Provides hand_over(...): gives the free lock to the first waiter that listens,
+-- and tells it so in one message; one that takes no grants is woken as ever.
+--
+-- Who takes grants says so at the end of its waiter's name: @<lease in ms>, the
+-- lease that a releaser may give it. It is short, because a message may be lost.
+-- The hold is named after the waiter, the hold that made room for it, and the
+-- waiter's ticket: the name is the same on all masters, never one that was given
+-- before, and as long as it is not known whether the waiter takes it, whoever comes
+-- now still gets a larger ticket. Where PUBLISH does not count, nobody knows whether
+-- the first waiter lives: nobody is given anything.
+local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
+  local room = string.sub(string.match(releaser, '^[^:]*:([^@~]*)'), -16)
+  local token = math.max(now_us, tonumber(redis.call('GET', token_key) or 0) + 1)
+  local lease_ms, hold
+  local heir = tell_first(lock, queue, nil, function(waiter, uuid, name)
+    lease_ms = publish_counts and string.match(uuid, '@(%d+)$')
+    if not lease_ms then
+      return wake(waiter, uuid, name)
+    end
+    hold = room .. '.' .. digits(redis.call('ZSCORE', queue, waiter))
+    return table.concat({ 'grant', uuid, hold, digits(token), digits(now_us), lease_ms,
+      incarnation == '' and '-' or incarnation, name }, ' ')
+  end)
+  if heir and lease_ms then
+    redis.call('HSET', lock, heir .. '~' .. hold, 1)
+    redis.call('PEXPIRE', lock, lease_ms)
+    remember(token_key, token, now_us, lease_ms)
+    redis.call('ZREM', queue, heir)
+    redis.call('ZREM', waiters, heir)
+  end
+end
