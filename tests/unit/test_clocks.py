@@ -41,6 +41,16 @@ def test_a_step_back_is_below_zero() -> None:
     assert offset.see(90.0, 90.1, now=0.0) < -9
 
 
+def test_a_reply_from_before_a_step_is_no_step_back() -> None:
+    """Two connections: on one of them the reply to an earlier request comes late."""
+    offset = Offset(0.01)
+    offset.see(100.0, 100.01, now=0.0)
+    assert offset.see(103.0, 103.01, now=1.0) > 2
+    assert offset.see(99.9, 100.1, now=1.1) == 0.0, "it was sent before the step was seen, and answered before it"
+    assert round(offset.high - offset.low, 9) == 0.01, "the bounds are those from after the step"
+    assert offset.see(100.0, 100.01, now=1.2) < -2, "back again"
+
+
 @given(
     st.floats(-1e6, 1e6),
     st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 2.0), st.floats(0.0, 2.0)), min_size=1, max_size=30),

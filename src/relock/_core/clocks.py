@@ -12,12 +12,17 @@ class Offset:
     A reply that carries the master's time shows that the difference lies between that time less our clock when the
     reply was read, and that time less our clock when the request was sent. Between replies the bounds widen by
     `drift_factor`, because the clocks may run at different rates.
+
+    Attributes:
+        stepped_at: our time at which a step was seen last. Replies to requests from before it may show the time from
+            before the step, and say nothing of the bounds.
     """
 
     drift_factor: float
     low: float = float("-inf")
     high: float = float("inf")
     seen_at: float = field(default=0.0)
+    stepped_at: float = float("-inf")
 
     def see(self, low: float, high: float, now: float) -> float:
         """Narrows the bounds. Returns by how many seconds the master's clock stepped, 0.0 if it did not.
@@ -25,11 +30,13 @@ class Offset:
         Bounds that don't overlap the old ones are a step, ahead (above 0) or back (below 0); the most that it may
         have been is returned.
         """
+        if now - (high - low) < self.stepped_at:
+            return 0.0
         widened = self.drift_factor * (now - self.seen_at)
         old_low, old_high = self.low - widened, self.high + widened
         self.seen_at = now
         if low > old_high + STEP_SECONDS or high < old_low - STEP_SECONDS:
-            self.low, self.high = low, high
+            self.low, self.high, self.stepped_at = low, high, now
             return high - old_low if low > old_high else low - old_high
         # Comparisons, not max() and min(): every reply of every master comes by here.
         self.low = low if low > old_low else old_low

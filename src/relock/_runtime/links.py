@@ -299,13 +299,15 @@ class Link:
             if status.__class__ is not bytes or script.shapes.get(status) != [*map(type, reply)]:
                 raise _unknown(reply)
             seconds = reply[1] / 1e6
-            step = self.master.offset.see(seconds - now, seconds - sent_at, now)
-            return self._look_into(reply, step, now) if step or status == b"no_vote" else reply
+            offset = self.master.offset
+            step = offset.see(seconds - now, seconds - sent_at, now)
+            # Also after a step that is not of this reply: the request may have been under way by then.
+            return self._look_into(reply, step, sent_at, now) if sent_at < offset.stepped_at or status == b"no_vote" else reply
         if isinstance(reply, redis_errors.ResponseError):
             return self._failure(reply)
         raise _unknown(reply)
 
-    def _look_into(self, reply: Reply, step: float, now: float) -> Reply | Failure:
+    def _look_into(self, reply: Reply, step: float, sent_at: float, now: float) -> Reply | Failure:
         """A reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart."""
         if reply[0] == b"no_vote":
             self.master.without_vote(reply[1], reply[2], now)
@@ -316,6 +318,9 @@ class Link:
                 self.is_retired = True
         if step:
             return self.master.stepped(step, reply)
+        if sent_at < self.master.offset.stepped_at and is_given(reply):
+            # Whether its lease began before the step, and so ends earlier, nobody knows.
+            return Failure(self.master.address, "its clock and ours moved apart while the request was under way")
         return reply
 
     def _count_replicas(self, owed: Owed, confirmed: int) -> None:
