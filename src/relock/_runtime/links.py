@@ -299,10 +299,11 @@ class Link:
             if status.__class__ is not bytes or script.shapes.get(status) != [*map(type, reply)]:
                 raise _unknown(reply)
             seconds = reply[1] / 1e6
-            offset = self.master.offset
-            step = offset.see(seconds - now, seconds - sent_at, now)
-            # Also after a step that is not of this reply: the request may have been under way by then.
-            return self._look_into(reply, step, sent_at, now) if sent_at < offset.stepped_at or status == b"no_vote" else reply
+            master = self.master
+            step = master.offset.see(seconds - now, seconds - sent_at, now)
+            if step or sent_at < master.trusted_from or status == b"no_vote":
+                return self._look_into(reply, step, sent_at, now)
+            return reply
         if isinstance(reply, redis_errors.ResponseError):
             return self._failure(reply)
         raise _unknown(reply)
@@ -318,9 +319,9 @@ class Link:
                 self.is_retired = True
         if step:
             return self.master.stepped(step, reply)
-        if sent_at < self.master.offset.stepped_at and is_given(reply):
-            # Whether its lease began before the step, and so ends earlier, nobody knows.
-            return Failure(self.master.address, "its clock and ours moved apart while the request was under way")
+        # A hold that is there still may be extended; but not if nobody knows whether the new lease began before a step.
+        if is_given(reply) and (reply[0] != b"extended" or sent_at < self.master.offset.stepped_at):
+            return Failure(self.master.address, "its clock and ours moved apart all at once a moment ago")
         return reply
 
     def _count_replicas(self, owed: Owed, confirmed: int) -> None:

@@ -60,6 +60,7 @@ class Master:
         self._listener = listener
         self._idle: deque[Link] = deque()
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+        self.trusted_from = float("-inf")  # our time; what it gives to requests from before that counts for nothing
         self.incarnation = b""  # run_id and replication id of the server that the latest socket leads to
         self.was_sound = False
         self.unfit: ConfigurationError | None = None  # why it was never a master that can be used
@@ -325,11 +326,22 @@ class Master:
         return offset.shown_at(seconds, arrived_at)
 
     def stepped(self, seconds: float, reply: Reply) -> Reply | Failure:
-        """Its clock and ours moved apart by `seconds` at once: among several, what it gives counts for nothing then."""
+        """Its clock and ours moved apart by `seconds` at once: among several, what it gives counts for nothing then.
+
+        Nor does it afterwards, until every lease is over that it may have ended early, or the step was ours: that its
+        vote is taken from it takes a moment, and may fail.
+        """
+        self.trusted_from = self.offset.stepped_at
+        if self.opener is not None:
+            self.trusted_from += self.guard_ms / 1000
         self._listener.master_stepped(self, seconds)
         if self.opener is None or not is_given(reply):
             return reply
         return Failure(self.address, f"its clock and ours moved apart by {seconds:+.3f} s at once")
+
+    def trust(self) -> None:
+        """It was our own clock."""
+        self.trusted_from = self.offset.stepped_at
 
     def lacks_replicas(self, confirmed: int) -> Failure:
         """The `Failure` for a grant that too few replicas have."""

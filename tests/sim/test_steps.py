@@ -1,0 +1,67 @@
+"""A master's clock that is set while somebody has the lock: whoever has seen that counts on it no more."""
+
+import contextlib
+import warnings
+
+import pytest
+
+from relock import Client, LockLostError, QuorumError
+from relock.testing import Lab
+
+TTL_SECONDS = 10.0
+STEP_SECONDS = 20.0  # beyond the lease
+TRIES = 20
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab(masters=3)
+
+
+def connect(lab: Lab, name: str) -> Client:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return lab.client(name, ttl=TTL_SECONDS, renew=False)
+
+
+def test_nobody_is_let_in_between_seeing_a_step_and_taking_the_vote(lab: Lab) -> None:
+    """The first reply shows the step, and the vote is taken in the background: the next tries come before that."""
+    holder, watcher = connect(lab, "holder").lock("a"), connect(lab, "watcher")
+    got: list[bool] = []
+
+    def work() -> None:
+        assert holder.acquire()
+        lab.sleep(0.1)
+        watcher.info("a")
+        lab.masters[2].master.read("DEL", b"lock:{a}")  # as if it had been away
+        lab.masters[0].step(STEP_SECONDS)
+        for _ in range(TRIES):
+            with contextlib.suppress(QuorumError):
+                got.append(watcher.lock("a").acquire(blocking=False))
+        assert holder.owned()
+
+    lab.run(work)
+    lab.close()
+    assert not any(got)
+
+
+def test_a_quorum_that_steps_together_is_trusted_again_at_once(lab: Lab) -> None:
+    """It looks as if the client's machine had stood still: its holds are over, and it may take new ones."""
+    lock = connect(lab, "holder").lock("a")
+
+    def work() -> float:
+        assert lock.acquire()
+        lab.sleep(0.1)
+        for server in lab.masters:
+            server.step(STEP_SECONDS)
+        with pytest.raises(LockLostError):
+            lock.extend()
+        with contextlib.suppress(LockLostError):
+            lock.release()
+        began = lab.now
+        assert lock.acquire()
+        return lab.now - began
+
+    (seconds,) = lab.run(work)
+    lab.close()
+    assert seconds < 1.0
