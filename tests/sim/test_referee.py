@@ -6,10 +6,16 @@ from typing import Any, cast
 import pytest
 from attrs import define
 
-from relock._core.quorum import NEVER
+from relock._core.clocks import Offset
+from relock._core.quorum import NEVER, quorum_of
+from relock.testing._clocks import Clocks
+from relock.testing._network import Conditions, Server
 from relock.testing._plan import draw
 from relock.testing._referee import Referee
 from relock.testing._world import Process, World
+
+EPOCH_SECONDS = 1_700_000_000.0
+LEASE_SECONDS = 1.0
 
 
 @define
@@ -20,9 +26,18 @@ class Held:
     seconds: float
     owner: bytes = b"client:1"
     deadline: float = NEVER
+    masters: int = 1
 
-    def remaining(self, _now: float) -> float:
-        return self.seconds
+    @property
+    def ends(self) -> list[float]:
+        return [self.seconds] * self.masters
+
+    @property
+    def quorum(self) -> int:
+        return quorum_of(self.masters)
+
+    def remaining(self, now: float) -> float:
+        return self.seconds - now
 
 
 @define
@@ -42,7 +57,11 @@ class Game:
 @pytest.fixture
 def game() -> Game:
     world = World(0)
-    return Game(world, Referee(world, [], draw(Random(0))))
+    return Game(world, Referee(world, servers(world, 1), draw(Random(0))))
+
+
+def servers(world: World, count: int) -> list[Server]:
+    return [Server(world, number, Conditions(), rate=1.0, offset=EPOCH_SECONDS) for number in range(count)]
 
 
 def test_two_that_believe_are_a_violation(game: Game) -> None:
@@ -63,3 +82,133 @@ def test_who_stood_still_until_its_hold_was_over_may_be_told_of_it_late(game: Ga
     game.grant("one", Held(5, 10.0))
     game.grant("two", Held(4, 0.0))
     assert game.referee.violations == []
+
+
+# Clocks ---------------------------------------------------------------------------------------------------------------
+
+
+@define
+class Knower:
+    """As much of a client's master as the referee looks at: whether its clock is known, and how exactly."""
+
+    index: int
+    incarnation: bytes
+    offset: Offset
+
+
+@define(slots=False)
+class Known:
+    """As much of a session as the referee looks at."""
+
+    masters: list[Knower]
+
+    def master_stepped(self, master: Knower, seconds: float) -> None: ...
+
+
+@define
+class Two:
+    """Two clients of some masters: one that has a hold of a second, granted by all at 0.0, and one that wants it."""
+
+    world: World
+    clocks: Clocks
+    holder: Process
+    other: Process
+    session: Known
+    held: Held
+
+    def is_deceived(self) -> bool:
+        return self.clocks.is_deceived(self.holder, cast(Any, self.held), 0.0, self.other)
+
+    def notice(self, master: int) -> None:
+        """The holder's client sees the step of a master."""
+        self.session.master_stepped(self.session.masters[master], 1.0)
+
+
+def two(masters: int, *, other_knows: bool = True) -> Two:
+    world = World(0)
+    clocks = Clocks(world, servers(world, masters), LEASE_SECONDS)
+    sessions = []
+    for knows in (True, other_knows):
+        known = [
+            Knower(number, server.master.incarnation.encode(), Offset(0.01))
+            for number, server in enumerate(clocks.servers)
+        ]
+        for knower in known:
+            if knows:
+                knower.offset.see(EPOCH_SECONDS - 0.001, EPOCH_SECONDS + 0.001, now=0.0)
+        sessions.append(Known(known))
+    holder, other = Process(world, "holder"), Process(world, "other")
+    for process, session in zip((holder, other), sessions, strict=True):
+        clocks.meet(process, cast(Any, session))
+    return Two(world, clocks, holder, other, sessions[0], Held(1, LEASE_SECONDS, masters=masters))
+
+
+def test_who_knows_clocks_that_keep_time_is_not_deceived() -> None:
+    game = two(3)
+    game.world.run(0.9)
+    assert not game.is_deceived()
+
+
+def test_who_stood_still_may_believe_until_it_hears_of_it() -> None:
+    game = two(3)
+    game.holder.pause(stops_clock=True)
+    game.world.run(0.9)
+    assert not game.is_deceived(), "its lease runs still"
+    game.world.run(2.0)
+    assert game.is_deceived()
+    game.holder.resume()
+    game.world.run(2.1)
+    assert game.is_deceived()
+    game.notice(0)
+    assert game.is_deceived(), "one of three shows nothing"
+    game.notice(1)
+    assert not game.is_deceived()
+
+
+def test_who_has_one_master_may_believe_until_it_sees_its_step() -> None:
+    game = two(1)
+    game.clocks.step(0, -5.0)
+    assert not game.is_deceived(), "the lease lasts longer"
+    game.clocks.step(0, 5.0)
+    assert game.is_deceived()
+    game.world.run(0.1)
+    game.notice(0)
+    assert not game.is_deceived()
+
+
+@pytest.mark.parametrize(
+    ("other_knows", "seconds", "excused"), [(True, 5.0, False), (False, 5.0, True), (True, 0.06, False)]
+)
+def test_a_minority_that_steps_deceives_nobody_but_through_who_never_saw_it(
+    *, other_knows: bool, seconds: float, excused: bool
+) -> None:
+    """The holder has just a quorum, so that one master makes the difference."""
+    game = two(3, other_knows=other_knows)
+    game.held.masters = 2
+    game.clocks.step(0, seconds)
+    game.world.run(0.5)
+    assert game.is_deceived() == excused
+
+
+def test_a_step_too_small_to_be_seen_deceives_for_no_longer_than_it_is() -> None:
+    game = two(3)
+    game.held.masters = 2
+    game.clocks.step(0, 0.06)
+    game.world.run(0.93)
+    assert not game.is_deceived()
+    game.world.run(0.95)
+    assert game.is_deceived()
+
+
+def test_tokens_may_fall_while_a_clock_is_behind_itself() -> None:
+    game = two(3)
+    assert not game.clocks.may_tokens_fall()
+    game.clocks.step(1, -2.0)
+    game.world.run(1.9)
+    assert game.clocks.may_tokens_fall()
+    game.world.run(2.1)
+    assert not game.clocks.may_tokens_fall()
+    game.clocks.step(1, 5.0)
+    assert not game.clocks.may_tokens_fall()
+    game.clocks.has_forgotten = True
+    assert game.clocks.may_tokens_fall()

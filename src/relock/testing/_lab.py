@@ -6,6 +6,8 @@ from typing import Any
 
 from relock import Client
 from relock._keys import master_key
+from relock._runtime.nodes import parse_nodes
+from relock.testing._fork import inherited
 from relock.testing._network import Conditions, Server, node_of
 from relock.testing._world import Process, World, current_task
 
@@ -18,7 +20,17 @@ class VirtualClient(Client):
 
     def __init__(self, process: Process, servers: list[Server], **options: Any) -> None:
         self._platform = process.platform
+        self._servers = servers
         super().__init__([node_of(process, server) for server in servers], **options)
+
+    def in_child(self, child: Process) -> "VirtualClient":
+        """What a process that has just been forked has of this client, before anything else is done in it."""
+        copied = object.__new__(type(self))  # no `copy`: users are kept from copying clients
+        copied.__dict__.update(self.__dict__)
+        copied._platform = child.platform
+        copied._nodes = parse_nodes([node_of(child, server) for server in self._servers])
+        copied._session = inherited(self._session, child)
+        return copied
 
 
 class Lab:

@@ -2,6 +2,9 @@
 
 Bytes arrive in the order in which they were sent on one connection, as with TCP, after a delay that chance draws; on
 two connections anything may pass anything. What the masters are sent is RESP, as redis-py and relock write it.
+
+Something between the two may repeat what passes it: a script then runs twice, and a published message comes twice. The
+reply to a repeated request reaches nobody.
 """
 
 from collections import deque
@@ -40,6 +43,8 @@ class Conditions:
         straggle: up to so many seconds.
         cuts: the part of the messages with which their connection breaks.
         drops: the part of the published messages that are lost.
+        repeats: the part of the scripts, and of the published messages, that arrive twice;
+        repeated_after: how many seconds later; it is drawn from these.
     """
 
     delay: float = 0.0003
@@ -47,6 +52,8 @@ class Conditions:
     straggle: float = 0.0
     cuts: float = 0.0
     drops: float = 0.0
+    repeats: float = 0.0
+    repeated_after: tuple[float, ...] = (0.0,)
 
 
 class Server:
@@ -55,6 +62,9 @@ class Server:
     Attributes:
         is_up: whether it takes connections; False from a crash to its restart.
         is_stopped: as by SIGSTOP: the kernel still takes what is sent.
+        accused_at: the true time at which a client has last taken its vote, because its clock had stepped.
+        asked_at: the true time at which each client has last had a script run.
+        repeated: how many requests and messages came twice.
     """
 
     def __init__(self, world: World, index: int, conditions: Conditions, *, rate: float, offset: float) -> None:
@@ -63,6 +73,9 @@ class Server:
         self.conditions = conditions
         self.is_up = True
         self.is_stopped = False
+        self.accused_at = float("-inf")
+        self.asked_at: dict[str, float] = {}
+        self.repeated = 0
         self.unreachable: set[str] = set()  # processes between which and this server nothing arrives
         self.rate = rate
         self.offset = offset
@@ -73,6 +86,10 @@ class Server:
 
     def _new_incarnation(self) -> str:
         return f"{self.world.random.getrandbits(160):040x}"
+
+    def clock(self) -> float:
+        """What its clock shows, in seconds."""
+        return self.offset + self.rate * self.world.now
 
     def clock_us(self) -> int:
         """What its clock shows, in microseconds."""
@@ -106,6 +123,11 @@ class Server:
     def step(self, seconds: float) -> None:
         """Its clock is set."""
         self.offset += seconds
+
+    def set_rate(self, rate: float) -> None:
+        """From now on its clock runs at another rate."""
+        self.offset += (self.rate - rate) * self.world.now
+        self.rate = rate
 
     def forget_scripts(self) -> None:
         """As SCRIPT FLUSH."""
@@ -146,7 +168,11 @@ class Server:
     def _execute(self, wire: "VirtualWire", command: Sequence[bytes]) -> Any:
         word = command[0].upper()
         if word in (b"EVALSHA", b"EVAL"):
-            return self._run(word, command)
+            self.asked_at[wire.process.name] = self.world.now
+            reply = self._run(word, command)
+            if self.conditions.repeats and self.world.chance() < self.conditions.repeats:
+                self.repeat(partial(self._run_again, self.master.incarnation, command))
+            return reply
         if word == b"SUBSCRIBE":
             channel = command[1]
             self.master.subscribe(channel, wire.publish)
@@ -164,9 +190,29 @@ class Server:
                 return redis_errors.ResponseError("NOSCRIPT No matching script.")
         keys = int(command[2])
         try:
-            return self.master.run(_SCRIPTS[sha], command[3 : 3 + keys], command[3 + keys :])
+            reply = self.master.run(_SCRIPTS[sha], command[3 : 3 + keys], command[3 + keys :])
         except ReplyError as error:
             return redis_errors.ResponseError(str(error))
+        if sha == _QUARANTINE and isinstance(reply, list) and reply[0] == b"quarantined":
+            self.accused_at = self.world.now
+        return reply
+
+    def repeat(self, action: Callable[[], object]) -> None:
+        """Has something done a second time: at once, or later."""
+        self.repeated += 1
+        seconds = self.world.random.choice(self.conditions.repeated_after)
+        if seconds:
+            self.world.after(seconds, action)
+        else:
+            action()
+
+    def _run_again(self, incarnation: str, command: Sequence[bytes]) -> None:
+        """A request arrives once more, on whatever connection, unless the server has ended since.
+
+        Not the end by force: it means no hold in particular, so nothing protects whom it finds the second time.
+        """
+        if self.is_up and not self.is_stopped and self.master.incarnation == incarnation and command[1] not in _BLUNT:
+            self._run(command[0].upper(), command)
 
     def _look(self, word: bytes, command: Sequence[bytes]) -> Any:
         if word == b"TIME":
@@ -183,6 +229,8 @@ class Server:
 
 _SCRIPTS = {load(name).sha.encode(): load(name) for name in SCRIPTS}
 _SHAS = {script.source: sha for sha, script in _SCRIPTS.items()}
+_QUARANTINE = load("quarantine").sha.encode()
+_BLUNT = frozenset({load("force_release").sha.encode(), load("force_release").source})
 
 
 @lru_cache
@@ -203,6 +251,7 @@ class VirtualWire(Wire):
         self.timeout: float = options["socket_timeout"]
         self.fileno = self.world.fileno()
         self.subscriptions: list[bytes] = []
+        self.copies = 1  # of its socket, in this process and in forked children
         self.is_open = False
         self.is_broken = False
         self._inbox: deque[Any] = deque()
@@ -233,8 +282,25 @@ class VirtualWire(Wire):
         if self.is_open:
             self.is_open = False
             self.process.wires.pop(self, None)
-            self._end_at_server()
+            self.close_copy()
         self._wake()
+
+    def close_copy(self) -> None:
+        """One copy of the socket is closed; the server sees the end when there is no other one."""
+        self.copies -= 1
+        if not self.copies:
+            self._end_at_server()
+
+    def let_go(self) -> None:
+        """The process is dead, and with it its copy of the socket."""
+        self.copies -= 1
+        if not self.copies:
+            self.end()
+
+    def inherit(self, process: Process) -> "InheritedWire":
+        """The copy that a forked child gets."""
+        self.copies += 1
+        return InheritedWire(self, process)
 
     def _end_at_server(self) -> None:
         """The end arrives after all that was sent before, which is done although nobody waits for it any more."""
@@ -348,9 +414,13 @@ class VirtualWire(Wire):
 
     def publish(self, channel: bytes, payload: bytes) -> None:
         """A published message for the client."""
-        drops = self.server.conditions.drops
-        if not drops or self.world.chance() >= drops:
-            self.send_back([[b"message", channel, payload]])
+        conditions = self.server.conditions
+        if conditions.drops and self.world.chance() < conditions.drops:
+            return
+        message = [[b"message", channel, payload]]
+        self.send_back(message)
+        if conditions.repeats and self.world.chance() < conditions.repeats:
+            self.server.repeat(partial(self.send_back, message))
 
     def _cut(self) -> None:
         """With some messages the connection breaks."""
@@ -375,6 +445,24 @@ class VirtualWire(Wire):
         if conditions.straggles and chance() < conditions.straggles:
             seconds += chance() * conditions.straggle
         return seconds
+
+
+class InheritedWire:
+    """A forked child's copy of a connection: all that it may do with it is to close it."""
+
+    def __init__(self, wire: VirtualWire, process: Process) -> None:
+        self._wire = wire
+        self._process = process
+        process.wires[self] = None
+
+    def disconnect(self) -> None:
+        """See `Wire`: it is closed without a word, because another process opened it."""
+        if self._process.wires.pop(self, self) is None:
+            self._wire.close_copy()
+
+    def let_go(self) -> None:
+        """See `VirtualWire`."""
+        self.disconnect()
 
 
 class VirtualChannel(Channel):

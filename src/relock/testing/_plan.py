@@ -6,6 +6,7 @@ from attrs import evolve, frozen
 
 from relock.testing._network import Conditions
 
+LOCK = "a"  # the one lock that everybody wants
 TTL_SECONDS = 1.0
 LONG_TTL_SECONDS = 10.0
 SETTLING_SECONDS = 6.0  # guards and leases end, signs of life come, connections are made
@@ -16,7 +17,9 @@ KINDS = (
     "crash", "restart old", "flush", "flush a quorum", "stop", "kill connections", "partition", "lose a quorum",
     "isolate client", "forget scripts", "fill up", "crash client", "pause client", "force release",
 )  # fmt: skip
-HARMLESS = frozenset({"crash client", "force release"})  # to everybody else
+CLOCKS = ("step", "step several", "run off", "change rate", "stop clock")
+CALLS = ("fork", "interrupt")
+HARMLESS = frozenset({"crash client", "force release", "change rate", *CALLS})  # to everybody else
 
 
 @frozen
@@ -34,6 +37,7 @@ class Plan:
         settling: seconds from the end of all faults until all is well.
         stays: for how many seconds a holder stays; it is drawn from these. Infinity: until it has lost the lock.
         timeouts: for how many seconds an acquire waits, 0 for a single look.
+        named: the threads of a client name one ``owner=``, and take turns.
     """
 
     masters: int
@@ -54,6 +58,7 @@ class Plan:
     begins: float = 0.0
     settling: float = SETTLING_SECONDS
     pause: float = 0.2
+    named: bool = False
 
     @property
     def is_calm(self) -> bool:
@@ -61,20 +66,51 @@ class Plan:
         conditions = self.conditions
         return HARMLESS.issuperset(self.kinds) and not (conditions.straggles or conditions.cuts or conditions.drops)
 
+    @property
+    def only_clocks_fail(self) -> bool:
+        """Whether every message arrives soon, and nothing goes wrong but clocks."""
+        conditions = self.conditions
+        is_quiet = not (conditions.straggles or conditions.cuts or conditions.drops)
+        return is_quiet and HARMLESS.union(CLOCKS).issuperset(self.kinds)
+
 
 def draw(random: Random) -> Plan:
     """A plan: some are calm; in others everything goes wrong, or little but time, or hand-offs come in dozens."""
-    sort = random.random()
-    if sort < 0.15:
-        return _draw(random, random.choice([(), (), ("crash client",), ("force release",)]), is_calm=True)
-    if sort < 0.45:
-        return _draw_late(random)
-    if sort < 0.55:
-        return _draw_slow(random)
-    if sort < 0.8:
-        return _draw_busy(random)
+    (drawn,) = random.choices(list(_SORTS), list(_SORTS.values()))
+    return drawn(random)
+
+
+def _draw_calm(random: Random) -> Plan:
+    """Nothing goes wrong, so whatever is promised must be kept."""
+    kinds = random.choice(
+        [(), ("crash client",), ("force release",), ("fork",), ("interrupt",), ("fork", "crash client")]
+    )
+    return _draw(random, kinds, is_calm=True)
+
+
+def _draw_faults(random: Random) -> Plan:
+    """Everything goes wrong."""
     share = random.choice([0.15, 0.4])
-    return _draw(random, tuple(kind for kind in KINDS if random.random() < share), is_calm=False)
+    kinds = tuple(kind for kind in (*KINDS, *CLOCKS, *CALLS) if random.random() < share)
+    return _draw(random, kinds, is_calm=False)
+
+
+def _draw_clocks(random: Random) -> Plan:
+    """Clocks that are set, that run off, that stand still; and sometimes not all masters are there."""
+    kinds = tuple(kind for kind in CLOCKS if random.random() < 0.4) or ("step",)
+    plan = _draw(random, kinds, is_calm=True)
+    return evolve(
+        plan,
+        masters=random.choice([1, 3, 3]),
+        kinds=random.choice([kinds, (*kinds, "partition"), (*kinds, "lose a quorum")]),
+        fault_pause=random.choice([0.3, 1.5]),
+        stays=(0.01, 0.5, 1.6, float("inf")),
+        timeouts=(0.5, 3.0, 20.0),
+        faults=4.0,
+        begins=TTL_SECONDS,  # with the masters' first votes
+        renew=random.random() < 0.6,
+        threads=2,
+    )
 
 
 def _draw_late(random: Random) -> Plan:
@@ -105,7 +141,7 @@ def _draw_slow(random: Random) -> Plan:
         ttl=LONG_TTL_SECONDS,
         begins=LONG_TTL_SECONDS,  # with the masters' first votes
         faults=LONG_TTL_SECONDS + 5.0,
-        turns=20,
+        turns=8,
         settling=4.0,
     )
 
@@ -113,32 +149,36 @@ def _draw_slow(random: Random) -> Plan:
 def _draw_busy(random: Random) -> Plan:
     """Holders that stay for a moment and waiters that wait: for what goes wrong once in thousands of hand-offs."""
     is_calm = random.random() < 0.5
-    kinds = () if is_calm else tuple(kind for kind in KINDS if random.random() < 0.15)
+    kinds = tuple(kind for kind in ((*KINDS, *CALLS) if not is_calm else CALLS) if random.random() < 0.15)
     return evolve(
         _draw(random, kinds, is_calm=is_calm),
         masters=random.choice([1, 1, 1, 3]),
         stays=(0.0, 0.001, 0.01),
         timeouts=(3.0, 20.0),
         begins=CALM_SECONDS if is_calm else TTL_SECONDS,
-        turns=40,
+        turns=10,
         pause=random.choice([0.02, 0.1]),
     )
 
 
 def _draw(random: Random, kinds: tuple[str, ...], *, is_calm: bool) -> Plan:
+    node_timeout = random.choice([0.05, 0.3])
     conditions = Conditions(
         delay=random.choice([0.0001, 0.0005, 0.003]),
         straggles=0.0 if is_calm else random.choice([0.0, 0.01, 0.1]),
         straggle=random.choice([0.02, 0.1, 0.6]),
         cuts=0.0 if is_calm else random.choice([0.0, 0.0, 0.002]),
         drops=0.0 if is_calm else random.choice([0.0, 0.0, 0.1, 1.0]),
+        repeats=random.choice([0.0, 0.0, 0.0, 0.1]),
+        # What comes again at once changes nothing, and nor does what comes when it is void; between the two it may.
+        repeated_after=(0.0, 2 * node_timeout) if is_calm else (0.0, node_timeout / 2, 2 * node_timeout),
     )
     return Plan(
-        masters=random.choice([1, 3, 3, 5]),
-        clients=random.randint(2, 4),
-        threads=random.randint(1, 2),
-        turns=random.randint(2, 6),
-        faults=random.choice([2.0, 5.0]),
+        masters=random.choice([1, 3, 3, 3, 5]),
+        clients=random.choice([2, 2, 3, 4]),
+        threads=random.choice([1, 1, 2]),
+        turns=random.randint(1, 4),
+        faults=random.choice([2.0, 4.0]),
         fault_pause=random.choice([0.2, 0.6]),
         conditions=conditions,
         kinds=kinds,
@@ -146,7 +186,18 @@ def _draw(random: Random, kinds: tuple[str, ...], *, is_calm: bool) -> Plan:
         skew=0.3 if FORGETTING & set(kinds) else 3.0,
         stays=random.choice([(0.0, 0.001, 0.01), (0.0, 0.3, 1.6), (0.01, 1.6, float("inf"))]),
         timeouts=random.choice([(0.0, 0.05, 0.5), (0.5, 3.0, 20.0)]),
-        node_timeout=random.choice([0.05, 0.3]),
+        node_timeout=node_timeout,
         fair=random.random() < 0.8,
         renew=random.random() < 0.8,
+        named=random.random() < 0.15,
     )
+
+
+_SORTS = {
+    _draw_calm: 0.14,
+    _draw_late: 0.24,
+    _draw_slow: 0.06,
+    _draw_busy: 0.18,
+    _draw_clocks: 0.18,
+    _draw_faults: 0.20,
+}

@@ -9,17 +9,24 @@ The referee knows the true time, and may look into every process and every maste
 * a wait that lasts longer than its timeout;
 * a lock that nobody has while somebody waits, and a hold that is lost, when all is well;
 * what was tried and is not undone, when all is well; and anything at all on a master in the end;
+* what an interrupted call has left to its caller or to nobody, and what a forked child has of its parent's;
+* a vote that a master has lost though its clock was right, or has kept though everybody could see it step;
 * an error that is not one of relock's, in whichever thread.
 """
+
+from itertools import combinations
 
 from attrs import define, field, frozen
 
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
+from relock._errors import NotOwnedError
 from relock._runtime.hub import Waiter
+from relock._runtime.threads import Session
 from relock.lock import Lock
-from relock.testing._network import Server
-from relock.testing._plan import Plan
+from relock.testing._clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, Step
+from relock.testing._network import InheritedWire, Server
+from relock.testing._plan import LOCK, Plan
 from relock.testing._world import Process, World
 
 COUNT_SECONDS = 0.1  # until a count that was changed is on all masters, when all is well
@@ -35,6 +42,7 @@ class Belief:
     process: Process
     lock: Lock
     hold: Hold
+    since: float = 0.0  # when its acquire was called
     is_over: bool = False
     counted_at: float = 0.0  # when its count was changed
     has_left: bool = False  # its owner has released it
@@ -78,12 +86,17 @@ class Referee:
     violations: list[str] = field(factory=list)
     operators: int = 0  # who are about to end holds by force: what they end is believed until its next renewal
     _highest: int = 0  # token
+    clocks: Clocks = field(init=False)
     _free_at: float = 0.0  # since when nobody has had the lock
-    _waiters: list[tuple[Process, dict[bytes, Waiter]]] = field(factory=list)
+    _sessions: list[tuple[Process, Session]] = field(factory=list)
 
-    def meet(self, process: Process, waiters: dict[bytes, Waiter]) -> None:
-        """A client takes part, with these waiters."""
-        self._waiters.append((process, waiters))
+    def __attrs_post_init__(self) -> None:
+        self.clocks = Clocks(self.world, self.servers, self.plan.ttl)
+
+    def meet(self, process: Process, session: Session) -> None:
+        """A client takes part."""
+        self._sessions.append((process, session))
+        self.clocks.meet(process, session)
 
     @property
     def is_calm(self) -> bool:
@@ -96,9 +109,9 @@ class Referee:
         """Somebody wants the lock."""
         ahead = [
             (other, waiter)
-            for other, waiters in self._waiters
+            for other, session in self._sessions
             if not other.is_dead
-            for waiter in waiters.values()
+            for waiter in session.hub.waiters.values()
             if waiter.tickets
         ]
         return Call(process, self.world.now, process.local(), timeout, tuple(ahead))
@@ -114,13 +127,43 @@ class Referee:
         self.check_timeout(call)
         self._check_idle(call)
         self._check_order(call)
-        belief = Belief(process, lock, hold, counted_at=self.world.now, may_be_ended=self.operators > 0)
+        belief = Belief(process, lock, hold, call.called_at, counted_at=self.world.now, may_be_ended=self.operators > 0)
         if belief.is_believed():  # else its process stood still until it was over: others may have had it since
             self._check_grant(belief)
         self.beliefs = [one for one in self.beliefs if not one.has_left and not one.process.is_dead]
         self.beliefs.append(belief)
         self.world.note(process.name, f"has it as {hold.owner.decode()}, token {hold.token}")
         return belief
+
+    def interrupted(self, call: Call, lock: Lock, waiting: int) -> None:
+        """An outermost acquire was ended by an exception; `waiting` others of this client's are under way."""
+        process = call.process
+        self.world.note(process.name, "is interrupted")
+        self._free_at = max(self._free_at, self.world.now)  # what it may have had is undone from now on
+        if lock.owned():
+            self.violate(f"{process.name} has it by an acquire that was interrupted")
+        session = next(session for other, session in self._sessions if other is process)
+        if len(session.hub.waiters) > waiting:
+            self.violate(f"{process.name} waits for a call that was interrupted")
+
+    def forked(self, process: Process, lock: Lock) -> None:
+        """A child was forked: its parent had used this lock."""
+        if lock.owned() or lock.hold_count:
+            self.violate(f"{process.name} has what its parent has")
+        try:
+            lock.release()
+        except NotOwnedError:
+            pass
+        else:
+            self.violate(f"{process.name} has released what its parent has")
+        if any(isinstance(wire, InheritedWire) for wire in process.wires):
+            self.violate(f"{process.name} keeps connections of its parent")
+
+    def stepped(self, number: int, seconds: float) -> None:
+        """The clock of a master is set."""
+        step = self.clocks.step(number, seconds)
+        if self.plan.only_clocks_fail:
+            self.world.after(LOOKED_SECONDS, lambda: self._expect_accusation(step))
 
     def look(self, belief: Belief, levels: int) -> None:
         """A holder looks after its hold."""
@@ -156,7 +199,7 @@ class Referee:
     def check_exclusion(self) -> None:
         """Whether more than one believe at this moment that they have the lock."""
         believers = self._believers()
-        if len(believers) > 1:
+        if len(believers) > 1 and self._are_rivals(believers):
             self.violate(f"two believe that they have it: {', '.join(one.process.name for one in believers)}")
 
     def check_timeout(self, call: Call) -> None:
@@ -172,10 +215,21 @@ class Referee:
         for server in self.servers:
             found = server.master.contents(b"lock:{a}")
             queue = [waiter for waiter, _ in server.master.contents(b"lock:{a}:queue") or []]
-            dead = {process.name for process, _ in self._waiters if process.is_dead}
-            left = [owner for owner in [*(found or ()), *queue] if owner.decode().rpartition("-")[0] not in dead]
+            dead = {session.client_id for process, session in self._sessions if process.is_dead}
+            left = [owner for owner in [*(found or ()), *queue] if owner.decode().partition(":")[0] not in dead]
             if left:
                 self.violate(f"{server.name} still has {left} of those who live")
+        for process, session in self._sessions:
+            if not process.is_dead and (session.local_holds(LOCK) or session.hub.waiters):
+                self.violate(f"{process.name} has or awaits something for nobody")
+
+    def check_votes(self) -> None:
+        """Whether a master lost its vote for a clock that was right."""
+        if self.plan.only_clocks_fail:
+            for number, server in enumerate(self.servers):
+                if self.clocks.is_accused_wrongly(number):
+                    server.accused_at = float("-inf")
+                    self.violate(f"{server.name} lost its vote for a clock that was never set")
 
     def check_nothing_left(self) -> None:
         """In the end, when every lease is over."""
@@ -202,11 +256,34 @@ class Referee:
     def _check_grant(self, belief: Belief) -> None:
         process, token = belief.process, belief.hold.token
         for other in self._believers():
-            self.violate(f"two holders: {other.process.name} and {process.name}")
+            if self._are_rivals([other, belief]):
+                self.violate(f"two holders: {other.process.name} and {process.name}")
         if not self.operators:
-            if token <= self._highest:
+            if token <= self._highest and not self.clocks.may_tokens_fall():
                 self.violate(f"{process.name} got token {token}, which is not above {self._highest}")
             self._highest = max(self._highest, token)
+
+    def _are_rivals(self, believers: list[Belief]) -> bool:
+        """Whether two of them have a right to believe, for all that their clients could know of clocks."""
+        return any(
+            not self._is_deceived(one, other) and not self._is_deceived(other, one)
+            for one, other in combinations(believers, 2)
+        )
+
+    def _is_deceived(self, one: Belief, other: Belief) -> bool:
+        return self.clocks.is_deceived(one.process, one.hold, one.since, other.process)
+
+    def _expect_accusation(self, step: Step) -> None:
+        """Who looks at a clock that was set sees to it that this master has no vote, unless it may be his own."""
+        witnesses = self.clocks.witnesses(step)
+
+        def check() -> None:
+            steady = [one for one in witnesses if not one.is_dead and not one.was_paused_since(step.at)]
+            server = self.servers[step.server]
+            if steady and self.clocks.is_plain(step) and server.accused_at < step.at:
+                self.violate(f"{server.name} keeps its vote, though {steady[0].name} could see its clock step")
+
+        self.world.after(ACCUSED_SECONDS, check)
 
     def _check_idle(self, call: Call) -> None:
         for belief in self.beliefs:
@@ -220,7 +297,7 @@ class Referee:
         if not self.plan.fair or call.called_at < self.calm_at:
             return
         for process, waiter in call.ahead:
-            waiting = next(waiters for other, waiters in self._waiters if other is process)
+            waiting = next(session.hub.waiters for other, session in self._sessions if other is process)
             if not process.is_dead and waiting.get(waiter.owner) is waiter:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 

@@ -9,7 +9,7 @@ import gc
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,9 @@ from relock import Client, RelockError
 from relock.lock import Lock
 from relock.testing._lab import VirtualClient
 from relock.testing._network import Server
-from relock.testing._plan import CALM_SECONDS, Plan, draw
+from relock.testing._plan import CALM_SECONDS, FORGETTING, LOCK, Plan, draw
 from relock.testing._referee import COUNT_SECONDS, Belief, Referee
-from relock.testing._world import Process, Task, World
+from relock.testing._world import Process, Task, World, current_task
 
 STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
 UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attempt either
@@ -28,7 +28,14 @@ EPOCH_SECONDS = 1_700_000_000.0  # about what the masters' clocks show
 LOOK_SECONDS = 0.05
 RATE_ERROR = 0.005  # as much as the default drift_factor allows for each clock
 FOREVER = float("inf")
-LOCK = "a"
+STEPS = (0.06, 0.1, 0.3, 0.9, 3.0)  # seconds by which a clock is set, ahead or back; the last is beyond a lease
+RUN_OFF_SECONDS = 0.01  # by which a clock that runs off is wrong more and more,
+RUN_OFF_STEPS = (10, 60)  # so many times
+FORKS_MAX = 2  # in one run
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises in a thread."""
 
 
 class ViolationError(AssertionError):
@@ -63,6 +70,18 @@ class Simulation:
         self.workers: list[Task] = []  # the threads that want the lock
         self.faults: Counter[str] = Counter()  # those that struck
         self.is_healed = plan.is_calm
+        self._calling: dict[Task, None] = {}  # threads inside a call of relock's that may be interrupted
+        self._acquiring: Counter[Process] = Counter()  # how many of their threads wait for an outermost acquire
+        self._others: dict[str, Callable[[], None]] = {
+            "force release": self._force_release,
+            "step": self._step,
+            "step several": self._step_several,
+            "run off": self._run_off,
+            "change rate": self._change_rate,
+            "interrupt": self._interrupt,
+            "fork": self._fork,
+        }
+        self._turns: dict[Process, Any] = {}  # what threads that name one ``owner=`` take turns by
         for number in range(plan.clients):
             self._start_client(f"client-{number}")
 
@@ -70,7 +89,8 @@ class Simulation:
 
     def _start_client(self, name: str) -> None:
         process, client = self._make_client(name)
-        self.referee.meet(process, client.session.hub.waiters)
+        self.referee.meet(process, client.session)
+        self._turns[process] = process.platform.gate()
         for number in range(self.plan.threads):
             work = partial(self._work, process, client)
             self.workers.append(process.start(work, f"{name}.{number}", waits_without_timer=False))
@@ -94,21 +114,28 @@ class Simulation:
 
     def _work(self, process: Process, client: Client) -> None:
         """One thread: takes turns, and a last one when all is healed, in which it must be served."""
-        random, plan = self.world.random, self.plan
+        plan = self.plan
         if plan.begins:
             with contextlib.suppress(RelockError):
-                self._turn(process, client.lock(LOCK), timeout=0.0, stay=0.0)
+                self._turn(process, self._lock(client), timeout=0.0, stay=0.0)
             process.sleep(plan.begins)
+        self._take_turns(process, client)
+
+    def _lock(self, client: Client, *, renew: bool | None = None) -> Lock:
+        return client.lock(LOCK, renew=renew, owner="us" if self.plan.named else None)
+
+    def _take_turns(self, process: Process, client: Client) -> None:
+        random, plan = self.world.random, self.plan
         for _ in range(plan.turns):
             process.sleep(random.expovariate(1.0) * plan.pause)
             if self.is_healed and not plan.is_calm:
                 break  # the rest of the run is for the last turns
-            lock = client.lock(LOCK, renew=plan.renew)
+            lock = self._lock(client, renew=plan.renew)
             with contextlib.suppress(RelockError):
                 self._turn(process, lock, random.choice(plan.timeouts), random.choice(plan.stays))
         while not self.is_healed:
             process.sleep(0.3)
-        lock = client.lock(LOCK)
+        lock = self._lock(client)
         while not self._is_served(process, lock):
             process.sleep(0.1)
 
@@ -119,9 +146,39 @@ class Simulation:
             return False
 
     def _turn(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
+        if not self.plan.named:
+            return self._take(process, lock, timeout, stay)
+        turns = self._turns[process]
+        turns.acquire(timeout=STEADY_SECONDS)
+        try:
+            return self._take(process, lock, timeout, stay)
+        finally:
+            turns.release()
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[None]:
+        """A call of relock's, in which the thread may be interrupted once."""
+        task = current_task()
+        self._calling[task] = None
+        try:
+            yield
+        finally:
+            self._calling.pop(task, None)
+            self.world.spare(task)
+
+    def _take(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
         referee = self.referee
         call = referee.called(process, timeout)
-        got = lock.acquire(timeout=-1 if timeout == FOREVER else timeout) if timeout else lock.acquire(blocking=False)
+        self._acquiring[process] += 1
+        try:
+            with self._call():
+                limit = -1 if timeout == FOREVER else timeout
+                got = lock.acquire(timeout=limit) if timeout else lock.acquire(blocking=False)
+        except Interrupted:
+            referee.interrupted(call, lock, self._acquiring[process] - 1)
+            return False
+        finally:
+            self._acquiring[process] -= 1
         hold = lock._hold()
         if not got or hold is None:
             referee.refused(call)
@@ -135,8 +192,7 @@ class Simulation:
         levels = 1
         try:
             if random.random() < 0.3:
-                lock.acquire()
-                levels += 1
+                levels += self._nest(lock)
                 self.referee.counted(belief)
                 self.referee.look(belief, levels)
                 process.sleep(random.random() * min(stay, 1.0))
@@ -144,6 +200,15 @@ class Simulation:
         finally:
             if not process.is_dead:
                 self._leave(belief, levels)
+
+    def _nest(self, lock: Lock) -> int:
+        """One more level, unless it is interrupted; returns how many it has become."""
+        try:
+            with self._call():
+                lock.acquire()
+        except Interrupted:
+            return 0
+        return 1
 
     def _stay(self, belief: Belief, stay: float, levels: int) -> None:
         """Stays, and looks after the hold; until it is lost, or renewed for long enough, if it is to be for ever."""
@@ -161,7 +226,7 @@ class Simulation:
             self.referee.look(belief, level)
             if level == 1:
                 self.referee.leaves(belief)
-            with contextlib.suppress(RelockError):
+            with contextlib.suppress(RelockError, Interrupted), self._call():
                 belief.lock.release()
             self.referee.counted(belief)
             if level > 1 and self.world.random.random() < 0.3:
@@ -179,10 +244,10 @@ class Simulation:
     def _strike(self, kind: str) -> None:
         random = self.world.random
         seconds = random.choice([0.01, 0.2, 0.8, 1.5])
-        if kind in ("crash client", "pause client", "isolate client"):
+        if kind in ("crash client", "pause client", "isolate client", "stop clock"):
             self._strike_client(kind, random.choice(self.processes), seconds)
-        elif kind == "force release":
-            self._force_release()
+        elif kind in self._others:
+            self._others[kind]()
         elif kind == "flush a quorum":
             for server in random.sample(self.servers, len(self.servers) // 2 + 1):
                 self._strike_server("flush", server, seconds)
@@ -200,6 +265,10 @@ class Simulation:
         elif kind == "pause client":
             process.pause()
             world.after(seconds, process.resume)
+        elif kind == "stop clock":
+            for one in [one for one in self.processes if one.machine == process.machine and not one.is_dead]:
+                one.pause(stops_clock=True)
+                world.after(seconds, one.resume)
         else:
             for server in self.servers:
                 self._part(server, process, seconds)
@@ -209,6 +278,7 @@ class Simulation:
         if not server.is_up or server.is_stopped:
             return
         self._note_fault(server.name, kind, seconds)
+        self.referee.clocks.has_forgotten |= kind in FORGETTING
         if kind == "stop":
             server.stop()
             world.after(seconds, server.go_on)
@@ -240,6 +310,82 @@ class Simulation:
     def _restart(self, server: Server, snapshot: Any) -> None:
         if not server.is_up:
             server.restart(snapshot)
+
+    def _step(self) -> None:
+        """Somebody sets the clock of one master."""
+        self._set_clocks("step", [self.world.random.randrange(len(self.servers))])
+
+    def _step_several(self) -> None:
+        """Those of several, at the same moment and by as much."""
+        count = len(self.servers)
+        self._set_clocks("step several", self.world.random.sample(range(count), self.world.random.randint(1, count)))
+
+    def _set_clocks(self, kind: str, numbers: list[int]) -> None:
+        random = self.world.random
+        seconds = random.choice(STEPS) * random.choice([1, -1])
+        for number in numbers:
+            self._note_fault(self.servers[number].name, kind, seconds)
+            self.referee.stepped(number, seconds)
+
+    def _run_off(self) -> None:
+        """For a while a master's clock runs twice as fast, or hardly at all."""
+        random = self.world.random
+        number, seconds = random.randrange(len(self.servers)), RUN_OFF_SECONDS * random.choice([1.0, -0.9])
+        count = random.randint(*RUN_OFF_STEPS)
+        self._note_fault(self.servers[number].name, "run off", count * seconds)
+        for times in range(count):
+            self.world.after(times * RUN_OFF_SECONDS, partial(self.referee.clocks.step, number, seconds))
+
+    def _change_rate(self) -> None:
+        """Some clock goes on at another rate, as wrong as is allowed at most."""
+        random = self.world.random
+        running = [process for process in self.processes if not process.is_dead and not process.is_paused]
+        clocks: list[Server | Process] = [*self.servers, *running]
+        whose = random.choice(clocks)
+        rate = 1 + random.uniform(-RATE_ERROR, RATE_ERROR)
+        whose.set_rate(rate)
+        self._note_fault(whose.name, "change rate", rate)
+
+    def _interrupt(self) -> None:
+        """A call of relock's is ended by an exception: where it waits, or at some look at the clock soon."""
+        world = self.world
+        tasks = [task for task in self._calling if not task.process.is_paused and not task.process.is_dead]
+        if not tasks:
+            return
+        task = world.random.choice(tasks)
+        self._calling.pop(task)
+        self._note_fault(task.name, "interrupt", 0.0)
+        if world.chance() < 0.5:
+            task.interrupt(Interrupted())
+        else:
+            world.doom(task, Interrupted(), world.random.randint(1, 20))
+
+    def _fork(self) -> None:
+        """A process forks, in whatever one of its threads does just then; the child has that thread alone."""
+        random = self.world.random
+        parents = [worker for worker in self.workers if not (worker.is_over or worker.process.is_dead)]
+        if not parents or self.faults["fork"] == FORKS_MAX:
+            return
+        parent = random.choice(parents)
+        process = parent.process
+        if process.is_paused:
+            return
+        child = process.fork(f"{process.name}-child-{self.faults['fork']}")
+        client = self.clients[self.processes.index(process)].in_child(child)
+        self.processes.append(child)
+        self.clients.append(client)
+        self._turns[child] = child.platform.gate()
+        task = child.start(partial(self._begin_anew, child, client), child.name, waits_without_timer=False)
+        task.owner = parent.owner  # it is the same thread
+        self.workers.append(task)
+        self._note_fault(process.name, "fork", 0.0)
+
+    def _begin_anew(self, process: Process, client: VirtualClient) -> None:
+        """What a forked child does."""
+        client._after_fork()
+        self.referee.meet(process, client.session)
+        self.referee.forked(process, self._lock(client))
+        self._take_turns(process, client)
 
     def _force_release(self) -> None:
         """An operator does it: from a process of its own."""
@@ -279,7 +425,8 @@ class Simulation:
             server.master.is_full = False
             for process in self.processes:
                 server.reach(process)
-            server.conditions.straggles = server.conditions.cuts = server.conditions.drops = 0.0
+            conditions = server.conditions
+            conditions.straggles = conditions.cuts = conditions.drops = conditions.repeats = 0.0
         for process in self.processes:
             process.resume()
         self.is_healed = True
@@ -311,6 +458,7 @@ class Simulation:
     def _look_again(self) -> None:
         """The referee looks by himself, too: at what a process believes that stands still."""
         self.referee.check_exclusion()
+        self.referee.check_votes()
         if not self._are_all_done():
             self.world.after(LOOK_SECONDS, self._look_again)
 
@@ -329,6 +477,7 @@ class Simulation:
                 process.start(client.close, "closing")
         world.run(world.now + FORGOTTEN_SECONDS)
         self.referee.check_nothing_left()
+        self.faults["repeat"] += sum(server.repeated for server in self.servers)
         for process in self.processes:
             process.end()
 

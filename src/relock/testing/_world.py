@@ -27,6 +27,8 @@ from relock._runtime.platform import Platform
 PREEMPTION = 0.01  # of the looks at a clock are followed by a pause
 PREEMPTION_SECONDS = 0.002
 SWITCH_SECONDS = 50e-6  # until a thread runs that has been woken
+TIMER_SECONDS = 1e-6  # by which a timer may be early
+NO_TIMER = float("-inf")
 
 
 class DeadlockError(Exception):
@@ -58,6 +60,7 @@ class World:
         self._events: list[Event] = []
         self._order = itertools.count()
         self._looks = self._draw_looks()
+        self._doomed: tuple[Task, BaseException, int] | None = None  # who, by what, and after how many looks at a clock
         self._hub = getcurrent()
         self._filenos = itertools.count(1000)
 
@@ -98,8 +101,29 @@ class World:
         self._looks -= 1
         if self._looks:
             return False
-        self._looks = self._draw_looks()
+        self._looks = self._draw_looks() if self._doomed is None else 1
         return self.in_task()
+
+    def doom(self, task: "Task", error: BaseException, looks: int) -> None:
+        """Has `error` raised in `task` when it looks at its clock for so many times, unless it is spared before."""
+        self._doomed, self._looks = (task, error, looks), 1
+
+    def spare(self, task: "Task") -> None:
+        """What `task` was doomed to does not happen any more."""
+        if self._doomed is not None and self._doomed[0] is task:
+            self._doomed = None
+
+    def is_doomed(self) -> bool:
+        """Whether anybody is; the caller's looks are counted, and at the last one the error is raised."""
+        if self._doomed is None:
+            return False
+        task, error, looks = self._doomed
+        if getcurrent() is task.greenlet:
+            self._doomed = (task, error, looks - 1)
+            if looks <= 1:
+                self._doomed = None
+                raise error
+        return True
 
     def in_task(self) -> bool:
         """Whether the caller is a task."""
@@ -128,18 +152,24 @@ class Process:
     Attributes:
         rate: seconds of its clock per second of true time.
         offset: what its clock shows at the true time 0.
+        machine: where it runs; forked children run where their parents do.
     """
 
     def __init__(self, world: World, name: str, *, rate: float = 1.0, offset: float = 0.0) -> None:
         self.world = world
         self.name = name
+        self.machine = name
         self.rate = rate
         self.offset = offset
         self.is_dead = False
         self.is_paused = False
+        self.is_unsteady = False  # its clock has stood still, or has changed its rate: timers are to look at it
         self.platform = VirtualPlatform(self)
         self.tasks: list[Task] = []
         self._resumed_at = float("-inf")
+        self._stands_since: float | None = None  # its clock, at this true time
+        self._steady_rate = rate
+        self.stalls: list[tuple[float, float]] = []  # when its clock went on again, and for how long it had stood still
         self.wires: dict[Any, None] = {}  # in the order in which they were opened: chance is to decide, not an address
         self._backlog: deque[Callable[[], object]] = deque()
 
@@ -147,7 +177,7 @@ class Process:
         """What its clock shows; sometimes the caller is held up right after the look."""
         world = self.world
         seen = self.offset + self.rate * world.now
-        if world.is_preempted():
+        if world.is_preempted() and not world.is_doomed():
             self.sleep(world.chance() * PREEMPTION_SECONDS)
         return seen
 
@@ -156,8 +186,14 @@ class Process:
         return self.offset + self.rate * (self.world.now if when is None else when)
 
     def true(self, local: float) -> float:
-        """The true time at which its clock shows `local`."""
-        return (local - self.offset) / self.rate
+        """The true time at which its clock shows `local`; nobody knows it while that clock stands still."""
+        return (local - self.offset) / self.rate if self.rate else float("inf")
+
+    def set_rate(self, rate: float) -> None:
+        """From now on its clock runs at another rate."""
+        self.is_unsteady = True
+        self.offset += (self.rate - rate) * self.world.now
+        self.rate = rate
 
     def start(self, target: Callable[[], object], name: str, *, waits_without_timer: bool = True) -> "Task":
         """Starts a task. `waits_without_timer`: it may, as a background thread does."""
@@ -180,12 +216,22 @@ class Process:
         elif not self.is_dead:
             action()
 
-    def pause(self) -> None:
-        """As SIGSTOP: nothing happens in it, while its clock goes on."""
+    def pause(self, *, stops_clock: bool = False) -> None:
+        """As SIGSTOP or a suspend: nothing happens in it, while its clock goes on.
+
+        `stops_clock`: as of a virtual machine, whose clock stands still with it.
+        """
         self.is_paused = True
+        if stops_clock:
+            self._stands_since, self._steady_rate = self.world.now, self.rate
+            self.set_rate(0.0)
 
     def resume(self) -> None:
         """As SIGCONT."""
+        if self._stands_since is not None:
+            self.set_rate(self._steady_rate)
+            self.stalls.append((self.world.now, self.world.now - self._stands_since))
+            self._stands_since = None
         if self.is_paused:
             self._resumed_at = self.world.now
         self.is_paused = False
@@ -196,11 +242,22 @@ class Process:
         """Whether it has stood still at some time since the true time `when`."""
         return self.is_paused or self._resumed_at >= when
 
+    def fork(self, name: str) -> "Process":
+        """A child, on the same machine."""
+        child = Process(self.world, name, rate=self.rate, offset=self.offset)
+        child.machine = self.machine
+        return child
+
+    def stood_still(self, since: float) -> float:
+        """For how many seconds its clock has stood still altogether, counting what has ended after `since`."""
+        lasting = 0.0 if self._stands_since is None else self.world.now - self._stands_since
+        return lasting + sum(seconds for ended_at, seconds in self.stalls if ended_at >= since)
+
     def crash(self) -> None:
         """As SIGKILL: it never does anything again, and its connections end."""
         self.is_dead = self.world.has_ended = True
         for wire in list(self.wires):
-            wire.end()
+            wire.let_go()
 
     def sleep(self, seconds: float) -> None:
         """The calling task does nothing for so long."""
@@ -226,9 +283,9 @@ class Task:
         self.is_over = False
         self.owner = ThreadOwner()
         self._target = target
-        self._greenlet = greenlet(self._run)
-        self._greenlet.task = self
-        self.resume = self._greenlet.switch  # goes on where it waits
+        self.greenlet = greenlet(self._run)
+        self.greenlet.task = self
+        self.resume = self.greenlet.switch  # goes on where it waits
 
     def _run(self) -> None:
         try:
@@ -239,12 +296,12 @@ class Task:
             self.process.world.errors.append((self.name, error))
         finally:
             self.is_over = self.process.world.has_ended = True
-            self._greenlet.parent = self.process.world._hub
+            self.greenlet.parent = self.process.world._hub
 
     def interrupt(self, error: BaseException) -> None:
         """Has `error` raised where it waits, as a signal's handler does in a thread; from outside of any task."""
         if not self.is_over:
-            self._greenlet.throw(error)
+            self.greenlet.throw(error)
 
     def join(self, timeout: float) -> None:
         """Waits for its end."""
@@ -254,8 +311,8 @@ class Task:
 
     def end(self) -> None:
         """Frees what it has on its stack."""
-        if not self.is_over and self._greenlet:
-            self._greenlet.throw(GreenletExit)
+        if not self.is_over and self.greenlet:
+            self.greenlet.throw(GreenletExit)
 
 
 def current_task() -> Task:
@@ -267,13 +324,14 @@ def current_task() -> Task:
 class Parking:
     """One wait of one task: for a wake-up, or for a while."""
 
-    __slots__ = ("_event", "_is_open", "_process", "_task", "woken")
+    __slots__ = ("_event", "_is_open", "_process", "_task", "_until", "woken")
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._task = current_task()
         self._is_open = True
         self._event: Event | None = None  # what is to make the task go on
+        self._until = NO_TIMER  # on the process's clock
         self.woken = False
 
     def wait(self, seconds: float | None) -> bool:
@@ -282,6 +340,7 @@ class Parking:
         if process.is_dead:
             raise GreenletExit
         if seconds is not None:
+            self._until = process.local() + seconds
             self._event = process.world.after(seconds / process.rate, self._go_on)
         elif not self._task.waits_without_timer:
             raise DeadlockError(f"{self._task.name} waits without a timer")
@@ -309,6 +368,9 @@ class Parking:
         if process.is_paused:
             process.put_off(self._go_on)
         elif self._is_open and not process.is_dead:
+            if process.is_unsteady and not self.woken and (left := self._until - process.local()) > TIMER_SECONDS:
+                self._event = process.world.after(left / process.rate, self._go_on)  # its clock is not there yet
+                return
             self._is_open = False
             self._task.resume()
 
@@ -401,7 +463,12 @@ class VirtualGate:
                 return False
             parking = Parking(self._process)
             self._waiting.append(parking)
-            parking.wait(left)
+            try:
+                parking.wait(left)
+            except BaseException:
+                if parking.woken:
+                    self._wake_one()  # in place of who is interrupted on its way in
+                raise
         self._owner = task
         self._count += 1
         return True
@@ -413,8 +480,11 @@ class VirtualGate:
         self._count -= 1
         if not self._count:
             self._owner = None
-            while self._waiting and not self._waiting.popleft().wake():
-                pass
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._waiting and not self._waiting.popleft().wake():
+            pass
 
 
 class VirtualPoller:

@@ -1,0 +1,152 @@
+"""Which promises a run keeps although clocks are set, run off or stand still: what the referee may judge, and what not.
+
+relock assumes something of clocks (``docs/concepts/argument.md``, A2 to A4 and A10), and says what is not promised
+where that fails. Each exception here is one of those, and names it. Of a step that a client has noticed nothing is
+excepted any more: its holds are to be over where the masters' time says so.
+"""
+
+from attrs import define, field, frozen
+
+from relock._core.clocks import STEP_SECONDS
+from relock._core.hold import Hold
+from relock._core.quorum import deadline_of, quorum_of
+from relock._runtime.masters import Master
+from relock._runtime.threads import Session
+from relock.testing._network import Server
+from relock.testing._world import Process, World
+
+SAME_STEP_SECONDS = 6.0  # steps of several masters within this time may be taken for one of the client's own
+LOOKED_SECONDS = 0.5  # after a step, for somebody to have looked at that clock
+ACCUSED_SECONDS = 1.0  # and then until the master has lost its vote, where nothing else goes wrong
+PLAIN_STEP_SECONDS = 0.3  # a step that nobody can overlook who knew the clock
+
+
+@frozen(eq=False)
+class Step:
+    """A master's clock was set, by so many seconds.
+
+    Attributes:
+        doubts: of each client that knew the clock before, by how many seconds it might have been ahead for all it knew.
+    """
+
+    server: int
+    at: float
+    seconds: float
+    doubts: dict[str, float]
+
+
+@define
+class Clocks:
+    """What became of all clocks, and who has noticed.
+
+    Attributes:
+        has_forgotten: whether any master may have forgotten tokens.
+    """
+
+    world: World
+    servers: list[Server]
+    guard: float
+    steps: list[Step] = field(factory=list)
+    has_forgotten: bool = False
+    _noticed: dict[tuple[str, int], float] = field(factory=dict)
+    _sessions: list[tuple[Process, Session]] = field(factory=list)
+    _peaks: dict[int, float] = field(factory=dict)  # what a clock showed before it was set back
+    _spread: float = 0.0  # by how much two masters' clocks have differed at most
+
+    def meet(self, process: Process, session: Session) -> None:
+        """A client takes part: what it notices of clocks is noticed here, too."""
+        tell = session.master_stepped
+        self._sessions.append((process, session))
+
+        def master_stepped(master: Master, seconds: float) -> None:
+            self._noticed[process.name, master.index] = self.world.now
+            self.world.note(process.name, f"sees the clock of master-{master.index} step by {seconds:+.3f} s")
+            tell(master, seconds)
+
+        session.master_stepped = master_stepped  # type: ignore[method-assign]
+
+    def step(self, number: int, seconds: float) -> Step:
+        """Sets the clock of a master."""
+        server = self.servers[number]
+        step = Step(number, self.world.now, seconds, self._doubts(number))
+        self.steps.append(step)
+        if seconds < 0:
+            self._peaks[number] = max(server.clock(), self._peaks.get(number, 0.0))
+        server.step(seconds)
+        shown = [server.clock() for server in self.servers]
+        self._spread = max(self._spread, max(shown) - min(shown))
+        return step
+
+    def _doubts(self, number: int) -> dict[str, float]:
+        server = self.servers[number]
+        doubts = {}
+        for process, session in self._sessions:
+            master = session.masters[number]
+            offset, now = master.offset, process.local()
+            knows = master.incarnation.startswith(server.master.incarnation.encode()) and offset.low > float("-inf")
+            if knows and not process.is_dead:
+                widened = offset.drift_factor * (now - offset.seen_at)
+                doubts[process.name] = offset.high + widened - (server.clock() - now)
+        return doubts
+
+    # Exclusion ------------------------------------------------------------------------------------------------------
+
+    def is_deceived(self, process: Process, hold: Hold, since: float, other: Process) -> bool:
+        """Whether somebody believes in a hold only because of what its client could not know, or not yet.
+
+        * Its own clock stood still with its machine (A4), and it has not heard from the masters since.
+        * The one master's clock, or those of a quorum, were set ahead (A3), and it has not heard from them since.
+        * A minority of the masters was set ahead before the `other` had ever seen them; or by so little that this one
+          could not notice (A3: "what is not promised").
+        """
+        late = [max(since, self._noticed.get((process.name, i), since)) for i in range(len(self.servers))]
+        ahead = [self._ahead(i, late[i]) for i in range(len(self.servers))]
+        is_majority = sum(map(bool, ahead)) >= quorum_of(len(self.servers))
+        left = hold.remaining(process.local())
+        ends = [
+            end
+            - process.stood_still(late[i])
+            - sum(step.seconds for step in ahead[i] if is_majority or self._is_hidden(step, other, left))
+            for i, end in enumerate(hold.ends)
+        ]
+        return deadline_of(ends, hold.quorum) <= process.local()
+
+    def _ahead(self, number: int, since: float) -> list[Step]:
+        return [step for step in self.steps if step.server == number and step.at >= since and step.seconds > 0]
+
+    def _is_hidden(self, step: Step, client: Process, overlap: float) -> bool:
+        """Whether a client that knew the clock had no chance to see the step; it has one where much depends on it."""
+        doubt = step.doubts.get(client.name)
+        return doubt is None or overlap <= STEP_SECONDS + max(0.0, doubt) + 0.01 * (self.world.now - step.at) + 0.01
+
+    # Tokens ---------------------------------------------------------------------------------------------------------
+
+    def may_tokens_fall(self) -> bool:
+        """Whether a clock was set back and is not back where it was, or masters forgot with clocks far apart (A10)."""
+        is_behind = any(self.servers[number].clock() < peak for number, peak in self._peaks.items())
+        return is_behind or (self.has_forgotten and self._spread >= self.guard)
+
+    # Votes ----------------------------------------------------------------------------------------------------------
+
+    def is_accused_wrongly(self, number: int) -> bool:
+        """Whether a master lost its vote for its clock, though nobody has ever set it, nor those of a quorum."""
+        stepped = {step.server for step in self.steps}
+        is_quorum_steady = len(self.servers) - len(stepped) >= quorum_of(len(self.servers))
+        return self.servers[number].accused_at > float("-inf") and number not in stepped and is_quorum_steady
+
+    def is_plain(self, step: Step) -> bool:
+        """Whether nobody who looks can take a step for anything else: neither for an own one, nor for a part of one."""
+        others = [one for one in self.steps if one is not step and abs(one.at - step.at) < SAME_STEP_SECONDS]
+        stalls = any(process.stood_still(step.at - SAME_STEP_SECONDS) for process, _ in self._sessions)
+        return abs(step.seconds) >= PLAIN_STEP_SECONDS and not others and not stalls and len(self.servers) > 1
+
+    def witnesses(self, step: Step) -> list[Process]:
+        """Who knew a clock before it was set, and has asked that master since."""
+        asked = self.servers[step.server].asked_at
+        return [
+            process
+            for process, _ in self._sessions
+            if step.doubts.get(process.name, 1.0) < STEP_SECONDS
+            and asked.get(process.name, 0.0) > step.at
+            and not process.is_dead
+        ]

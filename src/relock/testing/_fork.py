@@ -1,0 +1,68 @@
+"""What a forked child finds: a copy of its parent's client, which shares nothing with it but the sockets."""
+
+from collections import deque
+from copy import copy
+from typing import Any
+
+from relock._runtime.hub import Hub, Subscription
+from relock._runtime.links import Link
+from relock._runtime.masters import Master
+from relock._runtime.threads import Session
+from relock.testing._world import Process
+
+
+def inherited(session: Session, child: Process) -> Session:
+    """A session as `child` has it after the fork: with its book of holds, its connections, and none of its threads.
+
+    Of what nobody touches in a child the copy is shallow.
+    """
+    own = copy(session)
+    own.platform, own.clock = child.platform, child.platform.clock
+    own.holds = dict(session.holds)
+    own.hub = _hub(session.hub, child)
+    own.masters = tuple(_master(master, child) for master in session.masters)
+    return own
+
+
+def _hub(hub: Hub, child: Process) -> Hub:
+    own = copy(hub)
+    own.waiters = dict(hub.waiters)
+    own._subscriptions = tuple(_subscription(one, child) for one in hub._subscriptions)
+    return own
+
+
+def _subscription(subscription: Subscription, child: Process) -> Subscription:
+    own = copy(subscription)
+    own._connection = _wire(subscription._connection, child)
+    return own
+
+
+def _master(master: Master, child: Process) -> Master:
+    """Links that threads of the parent use at this moment are there, too."""
+    links: Any = dict.fromkeys(_link(link, child) for link in sorted(master._links, key=_number) if _is_open(link))
+    own = copy(master)
+    own._links, own._idle = links, deque()
+    return own
+
+
+def _link(link: Link, child: Process) -> Link:
+    own = copy(link)
+    own.connection = _wire(link.connection, child)
+    return own
+
+
+def _number(link: Link) -> int:
+    """For an order that is the same in every run."""
+    wire: Any = link.connection
+    number: int = wire.fileno
+    return number
+
+
+def _is_open(link: Link) -> bool:
+    wire: Any = link.connection
+    return bool(wire.is_open)
+
+
+def _wire(wire: Any, child: Process) -> Any:
+    """A copy of a socket that is open."""
+    return wire.inherit(child) if wire is not None and wire.is_open else None

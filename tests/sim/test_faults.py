@@ -1,0 +1,219 @@
+"""What strikes a simulated run: that it does what its name says, and that it is drawn at all."""
+
+import warnings
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from relock.testing import Lab
+from relock.testing._network import Conditions, InheritedWire, Server, VirtualWire
+from relock.testing._plan import CALLS, CLOCKS, KINDS, draw
+from relock.testing._world import Process, World, current_task
+
+EPOCH_SECONDS = 1_700_000_000.0
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt."""
+
+
+@pytest.fixture
+def world() -> World:
+    return World(0)
+
+
+def play(world: World, process: Process, *functions: Callable[[], object]) -> None:
+    tasks = [process.start(function, "test") for function in functions]
+    world.run(world.now + 100.0, is_over=lambda: all(task.is_over for task in tasks))
+    assert not world.errors
+
+
+def connect(process: Process, server: Server) -> VirtualWire:
+    wire = VirtualWire(process, server, socket_timeout=1.0)
+    wire.connect()
+    return wire
+
+
+def test_every_fault_is_drawn() -> None:
+    plans = [draw(Random(seed)) for seed in range(300)]
+    assert {kind for plan in plans for kind in plan.kinds} == {*KINDS, *CLOCKS, *CALLS}
+    assert {plan.conditions.repeats > 0 for plan in plans} == {plan.named for plan in plans} == {True, False}
+    assert {(plan.is_calm, plan.only_clocks_fail) for plan in plans} >= {(True, True), (False, True), (False, False)}
+
+
+# Clocks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sleeper_sleeps_on_while_its_clock_stands_still(world: World) -> None:
+    process = Process(world, "client", rate=1.005, offset=50.0)
+    world.at(0.5, lambda: process.pause(stops_clock=True))
+    world.at(2.5, process.resume)
+    shown = []
+
+    def sleep() -> None:
+        before = process.local()
+        process.sleep(1.0)
+        shown.append((process.local() - before, world.now))
+
+    play(world, process, sleep)
+    ((passed, at),) = shown
+    assert passed == pytest.approx(1.0, abs=1e-3)
+    assert at == pytest.approx(2.0 + 1.0 / 1.005, abs=1e-3)
+    assert process.stood_still(since=2.0) == pytest.approx(2.0)
+    assert process.stood_still(since=2.6) == 0.0
+
+
+def test_a_clock_whose_rate_changes_does_not_jump(world: World) -> None:
+    for clock in (Process(world, "client", rate=0.995), Server(world, 0, Conditions(), rate=0.995, offset=0.0)):
+        world.run(100.0)
+        before = clock.local() if isinstance(clock, Process) else clock.clock()
+        clock.set_rate(1.005)
+        after = clock.local() if isinstance(clock, Process) else clock.clock()
+        assert before == pytest.approx(after) == pytest.approx(0.995 * world.now)
+
+
+# Interrupts -----------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_doomed_is_interrupted_at_one_of_its_own_looks_at_the_clock(world: World) -> None:
+    process, looks = Process(world, "client"), dict.fromkeys(("doomed", "other"), 0)
+    caught = []
+
+    def look(name: str) -> None:
+        if name == "doomed":
+            world.doom(current_task(), Interrupted(), looks=5)
+        try:
+            for _ in range(10):
+                process.clock()
+                looks[name] += 1
+                process.sleep(0.001)
+        except Interrupted:
+            caught.append(name)
+
+    play(world, process, lambda: look("doomed"), lambda: look("other"))
+    assert caught == ["doomed"]
+    assert looks == {"doomed": 4, "other": 10}
+
+
+def test_who_is_spared_is_not_interrupted(world: World) -> None:
+    process = Process(world, "client")
+
+    def look() -> None:
+        world.doom(current_task(), Interrupted(), looks=1)
+        world.spare(current_task())
+        process.clock()
+
+    play(world, process, look)
+
+
+def test_a_gate_goes_to_the_next_where_the_first_is_interrupted_on_its_way_in(world: World) -> None:
+    process = Process(world, "client")
+    gate, order = process.platform.gate(), []
+
+    def enter(name: str) -> None:
+        try:
+            gate.acquire(timeout=10.0)
+        except Interrupted:
+            order.append(f"{name} interrupted")
+        else:
+            order.append(name)
+            gate.release()
+
+    def hold() -> None:
+        gate.acquire()
+        process.sleep(1.0)
+        gate.release()
+        world.at(world.now, lambda: first.interrupt(Interrupted()))  # woken by now, and not in yet
+
+    holder = process.start(hold, "holder")
+    world.run(0.1)
+    first = process.start(lambda: enter("first"), "first")
+    world.run(0.2)
+    play(world, process, lambda: enter("second"))
+    assert holder.is_over
+    assert order == ["first interrupted", "second"]
+    assert world.now < 10.0
+
+
+# Repeats --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_published_message_comes_twice(world: World) -> None:
+    conditions = Conditions(repeats=1.0, repeated_after=(0.5,))
+    server, process = Server(world, 0, conditions, rate=1.0, offset=EPOCH_SECONDS), Process(world, "client")
+    heard: list[Any] = []
+
+    def listen() -> None:
+        wire = connect(process, server)
+        wire.send_command("SUBSCRIBE", "channel")
+        wire.read_response()
+        server.master.read("PUBLISH", b"channel", b"hello")
+        while wire.can_read(1.0):
+            heard.append(wire.read_response())
+
+    play(world, process, listen)
+    assert heard == [[b"message", b"channel", b"hello"]] * 2
+
+
+@pytest.mark.parametrize("later", [0.0, 0.5])
+def test_a_request_is_carried_out_twice_and_answered_once(later: float) -> None:
+    lab = Lab(masters=1)
+    (server,) = lab.masters
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lock = lab.client(ttl=30.0).lock("a")
+    server.conditions = evolve(server.conditions, repeats=1.0, repeated_after=(later,))
+    ran: list[tuple[Any, ...]] = []
+    run = server.master.run
+
+    def count(*request: Any) -> Any:
+        ran.append((request[0].name, *map(tuple, request[1:])))
+        return run(*request)
+
+    server.master.run = count  # type: ignore[assignment, method-assign]
+    counts = []
+
+    def work() -> None:
+        for step in (lock.acquire, lock.acquire, lock.release):
+            step()
+            lab.sleep(1.0)
+            counts.append(lock.hold_count)
+        lock.release()
+        lab.sleep(1.0)
+
+    lab.run(work)
+    lab.close()
+    assert counts == [1, 2, 1]
+    assert [name for name, *_ in dict.fromkeys(ran)] == ["acquire", "count", "count", "release"]
+    assert all(ran.count(request) >= 2 for request in ran)
+    assert server.master.contents(b"lock:{a}") is None
+
+
+# Forks ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_child_keeps_its_dead_parents_socket_alive_until_it_closes_its_copy(*, world: World, is_closed: bool) -> None:
+    server = Server(world, 0, Conditions(), rate=1.0, offset=EPOCH_SECONDS)
+    parent = Process(world, "parent")
+    child = parent.fork("child")
+
+    def work() -> None:
+        wire = connect(parent, server)
+        wire.send_command("SUBSCRIBE", "channel")
+        wire.read_response()
+        copy = wire.inherit(child)
+        assert isinstance(copy, InheritedWire)
+        if is_closed:
+            copy.disconnect()
+
+    play(world, parent, work)
+    parent.crash()
+    world.run(world.now + 1.0)
+    assert server.master.read("PUBLISH", b"channel", b"hello") == (0 if is_closed else 1)
+    child.crash()
+    world.run(world.now + 1.0)
+    assert server.master.read("PUBLISH", b"channel", b"hello") == 0
