@@ -8,6 +8,7 @@ from relock.testing._network import Conditions
 
 LOCK = "a"  # the one lock that everybody wants
 TTL_SECONDS = 1.0
+MIDDLE_TTL_SECONDS = 5.0
 LONG_TTL_SECONDS = 10.0
 SETTLING_SECONDS = 6.0  # guards and leases end, signs of life come, connections are made
 CALM_SECONDS = 4.0  # until all is well where nothing goes wrong: all masters have votes, and all clients connections
@@ -19,6 +20,7 @@ KINDS = (
 )  # fmt: skip
 CLOCKS = ("step", "step several", "run off", "change rate", "stop clock")
 CALLS = ("fork", "interrupt")
+DELAYING = ("pause client", "kill connections", "interrupt", "step", "crash client", "isolate client")
 HARMLESS = frozenset({"crash client", "force release", "change rate", *CALLS})  # to everybody else
 
 
@@ -161,6 +163,31 @@ def _draw_busy(random: Random) -> Plan:
     )
 
 
+def _draw_handed(random: Random) -> Plan:
+    """Messages that come late or not at all, clients that stand still, and leases longer than a releaser gives."""
+    is_calm = random.random() < 0.4
+    kinds = tuple(kind for kind in DELAYING if random.random() < 0.3)
+    plan = _draw(random, () if is_calm else kinds, is_calm=is_calm)
+    late = random.choice([0.0, 0.05, 0.3])
+    conditions = evolve(plan.conditions, straggles=0.0 if is_calm else late, straggle=random.choice([0.1, 0.5, 2.0]))
+    ttl = random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
+    return evolve(
+        plan,
+        masters=random.choice([1, 3]),
+        ttl=ttl,
+        conditions=conditions,
+        stays=(0.0, 0.01, 0.1) if is_calm else (0.0, 0.1, 1.2 * ttl),
+        timeouts=(0.02, 0.1, 20.0),
+        begins=ttl + CALM_SECONDS,  # with the masters' first votes, and connections
+        faults=2 * ttl + 5.0,
+        settling=3 * ttl + 2.0,
+        turns=8,
+        fair=True,
+        renew=random.random() < 0.5,
+        pause=0.05,
+    )
+
+
 def _draw(random: Random, kinds: tuple[str, ...], *, is_calm: bool) -> Plan:
     node_timeout = random.choice([0.05, 0.3])
     conditions = Conditions(
@@ -200,4 +227,5 @@ _SORTS = {
     _draw_busy: 0.18,
     _draw_clocks: 0.18,
     _draw_faults: 0.20,
+    _draw_handed: 0.15,
 }
