@@ -67,3 +67,23 @@ def test_clocks_that_do_not_step_are_never_accused_and_the_bounds_hold(
         master = answered_at + true_offset
         assert offset.see(master - now, master - sent_at, now) == 0.0
         assert offset.earliest(now) <= now + true_offset + STEP_SECONDS / 1000
+
+
+def test_what_the_clock_has_shown_it_showed_no_earlier_than_the_samples_allow() -> None:
+    offset = Offset(0.01)
+    offset.see(100.0, 100.5, now=10.0)  # between 100.0 and 100.5 s ahead of ours
+    assert offset.shown_at(112.0, now=12.0) == 112.0 - 100.5 - 0.02
+    assert offset.shown_at(999.0, now=12.0) == 12.0, "never later than now"
+    assert offset.shown_at(112.0, now=20.0) < 112.0 - 100.5 - 0.02, "an older sample says less"
+
+
+def test_without_a_sample_nothing_is_known() -> None:
+    assert Offset(0.01).shown_at(112.0, now=12.0) == float("-inf")
+    assert not Offset(0.01).is_ahead(1e9, now=12.0)
+
+
+def test_a_time_that_can_not_have_come_yet_shows_a_step_ahead() -> None:
+    offset = Offset(0.01)
+    offset.see(100.0, 100.5, now=10.0)
+    assert not offset.is_ahead(112.0 + 0.5 + 0.02 + STEP_SECONDS, now=12.0)
+    assert offset.is_ahead(112.0 + 0.53 + STEP_SECONDS, now=12.0)

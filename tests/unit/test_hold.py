@@ -8,7 +8,7 @@ from attrs import evolve
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows.extend import heal
 from relock._core.hold import EXPIRED, FORGOTTEN, MAX_HOLD, NOT_RENEWED, OWNER_ENDED, Hold
-from relock._core.quorum import NEVER, Granted, deadline_of, quorum_of
+from relock._core.quorum import NEVER, Extension, Granted, deadline_of, quorum_of
 from relock._core.renewal import FOREVER, take_stock
 from relock._core.terms import Terms
 from relock._keys import lock_keys
@@ -238,3 +238,58 @@ def test_without_holds_there_is_nothing_to_look_at() -> None:
     lost = hold()
     lost.lose(EXPIRED, 9.0)
     assert take_stock([lost], now=10.0).look_at == FOREVER
+
+
+def handed(masters: int = 1, **changes: Any) -> tuple[Hold, list[Answer]]:
+    """A hold that a releaser gave for 3 s from the moment 0 on, and the answers to its extension, to 9.1 s."""
+    one = hold(masters, **changes)
+    answers: list[Answer] = [(Failure("a", "not yet", awaited=True),)] * masters
+    grant = Granted(7, 3.0, [3.0] * masters, True, one.answers, 0.0, Extension(0.1, 9.1, answers))
+    given = Hold(one.terms, b"me:1~ab.7", Who(1, None, None), grant, 1)
+    return given, answers
+
+
+def test_a_hold_that_a_releaser_gave_is_valid_for_the_short_lease_until_its_extension_is_answered() -> None:
+    one, answers = handed()
+    assert one.remaining(1.0) == 2.0
+    answers[0] = (EXTENDED,)
+    assert one.remaining(1.0) == 8.1
+    assert one.extension is None
+    assert one.renew_at == 0.1 + 3.0, "a third of the ttl after that was asked for"
+
+
+@pytest.mark.parametrize("renew", [True, False])
+def test_the_watchdog_asks_again_after_a_third_of_the_short_lease_also_without_renewal(renew: bool) -> None:
+    one, answers = handed()
+    one.renew = renew
+    assert one.renew_at == 1.0
+    assert take_stock([one], 1.0).renew == (one,)
+    assert one.count_renewal([EXTENDED], 1.0, 10.0, 1.1)
+    assert one.renew_at == (4.0 if renew else FOREVER)
+    answers[0] = (EXTENDED,)
+    assert one.remaining(2.0) == 8.0, "an older answer shortens nothing"
+
+
+def test_an_extension_that_is_read_after_the_deadline_counts_for_nothing() -> None:
+    one, answers = handed()
+    answers[0] = (EXTENDED,)
+    assert one.reason_for_loss(3.0) == EXPIRED
+    assert one.remaining(3.5) == 0.0
+
+
+def test_an_extension_counts_on_a_quorum_and_what_is_absent_there_is_dropped() -> None:
+    one, answers = handed(3)
+    answers[0] = (EXTENDED,)
+    assert one.remaining(1.0) == 2.0
+    answers[1] = (ABSENT,)
+    assert one.remaining(1.0) == 2.0
+    answers[2] = (EXTENDED,)
+    assert one.remaining(1.0) == 8.1
+    assert one.lacking == {1}
+
+
+def test_what_a_later_answer_denied_an_earlier_one_does_not_bring_back() -> None:
+    one, answers = handed()
+    one.drop_absent([ABSENT])
+    answers[0] = (EXTENDED,)
+    assert one.reason_for_loss(1.0) == FORGOTTEN

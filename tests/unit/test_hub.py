@@ -1,0 +1,139 @@
+"""What the hub makes of messages: wake-ups, grants, and what only looks like one."""
+
+from typing import Any, cast
+
+import pytest
+
+from relock._core.effects import Handed
+from relock._core.hold import Hold
+from relock._core.quorum import NEVER
+from relock._keys import LockKeys, lock_keys
+from relock._runtime.hub import Hub, HubListener
+from relock._runtime.masters import Master
+from relock._runtime.platform import THREADS
+
+NOW = 50.0
+KEYS = lock_keys("lock", "a b")  # a name may hold blanks
+WAITER = b"me:1@3000"
+GRANT = b"grant 1@3000 ab.7 200 100 3000 run:repl a b"
+
+
+class FakeMaster:
+    """Knows when it granted what."""
+
+    index = 1
+    vote_at = 0.0
+
+    def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
+        assert arrived_at == NOW
+        return granted_us / 1e6 if incarnation == b"run:repl" else NEVER
+
+
+class Told(HubListener):
+    """Notes what the hub can't do itself."""
+
+    def __init__(self) -> None:
+        self.passed: list[bytes] = []
+        self.unclaimed_holds: list[tuple[LockKeys, bytes]] = []
+
+    def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:  # noqa: ARG002
+        self.passed.append(owner)
+
+    def unclaimed(self, keys: LockKeys, owner: bytes) -> None:
+        self.unclaimed_holds.append((keys, owner))
+
+    def subscribed(self) -> None: ...
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def hub(told: Told) -> Hub:
+    masters = cast("tuple[Master, ...]", (FakeMaster(), FakeMaster()))
+    made = Hub("me", "lock", masters, THREADS, told)
+    made._clock = lambda: NOW
+    return made
+
+
+def test_a_grant_goes_to_its_waiter_with_the_time_at_which_it_was_made(hub: Hub, told: Told) -> None:
+    waiter = hub.register(WAITER, KEYS)
+    hub.message(1, GRANT)
+    assert waiter.handed == [Handed(1, b"me:1@3000~ab.7", 200, 100, 3.0, 100 / 1e6)]
+    assert waiter.wakes.get_nowait() == 1
+    assert told.unclaimed_holds == []
+
+
+def test_a_grant_of_an_incarnation_that_is_not_known_has_no_time(hub: Hub) -> None:
+    waiter = hub.register(WAITER, KEYS)
+    hub.message(1, GRANT.replace(b"run:repl", b"-"))
+    assert [grant.begins for grant in waiter.handed] == [NEVER]
+
+
+def test_a_grant_of_a_master_without_a_vote_has_no_time(hub: Hub) -> None:
+    waiter = hub.register(WAITER, KEYS)
+    FakeMaster.vote_at, before = NOW + 1, FakeMaster.vote_at
+    try:
+        hub.message(1, GRANT)
+    finally:
+        FakeMaster.vote_at = before
+    assert [grant.begins for grant in waiter.handed] == [NEVER]
+
+
+def test_a_grant_for_who_waits_no_more_is_given_back(hub: Hub, told: Told) -> None:
+    hub.message(1, GRANT)
+    assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
+
+
+def test_who_leaves_gives_back_what_it_was_given_but_for_what_it_took(hub: Hub, told: Told) -> None:
+    hub.register(WAITER, KEYS)
+    hub.message(0, GRANT)
+    hub.message(1, GRANT.replace(b"ab.7", b"cd.7"))
+    hub.forget(WAITER, served=_hold(b"me:1@3000~cd.7"))
+    assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
+    hub.message(0, GRANT.replace(b"ab.7", b"cd.7"))
+    assert told.unclaimed_holds[1:] == [], "a slower master of those that gave the hold says so, too"
+    hub.message(0, GRANT)
+    assert told.unclaimed_holds[1:] == [(KEYS, b"me:1@3000~ab.7")]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"grant",
+        b"grant 1@3000",
+        GRANT.replace(b"200", b"-200"),
+        GRANT.replace(b"200", b"2e2"),
+        GRANT.replace(b"200", b"9" * 17),
+        GRANT.replace(b" a b", b""),
+        GRANT.replace(b"a b", b"\xff"),
+        GRANT.upper(),
+        b"\0" * 1000,
+    ],
+)
+def test_what_is_no_grant_is_nothing_to_anybody(hub: Hub, told: Told, message: bytes) -> None:
+    waiter = hub.register(WAITER, KEYS)
+    hub.message(1, message)
+    assert waiter.handed == []
+    assert waiter.wakes.empty()
+    assert told.unclaimed_holds == []
+    assert told.passed == []
+
+
+def test_a_grant_for_another_lock_is_not_taken(hub: Hub, told: Told) -> None:
+    waiter = hub.register(WAITER, lock_keys("lock", "another"))
+    hub.message(1, GRANT)
+    assert waiter.handed == []
+    assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
+
+
+def _hold(owner: bytes) -> Hold:
+    class Fake:
+        pass
+
+    hold: Any = Fake()
+    hold.owner = owner
+    return cast("Hold", hold)
