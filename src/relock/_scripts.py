@@ -10,7 +10,7 @@ The wheel carries ``lua/`` as ``relock/_lua``; an editable install and a checkou
 
 import hashlib
 import re
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,7 +64,8 @@ class Script:
     header: dict[str, tuple[str, ...]]
     source: bytes
     sha: str
-    _heads: dict[LockKeys, tuple[bytes, bytes]] = field(factory=dict, init=False, eq=False, repr=False)
+    _plain_heads: dict[LockKeys, bytes] = field(factory=dict, init=False, eq=False, repr=False)
+    _guarded_heads: dict[LockKeys, bytes] = field(factory=dict, init=False, eq=False, repr=False)
 
     @cached_property
     def own_arguments(self) -> tuple[str, ...]:
@@ -99,6 +100,19 @@ class Script:
         """0, 1 (the void time) or 3 (the void time, the incarnation and the guard): what every header has."""
         return len(self.connection_arguments)
 
+    @cached_property
+    def sha_bytes(self) -> bytes:
+        """Its name among the scripts that a master knows, as it goes over the wire."""
+        return self.sha.encode()
+
+    @cached_property
+    def _all_key_names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.keys)
+
+    @cached_property
+    def _plain_key_names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.keys if not p.optional)
+
     def call(self, keys: LockKeys, *rest: bytes | str | int, **arguments: bytes | str | int) -> "Call":
         """A call of this script: its own arguments by name, those of ``...`` after them.
 
@@ -122,25 +136,23 @@ class Script:
         """
         if tuple(arguments) != self.own_arguments[1:]:
             raise TypeError(f"{self.name} is prepared with {self.own_arguments[1:]}, not {tuple(arguments)}")
-        return Prepared(self, keys, b"".join([_bulk(_encode(value)) for value in arguments.values()]))
+        return Prepared(self, keys, _shared_arguments(*arguments.values()))
 
-    def heads(self, keys: LockKeys) -> tuple[bytes, bytes]:
-        """The beginning of the command on the wire, EVALSHA and the keys: without the master's marker, and with it."""
-        heads = self._heads.get(keys)
-        if heads is None:
-            if len(self._heads) >= HEADS_MAX:
-                self._heads.clear()
-            sha = self.sha.encode()
-            plain, guarded = (self.head(keys, b"EVALSHA", sha, 0, guarded=guarded) for guarded in (False, True))
-            heads = self._heads[keys] = (plain, guarded)
-        return heads
+    def usual_head(self, keys: LockKeys, *, guarded: bool) -> bytes:
+        """The beginning of the command on the wire, EVALSHA and the keys: made once, while not too many are in use."""
+        heads = self._guarded_heads if guarded else self._plain_heads
+        head = heads.get(keys)
+        if head is None:
+            if len(heads) >= HEADS_MAX:
+                heads.clear()
+            head = heads[keys] = self.head(keys, b"EVALSHA", self.sha_bytes, 0, guarded=guarded)
+        return head
 
     def head(self, keys: LockKeys, command: bytes, body: bytes, rest: int, *, guarded: bool) -> bytes:
         """The beginning of a command with `rest` arguments for ``...``."""
-        named = [getattr(keys, p.name) for p in self.keys if guarded or not p.optional]
-        items = (command, body, b"%d" % len(named), *named)
-        count = len(items) + len(self.own_arguments) + len(self.connection_arguments) + rest
-        return b"*%d\r\n%b" % (count, b"".join(map(_bulk, items)))
+        names = self._all_key_names if guarded else self._plain_key_names
+        opening = _opening(command, body, len(names), len(self.own_arguments) + self.connection_argument_count + rest)
+        return opening + b"".join([_bulk(getattr(keys, name)) for name in names])
 
 
 class Call(NamedTuple):
@@ -162,9 +174,9 @@ class Call(NamedTuple):
         if source:
             head = script.head(keys, b"EVAL", script.source, rest_count, guarded=guarded)
         elif rest_count:
-            head = script.head(keys, b"EVALSHA", script.sha.encode(), rest_count, guarded=guarded)
+            head = script.head(keys, b"EVALSHA", script.sha_bytes, rest_count, guarded=guarded)
         else:
-            head = script.heads(keys)[guarded]
+            head = script.usual_head(keys, guarded=guarded)
         return head + own + connection_arguments + rest
 
 
@@ -183,6 +195,18 @@ class Prepared(NamedTuple):
 def pack_argument(value: bytes) -> bytes:
     """One argument on the wire."""
     return _bulk(value)
+
+
+@lru_cache(maxsize=256)
+def _opening(command: bytes, body: bytes, keys: int, arguments: int) -> bytes:
+    """A command on the wire as far as it is the same for all locks: up to the first of so many keys."""
+    return b"*%d\r\n%b" % (3 + keys + arguments, b"".join(map(_bulk, (command, body, b"%d" % keys))))
+
+
+@lru_cache(maxsize=256)
+def _shared_arguments(*values: bytes | str | int) -> bytes:
+    """Arguments as bytes: the same object for all locks that have the same options."""
+    return b"".join([_bulk(_encode(value)) for value in values])
 
 
 def _encode(value: bytes | str | int) -> bytes:

@@ -1,5 +1,6 @@
 """A hold's validity, and the watchdog's decisions, without a clock."""
 
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows.extend import heal
 from relock._core.hold import EXPIRED, FORGOTTEN, MAX_HOLD, NOT_RENEWED, OWNER_ENDED, Hold
 from relock._core.quorum import NEVER, Extension, Granted, deadline_of, quorum_of
-from relock._core.renewal import FOREVER, take_stock
+from relock._core.renewal import BATCH_MAX, FOREVER, pace_of, take_stock
 from relock._core.terms import Terms
 from relock._keys import lock_keys
 from relock._options import ClientOptions
@@ -212,6 +213,39 @@ def test_stock_renews_what_is_due_and_what_is_nearly_due_with_it() -> None:
     assert stock.renew == (due, nearly)
     assert stock.look_at == 5.0
     assert not stock.lost
+
+
+def test_the_shortest_leases_are_renewed_first() -> None:
+    long, short = hold(ttl=30.0), hold(ttl=1.0)
+    assert take_stock([long, short, long], now=8.0).renew == (short, long, long)
+
+
+@pytest.mark.parametrize("count", [1, 2, 51, 1_000, 10_000])
+@pytest.mark.parametrize("round_seconds", [0.0, 0.002, 0.05])
+def test_none_comes_later_than_it_might_have_come_early(count: int, round_seconds: float) -> None:
+    due = [hold(ttl=30.0)] * count
+    pace = pace_of(due, 100.0, round_seconds)
+    writes = math.ceil(count / pace.holds)
+    assert (writes - 1) * max(pace.seconds, round_seconds) <= 1.0
+    assert pace.until > 100.0 + writes * pace.seconds
+
+
+def test_many_renewals_are_small_writes_with_pauses_between() -> None:
+    pace = pace_of([hold(ttl=30.0)] * 10_000, 0.0, 0.002)
+    assert tuple(pace) == pytest.approx((50, 0.005, 2.0))
+
+
+def test_writes_to_masters_that_are_far_away_are_larger() -> None:
+    assert pace_of([hold(ttl=30.0)] * 10_000, 0.0, 0.03).holds > 300
+    assert pace_of([hold(ttl=30.0)] * 10_000, 0.0, 1.0).holds == BATCH_MAX
+
+
+def test_a_few_short_leases_do_not_hurry_the_long_ones() -> None:
+    long = [hold(ttl=30.0)] * 9_990
+    hurried = pace_of([*[hold(ttl=0.3)] * 10, *long], 0.0, 0.002)
+    assert hurried == pace_of([*long, *long[:10]], 0.0, 0.002)
+    short = pace_of([*[hold(ttl=0.3)] * 5_000, *long[:5_000]], 0.0, 0.002)
+    assert math.ceil(5_000 / short.holds) * short.seconds == pytest.approx(0.01)
 
 
 def test_a_retry_is_not_due_at_once() -> None:

@@ -147,8 +147,10 @@ def test_the_cache_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_scripts, "HEADS_MAX", 3)
     script = load("leave")
     for i in range(10):
-        script.call(lock_keys("lock", f"bounded-{i}"), owner="me").pack(b"", guarded=False)
-        assert len(script._heads) <= 3
+        call = script.call(lock_keys("lock", f"bounded-{i}"), owner="me")
+        for guarded, heads in ((False, script._plain_heads), (True, script._guarded_heads)):
+            call.pack(b"", guarded=guarded)
+            assert len(heads) <= 3
 
 
 def test_scripts_read_the_masters_clock_once_and_never_take_a_clients() -> None:

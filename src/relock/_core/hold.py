@@ -228,6 +228,8 @@ class Hold:
 
     def _count_late_grants(self) -> None:
         """A grant that came after a quorum had been enough is as good as theirs; each is counted once."""
+        if not self._awaited:
+            return
         for i in list(self._awaited):
             reply = self.answers[i][0]
             if is_status(reply, b"granted"):

@@ -2,21 +2,28 @@
 
 It owns nothing and sleeps nowhere: a driver calls `take_stock` whenever the moment has come that the last call named,
 or when a hold is granted that is due before that moment.
+
+Holds that were granted together are due together, for as long as they last. So renewals are spread over the time by
+which one may come early: a few in each write, so that neither a master nor a thread of this process is kept by them.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from relock._core.hold import Hold
+from relock._core.hold import AHEAD_PART, Hold
 
 FOREVER = float("inf")
+BATCH_MIN = 50  # holds that one write renews: few enough that nobody waits a millisecond for them
+BATCH_MAX = 500  # bounds what a reply buffer takes, and for how long a thread is busy with the replies
+PAUSE_SECONDS = 0.002  # between two writes, at least, while they are few enough to be done in time
 
 
 class Stock(NamedTuple):
     """What is to be done now, and when to look again.
 
     Attributes:
-        renew: holds whose renewal is due.
+        renew: holds whose renewal is due, the shortest leases first.
         lost: holds that are over, each with the reason.
         look_at: when to take stock again; infinity when nothing is held.
     """
@@ -31,13 +38,41 @@ def due_at(hold: Hold) -> float:
     return FOREVER if hold.loss is not None else min(hold.renew_at, hold.deadline)
 
 
+class Pace(NamedTuple):
+    """How renewals are spread.
+
+    Attributes:
+        holds: how many one write renews.
+        seconds: from one write to the next.
+        until: when to take stock again, though some may be left to be renewed.
+    """
+
+    holds: int
+    seconds: float
+    until: float
+
+
+def pace_of(due: Sequence[Hold], now: float, round_seconds: float) -> Pace:
+    """The pace at which none of the holds that are `due` comes later than it might have come early.
+
+    They are in the order of a `Stock`, so a few short leases do not hurry the rest. The writes get larger only where
+    so many small ones, which take `round_seconds` each, would take too long.
+    """
+    seconds = len(due) * min(hold.ttl / number for number, hold in enumerate(due, 1)) / AHEAD_PART
+    rounds = max(1, int(seconds / (round_seconds + PAUSE_SECONDS)))
+    holds = min(max(math.ceil(len(due) / rounds), BATCH_MIN), BATCH_MAX)
+    return Pace(holds, seconds / math.ceil(len(due) / holds), now + 2 * seconds)
+
+
 def take_stock(holds: Iterable[Hold], now: float) -> Stock:
     """Sorts `holds` by what is to be done with them at `now`."""
     renew: list[Hold] = []
     lost: list[tuple[Hold, str]] = []
     look_at = FOREVER
     for hold in holds:
-        if hold.loss is not None:
+        due = due_at(hold)
+        if now < due - hold.ttl / AHEAD_PART:  # nearly all of them, nearly always
+            look_at = min(look_at, due)
             continue
         reason = hold.reason_for_loss(now)
         if reason is not None:
@@ -46,4 +81,5 @@ def take_stock(holds: Iterable[Hold], now: float) -> Stock:
             renew.append(hold)
         else:
             look_at = min(look_at, due_at(hold) if hold.renew_at > now else hold.deadline)
+    renew.sort(key=lambda hold: hold.ttl)
     return Stock(tuple(renew), tuple(lost), look_at)

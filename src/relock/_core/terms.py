@@ -23,6 +23,7 @@ class Terms:
         give: the script that ends a hold whose token every master knows, prepared but for the owner.
         hand: whether a release gives the lock to the first waiter, or only wakes it.
         mark: what the names of its waiters end with: the lease that a releaser may give them, if any.
+        keep: the script that renews a hold, prepared but for the owner.
     """
 
     keys: LockKeys
@@ -40,6 +41,7 @@ class Terms:
     give: Prepared
     hand: bytes
     mark: bytes
+    keep: Prepared
 
     @classmethod
     def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "Terms":
@@ -65,6 +67,7 @@ class Terms:
             hand=hand,
             # A grant that replicas are to have is worth nothing before they have it: the waiter asks for that itself.
             mark=b"@%d" % lease_ms(handed) if takes_grants and not client.min_replicas else b"",
+            keep=load("extend").prepare(keys, lease_ms=lease),
         )
 
 

@@ -1,12 +1,12 @@
 """The watchdog's thread: one for all holds of a client. What it does is decided in `relock._core.renewal`."""
 
 import logging
+from collections import deque
 from queue import Empty, SimpleQueue
 
-from relock._core.flows.extend import extend, needs_healing
+from relock._core.flows.extend import extend, is_confirmed, needs_healing
 from relock._core.hold import Hold
-from relock._core.quorum import is_status
-from relock._core.renewal import FOREVER, due_at, take_stock
+from relock._core.renewal import FOREVER, Pace, due_at, pace_of, take_stock
 from relock._errors import ConfigurationError
 from relock._events import RenewalFailing
 from relock._runtime.host import Host
@@ -14,7 +14,7 @@ from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
 
-BATCH = 100  # holds that one write renews: bounds what one reply buffer takes
+NOW = 0.0  # on every clock
 
 
 class Watchdog(Service):
@@ -25,9 +25,11 @@ class Watchdog(Service):
     def __init__(self, session: Host) -> None:
         super().__init__(session.platform)
         self._session = session
-        self._pokes: SimpleQueue[None] = session.platform.queue()
-        self._look_at = FOREVER
-        self._watched_until = FOREVER
+        self._pokes: SimpleQueue[float] = session.platform.queue()  # by when another stock is to be taken
+        self._look_at = FOREVER  # when it will be taken
+        self._due: deque[Hold] = deque()  # what the last one found due, and is not renewed yet
+        self._pace = Pace(0, 0.0, 0.0)
+        self._round_seconds = 0.0  # for how long the last renewal took
 
     def watch(self, hold: Hold) -> None:
         """Sees to it that `hold` is looked at in time; wakes the thread only if it would sleep too long.
@@ -37,38 +39,59 @@ class Watchdog(Service):
         """
         due = due_at(hold)
         if due < self._look_at or not self.running:
-            self._watched_until = due
-            self.poke()
+            self._wake(due)
 
     def poke(self) -> None:
         """Makes it take stock now."""
-        self._pokes.put(None)
+        self._wake(NOW)
+
+    def _wake(self, look_at: float) -> None:
+        self._pokes.put(look_at)
         self.ensure()
 
     def step(self) -> None:
-        """Takes stock, acts, and sleeps until the moment that the stock names."""
+        """Takes stock when it is time for that, renews some of what was found due, and sleeps until there is more."""
+        now = self._session.clock()
+        if now >= self._look_at or not self._due:
+            self._take_stock()
+        if self._due:
+            self._renew_some()
+        self._sleep(now + self._pace.seconds if self._due else self._look_at)
+
+    def _take_stock(self) -> None:
+        """Says what is lost, plans how to renew what is due, and when to look again."""
         session = self._session
         self._look_at = FOREVER  # a hold that is granted from here on pokes, whatever this stock finds
-        stock = take_stock(session.all_holds(), session.clock())
+        now = session.clock()
+        stock = take_stock(session.all_holds(), now)
         for hold, reason in stock.lost:
             session.lose(hold, reason)
-        for i in range(0, len(stock.renew), BATCH):
-            self._renew(stock.renew[i : i + BATCH])
-        if stock.lost or stock.renew:
-            return  # what these now are is for the next stock to say
-        if self._watched_until <= session.clock():
-            self._watched_until = FOREVER
-        self._sleep(min(stock.look_at, self._watched_until))
+        self._look_at = stock.look_at
+        self._due = deque(stock.renew)
+        if self._due:
+            self._pace = pace_of(stock.renew, now, self._round_seconds)
+            self._look_at = min(stock.look_at, self._pace.until)
 
-    def _sleep(self, look_at: float) -> None:
-        self._look_at = look_at
-        left = look_at - self._session.clock()
-        try:
-            self._pokes.get(timeout=None if look_at == FOREVER else max(0.0, left))
-        except Empty:
-            return
-        while not self._pokes.empty():
-            self._pokes.get_nowait()
+    def _sleep(self, until: float) -> None:
+        """Sleeps until then, or until the next stock is to be taken: whoever pokes may hasten that."""
+        while True:
+            wake_at = min(until, self._look_at)
+            left = wake_at - self._session.clock()
+            try:
+                look_at = self._pokes.get(timeout=None if wake_at == FOREVER else max(0.0, left))
+            except Empty:
+                return
+            self._look_at = min(self._look_at, look_at)
+
+    def _renew_some(self) -> None:
+        """Renews the next few, but for those that were released or renewed in the meantime."""
+        session, began = self._session, self._session.clock()
+        some = [self._due.popleft() for _ in range(min(self._pace.holds, len(self._due)))]
+        holds = tuple(hold for hold in some if session.is_current(hold) and hold.wants_renewal(began))
+        if holds:
+            self._renew(holds)
+            self._round_seconds = session.clock() - began
+            self._look_at = min(self._look_at, *map(due_at, holds))
 
     def _renew(self, holds: tuple[Hold, ...]) -> None:
         session = self._session
@@ -79,13 +102,14 @@ class Watchdog(Service):
             for hold in holds:
                 hold.retry_renewal(session.clock())
             return
-        session.heal(tuple(h for h, answer in zip(holds, answers, strict=True) if needs_healing(h, answer)))
+        if len(session.masters) > 1:
+            session.heal(tuple(h for h, answer in zip(holds, answers, strict=True) if needs_healing(h, answer)))
         now = session.clock()
         for hold, answer in zip(holds, answers, strict=True):
             reason = hold.reason_for_loss(now)
             if reason is not None:
                 session.lose(hold, reason)
-            elif sum(is_status(one, b"extended") for one in answer) >= hold.quorum:
+            elif is_confirmed(hold, answer):
                 session.renewed()
             elif session.is_current(hold):
                 session.emit(RenewalFailing(hold.keys.name, hold.remaining(now)))
@@ -93,4 +117,4 @@ class Watchdog(Service):
     def stop(self) -> None:
         """Ends the thread; no hold is renewed any more."""
         super().stop()
-        self._pokes.put(None)
+        self._pokes.put(NOW)

@@ -13,7 +13,7 @@ from relock._core.flows.ask import nth_of_each
 from relock._core.hold import Hold
 from relock._core.quorum import drift_of, is_status
 from relock._core.terms import lease_ms
-from relock._scripts import load
+from relock._scripts import Call, load
 
 ROUNDS = 2  # a second one, with a new clock sample, where the first came too late
 
@@ -26,20 +26,24 @@ def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generato
     Returns what each master said of each hold.
     """
     ttls = [hold.ttl for hold in holds]  # as they are sent: an owner may ask for a longer one meanwhile
-    calls = tuple(
-        load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl))
-        for hold, ttl in zip(holds, ttls, strict=True)
-    )
+    calls = tuple([_call(hold, ttl) for hold, ttl in zip(holds, ttls, strict=True)])
     for _ in range(ROUNDS):
         sent_at = clock()
         replies = yield Ask(calls, sent_at + node_timeout)
-        answers: Answers = [nth_of_each(replies, i) for i in range(len(holds))]
+        answers: Answers = list(zip(*replies, strict=True))  # of each hold, not of each master
         now = clock()
         for hold, ttl, answer in zip(holds, ttls, answers, strict=True):
             hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now)
         if not any(is_status(answer, b"void") for of_hold in answers for answer in of_hold):
             break
     return answers
+
+
+def _call(hold: Hold, ttl: float) -> Call:
+    """Renews the lease of a hold."""
+    if ttl == hold.terms.ttl:
+        return hold.terms.keep.call(hold.owner)
+    return load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl))
 
 
 def heal(
@@ -100,8 +104,15 @@ def _heal_on(
 
 def needs_healing(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
     """Whether a quorum confirmed the hold in this round, and another master does not have it."""
-    extended = sum(is_status(answer, b"extended") for answer in answers)
-    return extended >= hold.quorum and any(is_status(answer, b"absent") for answer in answers)
+    return is_confirmed(hold, answers) and any(is_status(answer, b"absent") for answer in answers)
+
+
+def is_confirmed(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
+    """Whether a quorum confirmed the hold in this round."""
+    extended = 0
+    for answer in answers:
+        extended += is_status(answer, b"extended")
+    return extended >= hold.quorum
 
 
 def _end(hold: Hold, ttl: float, sent_at: float) -> float:

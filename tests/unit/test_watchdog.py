@@ -1,0 +1,181 @@
+"""When the watchdog works and when it sleeps, on a clock that only its own sleep moves."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from itertools import pairwise
+from queue import Empty
+from typing import Any
+
+import pytest
+
+from relock._core.effects import Answer
+from relock._core.hold import Hold
+from relock._core.quorum import Granted
+from relock._core.terms import Terms
+from relock._keys import lock_keys
+from relock._options import ClientOptions
+from relock._owner import named
+from relock._runtime.platform import Platform
+from relock._runtime.watchdog import Watchdog
+
+TTL_SECONDS = 30.0
+DUE_SECONDS = 10.0
+EARLY_SECONDS = 1.0
+
+
+class Desk(Platform):
+    """Nobody else is there: who waits for a message has the clock go on, and gets none that was not there before."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.clock = lambda: self.now
+        self.queue = lambda: Messages(self)  # type: ignore[assignment, return-value]
+
+    def start(self, target: Callable[[], object], name: str) -> None:
+        """The test itself is the thread."""
+
+
+class Messages(deque[Any]):
+    """A `queue.SimpleQueue`."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self._desk = desk
+
+    put = deque.append
+
+    def get(self, timeout: float) -> Any:
+        if self:
+            return self.popleft()
+        self._desk.now += timeout
+        raise Empty
+
+
+class Book:
+    """A session with nothing but holds, on one master that renews whatever it is asked for."""
+
+    node_timeout = 1.0
+    masters = ("a",)
+
+    def __init__(self) -> None:
+        self.platform = Desk()
+        self.clock = self.platform.clock
+        self.holds: list[Hold] = []
+        self.stocks: list[float] = []
+        self.writes: list[tuple[float, int]] = []
+        self.renewals: Counter[bytes] = Counter()
+        self.watchdog = Watchdog(self)  # type: ignore[arg-type]
+        self.while_stock_is_taken: Callable[[], object] = lambda: None
+
+    def grant(self, ttl: float = TTL_SECONDS) -> Hold:
+        name = f"{len(self.holds)}"
+        options = ClientOptions(ttl=ttl)
+        terms = Terms.of(lock_keys("lock", name), ("a",), options.for_lock(), options)
+        end = self.clock() + terms.validity
+        answers: list[Answer] = [[[b"granted", 0, 7]]]
+        hold = Hold(terms, f"me:{name}".encode(), named(name), Granted(7, end, [end], True, answers), 1)
+        self.holds.append(hold)
+        self.watchdog.watch(hold)
+        return hold
+
+    def work_until(self, seconds: float) -> None:
+        self.watchdog.watch(self.holds[0])
+        while self.clock() < seconds:
+            self.watchdog.step()
+
+    # What the watchdog needs of a session
+
+    def all_holds(self) -> list[Hold]:
+        self.stocks.append(self.clock())
+        holds = list(self.holds)
+        self.while_stock_is_taken()
+        return holds
+
+    def is_current(self, hold: Hold) -> bool:
+        return hold in self.holds
+
+    def run(self, flow: Any) -> Any:
+        ask = flow.send(None)
+        self.writes.append((self.clock(), len(ask.calls)))
+        self.renewals.update(call.own for call in ask.calls)
+        try:
+            flow.send([[[b"extended", 0]] * len(ask.calls)])
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("one write renews them")
+
+    def lose(self, hold: Hold, reason: str) -> None:
+        raise AssertionError(f"{hold.keys.name}: {reason}")
+
+    def renewed(self) -> None:
+        """Counted by `renewals`."""
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+def test_a_hold_is_renewed_after_a_third_of_its_lease(book: Book) -> None:
+    book.grant()
+    book.work_until(2 * DUE_SECONDS)
+    assert [moment for moment, _ in book.writes] == pytest.approx([DUE_SECONDS])
+
+
+def test_many_holds_that_were_granted_at_once_are_renewed_a_few_at_a_time(book: Book) -> None:
+    for _ in range(1_000):
+        book.grant()
+    book.work_until(DUE_SECONDS + 2 * EARLY_SECONDS)
+    moments, sizes = zip(*book.writes, strict=True)
+    assert set(book.renewals.values()) == {1}
+    assert len(book.renewals) == 1_000
+    assert max(sizes) == 50
+    pauses = [after - before for before, after in pairwise(moments)]
+    assert pauses == pytest.approx([EARLY_SECONDS / 20] * 19)
+    assert moments[0] == pytest.approx(DUE_SECONDS)
+
+
+def test_what_is_released_before_its_turn_is_not_renewed(book: Book) -> None:
+    for _ in range(100):
+        book.grant()
+    book.work_until(DUE_SECONDS + EARLY_SECONDS / 4)
+    assert sum(size for _, size in book.writes) == 50
+    del book.holds[40:60]
+    book.work_until(DUE_SECONDS + 2 * EARLY_SECONDS)
+    assert [size for _, size in book.writes] == [50, 40]
+
+
+def test_a_short_lease_is_renewed_in_time_while_many_long_ones_are_due(book: Book) -> None:
+    for _ in range(1_000):
+        book.grant()
+    book.work_until(DUE_SECONDS + EARLY_SECONDS / 4)
+    short = book.grant(ttl=0.3)
+    book.work_until(DUE_SECONDS + 2 * EARLY_SECONDS)
+    assert short.remaining(book.clock()) > 0
+    assert set(book.renewals.values()) == {1} | {book.renewals.most_common(1)[0][1]}, "and nobody else twice"
+
+
+def test_a_grant_while_stock_is_taken_does_not_cause_another_stock(book: Book) -> None:
+    """Taking stock of many takes long enough for a busy client to be granted something every time."""
+    book.grant()
+    book.while_stock_is_taken = book.grant
+    book.work_until(DUE_SECONDS)
+    assert book.stocks == [0.0]
+
+
+def test_a_short_lease_that_is_granted_while_stock_is_taken_is_renewed_in_time(book: Book) -> None:
+    book.grant()
+    book.while_stock_is_taken = lambda: book.grant(ttl=0.3) if len(book.holds) == 1 else None
+    book.work_until(1.0)
+    assert book.holds[1].remaining(book.clock()) > 0
+
+
+def test_it_keeps_to_the_moment_that_it_was_woken_for(book: Book) -> None:
+    """Else each of many short holds would wake it."""
+    first = book.grant()
+    book.work_until(1.0)
+    book.holds.remove(first)
+    book.grant()
+    book.watchdog._sleep(DUE_SECONDS)
+    assert len(book.stocks) == 1
+    assert book.clock() == pytest.approx(DUE_SECONDS)
