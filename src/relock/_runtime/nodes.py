@@ -31,6 +31,7 @@ _OVERRIDDEN = (
     "protocol",
     "socket_timeout",
     "socket_connect_timeout",
+    "socket_read_size",
     "client_name",
     "maint_notifications_config",
     "maint_notifications_pool_handler",
@@ -38,6 +39,7 @@ _OVERRIDDEN = (
     "event_dispatcher",
     "himport_registry",
 )
+READ_BYTES = 4096  # redis-py keeps a buffer of that size for each connection, though only opening one reads into it
 _SENTINEL_SCHEME = "redis+sentinel"
 _CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}  # and how each node is reached
 _TRIAL_SECONDS = 1.0  # of a connection that is never opened
@@ -97,6 +99,7 @@ class Node:
             **(self.kwargs | found),
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
+            socket_read_size=READ_BYTES,
             retry=Retry(NoBackoff(), 0),
             decode_responses=False,
             protocol=2,
