@@ -6,7 +6,7 @@ client's clock, so the hold is safe while a quorum of such ends lies ahead, that
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attrs import frozen
 
@@ -209,15 +209,27 @@ def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided:
     """What a quorum says: at least so many masters have the lock free by then, at most so many waiters ahead."""
     lefts = [reply[2] if reply[2] >= 0 else float("inf") for reply in refusals]
     holders = [reply[4] for reply in refusals if reply[4]]
-    holder = max(holders, key=holders.count).decode(errors="replace") if holders else None
-    left_ms = sorted([0] * granted + lefts)[quorum - 1]
+    tickets = [reply[5] for reply in refusals if len(reply) > 5]
+    left_ms = _smallest([0] * granted + lefts, quorum)
     return Refused(
-        holder=holder,
-        ahead=sorted([0] * granted + [reply[3] for reply in refusals])[quorum - 1],
+        holder=_most_often(holders).decode(errors="replace") if holders else None,
+        ahead=_smallest([0] * granted + [reply[3] for reply in refusals], quorum),
         lease_left=-1.0 if left_ms == float("inf") else left_ms / 1000,
-        ticket=max((reply[5] for reply in refusals if len(reply) > 5), default=None),
+        ticket=max(tickets) if tickets else None,
         undecided=undecided,
     )
+
+
+# `sorted`, and `max` with a key, take kilobytes of a thread's stack. A waiter would keep them for as long as it waits,
+# so with one master, where there is nothing to choose, it does without.
+
+
+def _smallest(values: list[Any], nth: int) -> Any:
+    return values[0] if len(values) == 1 else sorted(values)[nth - 1]
+
+
+def _most_often(names: list[bytes]) -> bytes:
+    return names[0] if len(names) == 1 else max(names, key=names.count)
 
 
 def may_be_granted(answers: Sequence[Answer]) -> bool:
