@@ -1,0 +1,309 @@
+"""What each path takes: round trips, scripts, threads and Python calls, counted on real servers.
+
+The figures do not depend on how fast anything is. A change that adds a round trip, a command or a thread to a path
+fails here, and so does one that has the caller's thread make more calls in Python. What each path is to take is written
+in one table; a change that makes one shorter belongs into the table as well.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+from attrs import frozen
+from support.masters import Deployment, options_for
+from support.until import until
+
+from relock import Client, Lock
+from relock._core.effects import Answer, Ask
+from relock._runtime.platform import Platform
+
+PATIENCE_SECONDS = 60.0
+OPTIONS = {"ttl": 120.0, "node_timeout": 40.0}  # a machine that stands still for a while is to change nothing
+SIGN_OF_LIFE = "tend"  # comes with time, whatever else happens
+BACKGROUND = ("relock-hub", "relock-janitor", "relock-watchdog")
+REPEATS = 3  # of Python calls the fewest count: a connection that nobody has used for a second is looked at
+
+
+@frozen
+class Path:
+    """One path, and what it takes.
+
+    Attributes:
+        masters: how many there are.
+        rounds: the round trips in their order, each with the scripts that it sends to every master.
+        threads: those that it starts.
+        python_calls: the most calls of Python functions that the caller's own thread makes; over several masters it
+            depends on how many replies are there at once.
+    """
+
+    name: str
+    masters: int
+    rounds: tuple[str, ...]
+    threads: tuple[str, ...] = ()
+    python_calls: int | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is what a new client does first."""
+        return self.name.startswith("the first")
+
+
+PATHS = [
+    Path("making a lock", 1, (), python_calls=24),
+    Path("making a lock", 5, ()),
+    Path("the first try-lock, refused", 1, ("acquire",)),
+    Path("the first hold", 1, ("acquire",), threads=("relock-watchdog",)),
+    Path("the first wait", 1, ("acquire", "enqueue", "enqueue", "release"), threads=BACKGROUND),
+    Path("acquire and release", 1, ("acquire", "release"), python_calls=89),
+    Path("acquire and release", 5, ("acquire", "release")),
+    Path("re-entry", 1, ("count",), python_calls=63),
+    Path("re-entry", 5, ("count",)),
+    Path("inner release", 1, ("count",), python_calls=60),
+    Path("inner release", 5, ("count",)),
+    Path("try-lock, refused", 1, ("acquire",), python_calls=75),
+    Path("try-lock, refused", 5, ("acquire",)),
+    Path("looking at one's own hold", 1, (), python_calls=55),
+    Path("looking at one's own hold", 5, ()),
+    Path("wait, hand-off and release", 1, ("acquire", "enqueue", "enqueue", "release")),
+    Path("renewal of one hold", 1, ("extend",)),
+    Path("renewal of one hold", 5, ("extend",)),
+    Path("renewal of 120 holds", 1, ("50 extend", "50 extend", "20 extend")),
+]
+
+
+class CountingPlatform(Platform):
+    """The threads of this process, by name, as they are started."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+
+    def start(self, target: Callable[[], object], name: str) -> None:
+        self.started.append(name)
+        super().start(target, name)
+
+
+class Scene:
+    """A client whose steps are counted, and another one that has no part in it."""
+
+    def __init__(self, server: Deployment, name: str) -> None:
+        self.server = server
+        self.name = name
+        platform = CountingPlatform()
+
+        class CountedClient(Client):
+            _platform = platform
+
+        options = options_for(server.url, OPTIONS)
+        self.client: Client = CountedClient(server.url, **options)
+        self.other = Client(server.url, **options)
+        self.lock = self.client.lock(name)
+        self.rounds: tuple[str, ...] = ()
+        self.threads: tuple[str, ...] = ()
+        self.python_calls = 0
+        self._started = platform.started
+        self._asked: list[Ask] = []
+        self._all: list[Ask] = []
+        note_asks(self.client, self._asked, self._all)
+        note_asks(self.other, self._all)
+
+    def unaccounted(self) -> list[int]:
+        """How many scripts each master has got that neither client has asked for by now."""
+        for client in (self.client, self.other):
+            client.info(self.name)  # it is answered by all, and behind everything that was sent before
+        asked = sum(len(ask.calls) for ask in self._all)
+        return [
+            calls["evalsha"] + calls.get("eval", 0) - asked for calls in (one.calls() for one in self.server.members)
+        ]
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Counts what its body does."""
+        self._asked.clear()
+        self._started.clear()
+        calls = 0
+
+        def see(frame: FrameType, event: str, _: Any) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(see)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+        self.rounds = tuple(shown(ask) for ask in self._asked if name_of(ask) != SIGN_OF_LIFE)
+        self.python_calls = calls - 1  # leaving this function is one, too
+        self.threads = tuple(sorted(self._started))
+
+    def close(self) -> None:
+        self.client.close()
+        self.other.close()
+
+
+def note_asks(client: Client, *books: list[Ask]) -> None:
+    """Notes what a client asks its masters for, on whatever thread."""
+    rounds: Any = client.session._rounds
+    ask_masters = rounds.ask
+
+    def note(ask: Ask, *, strict: bool) -> list[Answer]:
+        for book in books:
+            book.append(ask)
+        answers: list[Answer] = ask_masters(ask, strict=strict)
+        return answers
+
+    rounds.ask = note
+
+
+def name_of(ask: Ask) -> str:
+    """The script that all calls of an `Ask` are of."""
+    (name,) = {call.script.name for call in ask.calls}
+    return name
+
+
+def shown(ask: Ask) -> str:
+    """An `Ask` as in the table."""
+    return name_of(ask) if len(ask.calls) == 1 else f"{len(ask.calls)} {name_of(ask)}"
+
+
+@pytest.fixture
+def scene(server: Deployment, name: str) -> Iterator[Scene]:
+    made = Scene(server, name)
+    yield made
+    made.close()
+
+
+# The paths ------------------------------------------------------------------------------------------------------------
+
+
+def learn_scripts(scene: Scene) -> None:
+    """Has the other client do first what would else take a request more for each script."""
+    with scene.other.lock(scene.name):
+        assert not scene.other.lock(scene.name, owner="whoever").acquire(timeout=0.1)
+
+
+def making_a_lock(scene: Scene) -> None:
+    with scene.counted():
+        scene.client.lock(scene.name)
+
+
+def the_first_hold(scene: Scene) -> None:
+    with scene.counted():
+        scene.lock.acquire()
+    scene.lock.release()
+
+
+def acquire_and_release(scene: Scene) -> None:
+    with scene.counted():
+        scene.lock.acquire()
+        scene.lock.release()
+
+
+def re_entry(scene: Scene) -> None:
+    with scene.lock:
+        with scene.counted():
+            scene.lock.acquire()
+        scene.lock.release()
+
+
+def inner_release(scene: Scene) -> None:
+    with scene.lock:
+        scene.lock.acquire()
+        with scene.counted():
+            scene.lock.release()
+
+
+def try_lock_refused(scene: Scene) -> None:
+    with scene.other.lock(scene.name), scene.counted():
+        assert not scene.lock.acquire(blocking=False)
+
+
+def looking_at_ones_own_hold(scene: Scene) -> None:
+    with scene.lock, scene.counted():
+        assert scene.lock.owned()
+        assert scene.lock.hold_count
+        assert scene.lock.token
+        assert scene.lock.remaining()
+        scene.lock.ensure(1.0)
+
+
+def wait_hand_off_and_release(scene: Scene) -> None:
+    """What the other client does is not counted."""
+    held = scene.other.lock(scene.name, owner="whoever")
+    held.acquire()
+    waiter = threading.Thread(target=acquire_in_turn, args=(scene.lock,))
+    with scene.counted():
+        waiter.start()
+        until(lambda: scene.other.info(scene.name).queue, within=PATIENCE_SECONDS, what="it waits")
+        held.release()
+        waiter.join()
+
+
+def acquire_in_turn(lock: Lock) -> None:
+    with lock:
+        pass
+
+
+def renewal_of_one_hold(scene: Scene) -> None:
+    renewal_of(scene, 1)
+
+
+def renewal_of_120_holds(scene: Scene) -> None:
+    renewal_of(scene, 120)
+
+
+def renewal_of(scene: Scene, count: int) -> None:
+    session, locks = scene.client.session, [scene.client.lock(f"{scene.name}-{number}") for number in range(count)]
+    for lock in locks:
+        lock.acquire()
+    renewed = session.counters.renewals
+    with scene.counted():
+        for hold in session.all_holds():
+            hold.renew_at = 0.0
+        session.watchdog.poke()
+        until(lambda: session.counters.renewals == renewed + count, within=PATIENCE_SECONDS, what="all are renewed")
+    for lock in locks:
+        lock.release()
+
+
+WALKS: dict[str, Callable[[Scene], None]] = {
+    "making a lock": making_a_lock,
+    "the first try-lock, refused": try_lock_refused,
+    "the first hold": the_first_hold,
+    "the first wait": wait_hand_off_and_release,
+    "acquire and release": acquire_and_release,
+    "re-entry": re_entry,
+    "inner release": inner_release,
+    "try-lock, refused": try_lock_refused,
+    "looking at one's own hold": looking_at_ones_own_hold,
+    "wait, hand-off and release": wait_hand_off_and_release,
+    "renewal of one hold": renewal_of_one_hold,
+    "renewal of 120 holds": renewal_of_120_holds,
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "path" in metafunc.fixturenames:
+        cases = [pytest.param(path, path.masters, id=f"{path.name}-{path.masters}") for path in PATHS]
+        metafunc.parametrize(("path", "masters_count"), cases)
+
+
+def test_each_path_takes_what_the_table_says(path: Path, scene: Scene) -> None:
+    walk = WALKS[path.name]
+    if path.is_first:
+        learn_scripts(scene)
+    else:
+        walk(scene)
+        scene.client.session.janitor.ensure()  # it may be given something to do where one of several masters is slow
+    python_calls = []
+    for _ in range(1 if path.is_first else REPEATS):
+        before = scene.unaccounted() if not path.is_first else None
+        walk(scene)
+        assert scene.rounds == path.rounds
+        assert scene.threads == path.threads
+        assert before is None or scene.unaccounted() == before, "nothing is sent beside what was asked for"
+        python_calls.append(scene.python_calls)
+    assert path.python_calls is None or min(python_calls) <= path.python_calls
