@@ -21,14 +21,20 @@ class LockKeys:
 
     def __attrs_post_init__(self) -> None:
         lock = f"{self.prefix}:{{{self.name}}}"
-        self._set("lock", lock)
-        self._set("queue", f"{lock}:queue")
-        self._set("waiters", f"{lock}:waiters")
-        self._set("token", f"{lock}:token")
-        self._set("master", f"{self.prefix}:master")
+        self._set("lock", lock.encode())
+        self._set("queue", f"{lock}:queue".encode())
+        self._set("waiters", f"{lock}:waiters".encode())
+        self._set("token", f"{lock}:token".encode())
+        self._set("master", _master_key(self.prefix))
 
-    def _set(self, field_name: str, key: str) -> None:
-        object.__setattr__(self, field_name, key.encode())
+    def _set(self, field_name: str, key: bytes) -> None:
+        object.__setattr__(self, field_name, key)
+
+
+@lru_cache(maxsize=64)
+def _master_key(prefix: str) -> bytes:
+    """The same object for all locks below `prefix`."""
+    return master_key(prefix).encode()
 
 
 @lru_cache(maxsize=4096)

@@ -42,6 +42,8 @@ class Lock:
     `ensure` before what must not happen twice, and `token` where it happens.
     """
 
+    __slots__ = ("__weakref__", "_client", "_named_owner", "_options", "_terms", "name")  # there may be very many
+
     def __init__(self, client: Home, name: str, terms: Terms, options: LockOptions) -> None:
         self._client = client
         self._terms = terms

@@ -1,0 +1,23 @@
+"""What does not depend on the machine: bytes, threads and connections."""
+
+from support.servers import Server
+
+from bench.footprint import lock_bytes
+from bench.waiting import measure
+
+LOCK_BYTES_MAX = 1_000
+HELD_BYTES_MAX = 3_000
+WAITERS = 300
+
+
+def test_a_lock_object_takes_less_than_a_thousand_bytes(server: Server) -> None:
+    grown = lock_bytes(server.url, 2_000)
+    assert grown["made"] < LOCK_BYTES_MAX
+    assert grown["held"] < HELD_BYTES_MAX
+
+
+def test_waiters_share_one_subscription_and_do_not_poll() -> None:
+    cost = measure("lock", WAITERS, 10.0)
+    assert cost.subscriptions == 1
+    assert cost.threads == 3
+    assert cost.calls_per_second <= 1.0, "a sign of life for all of them every 2.5 s, and a ping"
