@@ -40,7 +40,7 @@ SETTLING_SECONDS = 2.0  # until masters that go on are connected again
 GOALS = {
     "relock / floor": 1.5,
     "relock / redis-py Lock": 0.5,
-    "import relock / import redis": 1.5,
+    "import relock / import redis": 1.2,
     "5 masters: relock / floor": 1.3,
     "5 masters: relock / redlock-py": 0.5,
     "5 masters: relock / pottery": 0.2,

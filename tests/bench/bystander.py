@@ -5,6 +5,7 @@ how long it took, in seconds of `time.monotonic`.
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ class Bystander:
         self._thread.start()
 
     def _work(self) -> None:
-        lock = self._client.lock("bystander", owner="bystander")
+        lock = self._client.lock(f"bystander-{os.getpid()}", owner="bystander")
         while not self._is_over:
             began = time.monotonic()
             lock.acquire()
