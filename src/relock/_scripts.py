@@ -128,7 +128,7 @@ class Script:
         own = b"".join([_bulk(_encode(value)) for value in ordered])
         return Call(self, keys, own, b"".join([_bulk(_encode(item)) for item in rest]), len(rest))
 
-    def prepare(self, keys: LockKeys, **arguments: bytes | str | int) -> "Prepared":
+    def prepare(self, **arguments: bytes | str | int) -> "Prepared":
         """A call that is made again and again: all of its own arguments but the first, which comes with each call.
 
         Raises:
@@ -136,7 +136,7 @@ class Script:
         """
         if tuple(arguments) != self.own_arguments[1:]:
             raise TypeError(f"{self.name} is prepared with {self.own_arguments[1:]}, not {tuple(arguments)}")
-        return Prepared(self, keys, _shared_arguments(*arguments.values()))
+        return Prepared(self, b"".join([_bulk(_encode(value)) for value in arguments.values()]))
 
     def usual_head(self, keys: LockKeys, *, guarded: bool) -> bytes:
         """The beginning of the command on the wire, EVALSHA and the keys: made once, while not too many are in use."""
@@ -181,15 +181,14 @@ class Call(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A call of which only the first argument is missing."""
+    """A call of which only the keys and the first argument are missing."""
 
     script: Script
-    keys: LockKeys
     others: bytes
 
-    def call(self, first: bytes) -> Call:
-        """The call with this first argument."""
-        return Call(self.script, self.keys, b"$%d\r\n%b\r\n%b" % (len(first), first, self.others))
+    def call(self, keys: LockKeys, first: bytes) -> Call:
+        """The call with these keys and this first argument."""
+        return Call(self.script, keys, b"$%d\r\n%b\r\n%b" % (len(first), first, self.others))
 
 
 def pack_argument(value: bytes) -> bytes:
@@ -201,12 +200,6 @@ def pack_argument(value: bytes) -> bytes:
 def _opening(command: bytes, body: bytes, keys: int, arguments: int) -> bytes:
     """A command on the wire as far as it is the same for all locks: up to the first of so many keys."""
     return b"*%d\r\n%b" % (3 + keys + arguments, b"".join(map(_bulk, (command, body, b"%d" % keys))))
-
-
-@lru_cache(maxsize=256)
-def _shared_arguments(*values: bytes | str | int) -> bytes:
-    """Arguments as bytes: the same object for all locks that have the same options."""
-    return b"".join([_bulk(_encode(value)) for value in values])
 
 
 def _encode(value: bytes | str | int) -> bytes:

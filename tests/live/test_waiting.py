@@ -70,7 +70,7 @@ def test_one_pubsub_connection_serves_all_who_wait(client: Client, server: Deplo
 
 
 def test_a_release_wakes_one_waiter(client: Client, server: Deployment, name: str) -> None:
-    """Twenty waiters, each granted once: one message and one script for each turn, and no more."""
+    """Twenty waiters, each granted once: one message for each turn, and next to no script but its own two."""
     holder = client.lock(name, owner="holder")
     holder.acquire()
     threads, taken = wait_in_threads(client, name, 20)
@@ -82,7 +82,9 @@ def test_a_release_wakes_one_waiter(client: Client, server: Deployment, name: st
     assert taken == [True] * 20
     messages = max(now - before for now, before in zip(published(server), published_before, strict=True))
     assert messages <= 20 + 2 * len(server.members)
-    assert server.calls()["evalsha"] - before <= 1 + 2 * 20 + 4, "a release, then a take and a release for each"
+    scripts = server.calls()["evalsha"] - before
+    # Over several masters a slow one may have given the lock to somebody else by then, which is undone.
+    assert scripts <= 1 + 2 * 20 + 4 * len(server.members), "a release, then an extension and a release for each"
 
 
 def is_held_with_queue(client: Client, name: str, waiters: int) -> bool:

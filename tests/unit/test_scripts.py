@@ -132,9 +132,9 @@ def test_what_the_connection_knows_stands_between_a_calls_own_arguments_and_the_
 def test_a_prepared_call_is_the_same_as_one_that_was_made_at_once() -> None:
     script, keys = load("acquire"), lock_keys("lock", "a")
     others = {"count": 1, "lease_ms": 5, "fair": 1}
-    assert script.prepare(keys, **others).call(b"me:1") == script.call(keys, owner=b"me:1", **others)
+    assert script.prepare(**others).call(keys, b"me:1") == script.call(keys, owner=b"me:1", **others)
     with pytest.raises(TypeError, match="is prepared with"):
-        script.prepare(keys, count=1)
+        script.prepare(count=1)
 
 
 def test_only_a_guarded_call_names_the_master_key() -> None:

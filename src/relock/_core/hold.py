@@ -123,6 +123,11 @@ class Hold:
         """The masters that do not have it, as far as is known."""
         return frozenset(master for master, end in enumerate(self.ends) if end == NEVER)
 
+    @property
+    def ahead(self) -> float:
+        """By how many seconds a renewal may come early, to join that of another; one that is under way need not."""
+        return self.ttl / AHEAD_PART if self.extension is None else 0.0
+
     def remaining(self, now: float) -> float:
         """Seconds for which the hold is surely still valid."""
         if self.extension is not None:
@@ -160,7 +165,7 @@ class Hold:
             return False
         if self.thread is not None and self.thread() is None:
             return False
-        return now >= self.renew_at - self.ttl / AHEAD_PART
+        return now >= self.renew_at - self.ahead
 
     def count_extension(self, now: float) -> None:
         """Counts what has been answered to the first renewal of a hold that a releaser gave.

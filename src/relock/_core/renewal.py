@@ -71,7 +71,7 @@ def take_stock(holds: Iterable[Hold], now: float) -> Stock:
     look_at = FOREVER
     for hold in holds:
         due = due_at(hold)
-        if now < due - hold.ttl / AHEAD_PART:  # nearly all of them, nearly always
+        if now < due - hold.ahead:  # nearly all of them, nearly always
             look_at = min(look_at, due)
             continue
         reason = hold.reason_for_loss(now)

@@ -1,6 +1,8 @@
 """What one lock asks of the masters, worked out once from its options."""
 
 import math
+from functools import lru_cache
+from typing import NamedTuple
 
 from attrs import frozen
 
@@ -10,20 +12,59 @@ from relock._options import ClientOptions, LockOptions
 from relock._scripts import Prepared, load
 
 HANDED_LEASE_SECONDS = 3.0  # what a releaser may give: so much is lost where the message is
+ALIVE_MS = 7_000  # a waiter counts as alive for so long after a sign of life
+QUEUE_MS = 30_000  # what is left of a queue when everybody is gone goes after that time
+TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
+TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing
+
+
+class Wording(NamedTuple):
+    """What the requests of a lock say: the same for all locks with the same options.
+
+    Attributes:
+        fair: a newcomer goes behind the queue.
+        hand: a release gives the lock to the first waiter; else it only wakes it.
+        mark: what the names of its waiters end with: the lease that a releaser may give them, if any.
+        take: the script that takes the lock for one level, prepared but for the owner.
+        join: the script that takes it or a place in the queue of a lone master, for one level, prepared likewise.
+        give: the script that ends a hold whose token every master knows, prepared likewise.
+        keep: the script that renews a hold, prepared likewise.
+    """
+
+    lease_ms: bytes
+    fair: bytes
+    hand: bytes
+    mark: bytes
+    take: Prepared
+    join: Prepared
+    give: Prepared
+    keep: Prepared
+
+
+@lru_cache(maxsize=256)
+def _wording(ttl: float, *, fair: bool, hands_over: bool, takes_grants: bool) -> Wording:
+    lease, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % fair, b"%d" % hands_over
+    taking: dict[str, bytes | int] = {"count": 1, "lease_ms": lease, "fair": is_fair}
+    queueing: dict[str, bytes | int] = {"ticket": TICKET_AT_ONCE, "alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS}
+    return Wording(
+        lease_ms=lease,
+        fair=is_fair,
+        hand=hand,
+        mark=b"@%d" % lease_ms(min(ttl, HANDED_LEASE_SECONDS)) if takes_grants else b"",
+        take=load("acquire").prepare(**taking),
+        join=load("enqueue").prepare(**taking, **queueing),
+        give=load("release").prepare(fence=0, lease_ms=lease, hand=hand),
+        keep=load("extend").prepare(lease_ms=lease),
+    )
 
 
 @frozen(eq=False)
 class Terms:
-    """The terms of one lock; times are seconds, but for `lease_ms`.
+    """The terms of one lock; times are seconds.
 
     Attributes:
         node_timeout: the longest wait for one master in one attempt.
         validity: for how long a lease counts from the moment before its request was sent.
-        take: the script that takes the lock for one level, prepared but for the owner.
-        give: the script that ends a hold whose token every master knows, prepared but for the owner.
-        hand: whether a release gives the lock to the first waiter, or only wakes it.
-        mark: what the names of its waiters end with: the lease that a releaser may give them, if any.
-        keep: the script that renews a hold, prepared but for the owner.
     """
 
     keys: LockKeys
@@ -31,43 +72,33 @@ class Terms:
     quorum: int
     options: LockOptions
     ttl: float
-    lease_ms: bytes
-    fair: bytes
     node_timeout: float
     drift_factor: float
     validity: float
     patience: float
-    take: Prepared
-    give: Prepared
-    hand: bytes
-    mark: bytes
-    keep: Prepared
+    wording: Wording
 
     @classmethod
     def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "Terms":
         """The terms of the lock with these keys and options."""
-        lease, fair = b"%d" % lease_ms(options.ttl), b"1" if options.fair else b"0"
-        takes_grants = options.fair and client.handoff == "grant"
-        hand = b"1" if takes_grants else b"0"
-        handed = min(options.ttl, HANDED_LEASE_SECONDS)
+        hands_over = options.fair and client.handoff == "grant"
         return cls(
             keys=keys,
             masters=masters,
             quorum=quorum_of(len(masters)),
             options=options,
             ttl=options.ttl,
-            lease_ms=lease,
-            fair=fair,
             node_timeout=client.node_timeout_for(options.ttl),
             drift_factor=client.drift_factor,
             validity=options.ttl - drift_of(options.ttl, client.drift_factor),
             patience=client.patience,
-            take=load("acquire").prepare(keys, count=1, lease_ms=lease, fair=fair),
-            give=load("release").prepare(keys, fence=0, lease_ms=lease, hand=hand),
-            hand=hand,
-            # A grant that replicas are to have is worth nothing before they have it: the waiter asks for that itself.
-            mark=b"@%d" % lease_ms(handed) if takes_grants and not client.min_replicas else b"",
-            keep=load("extend").prepare(keys, lease_ms=lease),
+            wording=_wording(
+                options.ttl,
+                fair=options.fair,
+                hands_over=hands_over,
+                # What replicas are to have is worth nothing before they have it: the waiter asks for it itself then.
+                takes_grants=hands_over and not client.min_replicas,
+            ),
         )
 
 

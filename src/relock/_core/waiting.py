@@ -28,10 +28,10 @@ from attrs import define, field
 
 from relock._core.effects import Answer, Clock, Effect, Failure, Handed, Leave, Listen, Park, Undo
 from relock._core.flows.accept import accept
-from relock._core.flows.acquire import TICKET_AT_ONCE, TICKET_PROPOSAL, attempt, enqueue_call, take_call
+from relock._core.flows.acquire import attempt, enqueue_call, take_call
 from relock._core.flows.release import end_wait, give_back
 from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status
-from relock._core.terms import Terms
+from relock._core.terms import TICKET_AT_ONCE, TICKET_PROPOSAL, Terms
 from relock._owner import attempt_name, waiter_name
 from relock._scripts import Call
 

@@ -240,7 +240,7 @@ class Session(Driver, MasterListener):
         started_at = self.clock()
         waiter = self._owner_head + new_uuid(self.platform.token(16), who.name).encode()
         if count == 1:
-            waiter += terms.mark  # a releaser gives one level
+            waiter += terms.wording.mark  # a releaser gives one level
         owners = [waiter]
         claim.owners, claim.terms = owners, terms
         in_line = started_at - self._waited_at < IN_LINE_SECONDS

@@ -11,7 +11,6 @@ from relock._core.effects import Ask, Clock, Effect, Handed
 from relock._core.flows.acquire import write_token
 from relock._core.quorum import Extension, Granted, is_token_safe, judge_handed
 from relock._core.terms import Terms, lease_ms
-from relock._scripts import load
 
 
 def accept(terms: Terms, grants: Sequence[Handed], clock: Clock) -> Generator[Effect, Any, Granted | None]:
@@ -27,6 +26,7 @@ def accept(terms: Terms, grants: Sequence[Handed], clock: Clock) -> Generator[Ef
     if lease >= terms.ttl:
         return granted
     sent_at = clock()
-    call = load("extend").call(terms.keys, owner=grants[0].owner, lease_ms=terms.lease_ms)
-    answers = yield Ask((call,), sent_at + terms.node_timeout, awaited=False)
+    answers = yield Ask(
+        (terms.wording.keep.call(terms.keys, grants[0].owner),), sent_at + terms.node_timeout, awaited=False
+    )
     return granted._replace(extension=Extension(sent_at, sent_at + terms.validity, answers))

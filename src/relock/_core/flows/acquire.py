@@ -18,16 +18,11 @@ from relock._core.quorum import (
     judge,
     may_be_granted,
 )
-from relock._core.terms import Terms
+from relock._core.terms import ALIVE_MS, QUEUE_MS, TICKET_AT_ONCE, Terms
 from relock._scripts import Call, load
 
-ALIVE_SECONDS = 7.0  # a waiter counts as alive for so long after a sign of life
 SIGN_OF_LIFE_SECONDS = 2.5  # so that a lost wake-up costs less than 3 s, and a stopped waiter less than 10 s
-QUEUE_SECONDS = 30.0  # what is left of a queue when everybody is gone goes after that time
 ATTEMPTS_PER_LOOK = 3  # how often a request that came too late is sent again at once, with a new clock sample
-
-TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
-TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing
 
 Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer]]]
 
@@ -35,21 +30,25 @@ Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer]]]
 def take_call(terms: Terms, owner: bytes, count: int) -> Call:
     """Takes the lock if it is free and nobody else's turn."""
     if count == 1:
-        return terms.take.call(owner)
-    return load("acquire").call(terms.keys, owner=owner, count=count, lease_ms=terms.lease_ms, fair=terms.fair)
+        return terms.wording.take.call(terms.keys, owner)
+    return load("acquire").call(
+        terms.keys, owner=owner, count=count, lease_ms=terms.wording.lease_ms, fair=terms.wording.fair
+    )
 
 
 def enqueue_call(terms: Terms, owner: bytes, count: int, ticket: int) -> Call:
     """Takes the lock if it is free and the turn of the owner's waiter, which else waits in the queue with `ticket`."""
+    if count == 1 and ticket == TICKET_AT_ONCE:
+        return terms.wording.join.call(terms.keys, owner)
     return load("enqueue").call(
         terms.keys,
         owner=owner,
         count=count,
-        lease_ms=terms.lease_ms,
-        fair=terms.fair,
+        lease_ms=terms.wording.lease_ms,
+        fair=terms.wording.fair,
         ticket=ticket,
-        alive_ms=int(ALIVE_SECONDS * 1000),
-        queue_ms=int(QUEUE_SECONDS * 1000),
+        alive_ms=ALIVE_MS,
+        queue_ms=QUEUE_MS,
     )
 
 
@@ -65,7 +64,7 @@ def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
         answers = yield Ask((call,), min(until, sent_at + terms.node_timeout), is_attempt_certain)
         outcome = judge(answers, terms.masters, sent_at + terms.validity, clock())
         if outcome.__class__ is Granted:
-            if len(answers) == 1 or is_token_safe(outcome, int(terms.lease_ms)):
+            if len(answers) == 1 or is_token_safe(outcome, int(terms.wording.lease_ms)):
                 return outcome, answers
             return (yield from write_token(terms, outcome, clock)), answers
         is_late = count_status(answers, b"void") > 0
@@ -96,7 +95,7 @@ def _is_conclusive(answer: Answer) -> bool:
 
 def write_token(terms: Terms, grant: Granted, clock: Clock) -> Generator[Effect, Any, Outcome]:
     """Makes a quorum know the token before anybody uses it: their clocks differ by more than the lease."""
-    call = load("fence").call(terms.keys, fence=grant.token, lease_ms=terms.lease_ms)
+    call = load("fence").call(terms.keys, fence=grant.token, lease_ms=terms.wording.lease_ms)
     answers = yield Ask((call,), min(grant.end, clock() + terms.node_timeout))
     if count_status(answers, b"fenced") >= terms.quorum and clock() < grant.end:
         return grant

@@ -42,7 +42,7 @@ def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generato
 def _call(hold: Hold, ttl: float) -> Call:
     """Renews the lease of a hold."""
     if ttl == hold.terms.ttl:
-        return hold.terms.keep.call(hold.owner)
+        return hold.terms.wording.keep.call(hold.keys, hold.owner)
     return load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl))
 
 

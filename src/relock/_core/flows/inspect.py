@@ -87,6 +87,6 @@ def force_release(terms: Terms, clock: Clock) -> Generator[Effect, Any, tuple[bo
     if info is None:
         return False, answers
     fence = max(info.token or 0, _bound_on_token(answers))
-    call = load("force_release").call(terms.keys, fence=fence, lease_ms=terms.lease_ms)
+    call = load("force_release").call(terms.keys, fence=fence, lease_ms=terms.wording.lease_ms)
     answers = first_of_each((yield Ask((call,), clock() + terms.node_timeout)))
     return any(is_status(answer, b"released") for answer in answers), answers

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Generator, Sequence
 
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
-from relock._core.flows.acquire import ALIVE_SECONDS, QUEUE_SECONDS
 from relock._core.flows.ask import first_of_each
 from relock._core.hold import Hold
 from relock._core.quorum import count_status, is_count_certain, is_release_certain
-from relock._core.terms import Terms, lease_ms
+from relock._core.terms import ALIVE_MS, QUEUE_MS, Terms, lease_ms
 from relock._keys import LockKeys
 from relock._scripts import Call, load
 
@@ -23,9 +22,9 @@ def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float, hand: bytes =
 def end(hold: Hold, until: float) -> Answers:
     """Ends a hold on all masters."""
     if hold.is_plain:
-        call = hold.terms.give.call(hold.owner)
+        call = hold.terms.wording.give.call(hold.keys, hold.owner)
     else:
-        call = end_call(hold.keys, hold.owner, hold.fence, hold.ttl, hold.terms.hand)
+        call = end_call(hold.keys, hold.owner, hold.fence, hold.ttl, hold.terms.wording.hand)
     return (yield Ask((call,), until, is_release_certain))
 
 
@@ -40,8 +39,8 @@ def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
         keys,
         owner=owner,
         ticket=ticket,
-        alive_ms=int(ALIVE_SECONDS * 1000),
-        queue_ms=int(QUEUE_SECONDS * 1000),
+        alive_ms=ALIVE_MS,
+        queue_ms=QUEUE_MS,
     )
 
 

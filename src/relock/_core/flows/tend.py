@@ -5,9 +5,9 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from relock._core.effects import Answer, Ask, Clock, Effect
-from relock._core.flows.acquire import ALIVE_SECONDS, QUEUE_SECONDS
 from relock._core.flows.ask import nth_of_each
 from relock._core.quorum import quorum_of
+from relock._core.terms import ALIVE_MS, QUEUE_MS
 from relock._keys import LockKeys
 from relock._scripts import Call, load
 
@@ -66,8 +66,8 @@ def _calls(client: str, keys: LockKeys, waiters: Sequence[tuple[int, bytes]]) ->
             keys,
             *(item for waiter in chunk for item in waiter),
             client=client,
-            alive_ms=int(ALIVE_SECONDS * 1000),
-            queue_ms=int(QUEUE_SECONDS * 1000),
+            alive_ms=ALIVE_MS,
+            queue_ms=QUEUE_MS,
         )
         for chunk in chunks
     ]
