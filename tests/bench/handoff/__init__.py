@@ -1,0 +1,1 @@
+"""The benchmark of hand-offs: from `release` being called in one worker to `acquire` returning in the next."""

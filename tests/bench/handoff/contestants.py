@@ -1,0 +1,189 @@
+"""Who is measured, and what each worker of theirs does."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import attrs
+import redis
+from attrs import frozen
+
+from bench.handoff.floors import Bare, OneHop, TwoHops
+from relock import Client, Lock, QuorumError
+from relock._options import ClientOptions
+from relock.cli._bench.work import Enter, Job, Locker, Site
+
+LEASE_SECONDS = 10
+CONNECT_SECONDS = 30.0
+ONE_HOP, TWO_HOPS = "one hop, bare", "two hops, bare"
+SCRIPTS = frozenset({"evalsha", "eval"})
+
+
+@frozen
+class Contestant:
+    """One way to hand a lock over."""
+
+    enter: Enter  # what a process begins with
+    sends: frozenset[str]  # the commands that its clients send, which their scripts do not: these are counted
+    masters: tuple[int, ...] = (1,)  # with how many it works
+    polls: bool = False  # so that it takes longer to measure
+
+
+# relock ---------------------------------------------------------------------------------------------------------------
+
+
+class RelockSite:
+    """A client for all workers of a process, as the documentation advises."""
+
+    def __init__(self, job: Job, **options: Any) -> None:
+        self._client = Client(list(job.urls), ttl=LEASE_SECONDS, prefix=job.prefix, **options)
+        self._name = job.name
+
+    def locker(self) -> Locker:
+        """A lock object of its own; the first connects the client."""
+        lock = self._client.lock(self._name)
+        _until_answered(lock)
+        return RelockLocker(lock)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _until_answered(lock: Lock) -> None:
+    """While a hundred processes start, a master's answer may take longer than relock waits for it."""
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            lock.locked()
+        except QuorumError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
+class RelockLocker:
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.release = lock.release
+
+    def acquire(self) -> int:
+        self._lock.acquire()
+        return int(self._lock.token)
+
+    release: Callable[[], None]
+
+
+def relock_ways() -> dict[str, dict[str, str]]:
+    """The options of the client for each of its ways to hand over, where there is a choice; else there are two hops."""
+    if "handoff" in attrs.fields_dict(ClientOptions):
+        return {"relock, one hop": {"handoff": "grant"}, "relock, two hops": {"handoff": "wake"}}
+    return {"relock, two hops": {}}
+
+
+def _relock(options: dict[str, str]) -> Enter:
+    return lambda job: RelockSite(job, **options)
+
+
+# Peers ----------------------------------------------------------------------------------------------------------------
+
+
+class _Blocking(Protocol):
+    def acquire(self) -> Any: ...
+
+    def release(self) -> Any: ...
+
+
+class PeerSite:
+    """Clients of redis-py that the workers of a process share, one for each master."""
+
+    def __init__(self, job: Job, make: Callable[[list["redis.Redis"], str], _Blocking]) -> None:
+        self._clients = [redis.Redis(port=port, max_connections=1000) for port in job.ports]
+        self._make, self._name = make, job.name
+
+    def locker(self) -> Locker:
+        for client in self._clients:
+            client.ping()
+        return PeerLocker(self._make(self._clients, self._name))
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+class PeerLocker:
+    def __init__(self, lock: _Blocking) -> None:
+        self._lock = lock
+        self.release = lock.release
+
+    def acquire(self) -> int:
+        if not self._lock.acquire():
+            raise RuntimeError("did not get the lock")
+        return 0
+
+    release: Callable[[], None]
+
+
+def _redis_py(clients: list["redis.Redis"], name: str) -> _Blocking:
+    lock: _Blocking = clients[0].lock(name, timeout=LEASE_SECONDS)
+    return lock
+
+
+def _python_redis_lock(clients: list["redis.Redis"], name: str) -> _Blocking:
+    import redis_lock
+
+    lock: _Blocking = redis_lock.Lock(clients[0], name, expire=LEASE_SECONDS)
+    return lock
+
+
+def _pottery(clients: list["redis.Redis"], name: str) -> _Blocking:
+    from pottery import Redlock
+
+    lock: _Blocking = Redlock(key=name, masters=set(clients), auto_release_time=LEASE_SECONDS)
+    return lock
+
+
+class _RedlockPy:
+    """redlock-py gives up after some tries; whoever wants the lock asks again."""
+
+    def __init__(self, clients: list["redis.Redis"], name: str) -> None:
+        from redlock import Redlock
+
+        ports = [client.connection_pool.connection_kwargs["port"] for client in clients]
+        self._manager = Redlock([{"host": "127.0.0.1", "port": port} for port in ports])
+        self._name = name
+        self._held: Any = False
+
+    def acquire(self) -> bool:
+        while not (held := self._manager.lock(self._name, LEASE_SECONDS * 1000)):
+            pass
+        self._held = held
+        return True
+
+    def release(self) -> None:
+        self._manager.unlock(self._held)
+
+
+def _peer(make: Callable[[list["redis.Redis"], str], _Blocking]) -> Enter:
+    return lambda job: PeerSite(job, make)
+
+
+def _bare(kind: type[OneHop]) -> Enter:
+    def enter(job: Job) -> Site:
+        return Bare(job, kind)
+
+    return enter
+
+
+CONTESTANTS: dict[str, Contestant] = {
+    ONE_HOP: Contestant(_bare(OneHop), SCRIPTS),
+    TWO_HOPS: Contestant(_bare(TwoHops), SCRIPTS),
+    **{
+        way: Contestant(_relock(options), SCRIPTS | {"ping", "subscribe"}, masters=(1, 3, 5))
+        for way, options in relock_ways().items()
+    },
+    "python-redis-lock": Contestant(_peer(_python_redis_lock), SCRIPTS | {"set", "blpop"}),
+    "redis-py Lock": Contestant(_peer(_redis_py), SCRIPTS | {"set"}, polls=True),
+    "pottery": Contestant(_peer(_pottery), SCRIPTS | {"set"}, masters=(1, 3, 5), polls=True),
+    "redlock-py": Contestant(_peer(_RedlockPy), SCRIPTS | {"set"}, masters=(3, 5), polls=True),
+}

@@ -1,0 +1,150 @@
+"""Plays the same cell of conditions with everybody in turn, round after round."""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import count
+from typing import Any
+
+import attrs
+from attrs import frozen
+from support.servers import Server
+
+from bench.handoff.contestants import CONTESTANTS, LEASE_SECONDS, ONE_HOP, TWO_HOPS
+from bench.machine import pin, placed, servers_started
+from relock.cli._bench.crew import CrewFailedError, Part, Program, play, start
+from relock.cli._bench.figures import figures
+from relock.cli._bench.work import Job
+
+WARM_SECONDS, WARM_SECONDS_EACH = 0.15, 0.004  # until all workers are at it, and connected for waiting
+POLLING_SECONDS = 1.5  # who polls has few turns a second
+TURNS_EACH = 8  # at least, where everybody has as many: or a perfect order would seem unfair
+TURN_SECONDS = 0.0003  # what a turn takes at most, beside the critical section, where it is handed over well
+VOTE_SECONDS = 1.02 * LEASE_SECONDS + 5.0
+_serials = count()
+
+
+@frozen
+class Cell:
+    """The conditions of one comparison."""
+
+    masters: int
+    placement: str
+    kind: str  # of the workers: threads of one process, or processes
+    workers: int
+    section_ms: float
+
+    def job(self, contestant: str, urls: Sequence[str]) -> Job:
+        """What its workers do, with a lock of a fresh name."""
+        processes, threads = (1, self.workers) if self.kind == "threads" else (self.workers, 1)
+        return Job(
+            contestant=contestant,
+            urls=tuple(urls),
+            name=f"bench-handoff-{next(_serials)}",
+            processes=processes,
+            threads=threads,
+            section_seconds=self.section_ms / 1e3,
+        )
+
+
+@frozen
+class Plan:
+    """Which cells, with whom, and for how long."""
+
+    cells: tuple[Cell, ...]
+    contestants: tuple[str, ...]
+    rounds: int
+    seconds: float
+
+    def contestants_of(self, cell: Cell, round_: int) -> Iterator[str]:
+        """Who is measured in a round of a cell. The peers in the first only: they are far from the others."""
+        for name in self.contestants:
+            if cell.masters in CONTESTANTS[name].masters and (round_ == 0 or not is_peer(name)):
+                yield name
+
+    def seconds_of(self, cell: Cell, contestant: str) -> float:
+        """For how long one is measured: until everybody has had some turns, if they are handed over well."""
+        enough = TURNS_EACH * cell.workers * (cell.section_ms / 1e3 + TURN_SECONDS)
+        polls = POLLING_SECONDS if CONTESTANTS[contestant].polls else 0.0
+        return max(self.seconds, enough, polls)
+
+
+def is_peer(contestant: str) -> bool:
+    """Whether it is neither a floor nor relock."""
+    return contestant not in (ONE_HOP, TWO_HOPS) and not contestant.startswith("relock")
+
+
+def measure(plan: Plan, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """A row for each cell and contestant, with a figure for each round."""
+    rows: list[dict[str, Any]] = []
+    for masters in dict.fromkeys(cell.masters for cell in plan.cells):
+        with ExitStack() as stack:
+            servers = stack.enter_context(servers_started(masters))
+            bench = Bench(servers, start("bench.handoff.worker"))
+            stack.callback(bench.program.close)
+            if masters > 1:
+                bench.let_vote(plan)
+            for cell in plan.cells:
+                if cell.masters == masters:
+                    progress(f"{masters} masters, {cell.placement}, {cell.workers} {cell.kind}, {cell.section_ms:g} ms")
+                    rows += bench.measure(cell, plan)
+    return rows
+
+
+class Bench:
+    """The servers, and the program that the workers come from."""
+
+    def __init__(self, servers: Sequence[Server], program: Program) -> None:
+        self._servers = servers
+        self._urls = [server.url for server in servers]
+        self.program = program
+
+    def let_vote(self, plan: Plan) -> None:
+        """Lets relock look at fresh masters, which have no vote until its guard is over."""
+        relocks = [name for name in plan.contestants if name.startswith("relock")]
+        if relocks:
+            job = Cell(len(self._servers), "unpinned", "threads", 1, 0.0).job(relocks[0], self._urls)
+            play([Part(self.program, job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
+
+    def measure(self, cell: Cell, plan: Plan) -> list[dict[str, Any]]:
+        """A row for each contestant."""
+        rows: dict[str, dict[str, Any]] = {}
+        with placed(self._servers, cell.placement):
+            for round_ in range(plan.rounds):
+                for name in plan.contestants_of(cell, round_):
+                    row = rows.setdefault(name, {**attrs.asdict(cell), "contestant": name, "rounds": []})
+                    row["rounds"].append(self._round(cell, name, plan.seconds_of(cell, name)))
+        return list(rows.values())
+
+    def _round(self, cell: Cell, contestant: str, seconds: float) -> dict[str, Any]:
+        pin(self.program.pid, os.sched_getaffinity(0))
+        part = Part(self.program, cell.job(contestant, self._urls))
+        try:
+            warm_seconds = WARM_SECONDS + WARM_SECONDS_EACH * cell.workers
+            played = play([part], warm_seconds=warm_seconds, seconds=seconds, look=self._calls)
+        except CrewFailedError as error:
+            self.program.close()
+            self.program = start("bench.handoff.worker")
+            return {"failed": str(error)}
+        found = figures(played.turns, cell.workers, played.window)
+        before, after = played.looks
+        calls = {name: number - before.get(name, 0) for name, number in after.items()}
+        sent = sum(number for name, number in calls.items() if name in CONTESTANTS[contestant].sends)
+        numbers = {
+            **attrs.asdict(found),
+            "commands_per_handoff": sent / max(1, found.handoffs),
+            "calls_per_handoff": sum(calls.values()) / max(1, found.handoffs),
+        }
+        return {name: number if math.isfinite(number) else None for name, number in numbers.items()}  # JSON has no NaN
+
+    def _calls(self) -> dict[str, int]:
+        """How often each command was called on all masters so far, those included that scripts call; but for this."""
+        calls: dict[str, int] = {}
+        for server in self._servers:
+            with server.client() as client:
+                for name, entry in client.info("commandstats").items():
+                    command = name.removeprefix("cmdstat_")
+                    if not command.startswith(("info", "client|", "hello")):
+                        calls[command] = calls.get(command, 0) + int(entry["calls"])
+        return calls

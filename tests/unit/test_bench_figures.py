@@ -1,0 +1,70 @@
+"""What turns amount to: with numbers that can be checked by hand."""
+
+import math
+
+import pytest
+
+from relock.cli._bench.figures import Turn, Window, figures, jain, percentile
+
+ALL = Window(0, 10**9)
+
+
+def turns(*said: tuple[int, int, int]) -> list[Turn]:
+    """Worker, acquired and releasing in µs, with rising tokens."""
+    return [Turn(worker, a * 1000, r * 1000, token) for token, (worker, a, r) in enumerate(said, 1)]
+
+
+def test_a_handoff_is_from_the_release_of_one_worker_to_the_acquire_of_another() -> None:
+    found = figures(turns((0, 10, 20), (1, 50, 60), (0, 160, 170)), 2, ALL)
+    assert (found.handoffs, found.median_us, found.p99_us) == (2, 30.0, 100.0)
+
+
+def test_turns_are_ordered_by_when_they_began_whoever_tells_them_first() -> None:
+    told = turns((0, 10, 20), (1, 50, 60), (0, 160, 170))
+    assert figures(reversed(told), 2, ALL) == figures(told, 2, ALL)
+
+
+def test_a_turn_that_stays_with_its_worker_is_a_turn_and_no_handoff() -> None:
+    found = figures(turns((0, 10, 20), (0, 21, 30), (1, 50, 60)), 2, ALL)
+    assert (found.turns, found.handoffs, found.median_us) == (2, 1, 20.0)
+
+
+def test_only_turns_within_the_window_count_and_the_one_before_it_is_where_the_first_comes_from() -> None:
+    found = figures(turns((0, 10, 20), (1, 50, 60), (0, 70, 80), (1, 95, 99)), 2, Window(40_000, 90_000))
+    assert (found.turns, found.handoffs) == (2, 2)
+    assert found.turns_per_second == pytest.approx(2 / 50e-6)
+    assert found.median_us == 10.0
+
+
+def test_two_at_once_are_seen() -> None:
+    assert figures(turns((0, 10, 20), (1, 19, 30)), 2, ALL).overlaps == 1
+    assert figures(turns((0, 10, 20), (1, 20, 30)), 2, ALL).overlaps == 0
+
+
+def test_tokens_that_do_not_rise_are_seen_where_there_are_tokens() -> None:
+    first, second = turns((0, 10, 20), (1, 30, 40))
+    assert figures([first, second._replace(token=first.token)], 2, ALL).out_of_order == 1
+    assert figures([first._replace(token=0), second._replace(token=0)], 2, ALL).out_of_order == 0
+
+
+def test_nobody_had_a_turn() -> None:
+    found = figures([], 3, ALL)
+    assert (found.turns, found.handoffs, found.turns_per_second) == (0, 0, 0.0)
+    assert math.isnan(found.median_us)
+    assert math.isnan(found.jain)
+
+
+def test_a_worker_without_a_turn_counts_in_the_index() -> None:
+    assert figures(turns((0, 1, 2), (0, 3, 4), (0, 5, 6)), 4, ALL).jain == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize(
+    ("counts", "index"), [([5, 5, 5], 1.0), ([1, 0, 0, 0], 0.25), ([1, 3], 0.8), ([7], 1.0)], ids=str
+)
+def test_jains_index(counts: list[int], index: float) -> None:
+    assert jain(counts) == pytest.approx(index)
+
+
+@pytest.mark.parametrize(("rank", "value"), [(0, 1), (50, 2), (51, 3), (75, 3), (99, 4), (100, 4)])
+def test_a_percentile_is_one_of_the_values(rank: float, value: float) -> None:
+    assert percentile([4, 2, 1, 3], rank) == value
