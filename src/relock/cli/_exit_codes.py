@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
 
 MEANINGS = (
     (ExitCode.OK, "done; for run: the command's own exit code is passed on, whatever it is"),
-    (ExitCode.WRONG, "doctor found something wrong; demo: the verdict is bad"),
+    (ExitCode.WRONG, "doctor found something wrong; demo: the verdict is bad; bench: two had it at once"),
     (ExitCode.USAGE, "the command line is wrong"),
     (ExitCode.UNREACHABLE, "too few masters answered (EX_UNAVAILABLE)"),
     (ExitCode.NOT_AVAILABLE, "run: somebody else has the lock, and --no-wait or --wait is over (EX_TEMPFAIL)"),

@@ -1,6 +1,5 @@
 """Who is measured, and what each worker of theirs does."""
 
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -9,12 +8,11 @@ import redis
 from attrs import frozen
 
 from bench.handoff.floors import Bare, OneHop, TwoHops
-from relock import Client, Lock, QuorumError
 from relock._options import ClientOptions
+from relock.cli._bench.site import Site as RelockSite
 from relock.cli._bench.work import Enter, Job, Locker, Site
 
 LEASE_SECONDS = 10
-CONNECT_SECONDS = 30.0
 ONE_HOP, TWO_HOPS = "one hop, bare", "two hops, bare"
 SCRIPTS = frozenset({"evalsha", "eval"})
 
@@ -30,48 +28,6 @@ class Contestant:
 
 
 # relock ---------------------------------------------------------------------------------------------------------------
-
-
-class RelockSite:
-    """A client for all workers of a process, as the documentation advises."""
-
-    def __init__(self, job: Job, **options: Any) -> None:
-        self._client = Client(list(job.urls), ttl=LEASE_SECONDS, prefix=job.prefix, **options)
-        self._name = job.name
-
-    def locker(self) -> Locker:
-        """A lock object of its own; the first connects the client."""
-        lock = self._client.lock(self._name)
-        _until_answered(lock)
-        return RelockLocker(lock)
-
-    def close(self) -> None:
-        self._client.close()
-
-
-def _until_answered(lock: Lock) -> None:
-    """While a hundred processes start, a master's answer may take longer than relock waits for it."""
-    deadline = time.monotonic() + CONNECT_SECONDS
-    while True:
-        try:
-            lock.locked()
-        except QuorumError:
-            if time.monotonic() > deadline:
-                raise
-        else:
-            return
-
-
-class RelockLocker:
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
-        self.release = lock.release
-
-    def acquire(self) -> int:
-        self._lock.acquire()
-        return int(self._lock.token)
-
-    release: Callable[[], None]
 
 
 def relock_ways() -> dict[str, dict[str, str]]:

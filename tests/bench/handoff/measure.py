@@ -45,6 +45,7 @@ class Cell:
             processes=processes,
             threads=threads,
             section_seconds=self.section_ms / 1e3,
+            ttl=LEASE_SECONDS,
         )
 
 

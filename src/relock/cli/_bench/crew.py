@@ -1,5 +1,6 @@
 """Programs that play a job together: told what to do, started at one moment, listened to, and ended."""
 
+import contextlib
 import json
 import os
 import select
@@ -135,10 +136,12 @@ def _at(moment_ns: int, look: Callable[[], Any]) -> tuple[int, Any]:
 
 
 def _call_off(parts: Sequence[Part]) -> None:
+    """Lets everybody end in peace, who can."""
     for part in parts:
         part.program.stop()
     for part in parts:
-        part.program.receive(END_SECONDS)
+        with contextlib.suppress(CrewFailedError):
+            part.program.receive(END_SECONDS)
 
 
 def _turns(part: Part) -> list[Turn]:

@@ -1,5 +1,6 @@
 """The workers of a job: processes with threads that take a lock in turn, and write down when."""
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -12,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
@@ -37,6 +37,7 @@ class Job:
     threads: int = 1  # of each process
     section_seconds: float = 0.0  # for how long each has the lock
     prefix: str = "lock"
+    ttl: float = 10.0
     first_worker: int = 0  # the number of the first one: a job may be spread over several programs
 
     @property
@@ -85,16 +86,19 @@ def serve(enter: Enter) -> None:
     or with why it failed. SIGTERM ends a job early: each worker ends with its next turn.
     """
     gc.freeze()  # what is here now stays shared with the processes
-    while line := sys.stdin.readline():
-        with Shift(Job.of(line)) as shift:
-            shift.fork(enter)
-            _tell(shift.assemble())
-            if order := sys.stdin.readline():
-                _tell(shift.play(**json.loads(order)))
+    with contextlib.suppress(BrokenPipeError):  # nobody listens any more
+        while line := sys.stdin.readline():
+            with Shift(Job.of(line)) as shift:
+                shift.fork(enter)
+                _tell(shift.assemble())
+                if order := sys.stdin.readline():
+                    _tell(shift.play(**json.loads(order)))
 
 
 def _tell(what: dict[str, Any]) -> None:
-    print(json.dumps(what), flush=True)
+    text = json.dumps(what).encode() + b"\n"
+    while text:
+        text = text[os.write(sys.stdout.fileno(), text) :]
 
 
 class Shift:
@@ -227,7 +231,7 @@ def _all_turns(lockers: list[Locker], first: int, hours: Hours) -> list[Turn]:
     return turns
 
 
-@contextmanager
+@contextlib.contextmanager
 def _raised_here() -> Iterator[Callable[..., None]]:
     """Calls functions, in whatever thread; the first error of any is raised at the end, here."""
     errors: list[Exception] = []

@@ -1,0 +1,42 @@
+"""Pairs of acquire and release while nobody else wants the lock."""
+
+import time
+
+from attrs import frozen
+
+from relock import Lock
+from relock.cli._bench.figures import percentile
+
+WARM_PAIRS = 20
+
+
+@frozen
+class Pairs:
+    """What one pair takes."""
+
+    pairs: int
+    median_us: float
+    p99_us: float
+    pairs_per_second: float
+
+
+def measure_pairs(lock: Lock, seconds: float) -> Pairs:
+    """Pairs of this lock for so long; of a lock that the caller has already, those are re-entries."""
+    for _ in range(WARM_PAIRS):
+        with lock:
+            pass
+    times_ns: list[int] = []
+    begin_ns = now_ns = time.monotonic_ns()
+    until_ns = begin_ns + int(seconds * 1e9)
+    while now_ns < until_ns or not times_ns:
+        pair_ns = now_ns
+        with lock:
+            pass
+        now_ns = time.monotonic_ns()
+        times_ns.append(now_ns - pair_ns)
+    return Pairs(
+        pairs=len(times_ns),
+        median_us=percentile(times_ns, 50) / 1e3,
+        p99_us=percentile(times_ns, 99) / 1e3,
+        pairs_per_second=len(times_ns) * 1e9 / (now_ns - begin_ns),
+    )

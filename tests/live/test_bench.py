@@ -1,0 +1,160 @@
+"""`relock bench`, as a process: what it shows, and that nothing stays behind. How fast it is, is not judged here."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.servers import Server
+from support.until import until
+
+from relock.cli._bench.crew import CrewFailedError, Part, Program, play, start
+from relock.cli._bench.figures import figures
+from relock.cli._bench.work import Job
+
+WITHIN = 60.0
+TTL_MS_MAX = 6_500  # of what is left: the lease of 5 s, and a second
+# Begins as in the foreground of a terminal, wherever the tests run.
+IN_FOREGROUND = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from relock.cli import main
+main()
+"""
+
+
+def environment(nodes: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes}
+
+
+def relock_bench(*words: str, nodes: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "relock", "bench", "--seconds", "0.2", *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=WITHIN, check=False, env=environment(nodes), cwd="/"
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def leftovers(server: Any) -> dict[bytes, int]:
+    """The keys of locks, and for how long (ms) they are still there."""
+    return {key: server.cli("PTTL", key) for key in server.cli("KEYS", "lock:{*")}
+
+
+@pytest.mark.every_server
+def test_it_measures_and_leaves_nothing_for_long(server: Server) -> None:
+    done = relock_bench("--json", "--workers", "2,5", nodes=server.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["masters"], found["workers_are"], found["section_seconds"]) == (1, "processes", 0.0)
+    assert list(found["alone"]) == ["uncontended", "reentry"]
+    assert all(one["pairs"] > 0 and one["median_us"] <= one["p99_us"] for one in found["alone"].values())
+    assert [one["workers"] for one in found["handed_over"]] == [2, 5]
+    for one in found["handed_over"]:
+        assert one["turns"] >= one["handoffs"]
+        assert (one["overlaps"], one["out_of_order"]) == (0, 0)
+    assert all(key.endswith(b":token") and 0 < left < TTL_MS_MAX for key, left in leftovers(server).items())
+
+
+def test_threads_of_one_client_with_time_inside(server: Server) -> None:
+    done = relock_bench("--json", "--workers", "3", "--threads", "--section", "0.002", nodes=server.url)
+    found = json.loads(done.stdout)
+    assert (found["workers_are"], found["section_seconds"]) == ("threads", 0.002)
+    (handed_over,) = found["handed_over"]
+    assert handed_over["overlaps"] == 0
+    assert handed_over["turns_per_second"] < 1.1 / 0.002
+
+
+def test_people_see_tables_and_bars(server: Server) -> None:
+    shown = relock_bench("--workers", "2,4", nodes=server.url).stdout
+    for part in ("one master", "uncontended", "re-entry", "fairness (Jain)", "Hand-offs a second", "█"):
+        assert part in shown
+
+
+def test_several_masters(start_server: Callable[..., Server]) -> None:
+    urls = " ".join(start_server().url for _ in range(3))
+    done = relock_bench("--json", "--workers", "2", nodes=urls)
+    assert (done.returncode, json.loads(done.stdout)["masters"]) == (0, 3)
+
+
+@pytest.mark.parametrize("workers", ["1", "2,", "x", "2,1001", ""])
+def test_numbers_of_workers_that_make_no_sense(server: Server, workers: str) -> None:
+    done = relock_bench("--workers", workers, nodes=server.url)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_server_that_is_away_is_one_line_and_an_exit_code(own_server: Server) -> None:
+    own_server.kill()
+    done = relock_bench(nodes=own_server.url)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (69, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [(["--seconds", "3600"], b"*"), (["--seconds", "0.3", "--workers", ",".join(["6"] * 200)], b"*:queue")],
+    ids=["alone", "handed over"],
+)
+def test_ctrl_c_ends_it_and_its_workers_and_leaves_nothing_for_long(
+    server: Server, tmp_path: Path, options: list[str], key: bytes
+) -> None:
+    command = [sys.executable, "-c", IN_FOREGROUND, "bench", *options]
+    with (tmp_path / "output").open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment(server.url))
+    try:
+        until(lambda: server.cli("KEYS", b"lock:{" + key), within=WITHIN, what="it is at work")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WITHIN) == 128 + signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "output").read_text() == ""
+    assert all(left < TTL_MS_MAX for left in leftovers(server).values())
+
+
+# What it is made of ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def program() -> Any:
+    started = start("relock.cli._bench.worker")
+    yield started
+    started.close()
+
+
+def job(server: Server, name: str, **more: Any) -> Job:
+    return Job(contestant="relock", urls=(server.url,), name=name, **more)
+
+
+def test_workers_hand_over_until_they_are_told_to_end(server: Server, name: str, program: Program) -> None:
+    played = play([Part(program, job(server, name, processes=2, threads=2))], warm_seconds=0.1, seconds=0.3)
+    found = figures(played.turns, 4, played.window)
+    assert {turn.worker for turn in played.turns} == {0, 1, 2, 3}
+    assert (found.overlaps, found.out_of_order) == (0, 0)
+    assert all(key.endswith(b":token") for key in leftovers(server)), "nobody holds it, and nobody waits"
+
+
+def test_an_interrupted_job_ends_with_everybodys_next_turn(server: Server, name: str, program: Program) -> None:
+    def look() -> None:
+        raise KeyboardInterrupt
+
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        play([Part(program, job(server, name, processes=3))], warm_seconds=0.2, seconds=3600, look=look)
+    assert time.monotonic() - begin < WITHIN
+    assert all(key.endswith(b":token") for key in leftovers(server)), "nobody holds it, and nobody waits"
+    again = play([Part(program, job(server, name, processes=2))], warm_seconds=0.1, seconds=0.2)
+    assert {turn.worker for turn in again.turns} == {0, 1}
+
+
+def test_a_job_that_cannot_be_done_is_an_error_with_the_reason(server: Server, name: str, program: Program) -> None:
+    wrong = Job(contestant="relock", urls=(server.url.replace("redis://", "nowhere://"),), name=name, processes=3)
+    with pytest.raises(CrewFailedError, match="ConfigurationError"):
+        play([Part(program, wrong)], warm_seconds=0.1, seconds=0.1)
+    played = play([Part(program, job(server, name, processes=2))], warm_seconds=0.1, seconds=0.2)
+    assert {turn.worker for turn in played.turns} == {0, 1}
