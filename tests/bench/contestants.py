@@ -2,26 +2,60 @@
 
 import hashlib
 import select
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import hiredis
 import redis
+from attrs import frozen
 
+from bench.wire import Wire, packed
 from relock import Client
 from relock._core.quorum import quorum_of
 from relock._keys import lock_keys
 from relock._scripts import load, pack_argument
 
 Pair = Callable[[], None]
+BARE, FLOOR = "bare sockets", "redis-py connections"
 FOLDER = Path(__file__).parent
 LEASE_SECONDS = 10
+OWNER = b"bench-0123456789abcdef:0123456789abcdef0123456789abcdef"
+VOID_US, GUARD_MS = b"9999999999999999", b"10000"
+
+
+@frozen
+class _Bare:
+    """A bare socket to one master, with the two scripts of a pair as bytes."""
+
+    wire: Wire
+    take: bytes
+    give: bytes
+
+
+def _with_small_scripts(port: int) -> _Bare:
+    """The scripts of the floor."""
+    wire = Wire(port)
+    take, give = (wire.load((FOLDER / name).read_bytes()) for name in ("take.lua", "give.lua"))
+    return _Bare(
+        wire,
+        packed("EVALSHA", take, 1, "bench-bare-floor", "me", LEASE_SECONDS * 1000),
+        packed("EVALSHA", give, 1, "bench-bare-floor", "me"),
+    )
+
+
+def bare(port: int) -> Pair:
+    """The small scripts over a bare socket."""
+    of_one = _with_small_scripts(port)
+
+    def pair() -> None:
+        of_one.wire.call(of_one.take)
+        of_one.wire.call(of_one.give)
+
+    return pair
 
 
 def floor(port: int) -> Pair:
-    """Two small scripts as packed commands over one connection of redis-py: no lock library can do with less."""
+    """Two small scripts as packed commands over one connection of redis-py: what a library that uses it can reach."""
     connection, take, give = _prepared(port)
 
     def pair() -> None:
@@ -52,6 +86,18 @@ def _prepared(port: int) -> tuple[Any, Any, Any]:
 def relock(port: int) -> Pair:
     """This library, with its defaults."""
     lock = Client(f"redis://127.0.0.1:{port}").lock("bench")
+
+    def pair() -> None:
+        lock.acquire()
+        lock.release()
+
+    return pair
+
+
+def reentry(port: int) -> Pair:
+    """One more level of a lock of this library that is held."""
+    lock = Client(f"redis://127.0.0.1:{port}").lock("bench-reentry")
+    lock.acquire()
 
     def pair() -> None:
         lock.acquire()
@@ -98,8 +144,10 @@ def pottery(port: int) -> Pair:
 
 
 CONTESTANTS: dict[str, Callable[[int], Pair]] = {
-    "floor": floor,
+    BARE: bare,
+    FLOOR: floor,
     "relock": relock,
+    "relock, re-entry": reentry,
     "redis-py Lock": redis_py,
     "python-redis-lock": python_redis_lock,
     "pottery": pottery,
@@ -126,44 +174,24 @@ def floor_of_several(ports: Sequence[int]) -> Pair:
     return pair
 
 
-class _Bare:
-    """A bare socket to one master, with the two scripts of this library as bytes."""
-
-    OWNER = b"bench-0123456789abcdef:0123456789abcdef0123456789abcdef"
-    VOID_US, GUARD_MS = b"9999999999999999", b"10000"
-
-    def __init__(self, port: int) -> None:
-        client = redis.Redis(port=port)
-        acquire, release, keys = load("acquire"), load("release"), lock_keys("bench-bare", "bench")
-        for script in (acquire, release):
-            client.script_load(script.source)
-        marker: Any = {"incarnation": b"bare", "no_vote_until_us": 0, "guard_ms": self.GUARD_MS}
-        client.hset(keys.master.decode(), mapping=marker)
-        lease_ms = LEASE_SECONDS * 1000
-        known = b"".join(map(pack_argument, (self.VOID_US, b"bare", self.GUARD_MS)))
-        take = acquire.call(keys, owner=self.OWNER, count=1, lease_ms=lease_ms, fair=1)
-        self.take = take.pack(known, guarded=True)
-        self.give = release.call(keys, owner=self.OWNER, fence=0, lease_ms=lease_ms).pack(b"", guarded=False)
-        self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._reader = hiredis.Reader()
-        self._owed = 0
-
-    def send(self, packed: bytes) -> None:
-        self.socket.sendall(packed)
-        self._owed += 1
-
-    def has_answered(self) -> bool:
-        """Takes what has come; whether no reply is missing any more."""
-        self._reader.feed(self.socket.recv(65536))
-        while self._reader.gets() is not False:
-            self._owed -= 1
-        return self._owed == 0
+def _with_own_scripts(port: int) -> _Bare:
+    """This library's."""
+    wire = Wire(port)
+    acquire, release, keys = load("acquire"), load("release"), lock_keys("bench-bare", "bench")
+    for script in (acquire, release):
+        wire.load(script.source)
+    marker = ("incarnation", b"bare", "no_vote_until_us", 0, "guard_ms", GUARD_MS)
+    wire.call(packed("HSET", keys.master, *marker))
+    lease_ms = LEASE_SECONDS * 1000
+    known = b"".join(map(pack_argument, (VOID_US, b"bare", GUARD_MS)))
+    take = acquire.call(keys, owner=OWNER, count=1, lease_ms=lease_ms, fair=1)
+    give = release.call(keys, owner=OWNER, fence=0, lease_ms=lease_ms)
+    return _Bare(wire, take.pack(known, guarded=True), give.pack(b"", guarded=False))
 
 
-def scripts_of_several(ports: Sequence[int]) -> Pair:
-    """This library's two scripts over bare sockets, done at the quorum: no lock that uses them can do with less."""
-    by_fileno = {bare.socket.fileno(): bare for bare in map(_Bare, ports)}
+def _done_at_the_quorum(masters: Sequence[_Bare]) -> Pair:
+    """A pair that writes to all masters and reads whoever is ready, until enough have answered."""
+    by_fileno = {master.wire.fileno(): master for master in masters}
     poller = select.poll()
     for fileno in by_fileno:
         poller.register(fileno, select.POLLIN)
@@ -171,17 +199,27 @@ def scripts_of_several(ports: Sequence[int]) -> Pair:
     def until_quorum() -> None:
         answered = 0
         while answered < quorum_of(len(by_fileno)):
-            answered += sum(by_fileno[fileno].has_answered() for fileno, _ in poller.poll())
+            answered += sum(by_fileno[fileno].wire.has_answered() for fileno, _ in poller.poll())
 
     def pair() -> None:
-        for bare in by_fileno.values():
-            bare.send(bare.take)
+        for master in masters:
+            master.wire.send(master.take)
         until_quorum()
-        for bare in by_fileno.values():
-            bare.send(bare.give)
+        for master in masters:
+            master.wire.send(master.give)
         until_quorum()
 
     return pair
+
+
+def bare_of_several(ports: Sequence[int]) -> Pair:
+    """The small scripts over bare sockets, done at the quorum: no lock library can do with less."""
+    return _done_at_the_quorum([_with_small_scripts(port) for port in ports])
+
+
+def scripts_of_several(ports: Sequence[int]) -> Pair:
+    """This library's two scripts over bare sockets, done at the quorum: no lock that uses them can do with less."""
+    return _done_at_the_quorum([_with_own_scripts(port) for port in ports])
 
 
 def relock_of_several(ports: Sequence[int]) -> Pair:
@@ -225,7 +263,8 @@ def pottery_of_several(ports: Sequence[int]) -> Pair:
 
 
 CONTESTANTS_OF_SEVERAL: dict[str, Callable[[Sequence[int]], Pair]] = {
-    "floor": floor_of_several,
+    BARE: bare_of_several,
+    FLOOR: floor_of_several,
     "relock's scripts, bare": scripts_of_several,
     "relock": relock_of_several,
     "redlock-py": redlock_py,

@@ -3,52 +3,14 @@
 Each worker has two sockets, one for its commands and one for the messages to it, and a queue decides who is next.
 """
 
-import socket
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
-import hiredis
-
+from bench.wire import Wire, packed
 from relock.cli._bench.work import Job
 
 FOLDER = Path(__file__).parent
 LEASE_MS = 10_000
-
-
-class Wire:
-    """A bare socket to a master, read by hiredis."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._reader = hiredis.Reader()
-
-    def call(self, packed: bytes) -> Any:
-        """Sends a command; its reply."""
-        self._socket.sendall(packed)
-        return self.receive()
-
-    def receive(self) -> Any:
-        """The next reply, or the next message."""
-        reply = self._reader.gets()
-        while reply is False:
-            self._reader.feed(self._socket.recv(65536))
-            reply = self._reader.gets()
-        if isinstance(reply, hiredis.ReplyError):
-            raise reply
-        return reply
-
-    def load(self, script: str) -> bytes:
-        """Loads a script of this folder; its name."""
-        sha: bytes = self.call(packed("SCRIPT", "LOAD", (FOLDER / f"{script}.lua").read_bytes()))
-        return sha
-
-
-def packed(*words: str | bytes | int) -> bytes:
-    """A command as bytes."""
-    command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # it takes more than its stub says
-    return command
 
 
 class OneHop:
@@ -65,7 +27,8 @@ class OneHop:
 
     def _packed(self, script: str) -> bytes:
         keys = (self._name, f"{self._name}:queue")
-        return packed("EVALSHA", self._commands.load(script), len(keys), *keys, self._me, LEASE_MS)
+        sha = self._commands.load((FOLDER / f"{script}.lua").read_bytes())
+        return packed("EVALSHA", sha, len(keys), *keys, self._me, LEASE_MS)
 
     def acquire(self) -> int:
         """At once if the lock is free, else when the message comes."""
