@@ -15,7 +15,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from support.servers import Server
 
-from bench.contestants import BARE, CONTESTANTS, CONTESTANTS_OF_SEVERAL, FLOOR, Pair
+from bench.contestants import BARE, CONTESTANTS, CONTESTANTS_OF_SEVERAL, FLOOR, Pair, relock_of_several
 from bench.machine import placed, placements, program_for_servers, servers_started
+from bench.peers import ForeignPairs, missing
 from relock._keys import lock_keys
 from relock._scripts import load
 
@@ -47,19 +49,36 @@ GOALS = {
 }
 
 
-def interleave(pairs: dict[str, Pair], rounds: int) -> dict[str, float]:
+def interleave(pairs: Mapping[str, Pair | ForeignPairs], rounds: int) -> dict[str, float]:
     """The median over the rounds of the time of one pair (us), each round measuring everybody in turn."""
     seconds: dict[str, list[float]] = {name: [] for name in pairs}
     for pair in pairs.values():
-        for _ in range(20):
-            pair()
+        many(pair, 20)
     for _ in range(rounds):
         for name, pair in pairs.items():
-            begin = time.perf_counter()
-            for _ in range(PAIRS_PER_ROUND):
-                pair()
-            seconds[name].append((time.perf_counter() - begin) / PAIRS_PER_ROUND)
+            seconds[name].append(many(pair, PAIRS_PER_ROUND) / PAIRS_PER_ROUND)
     return {name: statistics.median(times) * 1e6 for name, times in seconds.items()}
+
+
+def many(pair: Pair | ForeignPairs, count: int) -> float:
+    """How long (s) so many pairs take."""
+    if isinstance(pair, ForeignPairs):
+        return pair.many(count)
+    begin = time.perf_counter()
+    for _ in range(count):
+        pair()
+    return time.perf_counter() - begin
+
+
+@contextmanager
+def made(pairs: dict[str, Any]) -> Iterator[list[int]]:
+    """The programs (pids) among them, which are ended when this is left."""
+    foreign = [pair for pair in pairs.values() if isinstance(pair, ForeignPairs)]
+    try:
+        yield [pair.pid for pair in foreign]
+    finally:
+        for pair in foreign:
+            pair.close()
 
 
 def server_microseconds(port: int) -> dict[str, float]:
@@ -113,9 +132,10 @@ def measure_one(rounds: int) -> dict[str, Any]:
     results: dict[str, Any] = {"server": program_for_servers()[0], "rounds": rounds, "pairs_us": {}}
     with servers_started(1) as (server,):
         pairs = {name: make(server.port) for name, make in CONTESTANTS.items()}
-        for placement in placements():
-            with placed([server], placement):
-                results["pairs_us"][placement] = interleave(pairs, rounds)
+        with made(pairs) as programs:
+            for placement in placements():
+                with placed([server], placement, programs):
+                    results["pairs_us"][placement] = interleave(pairs, rounds)
         results["server_us"] = server_microseconds(server.port)
     results["import_ratio"] = import_ratio()
     return results
@@ -127,11 +147,12 @@ def measure_several(rounds: int) -> dict[str, Any]:
     with servers_started(MASTERS) as servers:
         ports = [server.port for server in servers]
         pairs = {name: make(ports) for name, make in CONTESTANTS_OF_SEVERAL.items()}
-        pairs["relock"]()  # waits for the first votes
-        for placement in placements():
-            with placed(servers, placement):
-                results["pairs_us"][placement] = interleave(pairs, rounds)
-                results["stopped_us"][placement] = with_some_stopped(pairs["relock"], servers[-STOPPED:])
+        with made(pairs) as programs:
+            many(pairs["relock"], 1)  # waits for the first votes
+            for placement in placements():
+                with placed(servers, placement, programs):
+                    results["pairs_us"][placement] = interleave(pairs, rounds)
+                    results["stopped_us"][placement] = with_some_stopped(relock_of_several(ports), servers[-STOPPED:])
     return results
 
 
@@ -262,6 +283,8 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("relock").addHandler(logging.NullHandler())  # stopped masters are meant to be
+    for line in missing():
+        print(line, file=sys.stderr)
     results: dict[str, Any] = {}
     if options.masters != MASTERS:
         results["one"] = measure_one(options.rounds)

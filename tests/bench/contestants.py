@@ -9,6 +9,7 @@ from typing import Any
 import redis
 from attrs import frozen
 
+from bench.peers import ForeignPairs, built
 from bench.wire import Wire, packed
 from relock import Client
 from relock._core.quorum import quorum_of
@@ -143,7 +144,11 @@ def pottery(port: int) -> Pair:
     return pair
 
 
-CONTESTANTS: dict[str, Callable[[int], Pair]] = {
+def _foreign(name: str) -> Callable[[int], ForeignPairs]:
+    return lambda port: ForeignPairs(name, [port])
+
+
+CONTESTANTS: dict[str, Callable[[int], Pair | ForeignPairs]] = {
     BARE: bare,
     FLOOR: floor,
     "relock": relock,
@@ -151,6 +156,7 @@ CONTESTANTS: dict[str, Callable[[int], Pair]] = {
     "redis-py Lock": redis_py,
     "python-redis-lock": python_redis_lock,
     "pottery": pottery,
+    **{name: _foreign(name) for name in built()},
 }
 
 
@@ -262,11 +268,16 @@ def pottery_of_several(ports: Sequence[int]) -> Pair:
     return pair
 
 
-CONTESTANTS_OF_SEVERAL: dict[str, Callable[[Sequence[int]], Pair]] = {
+def _foreign_of_several(name: str) -> Callable[[Sequence[int]], ForeignPairs]:
+    return lambda ports: ForeignPairs(name, ports)
+
+
+CONTESTANTS_OF_SEVERAL: dict[str, Callable[[Sequence[int]], Pair | ForeignPairs]] = {
     BARE: bare_of_several,
     FLOOR: floor_of_several,
     "relock's scripts, bare": scripts_of_several,
     "relock": relock_of_several,
     "redlock-py": redlock_py,
     "pottery": pottery_of_several,
+    **{name: _foreign_of_several(name) for name, peer in built().items() if 5 in peer.masters},
 }

@@ -16,21 +16,23 @@ def placements() -> tuple[str, ...]:
 
 
 @contextmanager
-def placed(servers: Sequence[Server], placement: str) -> Iterator[None]:
-    """Pins this process, with all its threads, and the servers to one CPU, or to one each.
+def placed(servers: Sequence[Server], placement: str, programs: Sequence[int] = ()) -> Iterator[None]:
+    """Pins this process and these, with all their threads, and the servers to one CPU, or to one each.
 
     ``unpinned`` leaves everybody to the kernel.
     """
     before = os.sched_getaffinity(0)
     cpus = sorted(before)
     mine, theirs = {"same": (cpus[:1], cpus[:1]), "split": (cpus[:1], cpus[-1:]), "unpinned": (cpus, cpus)}[placement]
-    pin(os.getpid(), set(mine))
+    for pid in (os.getpid(), *programs):
+        pin(pid, set(mine))
     for server in servers:
         pin(server.pid, set(theirs))
     try:
         yield
     finally:
-        pin(os.getpid(), before)
+        for pid in (os.getpid(), *programs):
+            pin(pid, before)
 
 
 def pin(pid: int, cpus: set[int]) -> None:

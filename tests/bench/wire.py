@@ -25,6 +25,10 @@ class Wire:
         """The socket's, to wait for it."""
         return self._socket.fileno()
 
+    def close(self) -> None:
+        """Closes the socket."""
+        self._socket.close()
+
     def call(self, command: bytes) -> Any:
         """Sends a command; its reply."""
         self._socket.sendall(command)

@@ -15,9 +15,10 @@ from bench.handoff.contestants import CONTESTANTS
 from bench.handoff.measure import Cell, Plan, measure
 from bench.handoff.show import show
 from bench.machine import PLACEMENTS, placements
+from bench.peers import missing
 
 KINDS = ("threads", "processes")
-TABLE_WIDTH = 100
+TABLE_WIDTH = 120
 
 
 def _words(text: str) -> list[str]:
@@ -55,6 +56,8 @@ def main() -> None:
     ]
     plan = Plan(tuple(cells), tuple(options.only or CONTESTANTS), options.rounds, options.seconds)
     errors = Console(stderr=True)
+    for line in missing():
+        errors.print(line)
     rows = measure(plan, lambda text: errors.print(text, style="dim"))
     if options.json:
         print(json.dumps(rows, indent=2))

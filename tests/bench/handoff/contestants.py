@@ -8,6 +8,7 @@ import redis
 from attrs import frozen
 
 from bench.handoff.floors import Bare, OneHop, TwoHops
+from bench.peers import Toolchain, built
 from relock._options import ClientOptions
 from relock.cli._bench.site import Site as RelockSite
 from relock.cli._bench.work import Enter, Job, Locker, Site
@@ -15,16 +16,23 @@ from relock.cli._bench.work import Enter, Job, Locker, Site
 LEASE_SECONDS = 10
 ONE_HOP, TWO_HOPS = "one hop, bare", "two hops, bare"
 SCRIPTS = frozenset({"evalsha", "eval"})
+PROGRAMS_MAX = 32  # of another language at a time: each takes its time to start
 
 
 @frozen
 class Contestant:
     """One way to hand a lock over."""
 
-    enter: Enter  # what a process begins with
+    enter: Enter | None  # what a process of Python begins with
     sends: frozenset[str]  # the commands that its clients send, which their scripts do not: these are counted
     masters: tuple[int, ...] = (1,)  # with how many it works
     polls: bool = False  # so that it takes longer to measure
+    toolchain: Toolchain | None = None  # of another language
+
+    def takes_part(self, masters: int, kind: str, workers: int) -> bool:
+        """Whether it is measured under these conditions: another language with processes only, and not too many."""
+        is_able = self.toolchain is None or (kind == "processes" and workers <= PROGRAMS_MAX)
+        return masters in self.masters and is_able
 
 
 # relock ---------------------------------------------------------------------------------------------------------------
@@ -142,4 +150,26 @@ CONTESTANTS: dict[str, Contestant] = {
     "redis-py Lock": Contestant(_peer(_redis_py), SCRIPTS | {"set"}, polls=True),
     "pottery": Contestant(_peer(_pottery), SCRIPTS | {"set"}, masters=(1, 3, 5), polls=True),
     "redlock-py": Contestant(_peer(_RedlockPy), SCRIPTS | {"set"}, masters=(3, 5), polls=True),
+    **{
+        name: Contestant(None, peer.sends, peer.masters, polls=True, toolchain=peer.toolchain)
+        for name, peer in built().items()
+    },
 }
+
+
+def enter(job: Job) -> Site:
+    """What a process of Python begins a job with."""
+    begin = CONTESTANTS[job.contestant].enter
+    if begin is None:
+        raise LookupError(f"{job.contestant} is no contestant in Python")
+    return begin(job)
+
+
+def is_floor(contestant: str) -> bool:
+    """Whether it is bare sockets."""
+    return contestant in (ONE_HOP, TWO_HOPS)
+
+
+def is_peer(contestant: str) -> bool:
+    """Whether it is neither a floor nor relock."""
+    return not is_floor(contestant) and not contestant.startswith("relock")

@@ -19,16 +19,21 @@ class OneHop:
     LEAVE = "grant"
 
     def __init__(self, port: int, name: str) -> None:
-        self._me = f"{name}-{token_hex(8)}"
+        self.me = f"{name}-{token_hex(8)}"
         self._name = name
         self._commands, self._messages = Wire(port), Wire(port)
-        self._messages.call(packed("SUBSCRIBE", self._me))
+        self._messages.call(packed("SUBSCRIBE", self.me))
         self._enter, self._leave = self._packed("enter"), self._packed(self.LEAVE)
 
     def _packed(self, script: str) -> bytes:
         keys = (self._name, f"{self._name}:queue")
         sha = self._commands.load((FOLDER / f"{script}.lua").read_bytes())
-        return packed("EVALSHA", sha, len(keys), *keys, self._me, LEASE_MS)
+        return packed("EVALSHA", sha, len(keys), *keys, self.me, LEASE_MS)
+
+    def close(self) -> None:
+        """Closes its sockets."""
+        self._commands.close()
+        self._messages.close()
 
     def acquire(self) -> int:
         """At once if the lock is free, else when the message comes."""

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
 
@@ -11,14 +11,14 @@ import attrs
 from attrs import frozen
 from support.servers import Server
 
-from bench.handoff.contestants import CONTESTANTS, LEASE_SECONDS, ONE_HOP, TWO_HOPS
+from bench.handoff.contestants import CONTESTANTS, LEASE_SECONDS, is_peer
 from bench.machine import pin, placed, servers_started
 from relock.cli._bench.crew import CrewFailedError, Part, Program, play, start
 from relock.cli._bench.figures import figures
 from relock.cli._bench.work import Job
 
 WARM_SECONDS, WARM_SECONDS_EACH = 0.15, 0.004  # until all workers are at it, and connected for waiting
-POLLING_SECONDS = 1.5  # who polls has few turns a second
+POLLING_SECONDS = 1.2  # who polls has few turns a second
 TURNS_EACH = 8  # at least, where everybody has as many: or a perfect order would seem unfair
 TURN_SECONDS = 0.0003  # what a turn takes at most, beside the critical section, where it is handed over well
 VOTE_SECONDS = 1.02 * LEASE_SECONDS + 5.0
@@ -61,7 +61,8 @@ class Plan:
     def contestants_of(self, cell: Cell, round_: int) -> Iterator[str]:
         """Who is measured in a round of a cell. The peers in the first only: they are far from the others."""
         for name in self.contestants:
-            if cell.masters in CONTESTANTS[name].masters and (round_ == 0 or not is_peer(name)):
+            takes_part = CONTESTANTS[name].takes_part(cell.masters, cell.kind, cell.workers)
+            if takes_part and (round_ == 0 or not is_peer(name)):
                 yield name
 
     def seconds_of(self, cell: Cell, contestant: str) -> float:
@@ -71,19 +72,14 @@ class Plan:
         return max(self.seconds, enough, polls)
 
 
-def is_peer(contestant: str) -> bool:
-    """Whether it is neither a floor nor relock."""
-    return contestant not in (ONE_HOP, TWO_HOPS) and not contestant.startswith("relock")
-
-
 def measure(plan: Plan, progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """A row for each cell and contestant, with a figure for each round."""
     rows: list[dict[str, Any]] = []
     for masters in dict.fromkeys(cell.masters for cell in plan.cells):
         with ExitStack() as stack:
             servers = stack.enter_context(servers_started(masters))
-            bench = Bench(servers, start("bench.handoff.worker"))
-            stack.callback(bench.program.close)
+            bench = Bench(servers)
+            stack.callback(bench.close)
             if masters > 1:
                 bench.let_vote(plan)
             for cell in plan.cells:
@@ -96,17 +92,25 @@ def measure(plan: Plan, progress: Callable[[str], None]) -> list[dict[str, Any]]
 class Bench:
     """The servers, and the program that the workers come from."""
 
-    def __init__(self, servers: Sequence[Server], program: Program) -> None:
+    def __init__(self, servers: Sequence[Server]) -> None:
         self._servers = servers
         self._urls = [server.url for server in servers]
-        self.program = program
+        self._program = self._start()
+
+    @staticmethod
+    def _start() -> Program:
+        return start("bench.handoff.worker")
+
+    def close(self) -> None:
+        """Ends the program."""
+        self._program.close()
 
     def let_vote(self, plan: Plan) -> None:
         """Lets relock look at fresh masters, which have no vote until its guard is over."""
         relocks = [name for name in plan.contestants if name.startswith("relock")]
         if relocks:
             job = Cell(len(self._servers), "unpinned", "threads", 1, 0.0).job(relocks[0], self._urls)
-            play([Part(self.program, job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
+            play([Part(self._program, job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
 
     def measure(self, cell: Cell, plan: Plan) -> list[dict[str, Any]]:
         """A row for each contestant."""
@@ -119,14 +123,13 @@ class Bench:
         return list(rows.values())
 
     def _round(self, cell: Cell, contestant: str, seconds: float) -> dict[str, Any]:
-        pin(self.program.pid, os.sched_getaffinity(0))
-        part = Part(self.program, cell.job(contestant, self._urls))
+        warm_seconds = WARM_SECONDS + WARM_SECONDS_EACH * cell.workers
         try:
-            warm_seconds = WARM_SECONDS + WARM_SECONDS_EACH * cell.workers
-            played = play([part], warm_seconds=warm_seconds, seconds=seconds, look=self._calls)
+            with self._parts(cell.job(contestant, self._urls)) as parts:
+                played = play(parts, warm_seconds=warm_seconds, seconds=seconds, look=self._calls)
         except CrewFailedError as error:
-            self.program.close()
-            self.program = start("bench.handoff.worker")
+            self.close()
+            self._program = self._start()
             return {"failed": str(error)}
         found = figures(played.turns, cell.workers, played.window)
         before, after = played.looks
@@ -138,6 +141,22 @@ class Bench:
             "calls_per_handoff": sum(calls.values()) / max(1, found.handoffs),
         }
         return {name: number if math.isfinite(number) else None for name, number in numbers.items()}  # JSON has no NaN
+
+    @contextmanager
+    def _parts(self, job: Job) -> Iterator[list[Part]]:
+        """Who plays a job, on the CPUs of this process: of another language, a program for each process."""
+        toolchain = CONTESTANTS[job.contestant].toolchain
+        if toolchain is None:
+            pin(self._program.pid, os.sched_getaffinity(0))
+            yield [Part(self._program, job)]
+            return
+        with ExitStack() as stack:
+            parts = []
+            for number in range(job.processes):
+                program = toolchain.start()
+                stack.callback(program.close)
+                parts.append(Part(program, attrs.evolve(job, processes=1, first_worker=number * job.threads)))
+            yield parts
 
     def _calls(self) -> dict[str, int]:
         """How often each command was called on all masters so far, those included that scripts call; but for this."""

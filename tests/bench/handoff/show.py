@@ -1,6 +1,5 @@
 """The tables."""
 
-import statistics
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -9,20 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.handoff.contestants import ONE_HOP
+from bench.rows import conditions, middle
 
 COLUMNS = ("", "median", "p99", "hand-offs/s", "Jain", "sent", "called", "median", "rate")
 CAPTION = "median, p99: µs; sent: commands a hand-off; called: with those of scripts; last: multiples of one hop"
-
-
-def middle(row: dict[str, Any], figure: str) -> float:
-    """The median over the rounds, without those that have no such figure; NaN if none has."""
-    values = [one[figure] for one in row["rounds"] if one.get(figure) is not None]
-    return statistics.median(values) if values else float("nan")
-
-
-def conditions(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Its cell."""
-    return tuple(row[field] for field in ("masters", "placement", "kind", "workers", "section_ms"))
 
 
 def troubles(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

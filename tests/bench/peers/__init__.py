@@ -1,0 +1,115 @@
+"""Locks of other languages: programs that speak lines of JSON, as the benchmark's own do.
+
+``python -m bench.peers`` in ``tests`` builds them, where there are Node and Go; who is not built is not measured.
+"""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import frozen
+from support.spawn import spawn
+
+from relock.cli._bench.crew import READY_SECONDS, Program
+from relock.cli._bench.work import OVERDUE_SECONDS, Job
+
+FOLDER = Path(__file__).parent
+
+
+@frozen
+class Toolchain:
+    """How the programs of a language are built and started."""
+
+    name: str
+    folder: Path
+    build: tuple[str, ...]
+    command: tuple[str, ...]
+    built: Path  # what is there once they are built
+
+    @property
+    def is_built(self) -> bool:
+        """Whether they can be started."""
+        return self.built.exists() and shutil.which(self.command[0]) is not None
+
+    def start(self) -> Program:
+        """A program; it dies with this process."""
+        words = [shutil.which(self.command[0]) or self.command[0], *self.command[1:]]
+        return Program(spawn(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+
+
+NODE = Toolchain(
+    "Node",
+    FOLDER / "node",
+    build=("npm", "ci", "--no-audit", "--no-fund"),
+    command=("node", str(FOLDER / "node" / "peer.js")),
+    built=FOLDER / "node" / "node_modules" / "ioredis",
+)
+GO = Toolchain(
+    "Go",
+    FOLDER / "go",
+    build=("go", "build", "-o", "peer", "."),
+    command=(str(FOLDER / "go" / "peer"),),
+    built=FOLDER / "go" / "peer",
+)
+
+
+@frozen
+class Peer:
+    """One library."""
+
+    toolchain: Toolchain
+    sends: frozenset[str]  # the commands that its clients send, which their scripts do not
+    masters: tuple[int, ...]
+
+
+_SET = frozenset({"set", "evalsha", "eval"})
+PEERS = {
+    "redis-semaphore (Node)": Peer(NODE, _SET, (1, 3, 5)),
+    "redlock (Node)": Peer(NODE, _SET, (1, 3, 5)),
+    "rueidislock (Go)": Peer(GO, _SET | {"client|tracking", "get"}, (1,)),
+    "redislock (Go)": Peer(GO, _SET, (1,)),
+    "redsync (Go)": Peer(GO, _SET, (1, 3, 5)),
+}
+
+
+def built() -> dict[str, Peer]:
+    """Those that can be measured here."""
+    return {name: peer for name, peer in PEERS.items() if peer.toolchain.is_built}
+
+
+def missing() -> list[str]:
+    """Why the others are not measured, a line each."""
+    return [
+        f"not measured: {name}: {peer.toolchain.name} or its libraries are not here (python -m bench.peers)"
+        for name, peer in PEERS.items()
+        if not peer.toolchain.is_built
+    ]
+
+
+class ForeignPairs:
+    """Uncontended pairs in a program of another language."""
+
+    def __init__(self, contestant: str, ports: Sequence[int]) -> None:
+        self._program = PEERS[contestant].toolchain.start()
+        urls = tuple(f"redis://127.0.0.1:{port}" for port in ports)
+        self._program.send(Job(contestant, urls, f"bench-{time.monotonic_ns()}").line())
+        self._program.receive(READY_SECONDS)
+
+    @property
+    def pid(self) -> int:
+        """The program."""
+        return self._program.pid
+
+    def many(self, count: int) -> float:
+        """How long (s) so many pairs took."""
+        self._program.send(f'{{"pairs": {count}}}')
+        told = self._program.receive(OVERDUE_SECONDS)
+        if told.get("failed"):
+            raise RuntimeError(told["failed"])
+        return float(told["ns"]) / 1e9
+
+    def close(self) -> None:
+        """Ends the program."""
+        self._program.close()

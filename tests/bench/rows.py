@@ -1,0 +1,46 @@
+"""The figures of a report, as its tables, plots and goals ask for them."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def middle(row: Row, figure: str) -> float:
+    """The median over the rounds, without those that have no such figure; NaN if none has."""
+    values = [one[figure] for one in row["rounds"] if one.get(figure) is not None]
+    return statistics.median(values) if values else float("nan")
+
+
+def where(rows: Iterable[Row], **conditions: Any) -> list[Row]:
+    """The rows that were measured under these conditions."""
+    return [row for row in rows if all(row[name] == value for name, value in conditions.items())]
+
+
+def of(rows: Iterable[Row], contestant: str) -> Row | None:
+    """The row of one contestant among rows of one cell, if it was measured."""
+    return next((row for row in rows if row["contestant"] == contestant), None)
+
+
+def contestants(rows: Iterable[Row]) -> list[str]:
+    """Who was measured, in the order in which they were."""
+    return list(dict.fromkeys(row["contestant"] for row in rows))
+
+
+def our_way(rows: Iterable[Row]) -> str:
+    """The contestant that is this library as it hands over best."""
+    return next(name for name in contestants(rows) if name.startswith("relock"))
+
+
+def cells(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows that belong together: those of the same conditions."""
+    by_conditions: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        by_conditions.setdefault(conditions(row), []).append(row)
+    return list(by_conditions.values())
+
+
+def conditions(row: Row) -> tuple[Any, ...]:
+    """What its cell is."""
+    return tuple(row[field] for field in ("masters", "placement", "kind", "workers", "section_ms"))

@@ -1,0 +1,70 @@
+"""The floors of the benchmark are locks: else what is compared with them would be compared with nothing."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+from bench.handoff.contestants import CONTESTANTS, ONE_HOP, TWO_HOPS, is_floor
+from bench.handoff.floors import OneHop, TwoHops
+from support.servers import Server
+
+from relock.cli._bench.crew import Part, Program, play, start
+from relock.cli._bench.figures import figures
+from relock.cli._bench.work import Job
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    started = start("bench.handoff.worker")
+    yield started
+    started.close()
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("floor", [ONE_HOP, TWO_HOPS])
+def test_workers_of_a_floor_take_turns_one_at_a_time(server: Server, name: str, program: Program, floor: str) -> None:
+    job = Job(floor, (server.url,), name, processes=2, threads=2)
+    before = server.calls().get("evalsha", 0)
+    played = play([Part(program, job)], warm_seconds=0.1, seconds=0.3)
+    commands = server.calls()["evalsha"] - before
+    found = figures(played.turns, 4, played.window)
+    assert {turn.worker for turn in played.turns} == {0, 1, 2, 3}
+    assert found.overlaps == 0
+    assert server.cli("EXISTS", name, f"{name}:queue") == 0, "nobody has it, and nobody waits"
+    turns = len(played.turns)
+    assert commands == 2 * turns if floor == ONE_HOP else 2 * turns <= commands <= 3 * turns
+
+
+@pytest.fixture
+def lockers(server: Server, name: str) -> Iterator[Callable[[type[OneHop]], OneHop]]:
+    with ExitStack() as stack:
+        yield lambda kind: stack.enter_context(closing(kind(server.port, name)))
+
+
+def test_a_release_hands_over_in_the_order_in_which_they_came(
+    server: Server, name: str, lockers: Callable[[type[OneHop]], OneHop]
+) -> None:
+    first, *others = (lockers(OneHop) for _ in range(4))
+    first.acquire()
+    assert [server.cli("RPUSH", f"{name}:queue", other.me) for other in others] == [1, 2, 3]
+    last = first
+    for other in others:
+        last.release()
+        assert server.cli("GET", name) == other.me.encode()
+        last = other
+    last.release()
+    assert server.cli("EXISTS", name) == 0
+
+
+@pytest.mark.parametrize("kind", [OneHop, TwoHops])
+def test_a_release_of_somebody_else_does_nothing(
+    server: Server, name: str, lockers: Callable[[type[OneHop]], OneHop], kind: type[OneHop]
+) -> None:
+    holder, other = lockers(kind), lockers(kind)
+    holder.acquire()
+    other.release()
+    assert server.cli("GET", name) == holder.me.encode()
+
+
+def test_the_floors_are_contestants() -> None:
+    assert [name for name in CONTESTANTS if is_floor(name)] == [ONE_HOP, TWO_HOPS]
