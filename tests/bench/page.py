@@ -1,0 +1,172 @@
+"""The tables and plots of ``docs/concepts/performance.md``, from ``docs/results/bench.json``.
+
+``python -m bench.page`` in ``tests`` makes them anew. The tables are a part of the page, between two marks, so that
+they can be read where nothing is built; a test compares.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.contestants import BARE
+from bench.goals import PLACES, Goal, goals
+from bench.handoff.contestants import ONE_HOP
+from bench.rows import Row, contestants, middle, of, where
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = ROOT / "docs" / "results" / "bench.json"
+PAGE = ROOT / "docs" / "concepts" / "performance.md"
+BEGIN = "<!-- What follows is made from results/bench.json. -->"
+END = "<!-- This was made from results/bench.json. -->"
+COMMIT_DIGITS = 10
+
+
+def rendered(report: dict[str, Any]) -> str:
+    """All that is made of the figures."""
+    return "\n\n".join(
+        [
+            _what_ran(report),
+            "## Goals, and what is missed",
+            _goals(goals(report)),
+            "## Nobody else wants it",
+            *_alone(report["pairs"]),
+            "## Handed over",
+            *_handed_over(report["handoffs"]),
+            "## Handed over, on several masters",
+            *_on_several(report["handoffs"]),
+        ]
+    )
+
+
+def _what_ran(report: dict[str, Any]) -> str:
+    machine = report["machine"]
+    sha, dirty, _ = report["commit"].partition("-dirty")
+    taking_part = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    return (
+        f"One run of {report['seconds'] / 60:.0f} minutes, of `{sha[:COMMIT_DIGITS]}{dirty}`. {machine['cpus']} CPUs "
+        f"({machine['processor']}, {machine['system']}), with a load of {machine['load_before']} when it began. "
+        f"{taking_part}."
+    )
+
+
+def _goals(found: Sequence[Goal]) -> str:
+    rows = []
+    for goal in found:
+        bound = f"{'at most' if goal.at_most else 'at least'} {goal.bound:g}"
+        worst = f" ({goal.where})" if goal.where else ""
+        rows.append([goal.what, bound, f"{goal.measured:.2f}{worst}{'' if goal.is_met else ', **missed**'}"])
+    return _table(["ratio", "goal", "measured, at its worst"], rows)
+
+
+def _alone(pairs: dict[str, Any]) -> Iterator[str]:
+    yield "![One acquire and release, as a multiple of bare sockets](plots/alone.svg)"
+    for title, found in (("one master, µs", pairs["one"]), ("five masters, µs", pairs["several"])):
+        placements = list(found["pairs_us"])
+        head = [title, *(cell for place in placements for cell in (PLACES[place], "of bare sockets"))]
+        rows = []
+        for name in found["pairs_us"][placements[0]]:
+            times = [(found["pairs_us"][place][name], found["pairs_us"][place][BARE]) for place in placements]
+            cells = [cell for own, bare in times for cell in (f"{own:,.0f}", f"{own / bare:.2f}")]
+            rows.append([_strong(name), *cells])
+        yield _table(head, rows)
+    busy = pairs["one"]["server_us"]
+    yield (
+        f"By its own account the server is busy for {busy['shipped']:.0f} µs with the scripts of a pair, and for "
+        f"{busy['floor']:.0f} µs with the floor's: {busy['shipped'] / busy['floor']:.2f} times as long."
+    )
+    for place, times in pairs["several"]["stopped_us"].items():
+        yield (
+            f"With two of five masters stopped ({PLACES[place]}) the median is {times['stopped']:,.0f} µs, against "
+            f"{times['healthy']:,.0f} µs with all of them; 99 % take at most {times['stopped_p99']:,.0f} µs, "
+            f"against {times['healthy_p99']:,.0f} µs; the first attempt took at most "
+            f"{times['first_max'] / 1000:,.1f} ms."
+        )
+
+
+def _handed_over(rows: Sequence[Row]) -> Iterator[str]:
+    yield "![Hand-offs a second, by the number of workers](plots/rate.svg)"
+    yield "![Median of a hand-off, by the number of workers](plots/latency.svg)"
+    yield "![Jain's index, by the number of workers](plots/fairness.svg)"
+    one_master = where(rows, masters=1)
+    for placement in dict.fromkeys(row["placement"] for row in one_master):
+        for section_ms in sorted({row["section_ms"] for row in where(one_master, placement=placement)}):
+            inside = f"each has it for {section_ms:g} ms" if section_ms else "empty critical section"
+            place = PLACES[placement]
+            yield f"### {place[0].upper()}{place[1:]}, {inside}"
+            for kind in ("processes", "threads"):
+                rows_of_kind = where(one_master, placement=placement, section_ms=section_ms, kind=kind)
+                if rows_of_kind:
+                    yield from _by_workers(kind, rows_of_kind)
+
+
+def _by_workers(kind: str, rows: Sequence[Row]) -> Iterator[str]:
+    """Two tables, with a column for each number of workers."""
+    workers = sorted({row["workers"] for row in rows})
+    for title, cell_of in (
+        (f"{kind}: median in µs (of the bare one hop), hand-offs a second", _speed),
+        (f"{kind}: 99 % in µs, Jain's index, commands a hand-off", _manner),
+    ):
+        table = []
+        for name in contestants(rows):
+            own = [(of(where(rows, workers=count), name), where(rows, workers=count)) for count in workers]
+            table.append([_strong(name), *("" if row is None else cell_of(row, cell) for row, cell in own)])
+        yield _table([title, *(str(count) for count in workers)], table)
+
+
+def _speed(row: Row, cell: Sequence[Row]) -> str:
+    if math.isnan(middle(row, "median_us")):
+        return "no hand-off"
+    floor = of(cell, ONE_HOP)
+    of_floor = "" if floor is None else f" ({middle(row, 'median_us') / middle(floor, 'median_us'):.2f})"
+    return f"{middle(row, 'median_us'):,.0f}{of_floor}, {middle(row, 'handoffs_per_second'):,.0f}"
+
+
+def _manner(row: Row, _cell: Sequence[Row]) -> str:
+    if math.isnan(middle(row, "median_us")):
+        return ""
+    return f"{middle(row, 'p99_us'):,.0f}, {middle(row, 'jain'):.3f}, {middle(row, 'commands_per_handoff'):.1f}"
+
+
+def _on_several(rows: Sequence[Row]) -> Iterator[str]:
+    several = [row for row in rows if row["masters"] > 1]
+    for masters in sorted({row["masters"] for row in several}):
+        yield f"### {masters} masters"
+        for kind in dict.fromkeys(row["kind"] for row in several):
+            yield from _by_workers(kind, where(several, masters=masters, kind=kind))
+
+
+def _strong(name: str) -> str:
+    return f"**{name}**" if name.startswith("relock") and "bare" not in name else name
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def page_with(page: str, content: str) -> str:
+    """The page with this between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"
+
+
+def load() -> dict[str, Any]:
+    """The latest report."""
+    report: dict[str, Any] = json.loads(RESULT.read_text())
+    return report
+
+
+def write() -> None:
+    """Writes the tables into the page, and the plots beside it."""
+    from bench.plots import draw
+
+    report = load()
+    PAGE.write_text(page_with(PAGE.read_text(), rendered(report)))
+    draw(report, PAGE.parent / "plots")
+
+
+if __name__ == "__main__":
+    write()

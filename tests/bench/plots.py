@@ -1,0 +1,115 @@
+"""The plots of the documentation, as SVG: the same figures give the same files."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.contestants import BARE
+from bench.goals import PLACES
+from bench.handoff.contestants import is_floor
+from bench.rows import Row, contestants, middle, where
+
+STYLE = {
+    "svg.hashsalt": "relock",  # or names in the file would differ from run to run
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+}
+FLOORS = ("0.45", "0.65")
+OURS = ("#c0392b", "#e67e22")
+PEERS = ("#2c7fb8", "#41ab5d", "#7b3294", "#8c510a", "#dd1c77", "#01665e", "#252525", "#99d8c9")
+MARKS = "osD^vPX*"
+
+
+def draw(report: dict[str, Any], folder: Path) -> None:
+    """All of them."""
+    folder.mkdir(exist_ok=True)
+    rows = where(report["handoffs"], masters=1, section_ms=0.0)
+    pinned = [row for row in rows if row["placement"] != "unpinned"]
+    with mpl.rc_context(STYLE):
+        _save(_alone(report["pairs"]), folder / "alone.svg")
+        for name, figure, label, scale in (
+            ("rate", "handoffs_per_second", "hand-offs a second", "log"),
+            ("latency", "median_us", "median of a hand-off, µs", "log"),
+            ("fairness", "jain", "Jain's index of turns", "linear"),
+        ):
+            _save(_by_workers(pinned, figure, label, scale), folder / f"{name}.svg")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
+
+
+def _look_of(names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
+    """How each is drawn: floors grey and dashed, ours thick."""
+    floors = [name for name in names if is_floor(name)]
+    ours = [name for name in names if name.startswith("relock")]
+    peers = [name for name in names if name not in floors and name not in ours]
+
+    def look(name: str) -> dict[str, Any]:
+        if name in floors:
+            return {"color": FLOORS[floors.index(name)], "linestyle": "--", "marker": "."}
+        if name in ours:
+            return {"color": OURS[ours.index(name)], "linewidth": 2.5, "marker": "o"}
+        number = peers.index(name)
+        return {"color": PEERS[number % len(PEERS)], "marker": MARKS[number % len(MARKS)], "markersize": 4}
+
+    return look
+
+
+def _by_workers(rows: Sequence[Row], figure: str, label: str, scale: str) -> Figure:
+    """A panel for each kind of worker, a line for each contestant."""
+    picture = Figure(figsize=(9, 4.2), layout="constrained")
+    names = contestants(rows)
+    look = _look_of(names)
+    panels: Sequence[Axes] = picture.subplots(1, 2, sharey=True)
+    for axes, kind in zip(panels, ("processes", "threads"), strict=True):
+        for name in names:
+            line = sorted(where(rows, kind=kind, contestant=name), key=lambda row: row["workers"])
+            axes.plot([row["workers"] for row in line], [middle(row, figure) for row in line], label=name, **look(name))
+        workers = sorted({row["workers"] for row in rows})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(workers, [str(count) for count in workers])
+        axes.set_yscale(scale)
+        axes.yaxis.set_major_formatter("{x:,g}")
+        axes.set_xlabel(f"workers ({kind})")
+    panels[0].set_ylabel(label)
+    handles, labels = panels[0].get_legend_handles_labels()
+    picture.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9)
+    return picture
+
+
+def _alone(pairs: dict[str, Any]) -> Figure:
+    """Bars: each contestant's pair as a multiple of bare sockets, on one master and on five."""
+    picture = Figure(figsize=(9, 4), layout="constrained")
+    panels: Sequence[Axes] = picture.subplots(1, 2)
+    for axes, (title, found) in zip(
+        panels, (("one master", pairs["one"]), ("five masters", pairs["several"])), strict=True
+    ):
+        placements = list(found["pairs_us"])
+        names = list(found["pairs_us"][placements[0]])[::-1]
+        height = 0.8 / len(placements)
+        for number, place in enumerate(placements):
+            times = found["pairs_us"][place]
+            ratios = [times[name] / times[BARE] for name in names]
+            spots = [row + (number - (len(placements) - 1) / 2) * height for row in range(len(names))]
+            bars = axes.barh(spots, ratios, height, label=PLACES[place], color=(OURS[0], "0.55")[number % 2])
+            axes.bar_label(bars, [f"{ratio:.1f}" for ratio in ratios], padding=2, fontsize=8)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlim(0.8, 2 ** math.ceil(math.log2(max(axes.get_xlim()[1], 2))))
+        axes.grid(axis="y", visible=False)
+        axes.set_title(title, loc="left")
+        axes.set_xlabel("multiple of bare sockets")
+    panels[-1].legend(frameon=False, fontsize=9)
+    return picture

@@ -1,0 +1,55 @@
+"""The page about performance says what the benchmark's results say."""
+
+import copy
+
+from bench.goals import goals
+from bench.handoff.contestants import ONE_HOP, TWO_HOPS
+from bench.page import BEGIN, PAGE, load, page_with, rendered
+from bench.rows import of, our_way
+
+
+def test_the_tables_say_what_the_results_say() -> None:
+    page = PAGE.read_text()
+    assert page == page_with(page, rendered(load())), "python -m bench.page, in tests, makes them anew"
+
+
+def test_the_plots_are_there() -> None:
+    text = rendered(load())
+    plots = sorted(path.name for path in (PAGE.parent / "plots").glob("*.svg"))
+    assert plots == ["alone.svg", "fairness.svg", "latency.svg", "rate.svg"]
+    assert all(f"(plots/{name})" in text for name in plots)
+
+
+def test_other_results_change_the_tables_and_nothing_else() -> None:
+    page, report = PAGE.read_text(), load()
+    report["pairs"]["one"]["pairs_us"]["same"]["relock"] = 98765.0
+    other = page_with(page, rendered(report))
+    assert "98,765" in other
+    assert other.partition(BEGIN)[0] == page.partition(BEGIN)[0]
+    assert page_with(other, rendered(load())) == page
+
+
+def test_no_turn_of_ours_or_of_the_floors_overlapped_another() -> None:
+    for row in load()["handoffs"]:
+        if row["contestant"] in (ONE_HOP, TWO_HOPS) or row["contestant"].startswith("relock"):
+            assert not any(one.get("overlaps") or one.get("out_of_order") for one in row["rounds"]), row
+
+
+def test_a_goal_is_judged_where_it_is_missed_worst() -> None:
+    report = load()
+    rows = [row for row in report["handoffs"] if row["masters"] == 1 and row["placement"] != "unpinned"]
+    ours = our_way(rows)
+    for row in rows:
+        row["rounds"] = [{"median_us": 100.0 if row["contestant"] == ONE_HOP else 110.0}]
+    assert _median_goal(report) == (1.1, True)
+    slow = of([row for row in rows if row["workers"] == 8], ours)
+    assert slow is not None
+    slow["rounds"] = [{"median_us": 300.0}]
+    assert _median_goal(report) == (3.0, False)
+    slow["rounds"] = [{"failed": "no master"}]
+    assert not _median_goal(report)[1], "a figure that is missing is a goal that is missed"
+
+
+def _median_goal(report: dict[str, object]) -> tuple[float, bool]:
+    goal = next(goal for goal in goals(copy.deepcopy(report)) if goal.what.startswith("hand-off, median"))
+    return round(goal.measured, 3), goal.is_met
