@@ -49,15 +49,20 @@ GOALS = {
 }
 
 
-def interleave(pairs: Mapping[str, Pair | ForeignPairs], rounds: int) -> dict[str, float]:
-    """The median over the rounds of the time of one pair (us), each round measuring everybody in turn."""
-    seconds: dict[str, list[float]] = {name: [] for name in pairs}
+def interleave(pairs: Mapping[str, Pair | ForeignPairs], rounds: int) -> dict[str, list[float]]:
+    """The time of one pair (us) in each of the rounds, which measure everybody in turn."""
+    times_us: dict[str, list[float]] = {name: [] for name in pairs}
     for pair in pairs.values():
         many(pair, 20)
     for _ in range(rounds):
         for name, pair in pairs.items():
-            seconds[name].append(many(pair, PAIRS_PER_ROUND) / PAIRS_PER_ROUND)
-    return {name: statistics.median(times) * 1e6 for name, times in seconds.items()}
+            times_us[name].append(round(many(pair, PAIRS_PER_ROUND) / PAIRS_PER_ROUND * 1e6, 2))
+    return times_us
+
+
+def medians(times_us: Mapping[str, list[float]]) -> dict[str, float]:
+    """Of each, the median over the rounds."""
+    return {name: statistics.median(times) for name, times in times_us.items()}
 
 
 def many(pair: Pair | ForeignPairs, count: int) -> float:
@@ -71,7 +76,7 @@ def many(pair: Pair | ForeignPairs, count: int) -> float:
 
 
 @contextmanager
-def made(pairs: dict[str, Any]) -> Iterator[list[int]]:
+def programs_of(pairs: Mapping[str, Any]) -> Iterator[list[int]]:
     """The programs (pids) among them, which are ended when this is left."""
     foreign = [pair for pair in pairs.values() if isinstance(pair, ForeignPairs)]
     try:
@@ -129,13 +134,14 @@ def import_ratio() -> float:
 
 def measure_one(rounds: int) -> dict[str, Any]:
     """Everything on one server."""
-    results: dict[str, Any] = {"server": program_for_servers()[0], "rounds": rounds, "pairs_us": {}}
+    results: dict[str, Any] = {"server": program_for_servers()[0], "rounds": rounds, "pairs_us": {}, "rounds_us": {}}
     with servers_started(1) as (server,):
         pairs = {name: make(server.port) for name, make in CONTESTANTS.items()}
-        with made(pairs) as programs:
+        with programs_of(pairs) as programs:
             for placement in placements():
                 with placed([server], placement, programs):
-                    results["pairs_us"][placement] = interleave(pairs, rounds)
+                    rounds_us = results["rounds_us"][placement] = interleave(pairs, rounds)
+                    results["pairs_us"][placement] = medians(rounds_us)
         results["server_us"] = server_microseconds(server.port)
     results["import_ratio"] = import_ratio()
     return results
@@ -143,15 +149,22 @@ def measure_one(rounds: int) -> dict[str, Any]:
 
 def measure_several(rounds: int) -> dict[str, Any]:
     """Everything on several masters."""
-    results: dict[str, Any] = {"server": program_for_servers()[0], "rounds": rounds, "pairs_us": {}, "stopped_us": {}}
+    results: dict[str, Any] = {
+        "server": program_for_servers()[0],
+        "rounds": rounds,
+        "pairs_us": {},
+        "rounds_us": {},
+        "stopped_us": {},
+    }
     with servers_started(MASTERS) as servers:
         ports = [server.port for server in servers]
         pairs = {name: make(ports) for name, make in CONTESTANTS_OF_SEVERAL.items()}
-        with made(pairs) as programs:
+        with programs_of(pairs) as programs:
             many(pairs["relock"], 1)  # waits for the first votes
             for placement in placements():
                 with placed(servers, placement, programs):
-                    results["pairs_us"][placement] = interleave(pairs, rounds)
+                    rounds_us = results["rounds_us"][placement] = interleave(pairs, rounds)
+                    results["pairs_us"][placement] = medians(rounds_us)
                     results["stopped_us"][placement] = with_some_stopped(relock_of_several(ports), servers[-STOPPED:])
     return results
 

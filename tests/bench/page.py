@@ -6,6 +6,7 @@ they can be read where nothing is built; a test compares.
 
 import json
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,13 +63,18 @@ def _goals(found: Sequence[Goal]) -> str:
 
 def _alone(pairs: dict[str, Any]) -> Iterator[str]:
     yield "![One acquire and release, as a multiple of bare sockets](plots/alone.svg)"
-    for title, found in (("one master, µs", pairs["one"]), ("five masters, µs", pairs["several"])):
+    for title, found in (
+        ("one master, µs (half of the rounds)", pairs["one"]),
+        ("five masters, µs (half of the rounds)", pairs["several"]),
+    ):
         placements = list(found["pairs_us"])
         head = [title, *(cell for place in placements for cell in (PLACES[place], "of bare sockets"))]
         rows = []
         for name in found["pairs_us"][placements[0]]:
-            times = [(found["pairs_us"][place][name], found["pairs_us"][place][BARE]) for place in placements]
-            cells = [cell for own, bare in times for cell in (f"{own:,.0f}", f"{own / bare:.2f}")]
+            cells = []
+            for place in placements:
+                medians, rounds = found["pairs_us"][place], found["rounds_us"][place][name]
+                cells += [f"{medians[name]:,.0f} ({_spread(rounds)})", f"{medians[name] / medians[BARE]:.2f}"]
             rows.append([_strong(name), *cells])
         yield _table(head, rows)
     busy = pairs["one"]["server_us"]
@@ -83,6 +89,14 @@ def _alone(pairs: dict[str, Any]) -> Iterator[str]:
             f"against {times['healthy_p99']:,.0f} µs; the first attempt took at most "
             f"{times['first_max'] / 1000:,.1f} ms."
         )
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Between which values half of them are."""
+    if len(values) < 2:
+        return "one round"
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{low:,.0f} to {high:,.0f}"
 
 
 def _handed_over(rows: Sequence[Row]) -> Iterator[str]:

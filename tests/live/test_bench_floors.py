@@ -1,5 +1,6 @@
 """The floors of the benchmark are locks: else what is compared with them would be compared with nothing."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
@@ -7,10 +8,13 @@ import pytest
 from bench.handoff.contestants import CONTESTANTS, ONE_HOP, TWO_HOPS, is_floor
 from bench.handoff.floors import OneHop, TwoHops
 from support.servers import Server
+from support.until import until
 
 from relock.cli._bench.crew import Part, Program, play, start
 from relock.cli._bench.figures import figures
 from relock.cli._bench.work import Job
+
+WITHIN = 30.0
 
 
 @pytest.fixture
@@ -24,15 +28,11 @@ def program() -> Iterator[Program]:
 @pytest.mark.parametrize("floor", [ONE_HOP, TWO_HOPS])
 def test_workers_of_a_floor_take_turns_one_at_a_time(server: Server, name: str, program: Program, floor: str) -> None:
     job = Job(floor, (server.url,), name, processes=2, threads=2)
-    before = server.calls().get("evalsha", 0)
     played = play([Part(program, job)], warm_seconds=0.1, seconds=0.3)
-    commands = server.calls()["evalsha"] - before
     found = figures(played.turns, 4, played.window)
     assert {turn.worker for turn in played.turns} == {0, 1, 2, 3}
     assert found.overlaps == 0
     assert server.cli("EXISTS", name, f"{name}:queue") == 0, "nobody has it, and nobody waits"
-    turns = len(played.turns)
-    assert commands == 2 * turns if floor == ONE_HOP else 2 * turns <= commands <= 3 * turns
 
 
 @pytest.fixture
@@ -54,6 +54,22 @@ def test_a_release_hands_over_in_the_order_in_which_they_came(
         last = other
     last.release()
     assert server.cli("EXISTS", name) == 0
+
+
+@pytest.mark.parametrize(("kind", "commands"), [(OneHop, 3), (TwoHops, 4)])
+def test_commands_from_the_first_acquire_until_the_next_worker_has_it(
+    server: Server, name: str, lockers: Callable[[type[OneHop]], OneHop], kind: type[OneHop], commands: int
+) -> None:
+    holder, waiter = lockers(kind), lockers(kind)
+    before = server.calls().get("evalsha", 0)
+    holder.acquire()
+    thread = threading.Thread(target=waiter.acquire)
+    thread.start()
+    until(lambda: server.cli("LLEN", f"{name}:queue") == 1, within=WITHIN, what="the other waits")
+    holder.release()
+    thread.join(WITHIN)
+    assert server.cli("GET", name) == waiter.me.encode()
+    assert server.calls()["evalsha"] - before == commands
 
 
 @pytest.mark.parametrize("kind", [OneHop, TwoHops])

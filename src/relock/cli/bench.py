@@ -21,8 +21,8 @@ from relock.cli._output import CommandFailed, Seconds, print_json
 from relock.cli._signals import Interrupted
 
 TTL_SECONDS = 5.0  # of the lock: what a worker leaves behind that is killed is gone after it
-WARM_SECONDS, WARM_SECONDS_EACH = 0.2, 0.01  # until all workers wait
-WORKERS_MAX = 1000
+WARM_SECONDS, WARM_SECONDS_EACH = 0.1, 0.002  # until all workers are at it
+WORKERS_MAX = 500
 LIMIT_SECONDS = 24 * 3600.0
 
 

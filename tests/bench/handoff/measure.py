@@ -17,7 +17,7 @@ from relock.cli._bench.crew import CrewFailedError, Part, Program, play, start
 from relock.cli._bench.figures import figures
 from relock.cli._bench.work import Job
 
-WARM_SECONDS, WARM_SECONDS_EACH = 0.15, 0.004  # until all workers are at it, and connected for waiting
+WARM_SECONDS, WARM_SECONDS_EACH = 0.1, 0.002  # until all workers are at it
 POLLING_SECONDS = 1.2  # who polls has few turns a second
 TURNS_EACH = 8  # at least, where everybody has as many: or a perfect order would seem unfair
 TURN_SECONDS = 0.0003  # what a turn takes at most, beside the critical section, where it is handed over well

@@ -23,6 +23,7 @@ from relock.cli._bench.figures import Turn
 
 READY, FAILED = b".", b"!"
 OVERDUE_SECONDS = 20.0  # after the end of a job, until workers that still wait are ended
+WARM_SECONDS, WARM_SECONDS_EACH = 0.5, 0.02
 PR_SET_PDEATHSIG = 1
 
 
@@ -107,6 +108,7 @@ class Shift:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._stop = mmap.mmap(-1, 1)  # shared with the processes
+        self._turned = mmap.mmap(-1, job.processes * job.threads)  # a byte for each worker that has had a turn
         self._pipes: dict[int, int] = {}  # of each process: where its turns come from
         self._ready_read, self._ready_write = os.pipe()
         self._go_read, self._go_write = os.pipe()
@@ -167,12 +169,14 @@ class Shift:
         told: dict[str, Any] = {"turns": [], "failed": None}
         try:
             site = enter(self._job)
-            lockers = [site.locker() for _ in range(self._job.threads)]
+            lockers = list(enumerate((site.locker() for _ in range(self._job.threads)), first))
+            _in_threads(lockers, warm_up, self._turned)
             os.write(self._ready_write, READY)
             begin_ns, until_ns = struct.unpack("qq", os.read(self._go_read, 16))
             _sleep_until(begin_ns)
-            first += self._job.first_worker
-            told["turns"] = _all_turns(lockers, first, Hours(until_ns, self._stop, self._job.section_seconds))
+            turns: list[Turn] = []
+            _in_threads(lockers, take_turns, Hours(until_ns, self._stop, self._job.section_seconds), turns)
+            told["turns"] = [turn._replace(worker=turn.worker + self._job.first_worker) for turn in turns]
             site.close()
         except Exception as error:  # whatever it is, it is told
             os.write(self._ready_write, FAILED)
@@ -216,19 +220,16 @@ class Hours:
     section_seconds: float
 
 
-def _all_turns(lockers: list[Locker], first: int, hours: Hours) -> list[Turn]:
-    """The turns of all lockers of this process, each in a thread of its own."""
-    turns: list[Turn] = []
+def _in_threads(lockers: list[tuple[int, Locker]], work: Callable[..., None], *arguments: object) -> None:
+    """Lets all lockers of this process work, each in a thread of its own."""
     with _raised_here() as guarded:
         threads = [
-            threading.Thread(target=guarded, args=(take_turns, locker, number, hours, turns))
-            for number, locker in enumerate(lockers, first)
+            threading.Thread(target=guarded, args=(work, locker, number, *arguments)) for number, locker in lockers
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    return turns
 
 
 @contextlib.contextmanager
@@ -245,6 +246,18 @@ def _raised_here() -> Iterator[Callable[..., None]]:
     yield call
     if errors:
         raise errors[0]
+
+
+def warm_up(locker: Locker, worker: int, turned: mmap.mmap) -> None:
+    """Takes the lock in turn with the others until each has had it once, so that all are connected for waiting, too.
+
+    Where turns are not shared out, some may never have one: nobody waits for that.
+    """
+    deadline = time.monotonic() + WARM_SECONDS + WARM_SECONDS_EACH * len(turned)
+    while 0 in turned[:] and time.monotonic() < deadline:
+        locker.acquire()
+        locker.release()
+        turned[worker] = 1
 
 
 def take_turns(locker: Locker, worker: int, hours: Hours, turns: list[Turn]) -> None:

@@ -51,6 +51,8 @@ func main() {
 	lines.Scan()
 	must(json.Unmarshal(lines.Bytes(), &do))
 	lockers := enter(do)
+	_, err := takePairs(lockers[0], 1) // connected, and its scripts are loaded
+	must(err)
 	tell(map[string]any{"ready": true})
 	for lines.Scan() {
 		var next order

@@ -64,6 +64,7 @@ const job = JSON.parse((await lines.next()).value);
 const clients = job.urls.map((url) => new Redis(url));
 await Promise.all(clients.map((client) => client.ping()));
 const workers = Array.from({ length: job.threads }, () => lockers[job.contestant](clients, job.name));
+await takePairs(workers[0], 1); // connected, and its scripts are loaded
 tell({ ready: true });
 for await (const line of { [Symbol.asyncIterator]: () => lines }) {
   try {
