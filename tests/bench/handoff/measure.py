@@ -154,7 +154,7 @@ class Bench:
             parts = []
             for number in range(job.processes):
                 program = toolchain.start()
-                stack.callback(program.close)
+                stack.callback(program.kill)  # once it has told its turns, nothing of it is wanted
                 parts.append(Part(program, attrs.evolve(job, processes=1, first_worker=number * job.threads)))
             yield parts
 

@@ -73,6 +73,11 @@ class Program:
             self._process.kill()
             self._process.wait()
 
+    def kill(self) -> None:
+        """Ends it by force: it may wait for a lock for ever."""
+        self._process.kill()
+        self.close()
+
 
 def _pipe(pipe: Any) -> int:
     return int(pipe.fileno())
@@ -145,7 +150,7 @@ def _call_off(parts: Sequence[Part]) -> None:
 
 
 def _turns(part: Part) -> list[Turn]:
-    told = part.program.receive(OVERDUE_SECONDS * 2)
+    told = part.program.receive(OVERDUE_SECONDS + END_SECONDS)
     if told["failed"]:
         raise CrewFailedError(told["failed"])
     return turns_of(told)

@@ -22,7 +22,7 @@ from attrs import asdict, frozen
 from relock.cli._bench.figures import Turn
 
 READY, FAILED = b".", b"!"
-OVERDUE_SECONDS = 20.0  # after the end of a job, until workers that still wait are ended
+OVERDUE_SECONDS = 10.0  # after the end of a job, until workers that still wait are ended
 WARM_SECONDS, WARM_SECONDS_EACH = 0.5, 0.02
 PR_SET_PDEATHSIG = 1
 
