@@ -63,9 +63,11 @@ end
 --#include hand_over
 
 local waiter = waiter_of(owner)
-redis.call('ZREM', queue, waiter)
-redis.call('ZREM', waiters, waiter)
-if redis.call('EXISTS', lock) == 0 then
+if redis.call('ZREM', queue, waiter) == 1 then
+  redis.call('ZREM', waiters, waiter)
+end
+-- A hold is the only field of its hash: with it the lock is free.
+if ended or redis.call('EXISTS', lock) == 0 then
   drop_overdue(queue, waiters, now_us)
   if hand == '1' and now_us <= tonumber(void_us) and not no_vote_until(master, incarnation, guard_ms, now_us) then
     hand_over(lock, queue, waiters, token, owner, incarnation, now_us)

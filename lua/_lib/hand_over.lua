@@ -10,21 +10,20 @@
 -- the first waiter lives: nobody is given anything.
 local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
   local room = string.sub(string.match(releaser, '^[^:]*:([^@~]*)'), -16)
-  local token = math.max(now_us, tonumber(redis.call('GET', token_key) or 0) + 1)
-  local lease_ms, hold
-  local heir = tell_first(lock, queue, nil, function(waiter, uuid, name)
+  local lease_ms, hold, token
+  local heir = tell_first(lock, queue, nil, function(uuid, name, ticket)
     lease_ms = publish_counts and string.match(uuid, '@(%d+)$')
     if not lease_ms then
-      return wake(waiter, uuid, name)
+      return wake(uuid, name)
     end
-    hold = room .. '.' .. digits(redis.call('ZSCORE', queue, waiter))
+    hold = room .. '.' .. digits(ticket)
+    token = token or next_token(token_key, now_us, lease_ms)
     return table.concat({ 'grant', uuid, hold, digits(token), digits(now_us), lease_ms,
       incarnation == '' and '-' or incarnation, name }, ' ')
   end)
   if heir and lease_ms then
     redis.call('HSET', lock, heir .. '~' .. hold, 1)
     redis.call('PEXPIRE', lock, lease_ms)
-    remember(token_key, token, now_us, lease_ms)
     redis.call('ZREM', queue, heir)
     redis.call('ZREM', waiters, heir)
   end

@@ -17,7 +17,7 @@ local function drop_overdue(queue, waiters, now_us)
   end
 end
 
--- Sends the first waiter whose client listens what `message(waiter, uuid, name)`
+-- Sends the first waiter whose client listens what `message(uuid, name, ticket)`
 -- says, in the order of tickets and stopping before `me`. Returns that waiter, or
 -- nil when nobody before `me` listens.
 local function tell_first(lock, queue, me, message)
@@ -25,15 +25,16 @@ local function tell_first(lock, queue, me, message)
   local deaf = {}
   local first, page = 0, 0
   repeat
-    local found = redis.call('ZRANGE', queue, first, first + page)
-    for _, waiter in ipairs(found) do
+    local found = redis.call('ZRANGE', queue, first, first + page, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local waiter, ticket = found[i], found[i + 1]
       if waiter == me then
         return nil
       end
       local client, uuid = string.match(waiter, '^([^:]*):(.*)$')
       if not deaf[client] then
         local channel = prefix .. ':client:' .. client
-        local heard = redis.call('PUBLISH', channel, message(waiter, uuid, name))
+        local heard = redis.call('PUBLISH', channel, message(uuid, name, ticket))
         if heard > 0 or not publish_counts then
           return waiter
         end
@@ -46,7 +47,7 @@ local function tell_first(lock, queue, me, message)
   return nil
 end
 
-local function wake(_, uuid, name)
+local function wake(uuid, name)
   return 'wake ' .. uuid .. ' ' .. name
 end
 

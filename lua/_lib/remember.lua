@@ -6,3 +6,15 @@ local function remember(token_key, token, now_us, lease_ms)
   local ahead_ms = math.max(0, math.ceil((token - now_us) / 1000))
   return redis.call('SET', token_key, digits(token), 'PX', lease_ms + ahead_ms + 1000, 'GET')
 end
+
+-- Provides next_token(token_key, now_us, lease_ms): a token above all that this
+-- master remembers, which it now remembers instead.
+local function next_token(token_key, now_us, lease_ms)
+  local last = remember(token_key, now_us, now_us, lease_ms)
+  if not last or tonumber(last) < now_us then
+    return now_us
+  end
+  local token = tonumber(last) + 1 -- the clock was set back, or this is not its first grant in a microsecond
+  remember(token_key, token, now_us, lease_ms)
+  return token
+end

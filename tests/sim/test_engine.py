@@ -57,8 +57,8 @@ class Step(NamedTuple):
     guard_ms: int
 
 
-owners = st.sampled_from([b"me:1", b"me:1~1", b"you:1", b"you:2", b"they:1~2"])
-waiters = st.sampled_from([b"me:1", b"you:1", b"you:2", b"they:1"])
+owners = st.sampled_from([b"me:1", b"me:1~1", b"you:1", b"you:2@60000", b"they:1@120000~2"])
+waiters = st.sampled_from([b"me:1", b"you:1", b"you:2@60000", b"they:1@120000"])
 leases = st.sampled_from([60_000, 120_000, 300_000])
 relative = st.sampled_from(["0", "last", "last+1", "last+1000000", "last-1"])
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -71,6 +71,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "queue_ms": st.sampled_from([30_000, 60_000]),
     "fence": relative,
     "client": st.sampled_from([b"me", b"you", b"they"]),
+    "hand": st.integers(0, 1),
     "limit": st.integers(0, 3),
     "accused": st.sampled_from([b"this", b"that"]),
 }
@@ -437,7 +438,7 @@ def test_a_subscriber_may_run_a_script_at_once() -> None:
         replies.append(master.execute(second, FAR, b"this", 0))
 
     master.subscribe(b"lock:client:you", take)
-    ended = master.execute(release.call(KEYS, owner=b"me:1", fence=0, lease_ms=60_000), FAR, b"this", 0)
+    ended = master.execute(release.call(KEYS, owner=b"me:1", fence=0, lease_ms=60_000, hand=0), FAR, b"this", 0)
     assert ended == [b"released", START_US]
     assert [reply[0] for reply in replies if isinstance(reply, list)] == [b"granted", b"queued", b"granted"]
 
