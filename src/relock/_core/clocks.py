@@ -9,9 +9,9 @@ STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the 
 class Offset:
     """Bounds on (the master's clock minus ours), in seconds.
 
-    A reply that carries the master's time shows that the difference lies between that time less our clock when the
+    A reply that carries the master's time shows that the difference lay between that time less our clock when the
     reply was read, and that time less our clock when the request was sent. Between replies the bounds widen by
-    `drift_factor`, because the clocks may run at different rates.
+    `drift_factor`, because the clocks may run at different rates; and so they did while a reply was under way.
 
     Attributes:
         stepped_at: our time at which a step was seen last. Replies to requests from before it may show the time from
@@ -32,6 +32,7 @@ class Offset:
         """
         if now - (high - low) < self.stepped_at:
             return 0.0
+        high += self.drift_factor * (high - low)  # the master's clock has run on since, and maybe faster than ours
         widened = self.drift_factor * (now - self.seen_at)
         old_low, old_high = self.low - widened, self.high + widened
         self.seen_at = now
