@@ -99,6 +99,8 @@ class Clocks:
         * A minority of the masters was set ahead before the `other` had ever seen them; or by so little that this one
           could not notice (A3: "what is not promised").
         """
+        if deadline_of(hold.ends, hold.quorum) <= process.local():
+            return False  # whatever makes it believe, it is no clock
         late = [max(since, self._noticed.get((process.name, i), since)) for i in range(len(self.servers))]
         ahead = [self._ahead(i, late[i]) for i in range(len(self.servers))]
         is_majority = sum(map(bool, ahead)) >= quorum_of(len(self.servers))

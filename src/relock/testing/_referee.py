@@ -32,6 +32,7 @@ from relock.testing._world import Process, World
 COUNT_SECONDS = 0.1  # until a count that was changed is on all masters, when all is well
 EXPIRY_SECONDS = 0.1  # from D until the leases have ended on all masters, and more
 HAND_OFF_SECONDS = 0.5  # from the end of a hold to the next grant, when all is well and somebody waits
+RELEASED_SECONDS = 0.6  # from a release until no master has that hold, when all is well
 OVERSHOOT_SECONDS = 0.7  # by which a wait may be longer than its timeout: two node timeouts, and some
 
 
@@ -87,11 +88,13 @@ class Referee:
     operators: int = 0  # who are about to end holds by force: what they end is believed until its next renewal
     _highest: int = 0  # token
     clocks: Clocks = field(init=False)
+    _judges_votes: bool = field(init=False)  # that is about the plan as it was, before all was healed
     _free_at: float = 0.0  # since when nobody has had the lock
     _sessions: list[tuple[Process, Session]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
         self.clocks = Clocks(self.world, self.servers, self.plan.ttl)
+        self._judges_votes = self.plan.only_clocks_fail
 
     def meet(self, process: Process, session: Session) -> None:
         """A client takes part."""
@@ -162,7 +165,7 @@ class Referee:
     def stepped(self, number: int, seconds: float) -> None:
         """The clock of a master is set."""
         step = self.clocks.step(number, seconds)
-        if self.plan.only_clocks_fail:
+        if self._judges_votes:
             self.world.after(LOOKED_SECONDS, lambda: self._expect_accusation(step))
 
     def look(self, belief: Belief, levels: int) -> None:
@@ -188,6 +191,8 @@ class Referee:
         belief.is_over = belief.has_left = True
         self._free_at = max(self._free_at, self.world.now)
         self.world.note(belief.process.name, "releases it")
+        if self.is_calm:
+            self.world.after(RELEASED_SECONDS, lambda: self._check_released(belief))
 
     def died(self, process: Process, lease: float) -> None:
         """A process has crashed; what it held ends with its lease."""
@@ -223,9 +228,17 @@ class Referee:
             if not process.is_dead and (session.local_holds(LOCK) or session.hub.waiters):
                 self.violate(f"{process.name} has or awaits something for nobody")
 
+    def _check_released(self, belief: Belief) -> None:
+        """Whether a hold that was released some time ago is nowhere any more."""
+        if belief.process.is_dead:
+            return
+        for server in self.servers:
+            if belief.hold.owner in (server.master.contents(belief.hold.keys.lock) or ()):
+                self.violate(f"{server.name} has a hold that {belief.process.name} has released")
+
     def check_votes(self) -> None:
         """Whether a master lost its vote for a clock that was right."""
-        if self.plan.only_clocks_fail:
+        if self._judges_votes:
             for number, server in enumerate(self.servers):
                 if self.clocks.is_accused_wrongly(number):
                     server.accused_at = float("-inf")
@@ -312,8 +325,12 @@ class Referee:
         if right < quorum_of(len(self.servers)):
             self.violate(f"{belief.process.name} has {levels} levels, but the masters say {counts}")
 
+    def believers(self) -> list[Belief]:
+        """Those who believe at this moment that they have the lock."""
+        return [one for one in self.beliefs if one.is_believed()]
+
     def _believers(self) -> list[Belief]:
-        believers = [one for one in self.beliefs if one.is_believed()]
+        believers = self.believers()
         if not self.operators:
             return believers
         for one in believers:

@@ -26,12 +26,15 @@ UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attem
 FORGOTTEN_SECONDS = 60.0  # of true time after which nothing may be left on a master
 EPOCH_SECONDS = 1_700_000_000.0  # about what the masters' clocks show
 LOOK_SECONDS = 0.05
+FIRST_LOOKS = 2  # before a run begins: at the first one not all connections may be there yet
+FIRST_LOOKS_PAUSE = 0.1  # seconds
 RATE_ERROR = 0.005  # as much as the default drift_factor allows for each clock
 FOREVER = float("inf")
 STEPS = (0.06, 0.1, 0.3, 0.9, 3.0)  # seconds by which a clock is set, ahead or back; the last is beyond a lease
 RUN_OFF_SECONDS = 0.01  # by which a clock that runs off is wrong more and more,
 RUN_OFF_STEPS = (10, 60)  # so many times
 FORKS_MAX = 2  # in one run
+INTERRUPT_LOOKS = 12  # at a clock, of which one is the last before an interrupt
 
 
 class Interrupted(BaseException):
@@ -71,6 +74,7 @@ class Simulation:
         self.faults: Counter[str] = Counter()  # those that struck
         self.is_healed = plan.is_calm
         self._calling: dict[Task, None] = {}  # threads inside a call of relock's that may be interrupted
+        self._to_interrupt = 0  # of the next calls
         self._acquiring: Counter[Process] = Counter()  # how many of their threads wait for an outermost acquire
         self._others: dict[str, Callable[[], None]] = {
             "force release": self._force_release,
@@ -116,8 +120,10 @@ class Simulation:
         """One thread: takes turns, and a last one when all is healed, in which it must be served."""
         plan = self.plan
         if plan.begins:
-            with contextlib.suppress(RelockError):
-                self._turn(process, self._lock(client), timeout=0.0, stay=0.0)
+            for _ in range(FIRST_LOOKS):
+                with contextlib.suppress(RelockError):
+                    self._turn(process, self._lock(client), timeout=0.0, stay=0.0)
+                process.sleep(FIRST_LOOKS_PAUSE)
             process.sleep(plan.begins)
         self._take_turns(process, client)
 
@@ -128,8 +134,8 @@ class Simulation:
         random, plan = self.world.random, self.plan
         for _ in range(plan.turns):
             process.sleep(random.expovariate(1.0) * plan.pause)
-            if self.is_healed and not plan.is_calm:
-                break  # the rest of the run is for the last turns
+            if self._is_about_to_end:
+                break
             lock = self._lock(client, renew=plan.renew)
             with contextlib.suppress(RelockError):
                 self._turn(process, lock, random.choice(plan.timeouts), random.choice(plan.stays))
@@ -138,6 +144,11 @@ class Simulation:
         lock = self._lock(client)
         while not self._is_served(process, lock):
             process.sleep(0.1)
+
+    @property
+    def _is_about_to_end(self) -> bool:
+        """Whether the rest of the run is for the last turns."""
+        return self.is_healed and not self.plan.is_calm
 
     def _is_served(self, process: Process, lock: Lock) -> bool:
         try:
@@ -159,9 +170,16 @@ class Simulation:
     def _call(self) -> Iterator[None]:
         """A call of relock's, in which the thread may be interrupted once."""
         task = current_task()
-        self._calling[task] = None
+        if self._to_interrupt:
+            self._to_interrupt -= 1
+            self.world.doom(task, Interrupted(), self.world.random.randint(1, INTERRUPT_LOOKS))
+        else:
+            self._calling[task] = None
         try:
             yield
+        except Interrupted:
+            self._note_fault(task.name, "interrupt", 0.0)
+            raise
         finally:
             self._calling.pop(task, None)
             self.world.spare(task)
@@ -211,14 +229,17 @@ class Simulation:
         return 1
 
     def _stay(self, belief: Belief, stay: float, levels: int) -> None:
-        """Stays, and looks after the hold; until it is lost, or renewed for long enough, if it is to be for ever."""
+        """Stays, and looks after the hold; until it is lost, or renewed for long enough, if it is to be for ever.
+
+        When all is healed it stays no longer: others are to have their last turns.
+        """
         process, lock = belief.process, belief.lock
         until = process.local() + min(stay, 3 * self.plan.ttl)
         while (left := until - process.local()) > 0:
             pause = 0.2 if stay < FOREVER else max(0.001, min(0.2, lock.remaining() / 2))
             process.sleep(min(left, pause))
             self.referee.look(belief, levels)
-            if stay == FOREVER and not lock.owned():
+            if (stay == FOREVER and not lock.owned()) or self._is_about_to_end:
                 return
 
     def _leave(self, belief: Belief, levels: int) -> None:
@@ -243,7 +264,7 @@ class Simulation:
 
     def _strike(self, kind: str) -> None:
         random = self.world.random
-        seconds = random.choice([0.01, 0.2, 0.8, 1.5])
+        seconds = random.choice(self.plan.lasting)
         if kind in ("crash client", "pause client", "isolate client", "stop clock"):
             self._strike_client(kind, random.choice(self.processes), seconds)
         elif kind in self._others:
@@ -347,18 +368,14 @@ class Simulation:
         self._note_fault(whose.name, "change rate", rate)
 
     def _interrupt(self) -> None:
-        """A call of relock's is ended by an exception: where it waits, or at some look at the clock soon."""
-        world = self.world
+        """A call of relock's is ended by an exception: where it waits, or the next one at some look at the clock."""
         tasks = [task for task in self._calling if not task.process.is_paused and not task.process.is_dead]
-        if not tasks:
-            return
-        task = world.random.choice(tasks)
-        self._calling.pop(task)
-        self._note_fault(task.name, "interrupt", 0.0)
-        if world.chance() < 0.5:
+        if tasks and self.world.chance() < 0.5:
+            task = self.world.random.choice(tasks)
+            self._calling.pop(task)
             task.interrupt(Interrupted())
         else:
-            world.doom(task, Interrupted(), world.random.randint(1, 20))
+            self._to_interrupt += 1
 
     def _fork(self) -> None:
         """A process forks, in whatever one of its threads does just then; the child has that thread alone."""
@@ -366,7 +383,8 @@ class Simulation:
         parents = [worker for worker in self.workers if not (worker.is_over or worker.process.is_dead)]
         if not parents or self.faults["fork"] == FORKS_MAX:
             return
-        parent = random.choice(parents)
+        holding = {belief.process for belief in self.referee.believers()}
+        parent = random.choice([worker for worker in parents if worker.process in holding] or parents)
         process = parent.process
         if process.is_paused:
             return
