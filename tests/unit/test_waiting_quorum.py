@@ -110,6 +110,16 @@ def test_what_may_have_been_granted_is_undone_though_the_request_was_sent_again_
     assert may_be_granted(undo.answers)
 
 
+@pytest.mark.parametrize("says", [GRANTED, HELD])
+def test_what_the_second_request_is_granted_late_is_undone_though_the_first_came_too_late(says: list[Any]) -> None:
+    driver = Driver([[VOID, HELD, HELD], [AWAITED, HELD, HELD], [GRANTED] * 3])
+    assert isinstance(driver.run(), Granted)
+    (undo,) = (effect for effect in driver.effects if isinstance(effect, Undo))
+    driver.given[1][0][0] = says  # after a quorum of refusals was enough
+    assert undo.answers is not None
+    assert may_be_granted(undo.answers) == (says is GRANTED)
+
+
 def test_who_is_kept_out_by_an_earlier_attempt_of_its_own_looks_again_soon() -> None:
     """That attempt's undo wakes those who come before its waiter, and so never the waiter itself."""
     mine = [b"queued", 0, 5_000, 0, b"me:1", 7]

@@ -76,14 +76,21 @@ def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
     return outcome, answers
 
 
-def _remember(before: Sequence[Answer], answers: Sequence[Answer], outcome: Outcome) -> tuple[Outcome, list[Answer]]:
+def _remember(
+    before: Sequence[Answer], answers: Sequence[Answer], outcome: Outcome
+) -> tuple[Outcome, Sequence[Answer]]:
     """What two requests under one name have come to, where the second may have found masters too late.
 
     Such a master may have granted the first. It says so no more, now or later: what it answered to the first counts,
-    and the answers are those of this moment.
+    and the answers are those of this moment. Where no such master is left, they go on being filled.
     """
-    known = [answer if _is_conclusive(answer) else before[i] for i, answer in enumerate(answers)]
-    if not may_be_granted(known) or isinstance(outcome, Granted):
+    first_counts = [
+        may_be_granted([first]) and not _is_conclusive(second) for first, second in zip(before, answers, strict=True)
+    ]
+    if not any(first_counts):
+        return outcome, answers
+    known = [before[i] if counts else answers[i] for i, counts in enumerate(first_counts)]
+    if isinstance(outcome, Granted):
         return outcome, known
     return outcome._replace(undecided=True) if isinstance(outcome, Refused) else evolve(outcome, granted=True), known
 
