@@ -235,7 +235,8 @@ BUGS = [
         "lua/_lib/remember.lua",
         "  local last = remember(token_key, now_us, now_us, lease_ms)\n  if not last or tonumber(last) < now_us then\n"
         "    return now_us\n",
-        "  local last = remember(token_key, 1, now_us, lease_ms)\n  if not last or tonumber(last) < 1 then\n    return 1\n",
+        "  local last = remember(token_key, 1, now_us, lease_ms)\n  if not last or tonumber(last) < 1 then\n"
+        "    return 1\n",
         seed=2,
     ),
     Bug(
