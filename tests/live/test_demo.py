@@ -245,12 +245,14 @@ def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *op
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path), "RELOCK_TEST_MARK": mark}
     words = [sys.executable, "-c", IN_FOREGROUND, "demo", *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
-        until(lambda: len(marked(mark)) >= 4, within=20, what="the demo, its server and workers run")
+        what = "the demo, its server and workers run"
+        until(lambda: process.poll() is not None or len(marked(mark)) >= 4, within=WITHIN, what=what)
         time.sleep(after)
+        assert process.poll() is None, process.communicate()
         os.kill(process.pid, how)
-        assert process.wait(timeout=20) == code
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
+        found = process.wait(timeout=WITHIN)
+        _, said = process.communicate()
+        assert (found, said) == (code, "")
     until(lambda: not marked(mark), within=10, what="its server and its workers have ended")
     if how != signal.SIGKILL:
         assert not list(tmp_path.iterdir())
