@@ -170,12 +170,18 @@ class Lock:
         return hold.loss is not None
 
     def remaining(self) -> float:
-        """Seconds for which the caller's hold is surely still valid: local and conservative; 0.0 without one."""
+        """Seconds for which the caller's hold is surely still valid: local and conservative; 0.0 without one.
+
+        Right after a releaser has handed the lock over that may be less than 3 s, until the full lease is confirmed.
+        """
         hold = self._valid_hold()
         return 0.0 if hold is None else hold.remaining(self._client.session.clock())
 
     def ensure(self, seconds: float = 0.0) -> None:
         """Checks, without I/O, that the caller's hold is valid for `seconds` more. It spends nothing.
+
+        Right after a releaser has handed the lock over, with a lease of 3 s that is being made the full one, more than
+        those is first asked of the masters, once.
 
         Raises:
             LockLostError: it was lost, or has less left than that; in the second case it goes on.
@@ -189,6 +195,8 @@ class Lock:
             raise not_owned(self.name)
         session.check_valid(hold)
         left = hold.remaining(session.clock())
+        if left < seconds and hold.is_short:
+            left = session.confirm(hold)
         if left < seconds:
             raise LockLostError(
                 f"the hold of {self.name!r} is sure for {left:.3f} s more, not for {seconds:.3f} s: extend it first",

@@ -327,3 +327,14 @@ def test_what_a_later_answer_denied_an_earlier_one_does_not_bring_back() -> None
     one.drop_absent([ABSENT])
     answers[0] = (EXTENDED,)
     assert one.reason_for_loss(1.0) == FORGOTTEN
+
+
+def test_a_renewal_of_a_short_lease_that_failed_comes_again_before_that_is_over() -> None:
+    """Also without renewal: the lease that was asked for is yet to be got."""
+    one, _ = handed()
+    one.renew = False
+    assert not one.count_renewal([SILENT], 1.0, 10.0, 1.1)
+    assert one.renew_at == pytest.approx(1.1 + 0.3)
+    assert one.count_renewal([EXTENDED], 1.4, 10.4, 1.4)
+    assert one.renew_at == FOREVER
+    assert not one.is_short

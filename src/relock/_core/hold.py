@@ -44,6 +44,7 @@ class Hold:
         counts_until: until when a count that is not its own any more may still arrive at a master.
         settling: its count is being written to the masters again, in the background.
         extension: its first renewal is under way, where a releaser gave it with a short lease; None once it is counted.
+        is_short: no quorum has confirmed more than that short lease.
         loss: set once, when it was lost.
     """
 
@@ -60,6 +61,7 @@ class Hold:
         "extension",
         "granted_at",
         "healed",
+        "is_short",
         "key",
         "keys",
         "late_until",
@@ -90,7 +92,8 @@ class Hold:
         self.granted_at = granted_at = grant.end - terms.validity if begins is None else begins
         self.renew = options.renew
         self.renew_at = granted_at + terms.ttl / RENEW_PART if options.renew else FOREVER
-        if self.extension is not None:
+        self.is_short = self.extension is not None
+        if self.is_short:
             self.renew_at = granted_at + (grant.end - granted_at) / RENEW_PART  # in case that nothing comes of it
         self.renew_until = FOREVER if options.max_hold is None else granted_at + options.max_hold
         self.late_until = granted_at + terms.node_timeout
@@ -126,7 +129,7 @@ class Hold:
     @property
     def ahead(self) -> float:
         """By how many seconds a renewal may come early, to join that of another; one that is under way need not."""
-        return self.ttl / AHEAD_PART if self.extension is None else 0.0
+        return 0.0 if self.is_short else self.ttl / AHEAD_PART
 
     def remaining(self, now: float) -> float:
         """Seconds for which the hold is surely still valid."""
@@ -146,7 +149,7 @@ class Hold:
             return OWNER_ENDED
         if now >= self.renew_until:
             return MAX_HOLD
-        return EXPIRED if self.renew or self.extension is not None else NOT_RENEWED
+        return EXPIRED if self.renew or self.is_short else NOT_RENEWED
 
     def lose(self, reason: str, now: float) -> Loss | None:
         """Marks the hold as lost. Returns the loss to be told to the first caller only, so that it is said once."""
@@ -189,6 +192,7 @@ class Hold:
             self.extension = None
         self.deadline = deadline_of(self.ends, self.quorum)
         if self.deadline >= extension.end:
+            self.is_short = False
             self.renew_at = extension.sent_at + self.terms.ttl / RENEW_PART if self.renew else FOREVER
 
     def count_renewal(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> bool:
@@ -208,6 +212,7 @@ class Hold:
         if not is_in_time:
             return False
         if sum(extended) >= self.quorum:
+            self.is_short = False
             self.renew_at = sent_at + self.ttl / RENEW_PART if self.renew else FOREVER
             return True
         self.retry_renewal(now)
@@ -215,7 +220,8 @@ class Hold:
 
     def retry_renewal(self, now: float) -> None:
         """The renewal failed: the next one comes sooner than it would have."""
-        self.renew_at = now + self.ttl / RETRY_PART if self.renew else FOREVER
+        lease = self.deadline - self.granted_at if self.is_short else self.ttl
+        self.renew_at = now + lease / RETRY_PART if self.renew or self.is_short else FOREVER
 
     def drop_absent(self, answers: Sequence[Reply | Failure]) -> None:
         """A master that says the hold is not there counts no more; silence changes nothing.

@@ -442,6 +442,16 @@ class Session(Driver, MasterListener):
             return None
         return [answer for answer in answers if isinstance(answer, Failure)]
 
+    def confirm(self, hold: Hold) -> float:
+        """Has the masters confirm the full lease of a hold that a releaser gave; returns what then remains (s).
+
+        Raises:
+            LockLostError: it was lost by now.
+        """
+        self.run_shielded(extend_flow((hold,), self.clock, self.node_timeout))
+        self.check_valid(hold)
+        return hold.remaining(self.clock())
+
     def heal(self, holds: tuple[Hold, ...]) -> None:
         """Gives holds that a quorum has just confirmed to the masters that do not have them, in the background."""
         if holds:

@@ -1,0 +1,116 @@
+"""A release gives the lock to the first waiter: under which name, for how long, and where it does not."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support.masters import Deployment
+from support.until import until
+
+from relock import Client, Lock
+from relock._core.terms import HANDED_LEASE_SECONDS
+
+pytestmark = pytest.mark.every_quorum
+TTL = 30.0
+Connect = Callable[..., Client]
+
+
+@contextmanager
+def waiting(lock: Lock, then: Callable[[Lock], Any]) -> Iterator[list[Any]]:
+    """A thread that waits for `lock`, does `then` while it has it, and releases it; what `then` returned is found."""
+    found: list[Any] = []
+
+    def wait() -> None:
+        with lock:
+            found.append(then(lock))
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    yield found
+    thread.join(30)
+    assert found
+
+
+def is_queued(client: Client, name: str) -> bool:
+    return len(client.info(name).queue) == 1
+
+
+def owner_of(lock: Lock) -> str:
+    return str(lock.info().owner)
+
+
+def test_a_release_gives_the_lock_to_the_waiter_and_takes_no_request_of_its_own(
+    server: Deployment, connect: Connect, name: str
+) -> None:
+    """The name says that the waiter did not ask for it."""
+    holder, waiter = connect(server.url), connect(server.url)
+    lock = holder.lock(name, ttl=TTL)
+    lock.acquire()
+    first = lock.token
+    with waiting(waiter.lock(name, ttl=TTL), lambda mine: (owner_of(mine), mine.token)) as found:
+        until(lambda: is_queued(holder, name), within=30, what="it waits")
+        lock.release()
+    ((owner, token),) = found
+    assert first is not None
+    _, _, given = owner.partition("~")
+    room, _, ticket = given.partition(".")
+    assert len(room) == 16
+    assert ticket.isdigit()
+    assert token > first
+    assert not holder.info(name).held
+
+
+@pytest.mark.parametrize("renew", [True, False])
+def test_the_full_lease_is_there_for_whoever_asks(server: Deployment, connect: Connect, name: str, renew: bool) -> None:
+    holder, waiter = connect(server.url), connect(server.url)
+    lock = holder.lock(name, ttl=TTL)
+    lock.acquire()
+
+    def look(mine: Lock) -> float:
+        mine.ensure(TTL / 2)
+        return mine.remaining()
+
+    with waiting(waiter.lock(name, ttl=TTL, renew=renew), look) as found:
+        until(lambda: is_queued(holder, name), within=30, what="it waits")
+        lock.release()
+    assert TTL / 2 < found[0] < TTL
+
+
+def test_a_hold_outlives_the_short_lease_without_renewal(server: Deployment, connect: Connect, name: str) -> None:
+    """Nobody asks; the watchdog, or whoever reads next, finds the answer to the extension."""
+    holder, waiter = connect(server.url), connect(server.url)
+    lock = holder.lock(name, ttl=TTL)
+    lock.acquire()
+
+    def stay(mine: Lock) -> bool:
+        until(lambda: mine.remaining() > HANDED_LEASE_SECONDS, within=30, what="the full lease is confirmed")
+        return mine.owned()
+
+    with waiting(waiter.lock(name, ttl=TTL, renew=False), stay) as found:
+        until(lambda: is_queued(holder, name), within=30, what="it waits")
+        lock.release()
+    assert found == [True]
+
+
+@pytest.mark.parametrize(("holds", "waits"), [("wake", "grant"), ("grant", "wake"), ("wake", "wake")], ids=str)
+def test_with_two_hops_the_waiter_asks(server: Deployment, connect: Connect, name: str, holds: str, waits: str) -> None:
+    holder, waiter = connect(server.url, handoff=holds), connect(server.url, handoff=waits)
+    lock = holder.lock(name, ttl=TTL)
+    lock.acquire()
+    with waiting(waiter.lock(name, ttl=TTL), owner_of) as found:
+        until(lambda: is_queued(holder, name), within=30, what="it waits")
+        lock.release()
+    assert "." not in found[0].partition("~")[2], "its own attempt"
+
+
+def test_a_release_of_an_unfair_lock_only_wakes(server: Deployment, connect: Connect, name: str) -> None:
+    """A newcomer may come first."""
+    holder, waiter = connect(server.url), connect(server.url)
+    lock = holder.lock(name, ttl=TTL, fair=False)
+    lock.acquire()
+    with waiting(waiter.lock(name, ttl=TTL), owner_of) as found:
+        until(lambda: is_queued(holder, name), within=30, what="it waits")
+        lock.release()
+    assert "." not in found[0].partition("~")[2]
