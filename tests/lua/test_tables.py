@@ -353,6 +353,19 @@ def test_release_only_wakes(master: Master, how: dict[str, Any]) -> None:
     assert master.woken() == [b"wake 1@3000 a"]
 
 
+def test_release_only_wakes_where_nobody_counts_who_listens(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Cluster's PUBLISH counts one node's: whoever comes first in the queue may be dead, and would have the lock."""
+    acquire(master, HOLDER)
+    master.redis.zadd(KEYS.queue, {HEIR: 1})
+    master.redis.zadd(KEYS.waiters, {HEIR: FAR})
+    master.listen("you")
+    uncounted = load("release").uncounted
+    monkeypatch.setitem(globals(), "load", lambda _: uncounted)
+    assert release(master, HOLDER)[0] == b"released"
+    assert master.holder() == {}
+    assert master.woken() == [b"wake 1@3000 a"]
+
+
 def test_a_release_that_comes_twice_gives_nothing_twice(master: Master) -> None:
     master.put(State(holder={HOLDER: 1}, queue=[HEIR, b"they:1@3000"]))
     master.listen("you")

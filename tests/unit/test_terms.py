@@ -1,0 +1,38 @@
+"""What a lock's options make of its requests: who hands over, and who takes what is handed over."""
+
+from typing import Any
+
+import pytest
+
+from relock._core.terms import Terms
+from relock._keys import lock_keys
+from relock._options import ClientOptions
+
+
+def terms(*, fair: bool | None = None, ttl: float | None = None, **options: Any) -> Terms:
+    client = ClientOptions(**options)
+    return Terms.of(lock_keys("lock", "a"), ("a",), client.for_lock(fair=fair, ttl=ttl), client)
+
+
+@pytest.mark.parametrize(
+    ("options", "hand", "mark"),
+    [
+        ({}, b"1", b"@3000"),
+        ({"ttl": 1.0}, b"1", b"@1000"),
+        ({"ttl": 0.0505}, b"1", b"@51"),
+        ({"handoff": "wake"}, b"0", b""),
+        ({"fair": False}, b"0", b""),
+        ({"min_replicas": 1}, b"1", b""),
+    ],
+    ids=str,
+)
+def test_who_hands_over_and_who_takes_it(options: dict[str, Any], hand: bytes, mark: bytes) -> None:
+    """What replicas are to have is worth nothing before they have it: who waits for that asks, and gives all the same."""
+    wording = terms(**options).wording
+    assert (wording.hand, wording.mark) == (hand, mark)
+    assert b"\r\n%b\r\n" % hand in wording.give.others
+
+
+def test_locks_with_the_same_options_share_what_they_say() -> None:
+    assert terms().wording is terms(patience=1.0).wording
+    assert terms().wording is not terms(ttl=20.0).wording
