@@ -27,7 +27,7 @@ def terms(*, fair: bool | None = None, ttl: float | None = None, **options: Any)
     ids=str,
 )
 def test_who_hands_over_and_who_takes_it(options: dict[str, Any], hand: bytes, mark: bytes) -> None:
-    """What replicas are to have is worth nothing before they have it: who waits for that asks, and gives all the same."""
+    """What replicas are to have is worth nothing before they have it: who waits for that asks itself."""
     wording = terms(**options).wording
     assert (wording.hand, wording.mark) == (hand, mark)
     assert b"\r\n%b\r\n" % hand in wording.give.others
