@@ -18,6 +18,7 @@ from itertools import combinations
 
 from attrs import define, field, frozen
 
+from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import NotOwnedError
@@ -88,6 +89,7 @@ class Referee:
     operators: int = 0  # who are about to end holds by force: what they end is believed until its next renewal
     _highest: int = 0  # token
     clocks: Clocks = field(init=False)
+    _left_until: float = NEVER  # what a process had that died
     _judges_votes: bool = field(init=False)  # that is about the plan as it was, before all was healed
     _free_at: float = 0.0  # since when nobody has had the lock
     _sessions: list[tuple[Process, Session]] = field(factory=list)
@@ -197,7 +199,8 @@ class Referee:
     def died(self, process: Process, lease: float) -> None:
         """A process has crashed; what it held ends with its lease."""
         if any(belief.process is process and not belief.is_over for belief in self.beliefs):
-            self._free_at = max(self._free_at, self.world.now + lease)
+            self._left_until = self.world.now + lease
+            self._free_at = max(self._free_at, self._left_until)
 
     # What must hold -------------------------------------------------------------------------------------------------
 
@@ -302,7 +305,11 @@ class Referee:
         for belief in self.beliefs:
             if not belief.has_left and belief.hold.deadline != NEVER:  # it has run out, and may be over on the masters
                 self._free_at = max(self._free_at, belief.process.true(belief.hold.deadline) + EXPIRY_SECONDS)
-        idle = self.world.now - max(call.called_at, self._free_at, self.calm_at)
+        free_at = self._free_at
+        if free_at == self._left_until and sum(process.is_dead for process, _ in self._sessions) > 1:
+            # Nobody says so when a lease ends, and who would look then, the first of the queue, may be dead, too.
+            free_at += SIGN_OF_LIFE_SECONDS
+        idle = self.world.now - max(call.called_at, free_at, self.calm_at)
         if idle > HAND_OFF_SECONDS:
             self.violate(f"{call.process.name} waited for {idle:.3f} s though nobody had it")
 
