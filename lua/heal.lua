@@ -62,5 +62,7 @@ end
 lengthen(lock, lease_ms)
 if tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
   remember(token, tonumber(fence), now_us, lease_ms)
+else
+  lengthen(token, lease_ms + 1000)
 end
 return { 'healed', now_us }

@@ -539,6 +539,18 @@ def test_heal_takes_nothing_from_others(
     assert state.token is None or int(master.redis.get(KEYS.token)) == state.token
 
 
+def test_the_token_is_remembered_for_longer_than_the_hold_whoever_prolongs_that(master: Master) -> None:
+    """A request that is sent again prolongs the lease; without its token the hold would seem to have none."""
+    for prolong in (acquire, enqueue, lambda master: heal(master, token=1)):
+        token = acquire(master)[2]
+        master.redis.pexpire(KEYS.lock, 900)
+        master.redis.pexpire(KEYS.token, 1000)
+        assert prolong(master)[0] in (b"granted", b"healed")
+        assert int(master.redis.get(KEYS.token)) == token
+        assert master.redis.pttl(KEYS.token) > master.redis.pttl(KEYS.lock) > 1000
+        release(master)
+
+
 def test_heal_leaves_a_lock_of_another_library_alone(master: Master) -> None:
     master.put(State(foreign=b"x"))
     assert heal(master)[0] == b"refused"
