@@ -262,7 +262,7 @@ class Search:
         if operation.kind == "acquire" and holder is not None and operation.token != holder.token:
             return OTHER_TOKEN
         expected = state.levels + (1 if operation.kind == "acquire" else -1)
-        return NOT_ONE if operation.count != expected else None
+        return NOT_ONE if operation.count not in (expected, None) else None
 
     def _objection_to_grant(
         self, state: State, operation: Operation, holder: Operation | None, moment: float
@@ -273,7 +273,7 @@ class Search:
             return SAME_TOKEN
         if operation.token != self._by_token[state.grants].token:
             return SMALLER_LATER
-        return NOT_ONE if operation.count != 1 else None
+        return NOT_ONE if operation.count not in (1, None) else None
 
     def _explain(self) -> Violation:
         """What stands in the way where the search came furthest: the call that must come next, and may not."""

@@ -27,7 +27,7 @@ class Operation:
         outcome: ``refused`` where somebody else had the lock; ``failed`` where an error said so; ``unknown`` where
             nobody knows, because the worker was killed.
         token: the fencing token after it.
-        count: the hold count after it.
+        count: the hold count after it; None where the hold was lost before anybody could look.
         until: of an outermost acquire: until when its worker believed in the hold, as it knew last (D).
         killed: of an outermost acquire: the last event of a worker that was killed in its hold.
     """
@@ -41,7 +41,7 @@ class Operation:
     outcome: Outcome = "ok"
     level: int = 0
     token: int = 0
-    count: int = 0
+    count: int | None = 0
     until: float = FOREVER
     killed: float = FOREVER
 

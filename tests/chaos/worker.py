@@ -133,7 +133,7 @@ class Turns:
             self._recorder.returned(number, at, "failed", why="lost")
             token = 0
         else:
-            self._recorder.returned(number, at, "ok", token=token, count=lock.hold_count, until=believed(lock))
+            self._recorder.returned(number, at, "ok", token=token, count=levels(lock), until=believed(lock))
             self._section(lock, number, token)
         self._release(lock, 1)
         self._recorder.write("released", grant=number)
@@ -156,7 +156,7 @@ class Turns:
         number = self._recorder.call(self._thread, lock.name, "release", level)
         try:
             lock.release()
-            self._recorder.returned(number, clock(), "ok", count=lock.hold_count)
+            self._recorder.returned(number, clock(), "ok", count=levels(lock))
         except LockLostError:
             self._recorder.returned(number, clock(), "failed", why="LockLostError")
 
@@ -216,7 +216,7 @@ class Turns:
         except LockLostError:
             self._recorder.returned(number, clock(), "failed", why="LockLostError")
             return
-        at, token, count = clock(), lock.token, lock.hold_count
+        at, token, count = clock(), lock.token, levels(lock)
         if not granted:
             self._recorder.returned(number, at, "refused")
         elif token is None:
@@ -232,6 +232,12 @@ class Turns:
         end = clock() + seconds
         while clock() < end and self._see(lock, grant):
             time.sleep(SAMPLE_SECONDS)
+
+
+def levels(lock: Lock) -> int | None:
+    """How many the caller has; None once its hold is lost, maybe since the call before this look returned."""
+    count = lock.hold_count
+    return None if lock.lost else count
 
 
 def believed(lock: Lock) -> float | None:

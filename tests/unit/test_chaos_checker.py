@@ -82,6 +82,15 @@ def one_after_the_other(story: Story) -> None:
         story.add(grant, i + 0.2, i)
 
 
+def levels_that_nobody_saw(story: Story) -> None:
+    """A process that stands still between a call and the look at its count has lost the hold by then."""
+    story.take("x", 0.0, 5, until=1.0)
+    story.take("x", 0.2, 5, count=None)
+    story.give("x", 0.9, count=None, returned=3.0)
+    story.give("x", 3.1, outcome="failed")
+    story.turn("y", 2.0, 6)
+
+
 def nested_holds(story: Story) -> None:
     story.take("x", 0.0, 5)
     story.take("x", 0.2, 5)
@@ -179,6 +188,7 @@ def two_locks(story: Story) -> None:
 GOOD: list[Tell] = [
     one_after_the_other,
     nested_holds,
+    levels_that_nobody_saw,
     calls_that_overlap,
     a_return_that_comes_late,
     a_failed_try,
