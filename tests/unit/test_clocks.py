@@ -42,6 +42,14 @@ def test_a_step_back_is_below_zero() -> None:
     assert offset.see(90.0, 90.1, now=0.0) < -9
 
 
+def test_what_was_too_little_to_be_a_step_counts_with_the_next_one() -> None:
+    for ahead in (0.04, -0.04):
+        offset = Offset(0.0)
+        offset.see(100.0, 100.0, now=0.0)
+        assert offset.see(100.0 + ahead, 100.0 + ahead, now=0.0) == 0.0
+        assert round(offset.see(100.0 + 2 * ahead, 100.0 + 2 * ahead, now=0.0), 9) == 2 * ahead
+
+
 def test_a_reply_from_before_a_step_is_no_step_back() -> None:
     """Two connections: on one of them the reply to an earlier request comes late."""
     offset = Offset(0.01)

@@ -38,7 +38,8 @@ class Offset:
         self.seen_at = now
         if low > old_high + STEP_SECONDS or high < old_low - STEP_SECONDS:
             self.low, self.high, self.stepped_at = low, high, now
-            return high - old_low if low > old_high else low - old_high
+            # A smaller step before this one may have moved one bound beyond the other, unnoticed.
+            return high - min(old_low, old_high) if low > old_high else low - max(old_low, old_high)
         # Comparisons, not max() and min(): every reply of every master comes by here.
         self.low = low if low > old_low else old_low
         self.high = high if high < old_high else old_high
