@@ -121,6 +121,9 @@ class Two:
 
     def notice(self, master: int) -> None:
         """The holder's client sees the step of a master."""
+        now = self.holder.local()
+        ahead = self.clocks.servers[master].clock() - now
+        self.session.masters[master].offset.see(ahead - 0.001, ahead + 0.001, now)
         self.session.master_stepped(self.session.masters[master], 1.0)
 
 
@@ -174,6 +177,17 @@ def test_who_has_one_master_may_believe_until_it_sees_its_step() -> None:
     game.world.run(0.1)
     game.notice(0)
     assert not game.is_deceived()
+
+
+def test_a_step_that_is_seen_in_a_reply_from_before_another_one_ends_no_excuse() -> None:
+    game = two(1)
+    game.clocks.step(0, 0.3)
+    now = game.holder.local()
+    game.session.masters[0].offset.see(EPOCH_SECONDS + 0.299, EPOCH_SECONDS + 0.301, now)
+    game.clocks.step(0, 5.0)
+    game.world.run(0.1)
+    game.session.master_stepped(game.session.masters[0], 0.3)
+    assert game.is_deceived()
 
 
 @pytest.mark.parametrize(

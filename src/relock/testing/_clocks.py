@@ -59,7 +59,9 @@ class Clocks:
         self._sessions.append((process, session))
 
         def master_stepped(master: Master, seconds: float) -> None:
-            self._noticed[process.name, master.index] = self.world.now
+            ahead = self.servers[master.index].clock() - process.local()
+            if ahead <= master.offset.high + STEP_SECONDS:  # else the reply is from before something else
+                self._noticed[process.name, master.index] = self.world.now
             self.world.note(process.name, f"sees the clock of master-{master.index} step by {seconds:+.3f} s")
             tell(master, seconds)
 
@@ -95,7 +97,8 @@ class Clocks:
         """Whether somebody believes in a hold only because of what its client could not know, or not yet.
 
         * Its own clock stood still with its machine (A4), and it has not heard from the masters since.
-        * The one master's clock, or those of a quorum, were set ahead (A3), and it has not heard from them since.
+        * The one master's clock was set ahead (A3), and it has not heard from it since; or those of a quorum were set
+          at about the same time, which looks like a step of the client's own.
         * A minority of the masters was set ahead before the `other` had ever seen them; or by so little that this one
           could not notice (A3: "what is not promised").
         """
@@ -103,7 +106,8 @@ class Clocks:
             return False  # whatever makes it believe, it is no clock
         late = [max(since, self._noticed.get((process.name, i), since)) for i in range(len(self.servers))]
         ahead = [self._ahead(i, late[i]) for i in range(len(self.servers))]
-        is_majority = sum(map(bool, ahead)) >= quorum_of(len(self.servers))
+        lately = min(since, self.world.now - SAME_STEP_SECONDS)
+        is_majority = len({step.server for step in self.steps if step.at >= lately}) >= quorum_of(len(self.servers))
         left = hold.remaining(process.local())
         ends = [
             end
