@@ -108,7 +108,7 @@ def test_two_partial_renewals_of_different_masters_advance_the_deadline() -> Non
 
 def test_a_masters_clock_that_went_ahead_ends_its_lease_earlier() -> None:
     one = hold()
-    one.shift(0, 4.0)
+    one.shift(0, 4.0, 1.0)
     assert one.deadline == 5.0
 
 
@@ -116,7 +116,7 @@ def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> N
     """Also of those whose grant came after a quorum had been enough."""
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
-    three.shift(0, 20.0)
+    three.shift(0, 20.0, 1.0)
     assert three.deadline == 9.0
 
 
@@ -338,3 +338,38 @@ def test_a_renewal_of_a_short_lease_that_failed_comes_again_before_that_is_over(
     assert one.count_renewal([EXTENDED], 1.4, 10.4, 1.4)
     assert one.renew_at == FOREVER
     assert not one.is_short
+
+
+@pytest.mark.parametrize("masters", [1, 3])
+def test_an_extension_that_is_never_answered_hurries_no_later_renewal(masters: int) -> None:
+    """Its connection may have broken, or nobody reads from it: then it is awaited for ever."""
+    one, _ = handed(masters)
+    assert one.count_renewal([EXTENDED] * masters, 1.0, 10.0, 1.1)
+    assert one.count_renewal([EXTENDED] * masters, 4.0, 13.0, 4.1)
+    assert one.remaining(4.2) == pytest.approx(8.8)
+    assert one.renew_at == 7.0
+    assert take_stock([one], 4.2).renew == ()
+
+
+def test_what_a_later_renewal_confirmed_an_extension_that_came_too_soon_does_not_deny() -> None:
+    """It overtook the release that gave the hold, and its answer was read last."""
+    one, answers = handed()
+    assert one.count_renewal([EXTENDED], 1.0, 10.0, 1.1)
+    answers[0] = (ABSENT,)
+    assert one.remaining(2.0) == 8.0
+
+
+def test_an_extension_that_was_answered_before_a_clock_went_ahead_is_cut_as_well() -> None:
+    one, answers = handed()
+    answers[0] = (EXTENDED,)
+    one.shift(0, 1.5, 1.0)
+    assert one.remaining(1.0) == pytest.approx(6.6)
+
+
+def test_short_leases_of_long_ttls_are_renewed_before_they_are_over() -> None:
+    short = [handed()[0] for _ in range(200)]
+    for one in short:
+        one.ttl = 300.0
+    pace = pace_of(short, 1.0, 0.002)
+    assert math.ceil(200 / pace.holds) * pace.seconds <= 0.2
+    assert take_stock([hold(ttl=9.0, renew_at=0.0), short[0]], 1.0).renew[0] is short[0]

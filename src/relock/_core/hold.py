@@ -131,6 +131,11 @@ class Hold:
         """By how many seconds a renewal may come early, to join that of another; one that is under way need not."""
         return 0.0 if self.is_short else self.ttl / AHEAD_PART
 
+    @property
+    def lease(self) -> float:
+        """For how many seconds it is granted at a time, as far as is known."""
+        return self.deadline - self.granted_at if self.is_short else self.ttl
+
     def remaining(self, now: float) -> float:
         """Seconds for which the hold is surely still valid."""
         if self.extension is not None:
@@ -191,7 +196,9 @@ class Hold:
         if not self._unextended:
             self.extension = None
         self.deadline = deadline_of(self.ends, self.quorum)
-        if self.deadline >= extension.end:
+        if (
+            self.is_short and self.deadline >= extension.end
+        ):  # else a renewal was faster, and has said when the next is due
             self.is_short = False
             self.renew_at = extension.sent_at + self.terms.ttl / RENEW_PART if self.renew else FOREVER
 
@@ -206,6 +213,8 @@ class Hold:
         is_in_time = now < deadline_of(self.ends, self.quorum)
         extended = [is_status(answer, b"extended") for answer in answers]
         for i, yes in enumerate(extended):
+            if yes:
+                self._unextended.discard(i)  # what its extension is yet to answer is older
             if yes and is_in_time:
                 self.ends[i] = max(self.ends[i], end)
         self.drop_absent(answers)
@@ -220,8 +229,7 @@ class Hold:
 
     def retry_renewal(self, now: float) -> None:
         """The renewal failed: the next one comes sooner than it would have."""
-        lease = self.deadline - self.granted_at if self.is_short else self.ttl
-        self.renew_at = now + lease / RETRY_PART if self.renew or self.is_short else FOREVER
+        self.renew_at = now + self.lease / RETRY_PART if self.renew or self.is_short else FOREVER
 
     def drop_absent(self, answers: Sequence[Reply | Failure]) -> None:
         """A master that says the hold is not there counts no more; silence changes nothing.
@@ -280,8 +288,9 @@ class Hold:
                 return True
         return False
 
-    def shift(self, master: int, seconds: float) -> None:
+    def shift(self, master: int, seconds: float, now: float) -> None:
         """The clock of a master ran ahead by `seconds` all at once: its lease ends that much earlier."""
         self._count_late_grants()
+        self.count_extension(now)
         self.ends[master] -= seconds
         self.deadline = deadline_of(self.ends, self.quorum)

@@ -58,7 +58,7 @@ def pace_of(due: Sequence[Hold], now: float, round_seconds: float) -> Pace:
     They are in the order of a `Stock`, so a few short leases do not hurry the rest. The writes get larger only where
     so many small ones, which take `round_seconds` each, would take too long.
     """
-    seconds = len(due) * min(hold.ttl / number for number, hold in enumerate(due, 1)) / AHEAD_PART
+    seconds = len(due) * min(hold.lease / number for number, hold in enumerate(due, 1)) / AHEAD_PART
     rounds = max(1, int(seconds / (round_seconds + PAUSE_SECONDS)))
     holds = min(max(math.ceil(len(due) / rounds), BATCH_MIN), BATCH_MAX)
     return Pace(holds, seconds / math.ceil(len(due) / holds), now + 2 * seconds)
@@ -81,5 +81,5 @@ def take_stock(holds: Iterable[Hold], now: float) -> Stock:
             renew.append(hold)
         else:
             look_at = min(look_at, due_at(hold) if hold.renew_at > now else hold.deadline)
-    renew.sort(key=lambda hold: hold.ttl)
+    renew.sort(key=lambda hold: hold.lease)
     return Stock(tuple(renew), tuple(lost), look_at)

@@ -508,8 +508,9 @@ class Session(Driver, MasterListener):
         """See `relock._runtime.masters.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)
         if seconds > 0:
+            now = self.clock()
             for hold in self.holds.copy().values():
-                hold.shift(master.index, seconds)
+                hold.shift(master.index, seconds, now)
             self.watchdog.poke()
         if len(self.masters) > 1:
             self.steps.append((self.clock(), master.index, seconds))
