@@ -7,11 +7,13 @@ import pytest
 from attrs import Factory, define
 
 from relock._core.effects import Ask, Effect, Failure, Handed, Leave, Listen, Park, Undo
+from relock._core.hold import Hold
 from relock._core.quorum import Granted, NoQuorum, Refused, may_be_granted
 from relock._core.terms import Terms
 from relock._core.waiting import BACKOFF_SECONDS_MIN, Wait, acquire
 from relock._keys import lock_keys
 from relock._options import ClientOptions
+from relock._owner import Who
 
 GRANTED = [b"granted", 0, 100]
 HELD = [b"refused", 0, 5_000, 0, b"you:1"]
@@ -210,6 +212,22 @@ def test_a_hold_that_a_releaser_gave_on_a_quorum_is_taken_with_the_largest_token
     assert may_be_granted([grant.answers[1]]), "the third may have given it, too"
     assert driver.asked()[-1] == "extend me:1~ab.9"
     assert driver.owners[-1] == b"me:1~ab.9"
+
+
+def test_a_grant_of_which_nobody_knows_when_it_was_made_changes_nothing_but_the_token() -> None:
+    """Its master's clock has stepped, say: the others make the hold, which begins and is renewed as theirs say."""
+    never = float("-inf")
+    grants = [handed(0, 1000.75, 100), handed(1, never, 102), handed(2, 1000.5, 101)]
+    driver = Driver([*WAITING, [EXTENDED] * 3], grants=grants)
+    grant = driver.run()
+    assert isinstance(grant, Granted)
+    assert (grant.token, grant.settled, grant.begins) == (102, False, 1000.5)
+    assert grant.ends[1] == never
+    client = ClientOptions(restart_guard=30.0)
+    terms = Terms.of(lock_keys("lock", "a"), ("a", "b", "c"), client.for_lock(), client)
+    hold = Hold(terms, driver.owners[-1], Who(1, None, None), grant._replace(extension=None), 1)
+    hold.drop_absent([[b"absent", 0], SILENT, SILENT])
+    assert hold.ends == [never, never, grant.ends[2]], "it never counts as a grant that was asked for"
 
 
 def test_what_a_minority_gave_is_given_back_with_the_waiters_place() -> None:

@@ -165,8 +165,9 @@ def judge_handed(grants: Sequence[Handed], masters: Sequence[str], drift_factor:
     Each lease counts from the grant, never from the arrival of its message: see `relock._core.clocks.Offset.shown_at`.
     """
     ends = [NEVER] * len(masters)
-    answers: list[Answer] = [(Failure(master, "the message of its grant has not come"),) for master in masters]
-    for grant in grants:
+    answers: list[Answer] = [(Failure(master, "when it granted, if it has, is not known"),) for master in masters]
+    counted = [grant for grant in grants if grant.begins != NEVER]
+    for grant in counted:
         ends[grant.master] = grant.begins + grant.lease - drift_of(grant.lease, drift_factor)
         answers[grant.master] = ([b"granted", grant.granted_us, grant.token],)
     end = deadline_of(ends, quorum_of(len(masters)))
@@ -174,7 +175,7 @@ def judge_handed(grants: Sequence[Handed], masters: Sequence[str], drift_factor:
         return None
     tokens = {grant.token for grant in grants}
     settled = NEVER not in ends and len(tokens) == 1
-    return Granted(max(tokens), end, ends, settled, answers, min(grant.begins for grant in grants))
+    return Granted(max(tokens), end, ends, settled, answers, min(grant.begins for grant in counted))
 
 
 def _judge_failure(answers: Sequence[Reply | Failure], masters: Sequence[str]) -> Refused | NoQuorum:
