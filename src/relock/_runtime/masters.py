@@ -248,9 +248,10 @@ class Master:
 
     def see_incarnation(self, incarnation: bytes) -> None:
         """A socket may lead to another server than the last one, with another clock."""
+        offset = Offset(self.options.drift_factor)
         if incarnation != self.incarnation:
+            self.offset = offset  # before the name: nobody is to go by another server's samples under it
             self.incarnation = incarnation  # before the check: of two threads that connect to one server, one sees it
-            self.offset = Offset(self.options.drift_factor)
         self._listener.check_independent(self)
 
     def check_info(self, info: dict[str, str]) -> None:
@@ -314,12 +315,13 @@ class Master:
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         """The earliest of our times at which it may have made the grant of a message that came at `arrived_at`.
 
-        Minus infinity where our samples of its clock say nothing of that: they are another server's, or the grant seems
-        to lie in the future. Then its clock has stepped, and a new sample is to show it.
+        Minus infinity where our samples of its clock say nothing of that: they are another server's, or it stepped a
+        moment ago, or the grant seems to lie in the future. Then its clock has stepped, and a new sample is to show it.
         """
-        offset, seconds = self.offset, granted_us / 1e6
-        if incarnation != (self.incarnation or b"-"):
+        seconds = granted_us / 1e6
+        if incarnation != (self.incarnation or b"-") or arrived_at < self.trusted_from:
             return NEVER
+        offset = self.offset  # only now: it is replaced before the name is
         if offset.is_ahead(seconds, arrived_at):
             self._listener.clock_in_doubt(self)
             return NEVER
