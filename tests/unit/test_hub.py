@@ -1,5 +1,7 @@
 """What the hub makes of messages: wake-ups, grants, and what only looks like one."""
 
+import gc
+import weakref
 from typing import Any, cast
 
 import pytest
@@ -99,6 +101,25 @@ def test_who_leaves_gives_back_what_it_was_given_but_for_what_it_took(hub: Hub, 
     assert told.unclaimed_holds[1:] == [(KEYS, b"me:1@3000~ab.7")]
 
 
+def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(hub: Hub, told: Told) -> None:
+    """Who gave it may wait for slow masters longer than we do; the book tells whether the hold goes on."""
+    hub.register(WAITER, KEYS)
+    hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7", late_until=NOW - 0.5))
+    hub.message(1, GRANT)
+    assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
+
+
+def test_a_hold_is_not_kept_for_the_messages_that_may_come(hub: Hub) -> None:
+    """It knows the callbacks of its owner, and whatever these know."""
+    hub.register(WAITER, KEYS)
+    hold = _hold(b"me:1@3000~ab.7")
+    kept = weakref.ref(hold)
+    hub.forget(WAITER, served=hold)
+    del hold
+    gc.collect()
+    assert kept() is None
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -130,10 +151,10 @@ def test_a_grant_for_another_lock_is_not_taken(hub: Hub, told: Told) -> None:
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
 
 
-def _hold(owner: bytes) -> Hold:
+def _hold(owner: bytes, late_until: float = NOW + 0.5) -> Hold:
     class Fake:
         pass
 
     hold: Any = Fake()
-    hold.owner = owner
+    hold.owner, hold.late_until = owner, late_until
     return cast("Hold", hold)

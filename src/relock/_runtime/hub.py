@@ -33,6 +33,7 @@ RECONNECT_SECONDS_MAX = 1.0
 GATHER_SECONDS = 0.03  # for so long, who was woken by one master waits for a quorum of them
 SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
 SERVED_MAX = 1024
+_NOT_SERVED = NEVER, b"", NEVER
 
 _GRANT = re.compile(
     rb"grant (?P<uuid>[^ ]+) (?P<hold>[^ ]+) (?P<token>[0-9]{1,16}) (?P<granted_us>[0-9]{1,16}) "
@@ -109,7 +110,7 @@ class Hub:
         self._subscriptions = tuple(Subscription(self, master) for master in masters)
         self._quorum = quorum_of(len(masters))
         self._changed = platform.event()
-        self._served: OrderedDict[bytes, tuple[float, Hold]] = OrderedDict()
+        self._served: OrderedDict[bytes, tuple[float, bytes, float]] = OrderedDict()  # when, its hold, late until
 
     def register(self, owner: bytes, keys: LockKeys) -> Waiter:
         """The waiter `owner`, from now on found by its wake-ups."""
@@ -124,7 +125,7 @@ class Hub:
             if served is None or name != served.owner:
                 self._listener.unclaimed(waiter.keys, name)
         if served is not None:
-            self._served[owner] = (self._clock(), served)
+            self._served[owner] = (self._clock(), served.owner, served.late_until)
             while len(self._served) > SERVED_MAX:
                 self._served.popitem(last=False)
 
@@ -171,8 +172,8 @@ class Hub:
             waiter.give(grant)
             if self.waiters.get(owner) is waiter:
                 return  # else it has just been forgotten, and may not have seen this
-        _, hold = self._served.get(owner, (NEVER, None))
-        if hold is not None and hold.owner == grant.owner:
+        _, hold, late_until = self._served.get(owner, _NOT_SERVED)
+        if hold == grant.owner and self._clock() < late_until:
             return  # it comes from a slower one of those that gave this hold; its release sees to all of them
         self._listener.unclaimed(keys, grant.owner)
 
@@ -186,7 +187,7 @@ class Hub:
         if waiter is not None:
             if self._subscriptions[master].has_vote(self._clock()):
                 waiter.wake(master)
-        elif self._clock() - self._served.get(owner, (NEVER, None))[0] > SERVED_SECONDS:
+        elif self._clock() - self._served.get(owner, _NOT_SERVED)[0] > SERVED_SECONDS:
             keys = self._keys_of(name)
             if keys is not None:
                 self._listener.pass_turn_on(keys, owner)
