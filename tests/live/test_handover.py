@@ -9,7 +9,7 @@ import pytest
 from support.masters import Deployment
 from support.until import until
 
-from relock import Client, Lock
+from relock import Client, ClientClosedError, Lock
 from relock._core.terms import HANDED_LEASE_SECONDS
 
 pytestmark = pytest.mark.every_quorum
@@ -114,3 +114,34 @@ def test_a_release_of_an_unfair_lock_only_wakes(server: Deployment, connect: Con
         until(lambda: is_queued(holder, name), within=30, what="it waits")
         lock.release()
     assert "." not in found[0].partition("~")[2]
+
+
+def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
+    server: Deployment, connect: Connect, name: str
+) -> None:
+    """The release comes between the first step of `close` and the one that takes its waiters out of the queue."""
+    holder, waiter = connect(server.url), connect(server.url)
+    lock = holder.lock(name, ttl=TTL)
+    lock.acquire()
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            waiter.lock(name, ttl=TTL).acquire()
+        except ClientClosedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    until(lambda: is_queued(holder, name), within=30, what="it waits")
+    leave_queues = waiter.session._leave_queues
+
+    def release_and_leave() -> None:
+        lock.release()
+        leave_queues()
+
+    waiter.session._leave_queues = release_and_leave  # type: ignore[method-assign]
+    waiter.close()
+    thread.join(30)
+    assert errors
+    until(lambda: not holder.info(name).held, within=HANDED_LEASE_SECONDS / 3, what="it is free")

@@ -56,6 +56,7 @@ event_logger = logging.getLogger("relock.events")
 
 FOREVER = float("inf")
 JOIN_SECONDS = 2.0
+HEIRS_SECONDS = 0.1  # for so long, a client that is closed waits for those who were given a lock at that moment
 IN_LINE_SECONDS = 1.0  # for so long after a wait, the next acquire is likely to wait as well
 TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, for `Lock.lost`
 
@@ -92,6 +93,7 @@ class Session(Driver, MasterListener):
         self.callbacks = Callbacks(platform)
         self.steps: deque[tuple[float, int, float]] = deque(maxlen=64)  # when, which master, by how many seconds
         self.closed = False
+        self._closing = False  # closed, but what is handed to the janitor now is still done
         self._waited_at = NEVER
         self._gates = Gates(platform)
 
@@ -112,7 +114,7 @@ class Session(Driver, MasterListener):
 
     def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> None:
         """Has the janitor end whatever `owner` may have on any master."""
-        if not self.closed:
+        if not self.closed or self._closing:
             self.janitor.hand(self._undo_task(keys, owner, token, ttl, void_at))
 
     def _undo_task(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> tasks.Undo:
@@ -120,7 +122,7 @@ class Session(Driver, MasterListener):
 
     def undo_attempt(self, undo: Undo) -> None:
         """Has the janitor carry out what a flow asks to be undone."""
-        if not self.closed:
+        if not self.closed or self._closing:
             answers = undo.answers
             task = evolve(self._undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until), stays=undo.stays)
             if answers is None:
@@ -522,9 +524,11 @@ class Session(Driver, MasterListener):
         """Ends threads, waits and connections; leaves the holds to their leases."""
         if self.closed:
             return
-        self.closed = True
+        self._closing = self.closed = True
         services = (self.watchdog, self.hub, self.janitor)
         self._leave_queues()
+        self._see_heirs_off()
+        self._closing = False
         openers = [master.opener for master in self.masters if master.opener is not None]
         for opener in openers:
             opener.stop()
@@ -543,6 +547,15 @@ class Session(Driver, MasterListener):
         if waiters:
             calls = tuple(load("leave").call(waiter.keys, owner=waiter.owner) for waiter in waiters)
             self.ask_shielded(Ask(calls, self.clock() + self.node_timeout))
+
+    def _see_heirs_off(self) -> None:
+        """Those who were given a lock just now find the client closed and give it back; this waits for them."""
+        heirs = [waiter for waiter in self.hub.waiters.copy().values() if waiter.handed]
+        for waiter in heirs:
+            waiter.wake()
+        until = self.clock() + HEIRS_SECONDS
+        while self.clock() < until and any(waiter.owner in self.hub.waiters for waiter in heirs):
+            self.platform.sleep(HEIRS_SECONDS / 100)
 
     def abandon_in_child(self) -> None:
         """In a forked child: closes the copies of the parent's sockets, without a word to any server."""
