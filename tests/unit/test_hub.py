@@ -25,6 +25,7 @@ class FakeMaster:
 
     index = 1
     vote_at = 0.0
+    trusted_from = NEVER
 
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         assert arrived_at == NOW
@@ -82,6 +83,15 @@ def test_a_grant_of_a_master_without_a_vote_has_no_time(hub: Hub) -> None:
     finally:
         FakeMaster.vote_at = before
     assert [grant.begins for grant in waiter.handed] == [NEVER]
+
+
+def test_a_grant_from_before_a_step_that_was_seen_since_has_no_time(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait here for those of other masters, and its lease has moved meanwhile."""
+    waiter = hub.register(WAITER, KEYS)
+    hub.message(1, GRANT)
+    assert [grant.begins for grant in hub.handed_to(waiter)] == [100 / 1e6]
+    monkeypatch.setattr(FakeMaster, "trusted_from", NOW + 0.01)
+    assert [grant.begins for grant in hub.handed_to(waiter)] == [NEVER]
 
 
 def test_a_grant_for_who_waits_no_more_is_given_back(hub: Hub, told: Told) -> None:

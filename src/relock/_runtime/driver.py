@@ -97,7 +97,7 @@ class Driver:
         self.check_open()  # after registering, so that close() finds whoever comes too late for this
         waiter.park(park.until - self.clock(), self.quorum)
         self.check_open()
-        return tuple(waiter.handed)
+        return self.hub.handed_to(waiter)
 
     def _leave(self, leave: Leave) -> None:
         self.hub.forget(leave.owner)

@@ -129,6 +129,13 @@ class Hub:
             while len(self._served) > SERVED_MAX:
                 self._served.popitem(last=False)
 
+    def handed_to(self, waiter: Waiter) -> tuple[Handed, ...]:
+        """What releasers have given `waiter`. Of what came before its master's clock stepped no time is known."""
+        return tuple(
+            grant if self._subscriptions[grant.master].trusts(grant.begins) else grant._replace(begins=NEVER)
+            for grant in waiter.handed.copy()
+        )
+
     def listen(self, until: float) -> bool:
         """Whether a quorum has confirmed the subscription, waiting for that until `until` at most."""
         for subscription in self._subscriptions:
@@ -310,6 +317,10 @@ class Subscription(Service):
     def has_vote(self, now: float) -> bool:
         """Whether what the master says of turns counts: one that may have forgotten a hold finds every lock free."""
         return self._master.vote_at <= now
+
+    def trusts(self, moment: float) -> bool:
+        """Whether what the master did at our time `moment` counts, for all that is known of its clock by now."""
+        return moment >= self._master.trusted_from
 
     @property
     def index(self) -> int:
