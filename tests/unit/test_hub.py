@@ -111,6 +111,20 @@ def test_who_leaves_gives_back_what_it_was_given_but_for_what_it_took(hub: Hub, 
     assert told.unclaimed_holds[1:] == [(KEYS, b"me:1@3000~ab.7")]
 
 
+def test_an_interrupt_loses_nothing_that_is_to_be_given_back(
+    hub: Hub, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.register(WAITER, KEYS)
+    hub.message(1, GRANT)
+    with monkeypatch.context() as patch:
+        patch.setattr(told, "unclaimed", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            hub.forget(WAITER)
+    hub.forget(WAITER)
+    assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
+    assert not hub.waiters
+
+
 def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(hub: Hub, told: Told) -> None:
     """Who gave it may wait for slow masters longer than we do; the book tells whether the hold goes on."""
     hub.register(WAITER, KEYS)
@@ -159,6 +173,10 @@ def test_a_grant_for_another_lock_is_not_taken(hub: Hub, told: Told) -> None:
     hub.message(1, GRANT)
     assert waiter.handed == []
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _hold(owner: bytes, late_until: float = NOW + 0.5) -> Hold:

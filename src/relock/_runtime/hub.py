@@ -118,16 +118,24 @@ class Hub:
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
         """`owner` waits no more; `served`: because it has had its turn, and its hold is in the book."""
-        waiter = self.waiters.pop(owner, None)
+        waiter = self.waiters.get(owner)
         if waiter is None:
             return
-        for name in {grant.owner for grant in waiter.handed}:
-            if served is None or name != served.owner:
-                self._listener.unclaimed(waiter.keys, name)
+        settled = set() if served is None else {served.owner}
+        self._give_back(waiter, settled)  # first, so that whoever cleans up after an interrupt finds it still
+        self.waiters.pop(owner, None)
+        self._give_back(waiter, settled)  # what has come meanwhile
         if served is not None:
             self._served[owner] = (self._clock(), served.owner, served.late_until)
             while len(self._served) > SERVED_MAX:
                 self._served.popitem(last=False)
+
+    def _give_back(self, waiter: Waiter, settled: set[bytes]) -> None:
+        """Has the holds that `waiter` was given ended, but for those that are `settled`."""
+        for grant in waiter.handed.copy():
+            if grant.owner not in settled:
+                self._listener.unclaimed(waiter.keys, grant.owner)
+                settled.add(grant.owner)
 
     def handed_to(self, waiter: Waiter) -> tuple[Handed, ...]:
         """What releasers have given `waiter`. Of what came before its master's clock stepped no time is known."""
