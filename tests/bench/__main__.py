@@ -94,7 +94,7 @@ def server_microseconds(port: int) -> dict[str, float]:
     acquire, release = load("acquire"), load("release")
     shipped = (
         (acquire.source, [*_names(keys, "acquire")], [owner, 1, 10_000, 1, 10**17, b"", 0]),
-        (release.source, [*_names(keys, "release")], [owner, 0, 10_000]),
+        (release.source, [*_names(keys, "release")], [owner, 0, 10_000, 1, 10**17, b"", 0]),
     )
     folder = Path(__file__).parent
     small = (

@@ -191,8 +191,8 @@ def _with_own_scripts(port: int) -> _Bare:
     lease_ms = LEASE_SECONDS * 1000
     known = b"".join(map(pack_argument, (VOID_US, b"bare", GUARD_MS)))
     take = acquire.call(keys, owner=OWNER, count=1, lease_ms=lease_ms, fair=1)
-    give = release.call(keys, owner=OWNER, fence=0, lease_ms=lease_ms)
-    return _Bare(wire, take.pack(known, guarded=True), give.pack(b"", guarded=False))
+    give = release.call(keys, owner=OWNER, fence=0, lease_ms=lease_ms, hand=1)
+    return _Bare(wire, take.pack(known, guarded=True), give.pack(known, guarded=True))
 
 
 def _done_at_the_quorum(masters: Sequence[_Bare]) -> Pair:
