@@ -221,6 +221,19 @@ def _draw_busy(random: Random) -> Plan:
     )
 
 
+def _draw_restart(random: Random) -> Plan:
+    """A lone master that comes back with old data, marker and all."""
+    return evolve(
+        _draw(random, ("restart old",), is_calm=True),
+        masters=1,
+        fault_pause=0.4,
+        faults=3.0,
+        stays=(0.0, 0.3, 1.6),
+        turns=3,
+        renew=False,
+    )
+
+
 def _draw_handed(random: Random) -> Plan:
     """Messages that come late or not at all, clients that stand still, and leases longer than a releaser gives."""
     is_calm = random.random() < 0.4
@@ -228,21 +241,24 @@ def _draw_handed(random: Random) -> Plan:
     plan = _draw(random, () if is_calm else kinds, is_calm=is_calm)
     late = random.choice([0.0, 0.05, 0.3])
     conditions = evolve(plan.conditions, straggles=0.0 if is_calm else late, straggle=random.choice([0.1, 0.5, 2.0]))
+    if is_calm:
+        conditions = evolve(conditions, delay=0.003)  # longer than a turn takes: the masters see them in other orders
     ttl = random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
     return evolve(
         plan,
-        masters=random.choice([1, 3]),
+        masters=random.choice([1, 3, 3]),
         ttl=ttl,
         conditions=conditions,
-        stays=(0.0, 0.01, 0.1) if is_calm else (0.0, 0.1, 1.2 * ttl),
-        timeouts=(0.02, 0.1, 20.0),
+        stays=(0.0, 0.001) if is_calm else (0.0, 0.1, 1.2 * ttl),
+        timeouts=(0.05, 20.0, 20.0),
         begins=ttl + CALM_SECONDS,  # with the masters' first votes, and connections
         faults=2 * ttl + 5.0,
         settling=3 * ttl + 2.0,
-        turns=8,
+        clients=random.choice([2, 3, 4]),
+        turns=16 if is_calm else 8,
         fair=True,
         renew=random.random() < 0.5,
-        pause=0.05,
+        pause=0.02,
     )
 
 
@@ -288,5 +304,6 @@ _SORTS = {
     _draw_clocks: 0.11,
     _draw_step: 0.05,
     _draw_faults: 0.14,
-    _draw_handed: 0.12,
+    _draw_handed: 0.10,
+    _draw_restart: 0.03,
 }
