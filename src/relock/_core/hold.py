@@ -196,9 +196,8 @@ class Hold:
         if not self._unextended:
             self.extension = None
         self.deadline = deadline_of(self.ends, self.quorum)
-        if (
-            self.is_short and self.deadline >= extension.end
-        ):  # else a renewal was faster, and has said when the next is due
+        if self.is_short and self.deadline >= extension.end:
+            # Else a renewal was faster, and has said when the next one is due.
             self.is_short = False
             self.renew_at = extension.sent_at + self.terms.ttl / RENEW_PART if self.renew else FOREVER
 
