@@ -137,7 +137,8 @@ class Scene:
             sys.setprofile(None)
         self.rounds = tuple(shown(ask) for ask in self._asked if name_of(ask) != SIGN_OF_LIFE)
         self.python_calls = calls - 1  # leaving this function is one, too
-        self.threads = tuple(sorted(self._started))
+        # Two that need the same one at once may both start it; the second ends at once (`Service.ensure`).
+        self.threads = tuple(sorted(set(self._started)))
 
     def close(self) -> None:
         self.client.close()

@@ -117,7 +117,8 @@ def test_two_commands_exclude_each_other_and_the_second_waits(
     os.mkfifo(gate)
     first = start(server.url, "run", name, "--", "sh", "-c", f"echo in; cat {gate}; echo out")
     assert line(first) == "in"
-    second = start(server.url, "run", name, "--", "echo", "in")
+    # Longer than it takes to look whether the lock can be kept: it is handed over with a short lease.
+    second = start(server.url, "run", name, "--", "sh", "-c", "sleep 0.5; echo in")
     until(lambda: len(client.info(name).queue) == 1, within=WITHIN, what="the second one is queued")
     assert second.poll() is None
     gate.write_text("go\n")

@@ -124,6 +124,7 @@ class Accuse:
 
     master: Master
     seconds: float
+    pause: float = RETRY_SECONDS_MIN  # until it is tried again, where the master could not be told
 
 
 @frozen
@@ -336,6 +337,8 @@ class Janitor(Service):
         answers = session.run_shielded(flow)
         if not is_status(answers[task.master.index][0], b"quarantined"):
             logger.warning("%s keeps its vote, though its clock stepped: %s", task.master.address, answers)
+            if isinstance(answers[task.master.index][0], Failure) and task.pause <= RETRY_SECONDS_MAX:
+                self._later(session.clock() + task.pause, evolve(task, pause=2 * task.pause))
 
     def _tend(self) -> None:
         """The sign of life for all waiters that are queued, one script for each lock, all in one batch."""

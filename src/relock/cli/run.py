@@ -1,5 +1,6 @@
 """``relock run``: a command that runs while the lock is held, and not longer."""
 
+import contextlib
 import time
 
 import click
@@ -137,6 +138,9 @@ class Runner:
         lost = token is None
         if token is not None:
             self.report.token = token
+            with contextlib.suppress(LockLostError):
+                # Who has just been handed the lock is sure of a short lease only, until this has been asked for.
+                lock.ensure(self.limits.grace)
             command.go(token)
             lost = supervise(command, lock, signals, self.limits)
         try:
