@@ -1,0 +1,33 @@
+"""The wire has a version: what clients of different versions have in common can't change without a new one."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from sim.bugs import BUGS
+
+from relock._scripts import load, script_names
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("KEYS", "ARGV", "RETURNS", "PUBLISHES")
+
+
+def digest() -> str:
+    """Of what the scripts take, return and publish, without what is said of it."""
+    lines = [
+        " ".join((name, part, *re.split(r"\s{2,}", line.strip())[:1]))
+        for name in script_names()
+        for part in PARTS
+        for line in load(name).header[part]
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
+def test_whoever_changes_what_scripts_take_or_say_looks_at_the_version() -> None:
+    page = (ROOT / "docs" / "reference" / "wire.md").read_text()
+    assert f"`{digest()}`" in page, f"new on the wire? Then it is a new version, and its digest is {digest()}"
+
+
+def test_the_number_of_guards_that_are_taken_away_is_told_right() -> None:
+    for page in ("README.md", "docs/concepts/guarantees.md"):
+        assert f"{len(BUGS)} guards" in (ROOT / page).read_text(), page
