@@ -165,6 +165,25 @@ def test_a_hold_is_given_again_only_to_masters_that_do_not_have_it() -> None:
     assert [(ask.only, len(ask.calls)) for ask in (first, second)] == [(frozenset({1}), 1), (frozenset({2}), 1)]
 
 
+RELEASED = [b"released", 0]
+DOWN = Failure("a", "down", sent=False)
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_a_release_during_a_healing_knows_that_the_healing_may_have_come_after_it(is_released: bool) -> None:
+    """Also once the healing is answered: the answer says nothing of their order."""
+    one = hold(masters=3, ends=[9.0, NEVER, 9.0])
+    one.answers[1] = [DOWN]  # type: ignore[index]
+    book = {one}
+    flow = heal((one,), book.__contains__, lambda: 1.0, 0.05)
+    next(flow)
+    if is_released:
+        book.clear()
+    with pytest.raises(StopIteration):
+        flow.send([[DOWN], [[b"healed", 0]], [DOWN]])
+    assert one.may_be_left([[RELEASED], [ABSENT], [RELEASED]]) == is_released
+
+
 def test_healing_counts_only_before_the_deadline() -> None:
     three = hold(masters=3, ends=[9.0, 12.0, NEVER])
     three.count_healing([SILENT, SILENT, [b"healed", 0]], end=13.0, now=8.9)
@@ -172,10 +191,6 @@ def test_healing_counts_only_before_the_deadline() -> None:
     late = hold(masters=3, ends=[9.0, 12.0, NEVER])
     late.count_healing([SILENT, SILENT, [b"healed", 0]], end=13.0, now=9.0)
     assert late.deadline == 9.0
-
-
-RELEASED = [b"released", 0]
-DOWN = Failure("a", "down", sent=False)
 
 
 @pytest.mark.parametrize(

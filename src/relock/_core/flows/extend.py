@@ -96,7 +96,8 @@ def _heal_on(
     for i, (hold, ttl) in enumerate(zip(holds, ttls, strict=True)):
         said = nth_of_each(replies, i)
         hold.count_healing(said, _end(hold, ttl, sent_at), now)
-        hold.healed = any(isinstance(answer, Failure) and answer.sent for answer in said)
+        # Who finds it released by now can't tell which of the two came first to the master.
+        hold.healed = not is_current(hold) or any(isinstance(answer, Failure) and answer.sent for answer in said)
         if any(is_status(answer, b"refused") for answer in said):
             refused.append(hold)
     return refused
