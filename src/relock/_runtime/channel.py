@@ -93,10 +93,11 @@ class SocketChannel(Channel):
 class PlainChannel(Channel):
     """Through redis-py, which may have read more than it has given away."""
 
-    def __init__(self, connection: Wire, sock: socket.socket) -> None:
+    def __init__(self, connection: Wire, sock: socket.socket, timeout: float) -> None:
         self._connection = connection
         self.send = self._send
         self.fileno = sock.fileno()
+        sock.settimeout(timeout)
 
     def _send(self, packed: bytes) -> None:
         self._connection.send_packed_command([packed], check_health=False)
@@ -114,7 +115,7 @@ class PlainChannel(Channel):
 
     def _read(self) -> Any:
         try:
-            return self._connection.read_response()
+            return self._connection.read_response(disconnect_on_error=False)
         except redis_errors.ConnectionError:
             raise
         except redis_errors.ResponseError as error:
@@ -133,7 +134,7 @@ def open_channel(connection: Wire, timeout: float) -> Channel:
     if sock is None:
         raise redis_errors.ConnectionError("the connection was closed")
     if hiredis is None:
-        return PlainChannel(connection, sock)
+        return PlainChannel(connection, sock, timeout)
     return SocketChannel(connection, sock, timeout)
 
 

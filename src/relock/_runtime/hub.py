@@ -19,6 +19,7 @@ from relock._core.effects import Clock, Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
 from relock._keys import LockKeys, client_channel, lock_keys
+from relock._runtime.channel import Channel
 from relock._runtime.links import NETWORK_ERRORS, understood
 from relock._runtime.masters import Master
 from relock._runtime.nodes import Wire
@@ -28,6 +29,7 @@ from relock._runtime.service import Service
 logger = logging.getLogger(__name__)
 
 PING_SECONDS = 2.5
+PING = b"*1\r\n$4\r\nPING\r\n"
 RECONNECT_SECONDS_MIN = 0.02
 RECONNECT_SECONDS_MAX = 1.0
 GATHER_SECONDS = 0.03  # for so long, who was woken by one master waits for a quorum of them
@@ -256,6 +258,7 @@ class Subscription(Service):
         self._hub = hub
         self._master = master
         self._connection: Wire | None = None
+        self._channel: Channel | None = None  # of the connection, once it is subscribed
         self._pinged = False
         self._failures = 0
         self._retry = hub.platform.event()
@@ -264,10 +267,10 @@ class Subscription(Service):
         """Reads one message, or pings, or connects."""
         try:
             with understood():
-                if self._connection is None:
-                    self._connect()
+                if self._channel is None:
+                    self._channel = self._connect()
                 else:
-                    self._read()
+                    self._read(self._channel)
         except NETWORK_ERRORS as error:
             self._lost(error)
         except Exception as error:  # redis-py raises others when a connection is closed under it
@@ -275,37 +278,37 @@ class Subscription(Service):
             if not self.stopping:
                 logger.exception("the subscription to %s failed unexpectedly", self._master.address)
 
-    def _connect(self) -> None:
+    def _connect(self) -> Channel:
         connection = self._connection = self._master.connection()
         connection.connect()
-        channel = client_channel(self._hub.prefix, self._hub.client)
-        connection.send_command("SUBSCRIBE", channel, check_health=False)
+        connection.send_command("SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client), check_health=False)
         reply = connection.read_response(disconnect_on_error=False)
         if reply[0] != b"subscribe":
             raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {reply[0]!r}")
+        channel = self._hub.platform.open_channel(connection, PING_SECONDS)
         self._pinged, self._failures = False, 0
         self.confirmed.set()
         self._hub.subscribed()
+        return channel
 
-    def _read(self) -> None:
-        connection = self._connection
-        if connection is None:
+    def _read(self, channel: Channel) -> None:
+        try:
+            replies = channel.receive()
+        except redis_errors.TimeoutError:
+            self._ping(channel)
             return
-        if not connection.can_read(PING_SECONDS):
-            self._ping(connection)
-            return
-        reply = connection.read_response(disconnect_on_error=False)
-        if reply[0] == b"message":
-            self._hub.message(self._master.index, reply[2])
-        else:
-            self._pinged = False
+        for reply in replies:
+            if reply[0] == b"message":
+                self._hub.message(self._master.index, reply[2])
+            else:
+                self._pinged = False
 
-    def _ping(self, connection: Wire) -> None:
+    def _ping(self, channel: Channel) -> None:
         """Somebody waits and nothing has come for a while: is anybody there?"""
         if self._pinged:
             raise redis_errors.TimeoutError("no answer to a ping")
         if self._hub.waiters:
-            connection.send_command("PING", check_health=False)
+            channel.send(PING)
             self._pinged = True
 
     def _lost(self, error: BaseException) -> None:
@@ -343,7 +346,7 @@ class Subscription(Service):
 
     def disconnect(self) -> None:
         """Closes the socket; from another thread, this ends a read that is under way."""
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
             try:
                 connection.disconnect()
