@@ -21,6 +21,7 @@ MY_TURN_SOON = [b"queued", 0, 0, 0, b"", 77]
 GONE = [b"absent", 0]
 DOWN = Failure("a", "down", sent=False)
 SILENT = Failure("a", "silent")
+BROKEN = Failure("a", "its connection broke")
 FORBIDDEN = Failure("a", "NOPERM", permanent=True, sent=False)
 NO_VOTE = [b"no_vote", 0, 2_000_000]
 
@@ -261,6 +262,14 @@ def test_a_grant_that_was_given_back_is_never_taken() -> None:
     assert isinstance(grant, Granted)
     assert grant.begins is None
     assert driver.scripts() == ["acquire", "enqueue", "give_back", "enqueue", "enqueue"]
+
+
+def test_a_give_back_without_an_answer_is_no_reason_to_end_what_the_waiter_got_afterwards() -> None:
+    """On a lone master the hold has the waiter's name, and what ends the one ends the other."""
+    driver = Driver([HELD, QUEUED, BROKEN, GRANTED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - 3.0)])
+    assert isinstance(driver.run(), Granted)
+    assert driver.owners == [b"me:1"]
+    assert [effect.owner for effect in driver.effects if isinstance(effect, Undo)] == [b"me:1~ab.7"]
 
 
 def test_a_grant_that_is_never_heard_of_is_given_back_after_a_second_look() -> None:

@@ -136,12 +136,17 @@ class _Waiting:
         return outcome
 
     def _clear_up(self) -> Generator[Effect, Any, None]:
-        """The hold has another name than the waiter: of that nothing is to be left, or others would queue behind it."""
+        """A hold of another name than the waiter's: of that nothing is to be left, or others would queue behind it.
+
+        A hold of the waiter's own name, on a lone master, would be ended by that.
+        """
         wait, terms, now = self.wait, self.wait.terms, self.wait.clock()
+        if self.owner == wait.waiter:
+            return
         for until, answers in self.doubts:
             if now < until and any(_is_silent(answer) for answer in answers):
                 yield Undo(terms.keys, wait.waiter, terms.ttl, until, answers)
-        if self.undecided and self.owner != wait.waiter:
+        if self.undecided:
             yield Undo(terms.keys, wait.waiter, terms.ttl, now + terms.node_timeout)
 
     def _take_over(
