@@ -119,12 +119,12 @@ class Two:
     def is_deceived(self) -> bool:
         return self.clocks.is_deceived(self.holder, cast(Any, self.held), 0.0, self.other)
 
-    def notice(self, master: int) -> None:
+    def notice(self, master: int, seconds: float = 1.0) -> None:
         """The holder's client sees the step of a master."""
         now = self.holder.local()
         ahead = self.clocks.servers[master].clock() - now
         self.session.masters[master].offset.see(ahead - 0.001, ahead + 0.001, now)
-        self.session.master_stepped(self.session.masters[master], 1.0)
+        self.session.master_stepped(self.session.masters[master], seconds)
 
 
 def two(masters: int, *, other_knows: bool = True) -> Two:
@@ -188,6 +188,39 @@ def test_a_step_that_is_seen_in_a_reply_from_before_another_one_ends_no_excuse()
     game.world.run(0.1)
     game.session.master_stepped(game.session.masters[0], 0.3)
     assert game.is_deceived()
+
+
+def set_ahead_for_a_while(game: Two, seconds: float, masters: int) -> None:
+    """The clocks of some, from 0.2 to 0.3; they keep a tenth of a second of it, which the holder sees at 0.4."""
+    for step in (0.0, seconds, 0.1 - seconds):
+        game.world.run(game.world.now + 0.1)
+        for master in range(masters):
+            game.clocks.step(master, step)
+    game.world.run(0.4)
+    for master in range(masters):
+        game.notice(master, 0.1)
+    game.held.seconds -= 0.1
+
+
+def test_who_sees_the_difference_alone_may_believe_in_what_a_step_and_a_step_back_have_ended() -> None:
+    game = two(3)
+    set_ahead_for_a_while(game, 3.0, masters=2)
+    game.world.run(0.8)
+    assert game.is_deceived()
+    game.held.seconds = 0.4 + LEASE_SECONDS
+    assert not game.is_deceived(), "it asked for that lease afterwards, so they have given it"
+
+
+@pytest.mark.parametrize(("seconds", "masters"), [(0.6, 2), (3.0, 1)])
+def test_a_step_and_a_step_back_excuse_nothing_where_they_ended_no_quorum_of_leases(
+    seconds: float, masters: int
+) -> None:
+    """The holder has just a quorum, so that one master would make the difference."""
+    game = two(3)
+    game.held.masters = 2
+    set_ahead_for_a_while(game, seconds, masters)
+    game.world.run(0.8)
+    assert not game.is_deceived()
 
 
 @pytest.mark.parametrize(

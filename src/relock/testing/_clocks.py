@@ -5,11 +5,13 @@ where that fails. Each exception here is one of those, and names it. Of a step t
 excepted any more: its holds are to be over where the masters' time says so.
 """
 
+from collections import defaultdict
+
 from attrs import define, field, frozen
 
 from relock._core.clocks import STEP_SECONDS
 from relock._core.hold import Hold
-from relock._core.quorum import deadline_of, quorum_of
+from relock._core.quorum import NEVER, deadline_of, quorum_of
 from relock._runtime.masters import Master
 from relock._runtime.threads import Session
 from relock.testing._network import Server
@@ -35,6 +37,14 @@ class Step:
     doubts: dict[str, float]
 
 
+@frozen
+class Notice:
+    """A client has seen at the true time `at` that a master's clock moved, by `seconds` since it had looked before."""
+
+    at: float
+    seconds: float
+
+
 @define
 class Clocks:
     """What became of all clocks, and who has noticed.
@@ -48,7 +58,7 @@ class Clocks:
     guard: float
     steps: list[Step] = field(factory=list)
     has_forgotten: bool = False
-    _noticed: dict[tuple[str, int], float] = field(factory=dict)
+    _noticed: defaultdict[tuple[str, int], list[Notice]] = field(factory=lambda: defaultdict(list))
     _sessions: list[tuple[Process, Session]] = field(factory=list)
     _peaks: dict[int, float] = field(factory=dict)  # what a clock showed before it was set back
     _spread: float = 0.0  # by how much two masters' clocks have differed at most
@@ -61,7 +71,7 @@ class Clocks:
         def master_stepped(master: Master, seconds: float) -> None:
             ahead = self.servers[master.index].clock() - process.local()
             if ahead <= master.offset.high + STEP_SECONDS:  # else the reply is from before something else
-                self._noticed[process.name, master.index] = self.world.now
+                self._noticed[process.name, master.index].append(Notice(self.world.now, seconds))
             self.world.note(process.name, f"sees the clock of master-{master.index} step by {seconds:+.3f} s")
             tell(master, seconds)
 
@@ -98,13 +108,15 @@ class Clocks:
 
         * Its own clock stood still with its machine (A4), and it has not heard from the masters since.
         * The one master's clock was set ahead (A3), and it has not heard from it since; or those of a quorum were set
-          at about the same time, which looks like a step of the client's own.
+          at about the same time, which looks like a step of the client's own. Where they were set back before it
+          looked, it has seen the difference alone, and believes until they answer for the hold.
         * A minority of the masters was set ahead before the `other` had ever seen them; or by so little that this one
           could not notice (A3: "what is not promised").
         """
         if deadline_of(hold.ends, hold.quorum) <= process.local():
             return False  # whatever makes it believe, it is no clock
-        late = [max(since, self._noticed.get((process.name, i), since)) for i in range(len(self.servers))]
+        noticed = [[one for one in self._noticed[process.name, i] if one.at >= since] for i in range(len(self.servers))]
+        late = [notices[-1].at if notices else since for notices in noticed]
         ahead = [self._ahead(i, late[i]) for i in range(len(self.servers))]
         lately = min(since, self.world.now - SAME_STEP_SECONDS)
         is_majority = len({step.server for step in self.steps if step.at >= lately}) >= quorum_of(len(self.servers))
@@ -115,10 +127,33 @@ class Clocks:
             - sum(step.seconds for step in ahead[i] if is_majority or self._is_hidden(step, other, left))
             for i, end in enumerate(hold.ends)
         ]
+        if is_majority:
+            ends = [
+                NEVER if self._has_ended_unseen(i, hold.ends[i], since, noticed[i], process) else end
+                for i, end in enumerate(ends)
+            ]
         return deadline_of(ends, hold.quorum) <= process.local()
 
     def _ahead(self, number: int, since: float) -> list[Step]:
         return [step for step in self.steps if step.server == number and step.at >= since and step.seconds > 0]
+
+    def _has_ended_unseen(self, number: int, end: float, since: float, notices: list[Notice], process: Process) -> bool:
+        """Whether a clock that was ahead for a while between two looks of this client ended its lease meanwhile.
+
+        A lease that was asked for afterwards is none of these.
+        """
+        froms = [since, *(notice.at for notice in notices)]
+        for looked_at, notice in reversed(list(zip(froms, notices, strict=False))):
+            end += max(0.0, notice.seconds)  # as the client counted it before
+            ahead = 0.0
+            for step in self.steps:
+                if step.server != number or not looked_at <= step.at <= notice.at:
+                    continue
+                set_at = process.local(step.at)
+                if step.seconds < 0 and end - ahead <= set_at and end - self.guard <= set_at:
+                    return True
+                ahead += step.seconds
+        return False
 
     def _is_hidden(self, step: Step, client: Process, overlap: float) -> bool:
         """Whether a client that knew the clock had no chance to see the step; it has one where much depends on it."""
