@@ -84,6 +84,38 @@ def test_who_stood_still_until_its_hold_was_over_may_be_told_of_it_late(game: Ga
     assert game.referee.violations == []
 
 
+@pytest.mark.parametrize(
+    ("token", "is_known_before", "is_wrong"), [(4, False, False), (4, True, True), (6, True, False)]
+)
+def test_who_stood_still_with_its_clock_may_be_told_late_of_a_token_that_others_have_passed(
+    game: Game, *, token: int, is_known_before: bool, is_wrong: bool
+) -> None:
+    """Its lease of a second was over by the masters' time; what it got is above what others had before it came."""
+    first = Held(5, 10.0)
+    if is_known_before:
+        game.grant("one", first)
+        first.seconds = 0.0
+    late = Process(game.world, "late")
+    call = game.referee.called(late, timeout=1.0)
+    late.pause(stops_clock=True)
+    game.world.run(2.0)
+    game.grant("two", Held(7, 10.0))
+    late.resume()
+    game.referee.granted(cast(Any, None), cast(Any, Held(token, LEASE_SECONDS)), call)
+    assert game.referee.violations == (["late got token 4, which is not above 5"] if is_wrong else [])
+
+
+def test_who_stood_still_for_less_than_its_lease_has_no_excuse(game: Game) -> None:
+    late = Process(game.world, "late")
+    call = game.referee.called(late, timeout=1.0)
+    late.pause(stops_clock=True)
+    game.world.run(0.9)
+    game.grant("two", Held(7, 10.0))
+    late.resume()
+    game.referee.granted(cast(Any, None), cast(Any, Held(4, LEASE_SECONDS)), call)
+    assert game.referee.violations == ["two holders: two and late", "late got token 4, which is not above 7"]
+
+
 # Clocks ---------------------------------------------------------------------------------------------------------------
 
 

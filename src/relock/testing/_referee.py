@@ -62,13 +62,14 @@ class Belief:
 
 @frozen(eq=False)
 class Call:
-    """One call of acquire: when it came, and who had been queued by then."""
+    """One call of acquire: when it came, who had been queued by then, and the largest token that somebody had got."""
 
     process: Process
     called_at: float
     called_at_local: float
     timeout: float
     ahead: tuple[tuple[Process, Waiter], ...]
+    highest: int
 
 
 @define
@@ -119,7 +120,7 @@ class Referee:
             for waiter in session.hub.waiters.values()
             if waiter.tickets
         ]
-        return Call(process, self.world.now, process.local(), timeout, tuple(ahead))
+        return Call(process, self.world.now, process.local(), timeout, tuple(ahead), self._highest)
 
     def refused(self, call: Call) -> None:
         """Somebody did not get it."""
@@ -134,7 +135,7 @@ class Referee:
         self._check_order(call)
         belief = Belief(process, lock, hold, call.called_at, counted_at=self.world.now, may_be_ended=self.operators > 0)
         if belief.is_believed():  # else its process stood still until it was over: others may have had it since
-            self._check_grant(belief)
+            self._check_grant(belief, call)
         self.beliefs = [one for one in self.beliefs if not one.has_left and not one.process.is_dead]
         self.beliefs.append(belief)
         self.world.note(process.name, f"has it as {hold.owner.decode()}, token {hold.token}")
@@ -269,15 +270,25 @@ class Referee:
             if not one.process.is_dead and one.hold.count and one.hold.remaining(one.process.local()) > 0:
                 self.violate(f"{one.process.name} still believes in a hold that was ended by force")
 
-    def _check_grant(self, belief: Belief) -> None:
+    def _check_grant(self, belief: Belief, call: Call) -> None:
         process, token = belief.process, belief.hold.token
         for other in self._believers():
             if self._are_rivals([other, belief]):
                 self.violate(f"two holders: {other.process.name} and {process.name}")
         if not self.operators:
-            if token <= self._highest and not self.clocks.may_tokens_fall():
-                self.violate(f"{process.name} got token {token}, which is not above {self._highest}")
+            highest = self._highest_before(belief, call)
+            if token <= highest and not self.clocks.may_tokens_fall():
+                self.violate(f"{process.name} got token {token}, which is not above {highest}")
             self._highest = max(self._highest, token)
+
+    def _highest_before(self, belief: Belief, call: Call) -> int:
+        """The largest token that somebody got before this one was granted.
+
+        Whose clock stood still with its machine until its leases were over was granted it before others that have
+        returned from their acquire already.
+        """
+        is_late = self.clocks.has_stood_too_long(belief.process, belief.hold, belief.since)
+        return call.highest if is_late else self._highest
 
     def _are_rivals(self, believers: list[Belief]) -> bool:
         """Whether two of them have a right to believe, for all that their clients could know of clocks."""
