@@ -2,11 +2,15 @@
 
 import contextlib
 import warnings
+from functools import partial
+from typing import Any
 
 import pytest
 
 from relock import Client, LockLostError, QuorumError
+from relock._scripts import Script
 from relock.testing import Lab
+from relock.testing._master import VirtualMaster
 
 TTL_SECONDS = 10.0
 STEP_SECONDS = 20.0  # beyond the lease
@@ -43,6 +47,32 @@ def test_nobody_is_let_in_between_seeing_a_step_and_taking_the_vote(lab: Lab) ->
     lab.run(work)
     lab.close()
     assert not any(got)
+
+
+def test_a_step_that_is_seen_before_a_grant_is_in_the_book_shortens_its_leases(lab: Lab) -> None:
+    """The clocks are so far apart that the token is written to a quorum first: those replies show the step."""
+    for number, server in enumerate(lab.masters):
+        server.step(3 * TTL_SECONDS * number)
+    lock = connect(lab, "holder").lock("a")
+    left = [STEP_SECONDS]
+
+    def run(master: VirtualMaster, script: Script, *request: Any) -> Any:
+        if script.name == "fence" and left:
+            for server in lab.masters:
+                server.step(left[0])
+            left.clear()
+        return VirtualMaster.run(master, script, *request)
+
+    def work() -> None:
+        for server in lab.masters:
+            server.master.run = partial(run, server.master)  # type: ignore[method-assign]
+        assert lock.acquire()
+        assert not left
+        assert not lock.owned()
+        assert lock.lost
+
+    lab.run(work)
+    lab.close()
 
 
 def test_a_quorum_that_steps_together_is_trusted_again_at_once(lab: Lab) -> None:

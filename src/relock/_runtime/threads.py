@@ -250,6 +250,8 @@ class Session(Driver, MasterListener):
         outcome = self.run(acquire(wait))
         if outcome.__class__ is Granted:
             hold = self.holds[terms.keys.name, who.key] = Hold(terms, owners[-1], who, outcome, count)
+            if self.steps:
+                self._count_steps(hold)
             self.hub.forget(waiter, served=hold)
             self.watchdog.watch(hold)
             self.counters.grants += 1
@@ -263,6 +265,13 @@ class Session(Driver, MasterListener):
             if self.is_observed:
                 self.emit(NotGranted(terms.keys.name, self.clock() - started_at))
         return outcome  # type: ignore[no-any-return]
+
+    def _count_steps(self, hold: Hold) -> None:
+        """Shortens the leases of a new hold by what was seen of the masters' clocks before it was in the book."""
+        now = self.clock()
+        for at, master, seconds in self.steps.copy():
+            if seconds > 0 and at > hold.granted_at:
+                hold.shift(master, seconds, now)
 
     def _nest(self, claim: Claim, hold: Hold, options: LockOptions, levels: int) -> None:
         self.check_valid(hold)
@@ -509,13 +518,13 @@ class Session(Driver, MasterListener):
     def master_stepped(self, master: Master, seconds: float) -> None:
         """See `relock._runtime.masters.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)
+        now = self.clock()
+        self.steps.append((now, master.index, seconds))  # before the look at the book: what enters it now looks here
         if seconds > 0:
-            now = self.clock()
             for hold in self.holds.copy().values():
                 hold.shift(master.index, seconds, now)
             self.watchdog.poke()
         if len(self.masters) > 1:
-            self.steps.append((self.clock(), master.index, seconds))
             self.janitor.hand(tasks.Accuse(master, seconds))
 
     # The end --------------------------------------------------------------------------------------------------------
