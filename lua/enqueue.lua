@@ -92,7 +92,8 @@ local pttl_ms = holder and redis.call('PTTL', lock) or 0
 agreed = tonumber(redis.call('ZSCORE', queue, waiter) or ticket)
 if agreed <= 0 then
   local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
-  local heir = holder and string.match(holder, '~%x+%.(%d+)$') -- the ticket of who was given the lock: see hand_over
+  -- The ticket of who has got the lock here, and may give it back: its name ends with that. See hand_over.
+  local heir = holder and string.match(holder, '~%x+%.(%d+)$')
   local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(heir or 0) + 1, now_us)
   if agreed < 0 then
     return { 'proposed', now_us, pttl_ms, redis.call('ZCARD', queue), holder or '', proposal }

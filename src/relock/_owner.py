@@ -78,9 +78,12 @@ def new_uuid(random_hex: str, owner: str | None) -> str:
     return random_hex if owner is None else f"{readable(owner)}.{random_hex}"
 
 
-def attempt_name(waiter: bytes, number: int) -> bytes:
-    """The owner's name of one attempt of a wait: its waiter is what comes before the ``~`` (see ``lua/_lib``)."""
-    return b"%b~%d" % (waiter, number)
+def attempt_name(waiter: bytes, number: int, ticket: int | None = None) -> bytes:
+    """The owner's name of one attempt of a wait: its waiter is what comes before the ``~`` (see ``lua/_lib``).
+
+    With the waiter's ticket, if it has one: whoever asks for a place where the attempt has the lock gets a larger one.
+    """
+    return b"%b~%d" % (waiter, number) if ticket is None else b"%b~%d.%d" % (waiter, number, ticket)
 
 
 def waiter_name(owner: bytes) -> bytes:

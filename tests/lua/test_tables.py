@@ -386,6 +386,17 @@ def test_who_comes_after_an_heir_gets_a_larger_ticket_though_the_heir_may_give_i
     assert enqueue(master, THEY, ticket=-1)[-1] == FAR + 1
 
 
+def test_who_comes_after_an_attempt_gets_a_larger_ticket_though_the_attempt_may_give_the_lock_back(
+    master: Master,
+) -> None:
+    master.put(State(queue=[YOU]))
+    master.listen("you")
+    attempt = b"%b~3.%d" % (YOU, FAR)
+    assert enqueue(master, owner=attempt, ticket=FAR)[0] == b"granted"
+    assert master.queue() == []
+    assert enqueue(master, THEY, ticket=-1)[-1] == FAR + 1
+
+
 def test_the_sign_of_life_of_an_heir_tells_that_it_has_been_given_the_lock(master: Master) -> None:
     """The message may be lost; and it does not wait any more."""
     master.put(State(holder={HANDED: 1}, queue=[THEY]))

@@ -106,7 +106,7 @@ BUGS = [
     Bug(
         "one name for all attempts",
         f"{CORE}/waiting.py",
-        "owners.append(attempt_name(self.wait.waiter, len(owners)))",
+        "owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket))",
         "owners.append(self.wait.waiter)",
         seed=1,
     ),

@@ -82,10 +82,18 @@ def test_a_ticket_is_the_largest_proposal_and_is_written_before_anybody_sleeps_o
     assert isinstance(driver.run(), Granted)
     kinds = [type(effect).__name__ for effect in driver.effects]
     assert kinds == ["Ask", "Listen", "Ask", "Ask", "Park", "Ask"]
-    assert driver.asked() == ["acquire me:1", "enqueue me:1~1", "enqueue me:1~1", "enqueue me:1~1"]
+    assert driver.asked() == ["acquire me:1", "enqueue me:1~1", "enqueue me:1~2.9", "enqueue me:1~2.9"]
     placed = [effect.calls[0].own for effect in driver.effects if isinstance(effect, Ask)][2:]
     assert all(b"\r\n9\r\n" in own for own in placed)
     assert [effect.ticket for effect in driver.effects if isinstance(effect, Park)] == [9]
+
+
+def test_an_attempt_of_a_waiter_with_a_ticket_names_it() -> None:
+    """What a minority grants takes the waiter out of their queues: who comes then finds the ticket all the same."""
+    some = [[GRANTED, queued(9), queued(9)], [DONE] * 3]
+    driver = Driver([[HELD] * 3, [proposed(9)] * 3, *some, [GRANTED] * 3])
+    assert isinstance(driver.run(), Granted)
+    assert driver.asked()[2:] == ["enqueue me:1~2.9", "give_back me:1~2.9", "enqueue me:1~3.9"]
 
 
 def test_a_minority_of_grants_is_given_back_at_once_and_the_next_attempt_has_a_new_name() -> None:
@@ -162,7 +170,7 @@ def test_what_broken_connections_may_still_bring_is_undone_after_it_was_given_ba
     assert driver.undone() == [b"me:1"]
 
 
-@pytest.mark.parametrize(("answered", "undone"), [(False, [b"me:1~1", b"me:1"]), (True, [b"me:1~1"])])
+@pytest.mark.parametrize(("answered", "undone"), [(False, [b"me:1~2.7", b"me:1"]), (True, [b"me:1~2.7"])])
 def test_who_was_served_is_taken_out_of_the_queue_that_a_late_request_may_put_it_into(
     answered: bool, undone: list[bytes]
 ) -> None:
@@ -170,7 +178,7 @@ def test_who_was_served_is_taken_out_of_the_queue_that_a_late_request_may_put_it
     driver = Driver([[HELD] * 3, [proposed(7)] * 3, [queued(7), queued(7), AWAITED], [GRANTED] * 3], pause=0.0)
     driver.answer_late = answered
     assert isinstance(driver.run(), Granted)
-    assert driver.owners[-1] == b"me:1~2"
+    assert driver.owners[-1] == b"me:1~3.7"
     assert driver.undone() == undone
 
 
@@ -233,7 +241,7 @@ def test_a_grant_of_which_nobody_knows_when_it_was_made_changes_nothing_but_the_
 def test_what_a_minority_gave_is_given_back_with_the_waiters_place() -> None:
     driver = Driver([*WAITING, [DONE] * 3, [GRANTED] * 3], grants=[handed(0)])
     assert isinstance(driver.run(), Granted)
-    assert driver.asked()[3:] == ["give_back me:1~ab.9", "enqueue me:1~1"]
+    assert driver.asked()[3:] == ["give_back me:1~ab.9", "enqueue me:1~2.9"]
     give_back = [effect for effect in driver.effects if isinstance(effect, Ask)][3]
     assert b"\r\n9\r\n" in give_back.calls[0].own, "its ticket"
     assert driver.undone() == [b"me:1~ab.9"]

@@ -201,7 +201,10 @@ class _Waiting:
         if self.ticket is not None or not self.listening or not isinstance(outcome, Refused):
             return False
         self.ticket = outcome.ticket
-        return self.ticket is not None and len(self.wait.terms.masters) > 1
+        if self.ticket is None or len(self.wait.terms.masters) == 1:
+            return False
+        self._rename()  # what an attempt is granted from now on names the ticket: the waiter may be back in the queue
+        return True
 
     def _next_call(self) -> Call:
         wait, terms = self.wait, self.wait.terms
@@ -240,7 +243,7 @@ class _Waiting:
     def _rename(self) -> None:
         """Later attempts ask under a new owner's name; what is still under way for the old one can't touch them."""
         owners = self.wait.owners
-        owners.append(attempt_name(self.wait.waiter, len(owners)))
+        owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket))
 
     def _leave(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
         """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background."""
