@@ -172,7 +172,8 @@ class Lock:
     def remaining(self) -> float:
         """Seconds for which the caller's hold is surely still valid: local and conservative; 0.0 without one.
 
-        Right after a releaser has handed the lock over that may be less than 3 s, until the full lease is confirmed.
+        For a tenth of a second after a releaser has handed the lock over that is less than 3 s, until the full lease is
+        confirmed.
         """
         hold = self._valid_hold()
         return 0.0 if hold is None else hold.remaining(self._client.session.clock())
@@ -180,8 +181,8 @@ class Lock:
     def ensure(self, seconds: float = 0.0) -> None:
         """Checks, without I/O, that the caller's hold is valid for `seconds` more. It spends nothing.
 
-        Right after a releaser has handed the lock over, with a lease of 3 s that is being made the full one, more than
-        those is first asked of the masters, once.
+        Right after a releaser has handed the lock over, with a lease of 3 s that is yet to be made the full one, more
+        than those is first asked of the masters, once.
 
         Raises:
             LockLostError: it was lost, or has less left than that; in the second case it goes on.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from attrs import frozen
@@ -18,7 +19,9 @@ from support.masters import Deployment, options_for
 from support.until import until
 
 from relock import Client, Lock
+from relock._core import hold
 from relock._core.effects import Answer, Ask
+from relock._core.terms import HANDED_LEASE_SECONDS
 from relock._runtime.platform import Platform
 
 PATIENCE_SECONDS = 60.0
@@ -57,7 +60,7 @@ PATHS = [
     Path("making a lock", 5, ()),
     Path("the first try-lock, refused", 1, ("acquire",)),
     Path("the first hold", 1, ("acquire",), threads=("relock-watchdog",)),
-    Path("the first wait", 1, ("acquire", "enqueue", "extend", "release"), threads=BACKGROUND),
+    Path("the first wait", 1, ("acquire", "enqueue", "release"), threads=BACKGROUND),
     Path("acquire and release", 1, ("acquire", "release"), python_calls=91),
     Path("acquire and release", 5, ("acquire", "release")),
     Path("re-entry", 1, ("count",), python_calls=63),
@@ -68,7 +71,8 @@ PATHS = [
     Path("try-lock, refused", 5, ("acquire",)),
     Path("looking at one's own hold", 1, (), python_calls=55),
     Path("looking at one's own hold", 5, ()),
-    Path("wait, hand-off and release", 1, ("enqueue", "extend", "release")),
+    Path("wait, hand-off and release", 1, ("enqueue", "release")),
+    Path("wait, hand-off, and a hold that lasts", 1, ("enqueue", "extend", "release")),
     Path("renewal of one hold", 1, ("extend",)),
     Path("renewal of one hold", 5, ("extend",)),
     Path("renewal of 120 holds", 1, ("50 extend", "50 extend", "20 extend")),
@@ -232,10 +236,23 @@ def looking_at_ones_own_hold(scene: Scene) -> None:
 
 
 def wait_hand_off_and_release(scene: Scene) -> None:
+    """However slow the machine is, the hold is over before anybody asks for its full lease."""
+    with patch.object(hold, "HANDED_SETTLE_SECONDS", PATIENCE_SECONDS):
+        wait_and_hold_for(scene, lambda: None)
+
+
+def wait_hand_off_and_a_hold_that_lasts(scene: Scene) -> None:
+    def last() -> None:
+        until(lambda: scene.lock.remaining() > HANDED_LEASE_SECONDS, within=PATIENCE_SECONDS, what="the full lease")
+
+    wait_and_hold_for(scene, last)
+
+
+def wait_and_hold_for(scene: Scene, last: Callable[[], None]) -> None:
     """What the other client does is not counted."""
     held = scene.other.lock(scene.name, owner="whoever")
     held.acquire()
-    waiter = threading.Thread(target=acquire_in_turn, args=(scene.lock,))
+    waiter = threading.Thread(target=acquire_in_turn, args=(scene.lock, last))
     with scene.counted():
         waiter.start()
         until(lambda: scene.other.info(scene.name).queue, within=PATIENCE_SECONDS, what="it waits")
@@ -243,9 +260,9 @@ def wait_hand_off_and_release(scene: Scene) -> None:
         waiter.join()
 
 
-def acquire_in_turn(lock: Lock) -> None:
+def acquire_in_turn(lock: Lock, last: Callable[[], None]) -> None:
     with lock:
-        pass
+        last()
 
 
 def renewal_of_one_hold(scene: Scene) -> None:
@@ -281,6 +298,7 @@ WALKS: dict[str, Callable[[Scene], None]] = {
     "try-lock, refused": try_lock_refused,
     "looking at one's own hold": looking_at_ones_own_hold,
     "wait, hand-off and release": wait_hand_off_and_release,
+    "wait, hand-off, and a hold that lasts": wait_hand_off_and_a_hold_that_lasts,
     "renewal of one hold": renewal_of_one_hold,
     "renewal of 120 holds": renewal_of_120_holds,
 }

@@ -84,7 +84,9 @@ def test_a_release_wakes_one_waiter(client: Client, server: Deployment, name: st
     assert messages <= 20 + 2 * len(server.members)
     scripts = server.calls()["evalsha"] - before
     # Over several masters a slow one may have given the lock to somebody else by then, which is undone.
-    assert scripts <= 1 + 2 * 20 + 4 * len(server.members), "a release, then an extension and a release for each"
+    assert scripts <= 1 + 2 * 20 + 4 * len(server.members), (
+        "a release, then a release for each, and an extension where that takes long"
+    )
 
 
 def is_held_with_queue(client: Client, name: str, waiters: int) -> bool:
@@ -249,7 +251,8 @@ def test_close_ends_every_wait_and_leaves_the_queue(
     for thread in threads:
         thread.join(timeout=10)
     assert len(errors) == 3
-    assert client.info(name).queue == ()
+    # At once, but for a place that a slow master writes only after it was given up: that goes as those of the dead do.
+    until(lambda: client.info(name).queue == (), within=30, what="they have left the queue")
     other.close()
     with pytest.raises(ClientClosedError):
         other.lock(name).acquire(blocking=False)

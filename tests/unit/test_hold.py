@@ -8,8 +8,16 @@ from attrs import evolve
 
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows.extend import heal
-from relock._core.hold import EXPIRED, FORGOTTEN, MAX_HOLD, NOT_RENEWED, OWNER_ENDED, Hold
-from relock._core.quorum import NEVER, Extension, Granted, deadline_of, quorum_of
+from relock._core.hold import (
+    EXPIRED,
+    FORGOTTEN,
+    HANDED_SETTLE_SECONDS,
+    MAX_HOLD,
+    NOT_RENEWED,
+    OWNER_ENDED,
+    Hold,
+)
+from relock._core.quorum import NEVER, Granted, deadline_of, quorum_of
 from relock._core.renewal import BATCH_MAX, FOREVER, pace_of, take_stock
 from relock._core.terms import Terms
 from relock._keys import lock_keys
@@ -108,7 +116,7 @@ def test_two_partial_renewals_of_different_masters_advance_the_deadline() -> Non
 
 def test_a_masters_clock_that_went_ahead_ends_its_lease_earlier() -> None:
     one = hold()
-    one.shift(0, 4.0, 1.0)
+    one.shift(0, 4.0)
     assert one.deadline == 5.0
 
 
@@ -116,7 +124,7 @@ def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> N
     """Also of those whose grant came after a quorum had been enough."""
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
-    three.shift(0, 20.0, 1.0)
+    three.shift(0, 20.0)
     assert three.deadline == 9.0
 
 
@@ -289,100 +297,54 @@ def test_without_holds_there_is_nothing_to_look_at() -> None:
     assert take_stock([lost], now=10.0).look_at == FOREVER
 
 
-def handed(masters: int = 1, **changes: Any) -> tuple[Hold, list[Answer]]:
-    """A hold that a releaser gave for 3 s from the moment 0 on, and the answers to its extension, to 9.1 s."""
+def handed(masters: int = 1, **changes: Any) -> Hold:
+    """A hold that a releaser gave for 3 s from the moment 0 on; the lock's lease is 9 s."""
     one = hold(masters, **changes)
-    answers: list[Answer] = [(Failure("a", "not yet", awaited=True),)] * masters
-    grant = Granted(7, 3.0, [3.0] * masters, True, one.answers, 0.0, Extension(0.1, 9.1, answers))
-    given = Hold(one.terms, b"me:1~ab.7", Who(1, None, None), grant, 1)
-    return given, answers
-
-
-def test_a_hold_that_a_releaser_gave_is_valid_for_the_short_lease_until_its_extension_is_answered() -> None:
-    one, answers = handed()
-    assert one.remaining(1.0) == 2.0
-    answers[0] = (EXTENDED,)
-    assert one.remaining(1.0) == 8.1
-    assert one.extension is None
-    assert one.renew_at == 0.1 + 3.0, "a third of the ttl after that was asked for"
+    grant = Granted(7, 3.0, [3.0] * masters, True, one.answers, 0.0, is_short=True)
+    return Hold(one.terms, b"me:1~ab.7", Who(1, None, None), grant, 1)
 
 
 @pytest.mark.parametrize("renew", [True, False])
-def test_the_watchdog_asks_again_after_a_third_of_the_short_lease_also_without_renewal(renew: bool) -> None:
-    one, answers = handed()
+def test_the_full_lease_is_asked_for_once_a_hold_that_was_given_has_lasted_a_moment(renew: bool) -> None:
+    """Also without renewal: it is the lease that was asked for."""
+    one = handed()
     one.renew = renew
-    assert one.renew_at == 1.0
-    assert take_stock([one], 1.0).renew == (one,)
-    assert one.count_renewal([EXTENDED], 1.0, 10.0, 1.1)
-    assert one.renew_at == (4.0 if renew else FOREVER)
-    answers[0] = (EXTENDED,)
-    assert one.remaining(2.0) == 8.0, "an older answer shortens nothing"
+    assert one.remaining(0.5) == 2.5
+    assert take_stock([one], 0.09).renew == ()
+    assert take_stock([one], 0.09).look_at == HANDED_SETTLE_SECONDS
+    assert take_stock([one], HANDED_SETTLE_SECONDS).renew == (one,)
+    assert one.count_renewal([EXTENDED], 0.1, 9.1, 0.2)
+    assert one.remaining(0.2) == pytest.approx(8.9)
+    assert not one.is_short
+    assert one.renew_at == (0.1 + 3.0 if renew else FOREVER)
 
 
-def test_an_extension_that_is_read_after_the_deadline_counts_for_nothing() -> None:
-    one, answers = handed()
-    answers[0] = (EXTENDED,)
+def test_a_full_lease_that_is_confirmed_after_the_short_one_counts_for_nothing() -> None:
+    one = handed()
+    assert not one.count_renewal([EXTENDED], 0.01, 9.01, 3.0)
     assert one.reason_for_loss(3.0) == EXPIRED
     assert one.remaining(3.5) == 0.0
 
 
-def test_an_extension_counts_on_a_quorum_and_what_is_absent_there_is_dropped() -> None:
-    one, answers = handed(3)
-    answers[0] = (EXTENDED,)
+def test_a_full_lease_is_confirmed_by_a_quorum() -> None:
+    one = handed(3)
+    assert not one.count_renewal([EXTENDED, ABSENT, SILENT], 0.01, 9.01, 0.02)
+    assert one.is_short
     assert one.remaining(1.0) == 2.0
-    answers[1] = (ABSENT,)
-    assert one.remaining(1.0) == 2.0
-    answers[2] = (EXTENDED,)
-    assert one.remaining(1.0) == 8.1
+    assert one.count_renewal([EXTENDED, ABSENT, EXTENDED], 1.0, 10.0, 1.1)
+    assert one.remaining(1.1) == 8.9
     assert one.lacking == {1}
 
 
-def test_what_a_later_answer_denied_an_earlier_one_does_not_bring_back() -> None:
-    one, answers = handed()
-    one.drop_absent([ABSENT])
-    answers[0] = (EXTENDED,)
-    assert one.reason_for_loss(1.0) == FORGOTTEN
-
-
 def test_a_renewal_of_a_short_lease_that_failed_comes_again_before_that_is_over() -> None:
-    """Also without renewal: the lease that was asked for is yet to be got."""
-    one, _ = handed()
+    one = handed()
     one.renew = False
     assert not one.count_renewal([SILENT], 1.0, 10.0, 1.1)
     assert one.renew_at == pytest.approx(1.1 + 0.3)
-    assert one.count_renewal([EXTENDED], 1.4, 10.4, 1.4)
-    assert one.renew_at == FOREVER
-    assert not one.is_short
-
-
-@pytest.mark.parametrize("masters", [1, 3])
-def test_an_extension_that_is_never_answered_hurries_no_later_renewal(masters: int) -> None:
-    """Its connection may have broken, or nobody reads from it: then it is awaited for ever."""
-    one, _ = handed(masters)
-    assert one.count_renewal([EXTENDED] * masters, 1.0, 10.0, 1.1)
-    assert one.count_renewal([EXTENDED] * masters, 4.0, 13.0, 4.1)
-    assert one.remaining(4.2) == pytest.approx(8.8)
-    assert one.renew_at == 7.0
-    assert take_stock([one], 4.2).renew == ()
-
-
-def test_what_a_later_renewal_confirmed_an_extension_that_came_too_soon_does_not_deny() -> None:
-    """It overtook the release that gave the hold, and its answer was read last."""
-    one, answers = handed()
-    assert one.count_renewal([EXTENDED], 1.0, 10.0, 1.1)
-    answers[0] = (ABSENT,)
-    assert one.remaining(2.0) == 8.0
-
-
-def test_an_extension_that_was_answered_before_a_clock_went_ahead_is_cut_as_well() -> None:
-    one, answers = handed()
-    answers[0] = (EXTENDED,)
-    one.shift(0, 1.5, 1.0)
-    assert one.remaining(1.0) == pytest.approx(6.6)
 
 
 def test_short_leases_of_long_ttls_are_renewed_before_they_are_over() -> None:
-    short = [handed()[0] for _ in range(200)]
+    short = [handed() for _ in range(200)]
     for one in short:
         one.ttl = 300.0
     pace = pace_of(short, 1.0, 0.002)

@@ -215,28 +215,16 @@ OURS = [b"queued", 0, 3_000, 0, b"me:1~ab.7", 77]
 EXTENDED = [b"extended", 0]
 
 
-def test_what_a_releaser_gave_is_taken_at_once_and_the_full_lease_asked_for_but_not_waited_for() -> None:
-    driver = Driver([HELD, QUEUED, EXTENDED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - 0.25)])
+@pytest.mark.parametrize(("lease", "is_short"), [(3.0, True), (30.0, False)])
+def test_what_a_releaser_gave_is_taken_at_once_and_nothing_more_is_asked(lease: float, is_short: bool) -> None:
+    driver = Driver([HELD, QUEUED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - 0.25, lease=lease)])
     grant = driver.run()
     assert isinstance(grant, Granted)
     begins = 1001.0 - 0.25
-    assert (grant.token, grant.begins) == (200, begins)
-    assert grant.end == begins + 3.0 - 0.032, "the short lease, from the grant and not from the arrival"
-    assert driver.scripts() == ["acquire", "enqueue", "extend"]
-    asked = driver.effects[-1]
-    assert isinstance(asked, Ask)
-    assert not asked.awaited
-    assert grant.extension is not None
-    assert (grant.extension.sent_at, grant.extension.end) == (1001.0, 1001.0 + 30 - 0.302)
-    assert driver.owners == [b"me:1", b"me:1~ab.7"]
-
-
-def test_a_lease_that_is_given_in_full_is_not_asked_for_again() -> None:
-    driver = Driver([HELD, QUEUED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now, lease=1.0)])
-    grant = driver.run(ttl=1.0)
-    assert isinstance(grant, Granted)
-    assert grant.extension is None
+    assert (grant.token, grant.begins, grant.is_short) == (200, begins, is_short)
+    assert grant.end == begins + lease - (0.01 * lease + 0.002), "from the grant and not from the arrival"
     assert driver.scripts() == ["acquire", "enqueue"]
+    assert driver.owners == [b"me:1", b"me:1~ab.7"]
 
 
 @pytest.mark.parametrize("late_by", [3.0, float("inf")])

@@ -68,15 +68,12 @@ class Ask(NamedTuple):
 
     Where `only` is given, just the masters with these numbers are asked, those of them that can be at once; the others
     are a `Failure` for which nothing was sent.
-
-    What is not `awaited` is answered as soon as it has been sent, to the masters that can be asked at once.
     """
 
     calls: tuple[Call, ...]
     until: float
     is_certain: Callable[[Sequence[Answer]], bool] | None = None
     only: frozenset[int] | None = None
-    awaited: bool = True
 
 
 class Listen(NamedTuple):

@@ -18,6 +18,7 @@ FORGOTTEN = "the masters no longer know it: deleted, released by force, flushed,
 MAX_HOLD = "max_hold is over, and with it the last lease"
 OWNER_ENDED = "its owner thread ended without releasing it"
 
+HANDED_SETTLE_SECONDS = 0.1  # most holds that a releaser gave are over by then: for those nobody asks for more
 RENEW_PART = 3  # a lease is renewed after a third of it
 RETRY_PART = 10  # and a renewal that failed is tried again after a tenth
 AHEAD_PART = 30  # one that is due this soon joins the batch of another
@@ -43,14 +44,12 @@ class Hold:
         healed: a request that gives a master the hold again is under way, or was not answered.
         counts_until: until when a count that is not its own any more may still arrive at a master.
         settling: its count is being written to the masters again, in the background.
-        extension: its first renewal is under way, where a releaser gave it with a short lease; None once it is counted.
-        is_short: no quorum has confirmed more than that short lease.
+        is_short: a releaser gave it with a short lease, and no quorum has confirmed more.
         loss: set once, when it was lost.
     """
 
     __slots__ = (
         "_awaited",
-        "_unextended",
         "_unsaid",
         "answers",
         "callbacks",
@@ -58,7 +57,6 @@ class Hold:
         "counts_until",
         "deadline",
         "ends",
-        "extension",
         "granted_at",
         "healed",
         "is_short",
@@ -86,15 +84,14 @@ class Hold:
         self.key = who.key
         self.thread = who.thread
         self.ttl = terms.ttl
-        self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.extension = grant
+        self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.is_short = grant
         self.count = count
         # The moment before the request was sent, or before which no releaser gave it.
         self.granted_at = granted_at = grant.end - terms.validity if begins is None else begins
         self.renew = options.renew
         self.renew_at = granted_at + terms.ttl / RENEW_PART if options.renew else FOREVER
-        self.is_short = self.extension is not None
         if self.is_short:
-            self.renew_at = granted_at + (grant.end - granted_at) / RENEW_PART  # in case that nothing comes of it
+            self.renew_at = granted_at + HANDED_SETTLE_SECONDS
         self.renew_until = FOREVER if options.max_hold is None else granted_at + options.max_hold
         self.late_until = granted_at + terms.node_timeout
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
@@ -103,7 +100,6 @@ class Hold:
         self.settling = False
         self.loss: Loss | None = None
         self._unsaid = [True]
-        self._unextended = set() if self.extension is None else set(range(len(self.ends)))
         self._awaited = {i for i, end in enumerate(self.ends) if end == NEVER} if NEVER in self.ends else set()
 
     @property
@@ -138,14 +134,10 @@ class Hold:
 
     def remaining(self, now: float) -> float:
         """Seconds for which the hold is surely still valid."""
-        if self.extension is not None:
-            self.count_extension(now)
         return 0.0 if self.loss else max(0.0, self.deadline - now)
 
     def reason_for_loss(self, now: float) -> str | None:
         """Why this hold is lost now, or None while it is valid."""
-        if self.extension is not None:
-            self.count_extension(now)
         if now < self.deadline:
             return None
         if self.deadline == NEVER:
@@ -175,32 +167,6 @@ class Hold:
             return False
         return now >= self.renew_at - self.ahead
 
-    def count_extension(self, now: float) -> None:
-        """Counts what has been answered to the first renewal of a hold that a releaser gave.
-
-        As with every renewal, what is processed after the deadline counts for nothing.
-        """
-        extension = self.extension
-        if extension is None:
-            return
-        is_in_time = now < self.deadline
-        for i in list(self._unextended):
-            reply = extension.answers[i][0]
-            if isinstance(reply, Failure) and reply.awaited:
-                continue
-            self._unextended.discard(i)
-            if is_status(reply, b"absent"):
-                self.ends[i] = NEVER
-            elif is_status(reply, b"extended") and is_in_time:
-                self.ends[i] = max(self.ends[i], extension.end)
-        if not self._unextended:
-            self.extension = None
-        self.deadline = deadline_of(self.ends, self.quorum)
-        if self.is_short and self.deadline >= extension.end:
-            # Else a renewal was faster, and has said when the next one is due.
-            self.is_short = False
-            self.renew_at = extension.sent_at + self.terms.ttl / RENEW_PART if self.renew else FOREVER
-
     def count_renewal(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> bool:
         """Counts the answers to a renewal whose leases last until `end`.
 
@@ -208,12 +174,9 @@ class Hold:
         the hold is lost by then, and stays so.
         """
         self._count_late_grants()
-        self.count_extension(now)
         is_in_time = now < deadline_of(self.ends, self.quorum)
         extended = [is_status(answer, b"extended") for answer in answers]
         for i, yes in enumerate(extended):
-            if yes:
-                self._unextended.discard(i)  # what its extension is yet to answer is older
             if yes and is_in_time:
                 self.ends[i] = max(self.ends[i], end)
         self.drop_absent(answers)
@@ -239,7 +202,6 @@ class Hold:
         for i, answer in enumerate(answers):
             if is_status(answer, b"absent"):
                 self.ends[i] = NEVER
-                self._unextended.discard(i)
             elif i in self._awaited and (is_status(answer, b"counted") or is_status(answer, b"extended")):
                 self._count_late_grant(i)
         self.deadline = deadline_of(self.ends, self.quorum)
@@ -287,9 +249,8 @@ class Hold:
                 return True
         return False
 
-    def shift(self, master: int, seconds: float, now: float) -> None:
+    def shift(self, master: int, seconds: float) -> None:
         """The clock of a master ran ahead by `seconds` all at once: its lease ends that much earlier."""
         self._count_late_grants()
-        self.count_extension(now)
         self.ends[master] -= seconds
         self.deadline = deadline_of(self.ends, self.quorum)

@@ -31,20 +31,6 @@ def deadline_of(ends: Sequence[float], quorum: int) -> float:
     return sorted(ends, reverse=True)[quorum - 1]
 
 
-class Extension(NamedTuple):
-    """The first renewal of a hold that a releaser gave with a short lease: sent, and not waited for.
-
-    Attributes:
-        sent_at: the moment before it was sent.
-        end: until when a master that confirms it surely keeps the hold.
-        answers: what each master has said so far: the list is the driver's, and it goes on being filled.
-    """
-
-    sent_at: float
-    end: float
-    answers: Sequence[Answer]
-
-
 class Granted(NamedTuple):
     """A quorum granted the hold.
 
@@ -55,7 +41,7 @@ class Granted(NamedTuple):
         settled: every master knows that token, so the release need not write it back.
         answers: what each master said, or may yet say: the list is the driver's, and it goes on being filled.
         begins: the moment before which nobody granted it; None: the masters were asked, for the lease of the lock.
-        extension: what makes a short lease that of the lock, where a releaser has given it.
+        is_short: a releaser gave it, for less than that lease, which is yet to be asked for.
     """
 
     token: int
@@ -64,7 +50,7 @@ class Granted(NamedTuple):
     settled: bool
     answers: Sequence[Answer]
     begins: float | None = None
-    extension: Extension | None = None
+    is_short: bool = False
 
 
 class Refused(NamedTuple):
@@ -159,10 +145,13 @@ def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: fl
     return Granted(token, end, ends, False, answers)
 
 
-def judge_handed(grants: Sequence[Handed], masters: Sequence[str], drift_factor: float, now: float) -> Granted | None:
+def judge_handed(
+    grants: Sequence[Handed], masters: Sequence[str], ttl: float, drift_factor: float, now: float
+) -> Granted | None:
     """The hold that a releaser gave, as far as `grants` of one name show; None where they are too few, or too late.
 
-    Each lease counts from the grant, never from the arrival of its message: see `relock._core.clocks.Offset.shown_at`.
+    `ttl` (s) is the lease of the lock. What was given counts from the grant, never from the arrival of its message: see
+    `relock._core.clocks.Offset.shown_at`.
     """
     ends = [NEVER] * len(masters)
     answers: list[Answer] = [(Failure(master, "when it granted, if it has, is not known"),) for master in masters]
@@ -175,7 +164,8 @@ def judge_handed(grants: Sequence[Handed], masters: Sequence[str], drift_factor:
         return None
     tokens = {grant.token for grant in grants}
     settled = NEVER not in ends and len(tokens) == 1
-    return Granted(max(tokens), end, ends, settled, answers, min(grant.begins for grant in counted))
+    is_short = any(grant.lease < ttl for grant in grants)
+    return Granted(max(tokens), end, ends, settled, answers, min(grant.begins for grant in counted), is_short)
 
 
 def _judge_failure(answers: Sequence[Reply | Failure], masters: Sequence[str]) -> Refused | NoQuorum:

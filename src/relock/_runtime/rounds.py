@@ -53,19 +53,14 @@ class Rounds:
             if link is not None:
                 links.append(link)
         if len(links) < len(masters):
-            if ask.awaited:
-                self._do_without(masters, round_, links, strict=strict)
-            else:
-                self._go_on_without(_absent(masters, links), round_, links, strict=strict)
+            self._do_without(masters, round_, links, strict=strict)
         round_.missing = len(links)
         for link in links.copy():
             try:
                 link.request(round_)
             except NETWORK_ERRORS as error:
                 _drop(round_, links, link, error)
-        if not ask.awaited:
-            pass
-        elif len(links) == 1:
+        if len(links) == 1:
             self._read_one(round_, links)
         elif links:
             self._read_whoever_is_ready(round_, links, ask)

@@ -268,10 +268,9 @@ class Session(Driver, MasterListener):
 
     def _count_steps(self, hold: Hold) -> None:
         """Shortens the leases of a new hold by what was seen of the masters' clocks before it was in the book."""
-        now = self.clock()
         for at, master, seconds in self.steps.copy():
             if seconds > 0 and at > hold.granted_at:
-                hold.shift(master, seconds, now)
+                hold.shift(master, seconds)
 
     def _nest(self, claim: Claim, hold: Hold, options: LockOptions, levels: int) -> None:
         self.check_valid(hold)
@@ -518,11 +517,11 @@ class Session(Driver, MasterListener):
     def master_stepped(self, master: Master, seconds: float) -> None:
         """See `relock._runtime.masters.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)
-        now = self.clock()
-        self.steps.append((now, master.index, seconds))  # before the look at the book: what enters it now looks here
+        # Before the look at the book: what enters it now looks here.
+        self.steps.append((self.clock(), master.index, seconds))
         if seconds > 0:
             for hold in self.holds.copy().values():
-                hold.shift(master.index, seconds, now)
+                hold.shift(master.index, seconds)
             self.watchdog.poke()
         if len(self.masters) > 1:
             self.janitor.hand(tasks.Accuse(master, seconds))
