@@ -57,7 +57,9 @@ drop_overdue(queue, waiters, now_us)
 
 local head = redis.call('ZRANGE', queue, 0, 0)[1] or ''
 if holder then
-  return { 'tended', now_us, redis.call('PTTL', lock), heir, head }
+  local left_ms = redis.call('PTTL', lock)
+  -- In its last millisecond a lease has 0 ms left, and would read as none: nobody would look when it ends.
+  return { 'tended', now_us, left_ms == 0 and 1 or left_ms, heir, head }
 end
 -- Its own waiters are told in the reply, which does not depend on Pub/Sub.
 local turn = wake_first(lock, queue, nil) or head

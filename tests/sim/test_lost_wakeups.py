@@ -1,5 +1,6 @@
 """What a lost wake-up costs, in virtual time, where a bound is a bound on every machine."""
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +8,9 @@ from contextlib import contextmanager
 import pytest
 from attrs import evolve
 
+from relock._keys import lock_keys
 from relock.testing import Lab
+from relock.testing._master import VirtualMaster
 
 TTL_SECONDS = 600.0  # so that no lease's end wakes anybody
 HELD_SECONDS = 20.0
@@ -43,3 +46,15 @@ def test_a_lost_message_costs_less_than_three_seconds(masters: int, seed: int) -
         released, taken = lab.run(hold, wait)
         lab.close()
     assert 0.0 < taken - released < LOST_MESSAGE_SECONDS_MAX
+
+
+def test_a_lease_in_its_last_millisecond_is_not_told_as_over() -> None:
+    """A sign of life that comes then is followed by another one as soon as it has ended, not only in 2.5 s."""
+    clock_ms = itertools.count(1_700_000_000_000)
+    master = VirtualMaster(lambda: next(clock_ms) * 1000, "a")
+    keys = lock_keys("lock", "a")
+    master.read("HSET", keys.lock, b"dead:1", b"1")
+    master.read("PEXPIRE", keys.lock, b"3")
+    arguments = [b"me", b"7000", b"30000", b"%d" % 2**52, b"1", b"me:1"]
+    lefts_ms = [master.run("tend", (keys.lock, keys.queue, keys.waiters), arguments)[2] for _ in range(4)]  # type: ignore[index]
+    assert lefts_ms == [2, 1, 1, 0]
