@@ -76,11 +76,13 @@ local function place(agreed)
 end
 
 local agreed = tonumber(ticket)
+if agreed > 0 and holder_of(lock) ~= owner then
+  -- Before the turn is looked for, which goes by tickets: a second arrival would find this one, and might be granted
+  -- what the first was not. And it is no vote: whoever waits is to be in order when this master votes again.
+  place(agreed)
+end
 local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
 if until_us then
-  if agreed > 0 and holder_of(lock) ~= owner then
-    place(agreed) -- an agreed ticket is no vote: whoever waits is to be in order when this master votes again
-  end
   return { 'no_vote', now_us, until_us }
 end
 local granted, holder = try_to_take(lock, queue, waiters, token, owner, waiter, count, lease_ms, fair, now_us)
@@ -100,5 +102,7 @@ if agreed <= 0 then
   end
   agreed = proposal
 end
-place(agreed)
+if tonumber(ticket) <= 0 then
+  place(agreed)
+end
 return { 'queued', now_us, pttl_ms, redis.call('ZRANK', queue, waiter), holder or '', agreed }

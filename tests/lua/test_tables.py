@@ -386,6 +386,17 @@ def test_who_comes_after_an_heir_gets_a_larger_ticket_though_the_heir_may_give_i
     assert enqueue(master, THEY, ticket=-1)[-1] == FAR + 1
 
 
+def test_an_enqueue_that_arrives_twice_is_granted_by_the_first_or_not_at_all(master: Master) -> None:
+    """Whose ticket is the smallest has its turn, also where this master has not heard of that ticket yet."""
+    master.redis.zadd(KEYS.queue, {YOU: 20})
+    master.redis.zadd(KEYS.waiters, {YOU: FAR})
+    master.listen("you")
+    first, second = (enqueue(master, ME, ticket=10) for _ in range(2))
+    assert first[0] == second[0] == b"granted"
+    assert master.holder() == {ME: b"1"}
+    assert master.queue() == [YOU]
+
+
 def test_who_comes_after_an_attempt_gets_a_larger_ticket_though_the_attempt_may_give_the_lock_back(
     master: Master,
 ) -> None:
