@@ -43,6 +43,7 @@ class Conditions:
         straggle: up to so many seconds.
         cuts: the part of the messages with which their connection breaks.
         drops: the part of the published messages that are lost.
+        lags: the part of the published messages that take much longer, as those that straggle.
         repeats: the part of the scripts, and of the published messages, that arrive twice;
         repeated_after: how many seconds later; it is drawn from these.
     """
@@ -52,6 +53,7 @@ class Conditions:
     straggle: float = 0.0
     cuts: float = 0.0
     drops: float = 0.0
+    lags: float = 0.0
     repeats: float = 0.0
     repeated_after: tuple[float, ...] = (0.0,)
 
@@ -417,6 +419,8 @@ class VirtualWire(Wire):
         conditions = self.server.conditions
         if conditions.drops and self.world.chance() < conditions.drops:
             return
+        if conditions.lags and self.world.chance() < conditions.lags:
+            self._comes_back_at = max(self._comes_back_at, self.world.now + self.world.chance() * conditions.straggle)
         message = [[b"message", channel, payload]]
         self.send_back(message)
         if conditions.repeats and self.world.chance() < conditions.repeats:

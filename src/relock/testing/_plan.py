@@ -81,7 +81,8 @@ class Plan:
         comes_between = conditions.repeats and any(
             0 < seconds <= self.node_timeout for seconds in conditions.repeated_after
         )
-        return not (conditions.straggles or conditions.cuts or conditions.drops or comes_between)
+        is_lossy = conditions.cuts or conditions.drops
+        return not (conditions.straggles or conditions.lags or is_lossy or comes_between)
 
 
 def draw(random: Random) -> Plan:
@@ -240,10 +241,14 @@ def _draw_handed(random: Random) -> Plan:
     kinds = tuple(kind for kind in DELAYING if random.random() < 0.3)
     plan = _draw(random, () if is_calm else kinds, is_calm=is_calm)
     late = random.choice([0.0, 0.05, 0.3])
-    conditions = evolve(plan.conditions, straggles=0.0 if is_calm else late, straggle=random.choice([0.1, 0.5, 2.0]))
-    if is_calm:
-        conditions = evolve(conditions, delay=0.003)  # longer than a turn takes: the masters see them in other orders
+    conditions = evolve(plan.conditions, straggles=late, straggle=random.choice([0.1, 0.5, 2.0]))
     ttl = random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
+    lags = not is_calm and ttl == TTL_SECONDS  # messages alone are late then, and nobody renews
+    if is_calm:
+        # Longer than a turn takes: the masters see them in other orders.
+        conditions = evolve(conditions, straggles=0.0, delay=0.003)
+    elif lags:
+        conditions = evolve(conditions, straggles=0.0, straggle=0.5, lags=0.5)
     return evolve(
         plan,
         masters=random.choice([1, 3, 3]),
@@ -252,12 +257,12 @@ def _draw_handed(random: Random) -> Plan:
         stays=(0.0, 0.001) if is_calm else (0.0, 0.1, 1.2 * ttl),
         timeouts=(0.05, 20.0, 20.0),
         begins=ttl + CALM_SECONDS,  # with the masters' first votes, and connections
-        faults=2 * ttl + 5.0,
+        faults=2 * ttl + (10.0 if lags else 5.0),
         settling=3 * ttl + 2.0,
         clients=random.choice([2, 3, 4]),
         turns=16 if is_calm else 8,
         fair=True,
-        renew=random.random() < 0.5,
+        renew=random.random() < 0.5 and not lags,
         pause=0.02,
     )
 

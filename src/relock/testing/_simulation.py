@@ -444,7 +444,7 @@ class Simulation:
             for process in self.processes:
                 server.reach(process)
             conditions = server.conditions
-            conditions.straggles = conditions.cuts = conditions.drops = conditions.repeats = 0.0
+            conditions.straggles = conditions.cuts = conditions.drops = conditions.lags = conditions.repeats = 0.0
         for process in self.processes:
             process.resume()
         self.is_healed = True
