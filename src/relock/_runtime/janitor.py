@@ -329,7 +329,7 @@ class Janitor(Service):
         session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
         since = session.clock() - SAME_STEP_SECONDS
         steps = [(index, seconds) for at, index, seconds in session.steps.copy() if at > since]
-        if is_own_step(task.seconds, steps, len(session.masters)):
+        if is_own_step(task.master.index, task.seconds, steps, len(session.masters)):
             logger.warning("a quorum of the masters shows the same step: it was this machine's clock")
             task.master.trust()
             return

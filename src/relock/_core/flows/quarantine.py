@@ -4,6 +4,7 @@ A step that a quorum of the masters shows at the same moment is the client's own
 and nobody is accused.
 """
 
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 
 from relock._core.effects import Answer, Ask, Clock, Effect
@@ -23,8 +24,19 @@ def sample(prefix: str, clock: Clock, node_timeout: float) -> Flow:
     return (yield Ask((call,), clock() + node_timeout))
 
 
-def is_own_step(seconds: float, steps: Sequence[tuple[int, float]], masters: int) -> bool:
-    """Whether a quorum of the masters shows a step of `seconds`; `steps` are masters and seconds of a short time."""
+def is_own_step(accused: int, seconds: float, steps: Sequence[tuple[int, float]], masters: int) -> bool:
+    """Whether a quorum of the masters shows the step of `seconds` that the one with number `accused` has shown.
+
+    `steps` are masters and seconds of a short time. A machine that stood still twice may show that to some masters in
+    two steps and to others in one: so the sums are compared as well.
+    """
+    sums: defaultdict[int, float] = defaultdict(float)
+    for master, other in steps:
+        sums[master] += other
+    return _is_shown(seconds, steps, masters) or _is_shown(sums[accused], list(sums.items()), masters)
+
+
+def _is_shown(seconds: float, steps: Sequence[tuple[int, float]], masters: int) -> bool:
     near = SAME_SECONDS + abs(seconds) / 10
     return len({master for master, other in steps if abs(other - seconds) <= near}) >= quorum_of(masters)
 
