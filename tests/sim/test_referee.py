@@ -222,6 +222,29 @@ def test_a_step_that_is_seen_in_a_reply_from_before_another_one_ends_no_excuse()
     assert game.is_deceived()
 
 
+@pytest.mark.parametrize(
+    ("is_known", "others", "pause", "is_wrong"),
+    [(True, False, 0.1, True), (False, True, 0.1, True), (False, False, 0.1, False), (False, False, 1.5, True)],
+    ids=["a quorum was known", "somebody else accuses", "nobody was known", "much later"],
+)
+def test_who_stood_still_before_it_knew_a_quorum_of_clocks_takes_its_own_step_for_the_first_masters(
+    *, is_known: bool, others: bool, pause: float, is_wrong: bool
+) -> None:
+    game = two(3)
+    if not is_known:
+        for knower in game.session.masters:
+            knower.offset = Offset(0.01)
+    game.clocks.stands_still(game.holder)
+    game.holder.pause(stops_clock=True)
+    game.world.run(1.5)
+    game.holder.resume()
+    game.notice(1)
+    game.world.run(game.world.now + pause)
+    server = game.clocks.servers[1]
+    server.accused_at, server.accused_by = game.world.now, (game.other if others else game.holder).name
+    assert game.clocks.is_accused_wrongly(1) == is_wrong
+
+
 def set_ahead_for_a_while(game: Two, seconds: float, masters: int) -> None:
     """The clocks of some, from 0.2 to 0.3; they keep a tenth of a second of it, which the holder sees at 0.4."""
     for step in (0.0, seconds, 0.1 - seconds):

@@ -62,6 +62,8 @@ class Clocks:
     _sessions: list[tuple[Process, Session]] = field(factory=list)
     _peaks: dict[int, float] = field(factory=dict)  # what a clock showed before it was set back
     _spread: float = 0.0  # by how much two masters' clocks have differed at most
+    _strange: dict[str, set[int]] = field(factory=dict)  # masters that may show a client its own step, and no quorum
+    _undecided: dict[tuple[str, int], float] = field(factory=dict)  # when such a master has shown one to that client
 
     def meet(self, process: Process, session: Session) -> None:
         """A client takes part: what it notices of clocks is noticed here, too."""
@@ -72,10 +74,20 @@ class Clocks:
             ahead = self.servers[master.index].clock() - process.local()
             if ahead <= master.offset.high + STEP_SECONDS:  # else the reply is from before something else
                 self._noticed[process.name, master.index].append(Notice(self.world.now, seconds))
+            strange = self._strange.get(process.name, set())
+            if master.index in strange:
+                strange.remove(master.index)
+                self._undecided[process.name, master.index] = self.world.now
             self.world.note(process.name, f"sees the clock of master-{master.index} step by {seconds:+.3f} s")
             tell(master, seconds)
 
         session.master_stepped = master_stepped  # type: ignore[method-assign]
+
+    def stands_still(self, process: Process) -> None:
+        """The clock of a client is about to stand still with its machine."""
+        every = range(len(self.servers))
+        known = sum(process.name in self._doubts(number) for number in every)
+        self._strange[process.name] = set(every) if known < quorum_of(len(self.servers)) else set()
 
     def step(self, number: int, seconds: float) -> Step:
         """Sets the clock of a master."""
@@ -181,10 +193,16 @@ class Clocks:
     # Votes ----------------------------------------------------------------------------------------------------------
 
     def is_accused_wrongly(self, number: int) -> bool:
-        """Whether a master lost its vote for its clock, though nobody has ever set it, nor those of a quorum."""
-        stepped = {step.server for step in self.steps}
+        """Whether a master lost its vote for its clock, though nobody has ever set it, nor those of a quorum.
+
+        Whose own clock stood still with its machine (A4) before it knew those of a quorum, can't know whose it was.
+        """
+        server, stepped = self.servers[number], {step.server for step in self.steps}
         is_quorum_steady = len(self.servers) - len(stepped) >= quorum_of(len(self.servers))
-        return self.servers[number].accused_at > float("-inf") and number not in stepped and is_quorum_steady
+        undecided_at = self._undecided.get((server.accused_by, number), float("-inf"))
+        if server.accused_at == float("-inf") or 0 <= server.accused_at - undecided_at <= ACCUSED_SECONDS:
+            return False
+        return number not in stepped and is_quorum_steady
 
     def is_plain(self, step: Step) -> bool:
         """Whether nobody who looks can take a step for anything else: neither for an own one, nor for a part of one."""

@@ -65,6 +65,7 @@ class Server:
         is_up: whether it takes connections; False from a crash to its restart.
         is_stopped: as by SIGSTOP: the kernel still takes what is sent.
         accused_at: the true time at which a client has last taken its vote, because its clock had stepped.
+        accused_by: the process of that client.
         asked_at: the true time at which each client has last had a script run.
         repeated: how many requests and messages came twice.
     """
@@ -76,6 +77,7 @@ class Server:
         self.is_up = True
         self.is_stopped = False
         self.accused_at = float("-inf")
+        self.accused_by = ""
         self.asked_at: dict[str, float] = {}
         self.repeated = 0
         self.unreachable: set[str] = set()  # processes between which and this server nothing arrives
@@ -171,9 +173,9 @@ class Server:
         word = command[0].upper()
         if word in (b"EVALSHA", b"EVAL"):
             self.asked_at[wire.process.name] = self.world.now
-            reply = self._run(word, command)
+            reply = self._run(word, command, wire.process)
             if self.conditions.repeats and self.world.chance() < self.conditions.repeats:
-                self.repeat(partial(self._run_again, self.master.incarnation, command))
+                self.repeat(partial(self._run_again, self.master.incarnation, command, wire.process))
             return reply
         if word == b"SUBSCRIBE":
             channel = command[1]
@@ -182,7 +184,7 @@ class Server:
             return [b"subscribe", channel, 1]
         return self._look(word, command)
 
-    def _run(self, word: bytes, command: Sequence[bytes]) -> Any:
+    def _run(self, word: bytes, command: Sequence[bytes], asker: Process) -> Any:
         if word == b"EVAL":
             sha = _SHAS[command[1]]
             self._known.add(sha)
@@ -196,7 +198,7 @@ class Server:
         except ReplyError as error:
             return redis_errors.ResponseError(str(error))
         if sha == _QUARANTINE and isinstance(reply, list) and reply[0] == b"quarantined":
-            self.accused_at = self.world.now
+            self.accused_at, self.accused_by = self.world.now, asker.name
         return reply
 
     def repeat(self, action: Callable[[], object]) -> None:
@@ -208,13 +210,13 @@ class Server:
         else:
             action()
 
-    def _run_again(self, incarnation: str, command: Sequence[bytes]) -> None:
+    def _run_again(self, incarnation: str, command: Sequence[bytes], asker: Process) -> None:
         """A request arrives once more, on whatever connection, unless the server has ended since.
 
         Not the end by force: it means no hold in particular, so nothing protects whom it finds the second time.
         """
         if self.is_up and not self.is_stopped and self.master.incarnation == incarnation and command[1] not in _BLUNT:
-            self._run(command[0].upper(), command)
+            self._run(command[0].upper(), command, asker)
 
     def _look(self, word: bytes, command: Sequence[bytes]) -> Any:
         if word == b"TIME":

@@ -288,6 +288,7 @@ class Simulation:
             world.after(seconds, process.resume)
         elif kind == "stop clock":
             for one in [one for one in self.processes if one.machine == process.machine and not one.is_dead]:
+                self.referee.clocks.stands_still(one)
                 one.pause(stops_clock=True)
                 world.after(seconds, one.resume)
         else:
