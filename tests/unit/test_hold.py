@@ -116,15 +116,30 @@ def test_two_partial_renewals_of_different_masters_advance_the_deadline() -> Non
 
 def test_a_masters_clock_that_went_ahead_ends_its_lease_earlier() -> None:
     one = hold()
-    one.shift(0, 4.0)
+    one.shift(0, 4.0, 1.0, 0)
     assert one.deadline == 5.0
+
+
+@pytest.mark.parametrize(
+    ("asked_at", "answered_us", "remaining"),
+    [(0.9, 999, 3.0), (0.9, 1000, 8.0), (1.1, 0, 8.0)],
+    ids=["asked and answered before", "its own answer showed it", "asked afterwards, of another node"],
+)
+def test_what_was_confirmed_before_a_clock_went_ahead_has_not_its_full_length(
+    asked_at: float, answered_us: int, remaining: float
+) -> None:
+    """Another thread has seen the step between that answer and the moment at which it is counted."""
+    one = hold()
+    one.shift(0, 4.0, 1.0, 1000)
+    one.count_renewal([[b"extended", answered_us]], asked_at, 10.0, 2.0)
+    assert one.remaining(2.0) == remaining
 
 
 def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> None:
     """Also of those whose grant came after a quorum had been enough."""
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
-    three.shift(0, 20.0)
+    three.shift(0, 20.0, 1.0, 0)
     assert three.deadline == 9.0
 
 
@@ -192,12 +207,23 @@ def test_a_release_during_a_healing_knows_that_the_healing_may_have_come_after_i
     assert one.may_be_left([[RELEASED], [ABSENT], [RELEASED]]) == is_released
 
 
+def test_a_healing_without_an_answer_stays_in_doubt_whatever_a_later_one_says() -> None:
+    one = hold(masters=3, ends=[9.0, NEVER, 9.0])
+    one.answers[1] = [DOWN]  # type: ignore[index]
+    for answer in (SILENT, [b"healed", 0]):
+        flow = heal((one,), lambda _: True, lambda: 1.0, 0.05)
+        next(flow)
+        with pytest.raises(StopIteration):
+            flow.send([[DOWN], [answer], [DOWN]])
+    assert one.may_be_left([[RELEASED], [ABSENT], [RELEASED]])
+
+
 def test_healing_counts_only_before_the_deadline() -> None:
     three = hold(masters=3, ends=[9.0, 12.0, NEVER])
-    three.count_healing([SILENT, SILENT, [b"healed", 0]], end=13.0, now=8.9)
+    three.count_healing([SILENT, SILENT, [b"healed", 0]], sent_at=8.0, end=13.0, now=8.9)
     assert three.deadline == 12.0
     late = hold(masters=3, ends=[9.0, 12.0, NEVER])
-    late.count_healing([SILENT, SILENT, [b"healed", 0]], end=13.0, now=9.0)
+    late.count_healing([SILENT, SILENT, [b"healed", 0]], sent_at=8.0, end=13.0, now=9.0)
     assert late.deadline == 9.0
 
 
@@ -225,7 +251,7 @@ def test_what_a_release_may_have_left(acquired: list[Any], released: Any, left: 
 def test_what_was_healed_may_be_left_where_the_release_is_not_answered() -> None:
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [DOWN]  # type: ignore[index]
-    three.count_healing([SILENT, SILENT, [b"healed", 0]], end=12.0, now=1.0)
+    three.count_healing([SILENT, SILENT, [b"healed", 0]], sent_at=8.0, end=12.0, now=1.0)
     assert three.may_be_left([[RELEASED], [RELEASED], [DOWN]])
     assert not three.may_be_left([[RELEASED], [RELEASED], [RELEASED]])
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from relock._core.clocks import Step
 from relock._core.effects import Failure
 from relock._runtime.janitor import Accuse, Janitor
 from relock._runtime.platform import THREADS
@@ -18,7 +19,7 @@ class FakeSession:
 
     def __init__(self, says: Any) -> None:
         self.masters = (FakeMaster(), FakeMaster(), FakeMaster())
-        self.steps = [(10.0, 0, 5.0)]
+        self.steps = [Step(10.0, 0, 5.0, 0)]
         self.says = says
 
     def clock(self) -> float:

@@ -1,8 +1,26 @@
 """How far a master's clock is ahead of ours: bounds that every reply narrows and time widens."""
 
+from typing import NamedTuple
+
 from attrs import define, field
 
 STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the next have not stepped
+
+
+class Step(NamedTuple):
+    """A master's clock and ours moved apart at once.
+
+    Attributes:
+        seen_at: our time at which the reply was read that showed it.
+        master: its number.
+        seconds: by so many; above 0, the master's went ahead.
+        shown_us: the master's clock in that reply.
+    """
+
+    seen_at: float
+    master: int
+    seconds: float
+    shown_us: int
 
 
 @define

@@ -5,6 +5,7 @@ hold, never exclusion.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import NEVER, Granted, deadline_of, is_status
@@ -50,6 +51,7 @@ class Hold:
 
     __slots__ = (
         "_awaited",
+        "_cuts",
         "_unsaid",
         "answers",
         "callbacks",
@@ -100,6 +102,7 @@ class Hold:
         self.settling = False
         self.loss: Loss | None = None
         self._unsaid = [True]
+        self._cuts: dict[int, tuple[float, int]] = {}
         self._awaited = {i for i, end in enumerate(self.ends) if end == NEVER} if NEVER in self.ends else set()
 
     @property
@@ -175,7 +178,9 @@ class Hold:
         """
         self._count_late_grants()
         is_in_time = now < deadline_of(self.ends, self.quorum)
-        extended = [is_status(answer, b"extended") for answer in answers]
+        extended = [
+            is_status(answer, b"extended") and self._is_of_now(i, answer, sent_at) for i, answer in enumerate(answers)
+        ]
         for i, yes in enumerate(extended):
             if yes and is_in_time:
                 self.ends[i] = max(self.ends[i], end)
@@ -221,12 +226,12 @@ class Hold:
         self.ends[master] = max(self.ends[master], self.granted_at + self.terms.validity)
         self._awaited.discard(master)
 
-    def count_healing(self, answers: Sequence[Reply | Failure], end: float, now: float) -> None:
+    def count_healing(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> None:
         """Counts the masters that were given the hold again; only before the deadline, as with a renewal."""
         if now >= self.deadline:
             return
         for i, answer in enumerate(answers):
-            if is_status(answer, b"healed"):
+            if is_status(answer, b"healed") and self._is_of_now(i, answer, sent_at):
                 self.ends[i] = max(self.ends[i], end)
         self.deadline = deadline_of(self.ends, self.quorum)
 
@@ -249,8 +254,20 @@ class Hold:
                 return True
         return False
 
-    def shift(self, master: int, seconds: float) -> None:
-        """The clock of a master ran ahead by `seconds` all at once: its lease ends that much earlier."""
+    def shift(self, master: int, seconds: float, seen_at: float, shown_us: int) -> None:
+        """The clock of a master ran ahead by `seconds` all at once: its lease ends that much earlier.
+
+        A reply that was read at `seen_at` showed it, at `shown_us` on that clock.
+        """
         self._count_late_grants()
+        self._cuts[master] = seen_at, shown_us
         self.ends[master] -= seconds
         self.deadline = deadline_of(self.ends, self.quorum)
+
+    def _is_of_now(self, master: int, answer: Any, sent_at: float) -> bool:
+        """Whether a lease that a master confirmed has its full length: its clock has not gone ahead since.
+
+        What was asked before a step was seen may have been answered before the step, and read by another thread.
+        """
+        seen_at, shown_us = self._cuts.get(master, (NEVER, 0))
+        return sent_at > seen_at or answer[1] >= shown_us

@@ -296,9 +296,9 @@ class Cluster(Master, MasterListener):
         """See `MasterListener`; it does not happen, because there is no guard."""
         self._listener.master_without_vote(master, seconds)
 
-    def master_stepped(self, master: Master, seconds: float) -> None:  # noqa: ARG002
+    def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:  # noqa: ARG002
         """See `MasterListener`. Which holds are on that node may have changed, so it costs all of them the time."""
-        self._listener.master_stepped(self, seconds)
+        self._listener.master_stepped(self, seconds, shown_us)
 
     def _sum_up(self) -> None:
         """What is known of the cluster, from what is known of its nodes."""

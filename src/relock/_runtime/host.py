@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from relock._core.clocks import Step
 from relock._core.effects import Answer, Ask, Clock
 from relock._core.hold import Hold
 from relock._events import Event
@@ -23,7 +24,7 @@ class Host(Protocol):
     masters: tuple[Master, ...]
     platform: Platform
     prefix: str
-    steps: deque[tuple[float, int, float]]
+    steps: deque[Step]
 
     def run(self, flow: Flow) -> Any:
         """Runs a flow; `ClientClosedError` once the client was closed."""

@@ -328,7 +328,7 @@ class Janitor(Service):
         session = self._session
         session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
         since = session.clock() - SAME_STEP_SECONDS
-        steps = [(index, seconds) for at, index, seconds in session.steps.copy() if at > since]
+        steps = [(step.master, step.seconds) for step in session.steps.copy() if step.seen_at > since]
         if is_own_step(task.master.index, task.seconds, steps, len(session.masters)):
             logger.warning("a quorum of the masters shows the same step: it was this machine's clock")
             task.master.trust()

@@ -150,7 +150,7 @@ class Link:
         seconds, now = self._opened_us / 1e6, self.master.clock()
         step = self.master.offset.see(seconds - now, seconds - sent_at, now)
         if step:
-            self.master.stepped(step, time_reply)
+            self.master.stepped(step, [b"time", self._opened_us])
         self.channel = self.master.platform.open_channel(self.connection, self.master.node_timeout)
 
     def _identify(self) -> None:

@@ -336,7 +336,7 @@ class Master:
         self.trusted_from = self.offset.stepped_at
         if self.opener is not None:
             self.trusted_from += self.guard_ms / 1000
-        self._listener.master_stepped(self, seconds)
+        self._listener.master_stepped(self, seconds, reply[1])
         if self.opener is None or not is_given(reply):
             return reply
         return Failure(self.address, f"its clock and ours moved apart by {seconds:+.3f} s at once")
@@ -372,8 +372,11 @@ class MasterListener:
     def clock_in_doubt(self, master: Master) -> None:
         """Its clock seems to have stepped: a new sample is to show whether it has."""
 
-    def master_stepped(self, master: Master, seconds: float) -> None:
-        """Its clock went ahead by `seconds` (back, if below 0) all at once, or ours stood still for so long."""
+    def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:
+        """Its clock went ahead by `seconds` (back, if below 0) all at once, or ours stood still for so long.
+
+        It showed `shown_us` then.
+        """
 
 
 class Opener(Service):

@@ -14,6 +14,7 @@ from functools import partial
 
 from attrs import define, evolve
 
+from relock._core.clocks import Step
 from relock._core.effects import Answer, Ask, Failure, Undo
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
@@ -91,7 +92,7 @@ class Session(Driver, MasterListener):
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)
         self.callbacks = Callbacks(platform)
-        self.steps: deque[tuple[float, int, float]] = deque(maxlen=64)  # when, which master, by how many seconds
+        self.steps: deque[Step] = deque(maxlen=64)
         self.closed = False
         self._closing = False  # closed, but what is handed to the janitor now is still done
         self._waited_at = NEVER
@@ -268,9 +269,9 @@ class Session(Driver, MasterListener):
 
     def _count_steps(self, hold: Hold) -> None:
         """Shortens the leases of a new hold by what was seen of the masters' clocks before it was in the book."""
-        for at, master, seconds in self.steps.copy():
-            if seconds > 0 and at > hold.granted_at:
-                hold.shift(master, seconds)
+        for step in self.steps.copy():
+            if step.seconds > 0 and step.seen_at > hold.granted_at:
+                hold.shift(step.master, step.seconds, step.seen_at, step.shown_us)
 
     def _nest(self, claim: Claim, hold: Hold, options: LockOptions, levels: int) -> None:
         self.check_valid(hold)
@@ -514,14 +515,15 @@ class Session(Driver, MasterListener):
         for master in self.masters:
             master.guard_ms = max(master.guard_ms, found_ms)
 
-    def master_stepped(self, master: Master, seconds: float) -> None:
+    def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:
         """See `relock._runtime.masters.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)
+        seen_at = self.clock()
         # Before the look at the book: what enters it now looks here.
-        self.steps.append((self.clock(), master.index, seconds))
+        self.steps.append(Step(seen_at, master.index, seconds, shown_us))
         if seconds > 0:
             for hold in self.holds.copy().values():
-                hold.shift(master.index, seconds)
+                hold.shift(master.index, seconds, seen_at, shown_us)
             self.watchdog.poke()
         if len(self.masters) > 1:
             self.janitor.hand(tasks.Accuse(master, seconds))

@@ -70,7 +70,7 @@ class Clocks:
         tell = session.master_stepped
         self._sessions.append((process, session))
 
-        def master_stepped(master: Master, seconds: float) -> None:
+        def master_stepped(master: Master, seconds: float, shown_us: int) -> None:
             ahead = self.servers[master.index].clock() - process.local()
             if ahead <= master.offset.high + STEP_SECONDS:  # else the reply is from before something else
                 self._noticed[process.name, master.index].append(Notice(self.world.now, seconds))
@@ -79,7 +79,7 @@ class Clocks:
                 strange.remove(master.index)
                 self._undecided[process.name, master.index] = self.world.now
             self.world.note(process.name, f"sees the clock of master-{master.index} step by {seconds:+.3f} s")
-            tell(master, seconds)
+            tell(master, seconds, shown_us)
 
         session.master_stepped = master_stepped  # type: ignore[method-assign]
 

@@ -79,8 +79,10 @@ def _heal_on(
     """Gives `holds` to these masters; returns those that one of them refused."""
     sent_at = clock()
     until = sent_at + node_timeout
+    in_doubt = {}  # where an earlier healing was not answered, and may come yet
     for hold in holds:
         # Before the look at the book: a release that comes between knows that a master may yet be given the hold.
+        in_doubt[hold] = hold.healed
         hold.healed, hold.late_until = True, until
     holds = [hold for hold in holds if is_current(hold)]
     ttls = [hold.ttl for hold in holds]
@@ -95,9 +97,10 @@ def _heal_on(
     refused = []
     for i, (hold, ttl) in enumerate(zip(holds, ttls, strict=True)):
         said = nth_of_each(replies, i)
-        hold.count_healing(said, _end(hold, ttl, sent_at), now)
+        hold.count_healing(said, sent_at, _end(hold, ttl, sent_at), now)
         # Who finds it released by now can't tell which of the two came first to the master.
-        hold.healed = not is_current(hold) or any(isinstance(answer, Failure) and answer.sent for answer in said)
+        is_silent = any(isinstance(answer, Failure) and answer.sent for answer in said)
+        hold.healed = in_doubt[hold] or is_silent or not is_current(hold)
         if any(is_status(answer, b"refused") for answer in said):
             refused.append(hold)
     return refused
