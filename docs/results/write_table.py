@@ -19,18 +19,28 @@ def table(runs: list[_record.Run]) -> str:
         "| seeds | commit | grants | faults | violations | grants a second |",
         "|---|---|---|---|---|---|",
         *(_row(run) for run in runs),
+        _total(runs),
     ]
     faults: Counter[str] = Counter()
     for run in runs:
         faults.update(run.faults)
     kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(faults.items()))
-    return "\n".join([*lines, "", f"The faults that struck: {kinds}.", ""])
+    seeds = ", ".join(str(seed) for run in runs for seed in run.violations)
+    found = [f"The seeds with violations, each of its commit: {seeds}.", ""] if seeds else []
+    return "\n".join([*lines, "", *found, f"The faults that struck: {kinds}.", ""])
 
 
 def _row(run: _record.Run) -> str:
     sha, dirty, _ = run.commit.partition(_record.DIRTY)
     counts = f"{run.grants:,} | {sum(run.faults.values()):,} | {len(run.violations):,} | {run.grants_per_second:,}"
     return f"| {run.first:,} to {run.last:,} | `{sha[:12]}{dirty}` | {counts} |"
+
+
+def _total(runs: list[_record.Run]) -> str:
+    """The last row: runs of several commits play different code, so a seed may count for each."""
+    played, grants = sum(run.last - run.first + 1 for run in runs), sum(run.grants for run in runs)
+    faults, violations = sum(sum(run.faults.values()) for run in runs), sum(len(run.violations) for run in runs)
+    return f"| {played:,} runs | | {grants:,} | {faults:,} | {violations:,} | |"
 
 
 def page_with(text: str, content: str) -> str:

@@ -116,7 +116,10 @@ class Hub:
 
     def register(self, owner: bytes, keys: LockKeys) -> Waiter:
         """The waiter `owner`, from now on found by its wake-ups."""
-        return self.waiters.setdefault(owner, Waiter(owner, keys, self.platform.queue(), self._clock))
+        waiter = self.waiters.get(owner)
+        if waiter is None:
+            waiter = self.waiters.setdefault(owner, Waiter(owner, keys, self.platform.queue(), self._clock))
+        return waiter
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
         """`owner` waits no more; `served`: because it has had its turn, and its hold is in the book."""
