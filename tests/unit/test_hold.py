@@ -192,6 +192,13 @@ RELEASED = [b"released", 0]
 DOWN = Failure("a", "down", sent=False)
 
 
+def test_what_was_asked_for_twice_may_be_granted_again_after_its_release() -> None:
+    one = hold()
+    twice = Hold(one.terms, b"me:1", Who(1, None, None), Granted(7, 9.0, [9.0], True, one.answers, is_repeated=True), 1)
+    assert not one.may_be_left([[RELEASED]])
+    assert twice.may_be_left([[RELEASED]])
+
+
 @pytest.mark.parametrize("is_released", [False, True])
 def test_a_release_during_a_healing_knows_that_the_healing_may_have_come_after_it(is_released: bool) -> None:
     """Also once the healing is answered: the answer says nothing of their order."""

@@ -182,6 +182,15 @@ def test_patience_does_not_run_while_a_master_waits_for_its_vote() -> None:
     assert driver.now == 1006.0
 
 
+@pytest.mark.parametrize(("first", "is_repeated"), [(SILENT, True), (HELD, False)])
+def test_a_lone_master_may_grant_twice_what_was_asked_for_twice(first: Any, is_repeated: bool) -> None:
+    """The first request may arrive after the hold was released: then nobody would know of what it gets."""
+    driver = Driver([first, GRANTED] if is_repeated else [first, QUEUED, GRANTED], woken=lambda _: 0.01)
+    grant = driver.run()
+    assert isinstance(grant, Granted)
+    assert grant.is_repeated == is_repeated
+
+
 def test_a_silent_master_leaves_an_undo() -> None:
     driver = Driver([SILENT])
     driver.run(until=1000.0)

@@ -42,7 +42,7 @@ class Hold:
         renew_at: when the watchdog is to renew it; infinity for never (again).
         renew_until: when ``max_hold`` is over.
         late_until: until when a request that gives the hold (back) to a master may still arrive there.
-        healed: a request that gives a master the hold again is under way, or was not answered.
+        healed: a request that gives a master the hold (again) is under way, or was not answered.
         counts_until: until when a count that is not its own any more may still arrive at a master.
         settling: its count is being written to the masters again, in the background.
         is_short: a releaser gave it with a short lease, and no quorum has confirmed more.
@@ -86,7 +86,7 @@ class Hold:
         self.key = who.key
         self.thread = who.thread
         self.ttl = terms.ttl
-        self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.is_short = grant
+        self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.is_short, self.healed = grant
         self.count = count
         # The moment before the request was sent, or before which no releaser gave it.
         self.granted_at = granted_at = grant.end - terms.validity if begins is None else begins
@@ -97,7 +97,6 @@ class Hold:
         self.renew_until = FOREVER if options.max_hold is None else granted_at + options.max_hold
         self.late_until = granted_at + terms.node_timeout
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
-        self.healed = False
         self.counts_until = NEVER
         self.settling = False
         self.loss: Loss | None = None

@@ -42,6 +42,7 @@ class Granted(NamedTuple):
         answers: what each master said, or may yet say: the list is the driver's, and it goes on being filled.
         begins: the moment before which nobody granted it; None: the masters were asked, for the lease of the lock.
         is_short: a releaser gave it, for less than that lease, which is yet to be asked for.
+        is_repeated: it was asked for under the same name before, and had no answer to that: it may be granted twice.
     """
 
     token: int
@@ -51,6 +52,7 @@ class Granted(NamedTuple):
     answers: Sequence[Answer]
     begins: float | None = None
     is_short: bool = False
+    is_repeated: bool = False
 
 
 class Refused(NamedTuple):

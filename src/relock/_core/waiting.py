@@ -131,18 +131,16 @@ class _Waiting:
                     outcome = granted
                     break
             outcome, answers = yield from attempt(terms, self._next_call(), clock, self.limit)
-        if isinstance(outcome, Granted):
-            yield from self._clear_up()
+        if not isinstance(outcome, Granted):
+            return outcome
+        if self.owner == wait.waiter:
+            return outcome._replace(is_repeated=self.undecided)
+        yield from self._clear_up()
         return outcome
 
     def _clear_up(self) -> Generator[Effect, Any, None]:
-        """A hold of another name than the waiter's: of that nothing is to be left, or others would queue behind it.
-
-        A hold of the waiter's own name, on a lone master, would be ended by that.
-        """
+        """The hold has another name than the waiter: of that nothing is to be left, or others would queue behind it."""
         wait, terms, now = self.wait, self.wait.terms, self.wait.clock()
-        if self.owner == wait.waiter:
-            return
         for until, answers in self.doubts:
             if now < until and any(_is_silent(answer) for answer in answers):
                 yield Undo(terms.keys, wait.waiter, terms.ttl, until, answers)
