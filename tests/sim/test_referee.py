@@ -223,12 +223,18 @@ def test_a_step_that_is_seen_in_a_reply_from_before_another_one_ends_no_excuse()
 
 
 @pytest.mark.parametrize(
-    ("is_known", "others", "pause", "is_wrong"),
-    [(True, False, 0.1, True), (False, True, 0.1, True), (False, False, 0.1, False), (False, False, 1.5, True)],
-    ids=["a quorum was known", "somebody else accuses", "nobody was known", "much later"],
+    ("is_known", "others", "seconds", "pause", "is_wrong"),
+    [
+        (True, False, 1.5, 0.1, True),
+        (False, True, 1.5, 0.1, True),
+        (False, False, 1.5, 0.1, False),
+        (False, False, 0.1, 0.1, True),
+        (False, False, 1.5, 1.5, True),
+    ],
+    ids=["a quorum was known", "somebody else accuses", "nobody was known", "another step", "much later"],
 )
 def test_who_stood_still_before_it_knew_a_quorum_of_clocks_takes_its_own_step_for_the_first_masters(
-    *, is_known: bool, others: bool, pause: float, is_wrong: bool
+    *, is_known: bool, others: bool, seconds: float, pause: float, is_wrong: bool
 ) -> None:
     game = two(3)
     if not is_known:
@@ -238,11 +244,28 @@ def test_who_stood_still_before_it_knew_a_quorum_of_clocks_takes_its_own_step_fo
     game.holder.pause(stops_clock=True)
     game.world.run(1.5)
     game.holder.resume()
-    game.notice(1)
+    game.notice(1, seconds)
     game.world.run(game.world.now + pause)
     server = game.clocks.servers[1]
     server.accused_at, server.accused_by = game.world.now, (game.other if others else game.holder).name
     assert game.clocks.is_accused_wrongly(1) == is_wrong
+
+
+def test_a_master_may_show_two_of_these_stalls_at_once() -> None:
+    game = two(3)
+    for knower in game.session.masters:
+        knower.offset = Offset(0.01)
+    for _ in range(2):
+        game.world.run(game.world.now + 0.1)
+        game.clocks.stands_still(game.holder)
+        game.holder.pause(stops_clock=True)
+        game.world.run(game.world.now + 1.5)
+        game.holder.resume()
+    for master, seconds in enumerate((3.0, 1.5)):
+        game.notice(master, seconds)
+        server = game.clocks.servers[master]
+        server.accused_at, server.accused_by = game.world.now, game.holder.name
+        assert not game.clocks.is_accused_wrongly(master)
 
 
 def set_ahead_for_a_while(game: Two, seconds: float, masters: int) -> None:

@@ -46,6 +46,23 @@ class Notice:
 
 
 @define
+class Early:
+    """What a client can't know whose clock stood still with its machine before it knew those of a quorum (A4).
+
+    Attributes:
+        since: the true time at which each such stall began.
+        masters: those that may show it the step, which is its own; each does once.
+    """
+
+    since: list[float] = field(factory=list)
+    masters: set[int] = field(factory=set)
+
+    def is_shown(self, process: Process, seconds: float) -> bool:
+        """Whether a step of so many seconds is what its clock stood still for, the last time or in all."""
+        return any(abs(seconds - process.stood_still(at)) <= STEP_SECONDS for at in self.since)
+
+
+@define
 class Clocks:
     """What became of all clocks, and who has noticed.
 
@@ -62,7 +79,7 @@ class Clocks:
     _sessions: list[tuple[Process, Session]] = field(factory=list)
     _peaks: dict[int, float] = field(factory=dict)  # what a clock showed before it was set back
     _spread: float = 0.0  # by how much two masters' clocks have differed at most
-    _strange: dict[str, set[int]] = field(factory=dict)  # masters that may show a client its own step, and no quorum
+    _early: defaultdict[str, Early] = field(factory=lambda: defaultdict(Early))  # by client
     _undecided: dict[tuple[str, int], float] = field(factory=dict)  # when such a master has shown one to that client
 
     def meet(self, process: Process, session: Session) -> None:
@@ -74,9 +91,9 @@ class Clocks:
             ahead = self.servers[master.index].clock() - process.local()
             if ahead <= master.offset.high + STEP_SECONDS:  # else the reply is from before something else
                 self._noticed[process.name, master.index].append(Notice(self.world.now, seconds))
-            strange = self._strange.get(process.name, set())
-            if master.index in strange:
-                strange.remove(master.index)
+            early = self._early[process.name]
+            if master.index in early.masters and early.is_shown(process, seconds):
+                early.masters.remove(master.index)
                 self._undecided[process.name, master.index] = self.world.now
             self.world.note(process.name, f"sees the clock of master-{master.index} step by {seconds:+.3f} s")
             tell(master, seconds, shown_us)
@@ -87,7 +104,12 @@ class Clocks:
         """The clock of a client is about to stand still with its machine."""
         every = range(len(self.servers))
         known = sum(process.name in self._doubts(number) for number in every)
-        self._strange[process.name] = set(every) if known < quorum_of(len(self.servers)) else set()
+        if known < quorum_of(len(self.servers)):
+            early = self._early[process.name]
+            early.since.append(self.world.now)
+            early.masters.update(every)
+        else:
+            self._early.pop(process.name, None)
 
     def step(self, number: int, seconds: float) -> Step:
         """Sets the clock of a master."""
