@@ -9,8 +9,9 @@ queue, so that a message that comes before the wait is not lost. A message for a
 import logging
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 from attrs import define, field
 from redis import exceptions as redis_errors
@@ -271,7 +272,7 @@ class Subscription(Service):
         try:
             with understood():
                 if self._channel is None:
-                    self._channel = self._connect()
+                    self._connect()
                 else:
                     self._read(self._channel)
         except NETWORK_ERRORS as error:
@@ -281,25 +282,40 @@ class Subscription(Service):
             if not self.stopping:
                 logger.exception("the subscription to %s failed unexpectedly", self._master.address)
 
-    def _connect(self) -> Channel:
+    def _connect(self) -> None:
         connection = self._connection = self._master.connection()
         connection.connect()
-        connection.send_command("SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client), check_health=False)
-        reply = connection.read_response(disconnect_on_error=False)
+        # Before it subscribes: messages may come right behind the confirmation, and are read by whoever reads that.
+        channel = self._hub.platform.open_channel(connection, PING_SECONDS)
+        words = "SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client)
+        channel.send(b"".join(connection.pack_commands([words])))
+        reply, *messages = self._first_replies(channel)
         if reply[0] != b"subscribe":
             raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {reply[0]!r}")
-        channel = self._hub.platform.open_channel(connection, PING_SECONDS)
+        self._channel = channel
         self._pinged, self._failures = False, 0
         self.confirmed.set()
         self._hub.subscribed()
-        return channel
+        self._act_on(messages)
+
+    def _first_replies(self, channel: Channel) -> list[Any]:
+        """At least one, within the time for the master."""
+        if not channel.wait(self._master.node_timeout):
+            raise redis_errors.TimeoutError("no answer to SUBSCRIBE")
+        replies = channel.receive()
+        while not replies:
+            replies = channel.receive()
+        return replies
 
     def _read(self, channel: Channel) -> None:
         try:
             replies = channel.receive()
         except redis_errors.TimeoutError:
             self._ping(channel)
-            return
+        else:
+            self._act_on(replies)
+
+    def _act_on(self, replies: Sequence[Any]) -> None:
         for reply in replies:
             if reply[0] == b"message":
                 self._hub.message(self._master.index, reply[2])

@@ -1,0 +1,98 @@
+"""The connection over which a client hears of its turns: what it makes of what a server sends on it."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from redis.connection import Connection
+
+from relock._keys import LockKeys, lock_keys
+from relock._runtime.hub import Hub, HubListener
+from relock._runtime.masters import Master
+from relock._runtime.platform import THREADS
+
+KEYS = lock_keys("lock", "a")
+WAITER = b"me:1@3000"
+CONFIRMED = b"*3\r\n$9\r\nsubscribe\r\n$14\r\nlock:client:me\r\n:1\r\n"
+
+
+def published(payload: bytes) -> bytes:
+    """A message for the client, as a server sends it."""
+    return b"*3\r\n$7\r\nmessage\r\n$14\r\nlock:client:me\r\n$%d\r\n%b\r\n" % (len(payload), payload)
+
+
+class Line(Connection):
+    """A connection whose other end is in the test's hands, and that introduces itself to nobody."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        super().__init__(socket_timeout=5.0, redis_connect_func=_introduce, protocol=2)  # type: ignore[no-untyped-call]
+        self._ours = ours
+
+    def _connect(self) -> socket.socket:
+        self._ours.settimeout(5.0)
+        return self._ours
+
+
+class FakeMaster:
+    """Has a line to the test."""
+
+    index = 0
+    address = "a"
+    vote_at = 0.0
+    node_timeout = 5.0
+
+    def __init__(self) -> None:
+        ours, self.server = socket.socketpair()
+        self.line = Line(ours)
+
+    def connection(self) -> Any:
+        return self.line
+
+
+class Listener(HubListener):
+    """Hears what is of no interest here."""
+
+    def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None: ...
+
+    def unclaimed(self, keys: LockKeys, owner: bytes) -> None: ...
+
+    def subscribed(self) -> None: ...
+
+
+@pytest.fixture
+def master() -> Iterator[FakeMaster]:
+    made = FakeMaster()
+    yield made
+    made.server.close()
+    made.line.disconnect()  # type: ignore[no-untyped-call]
+    made.line._ours.close()
+
+
+@pytest.fixture
+def hub(master: FakeMaster) -> Hub:
+    return Hub("me", "lock", (cast("Master", master),), THREADS, Listener())
+
+
+def test_a_message_right_behind_the_confirmation_is_heard(hub: Hub, master: FakeMaster) -> None:
+    """A waiter that was queued before the connection broke may be told at the very moment at which it is back."""
+    waiter = hub.register(WAITER, KEYS)
+    master.server.sendall(CONFIRMED + published(b"wake 1@3000 a"))
+    hub._subscriptions[0].step()
+    assert hub._subscriptions[0].confirmed.is_set()
+    assert waiter.wakes.get_nowait() == 0
+
+
+def test_a_message_whose_beginning_comes_with_the_confirmation_is_heard(hub: Hub, master: FakeMaster) -> None:
+    waiter = hub.register(WAITER, KEYS)
+    message = published(b"wake 1@3000 a")
+    master.server.sendall(CONFIRMED + message[:20])
+    hub._subscriptions[0].step()
+    master.server.sendall(message[20:])
+    hub._subscriptions[0].step()
+    assert hub._subscriptions[0].confirmed.is_set()
+    assert waiter.wakes.get_nowait() == 0
+
+
+def _introduce(line: Any) -> None:
+    line._parser.on_connect(line)
