@@ -94,5 +94,22 @@ def test_a_message_whose_beginning_comes_with_the_confirmation_is_heard(hub: Hub
     assert waiter.wakes.get_nowait() == 0
 
 
+def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(
+    hub: Hub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server would count us among those who listen for as long as the client is not collected."""
+    subscription = hub._subscriptions[0]
+
+    def connect(line: Line) -> socket.socket:
+        subscription.stop()
+        return line._ours
+
+    monkeypatch.setattr(Line, "_connect", connect)
+    master.server.sendall(CONFIRMED)
+    subscription.step()
+    assert not subscription.confirmed.is_set()
+    assert master.line._ours.fileno() == -1
+
+
 def _introduce(line: Any) -> None:
     line._parser.on_connect(line)

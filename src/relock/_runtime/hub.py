@@ -285,6 +285,9 @@ class Subscription(Service):
     def _connect(self) -> None:
         connection = self._connection = self._master.connection()
         connection.connect()
+        if self._connection is not connection:
+            connection.disconnect()
+            raise redis_errors.ConnectionError("it was closed before it was there")
         # Before it subscribes: messages may come right behind the confirmation, and are read by whoever reads that.
         channel = self._hub.platform.open_channel(connection, PING_SECONDS)
         words = "SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client)
