@@ -5,15 +5,19 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+from redis._parsers import _RESP2Parser
 from redis.connection import Connection
 
 from relock._keys import LockKeys, lock_keys
+from relock._runtime import channel
 from relock._runtime.hub import Hub, HubListener
 from relock._runtime.masters import Master
+from relock._runtime.nodes import Wire
 from relock._runtime.platform import THREADS
 
 KEYS = lock_keys("lock", "a")
 WAITER = b"me:1@3000"
+TIMEOUT_SECONDS = 0.2
 CONFIRMED = b"*3\r\n$9\r\nsubscribe\r\n$14\r\nlock:client:me\r\n:1\r\n"
 
 
@@ -26,11 +30,14 @@ class Line(Connection):
     """A connection whose other end is in the test's hands, and that introduces itself to nobody."""
 
     def __init__(self, ours: socket.socket) -> None:
-        super().__init__(socket_timeout=5.0, redis_connect_func=_introduce, protocol=2)  # type: ignore[no-untyped-call]
+        parser = {} if getattr(channel, "hiredis", None) else {"parser_class": _RESP2Parser}
+        super().__init__(  # type: ignore[no-untyped-call]
+            socket_timeout=TIMEOUT_SECONDS, redis_connect_func=_introduce, protocol=2, **parser
+        )
         self._ours = ours
 
     def _connect(self) -> socket.socket:
-        self._ours.settimeout(5.0)
+        self._ours.settimeout(TIMEOUT_SECONDS)
         return self._ours
 
 
@@ -40,7 +47,7 @@ class FakeMaster:
     index = 0
     address = "a"
     vote_at = 0.0
-    node_timeout = 5.0
+    node_timeout = TIMEOUT_SECONDS
 
     def __init__(self) -> None:
         ours, self.server = socket.socketpair()
@@ -58,6 +65,12 @@ class Listener(HubListener):
     def unclaimed(self, keys: LockKeys, owner: bytes) -> None: ...
 
     def subscribed(self) -> None: ...
+
+
+@pytest.fixture(params=["with hiredis", "without hiredis"], autouse=True)
+def _parsed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "without hiredis":
+        monkeypatch.setattr(channel, "hiredis", None)
 
 
 @pytest.fixture
@@ -92,6 +105,40 @@ def test_a_message_whose_beginning_comes_with_the_confirmation_is_heard(hub: Hub
     hub._subscriptions[0].step()
     assert hub._subscriptions[0].confirmed.is_set()
     assert waiter.wakes.get_nowait() == 0
+
+
+def test_the_last_message_before_the_end_is_heard(hub: Hub, master: FakeMaster) -> None:
+    """It may be a grant, and nobody else knows of that."""
+    subscription = hub._subscriptions[0]
+    waiter = hub.register(WAITER, KEYS)
+    master.server.sendall(CONFIRMED)
+    subscription.step()
+    master.server.sendall(published(b"wake 1@3000 a"))
+    master.server.shutdown(socket.SHUT_WR)
+    subscription.step()
+    assert waiter.wakes.get_nowait() == 0
+    subscription.step()
+    assert not subscription.confirmed.is_set()
+
+
+def test_who_reads_through_redis_py_waits_for_as_long_as_it_was_told(
+    master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py puts back the time of its own with each look at whether there is more."""
+    waits = []
+    read = Line.read_response
+
+    def note(line: Line, **options: Any) -> Any:
+        waits.append(line._ours.gettimeout())
+        return read(line, **options)
+
+    monkeypatch.setattr(Line, "read_response", note)
+    master.line.connect()  # type: ignore[no-untyped-call]
+    opened = channel.PlainChannel(cast("Wire", master.line), master.line._ours, 2.5)
+    for _ in range(2):
+        master.server.sendall(b"+PONG\r\n")
+        assert opened.receive() == [b"PONG"]
+    assert waits == [2.5, 2.5]
 
 
 def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(

@@ -8,6 +8,7 @@ The socket blocks, and its limit is the kernel's (SO_RCVTIMEO): a limit of Pytho
 each request and each reply.
 """
 
+import logging
 import os
 import select
 import socket
@@ -25,6 +26,8 @@ try:
     import hiredis
 except ImportError:  # the extra is not installed
     hiredis = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 65536
 
@@ -97,16 +100,22 @@ class PlainChannel(Channel):
         self._connection = connection
         self.send = self._send
         self.fileno = sock.fileno()
-        sock.settimeout(timeout)
+        self._sock = sock
+        self._timeout = timeout
 
     def _send(self, packed: bytes) -> None:
         self._connection.send_packed_command([packed], check_health=False)
 
     def receive(self) -> list[Any]:
         """See `Channel`."""
+        self._sock.settimeout(self._timeout)  # each `can_read` puts back that of the connection
         replies = [self._read()]
-        while self._connection.can_read(0):
-            replies.append(self._read())
+        try:
+            while self._connection.can_read(0):
+                replies.append(self._read())
+        except (redis_errors.RedisError, OSError):
+            # The end, or only the beginning of a reply: whoever looks again finds it. What came before it counts.
+            logger.debug("what comes after %d replies can't be read", len(replies), exc_info=True)
         return replies
 
     def wait(self, seconds: float) -> bool:
