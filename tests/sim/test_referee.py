@@ -1,5 +1,6 @@
 """The referee: what is a violation, and what only looks like one."""
 
+from collections.abc import Callable
 from random import Random
 from typing import Any, cast
 
@@ -133,8 +134,10 @@ class Known:
     """As much of a session as the referee looks at."""
 
     masters: list[Knower]
+    count: Callable[[], object] = lambda: None
 
-    def master_stepped(self, master: Knower, seconds: float, shown_us: int) -> None: ...
+    def master_stepped(self, master: Knower, seconds: float, shown_us: int) -> None:  # noqa: ARG002
+        self.count()
 
 
 @define
@@ -197,6 +200,18 @@ def test_who_stood_still_may_believe_until_it_hears_of_it() -> None:
     game.notice(0)
     assert game.is_deceived(), "one of three shows nothing"
     game.notice(1)
+    assert not game.is_deceived()
+
+
+def test_who_has_seen_a_step_may_believe_until_it_has_counted_it() -> None:
+    """Its thread may be held up between the two."""
+    game = two(1)
+    believed: list[bool] = []
+    game.session.count = lambda: believed.append(game.is_deceived())
+    game.clocks.step(0, 5.0)
+    game.world.run(0.1)
+    game.notice(0)
+    assert believed == [True]
     assert not game.is_deceived()
 
 

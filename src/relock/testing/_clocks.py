@@ -89,14 +89,18 @@ class Clocks:
 
         def master_stepped(master: Master, seconds: float, shown_us: int) -> None:
             ahead = self.servers[master.index].clock() - process.local()
-            if ahead <= master.offset.high + STEP_SECONDS:  # else the reply is from before something else
-                self._noticed[process.name, master.index].append(Notice(self.world.now, seconds))
+            notice = Notice(self.world.now, seconds)
             early = self._early[process.name]
             if master.index in early.masters and early.is_shown(process, seconds):
                 early.masters.remove(master.index)
                 self._undecided[process.name, master.index] = self.world.now
             self.world.note(process.name, f"sees the clock of master-{master.index} step by {seconds:+.3f} s")
-            tell(master, seconds, shown_us)
+            is_latest = ahead <= master.offset.high + STEP_SECONDS  # else the reply is from before something else
+            try:
+                tell(master, seconds, shown_us)
+            finally:
+                if is_latest:  # only now: its thread may be held up on the way, and others believe meanwhile
+                    self._noticed[process.name, master.index].append(notice)
 
         session.master_stepped = master_stepped  # type: ignore[method-assign]
 
