@@ -64,6 +64,10 @@ def test_a_sleeper_sleeps_on_while_its_clock_stands_still(world: World) -> None:
     assert at == pytest.approx(2.0 + 1.0 / 1.005, abs=1e-3)
     assert process.stood_still(since=2.0) == pytest.approx(2.0)
     assert process.stood_still(since=2.6) == 0.0
+    assert process.stood_still_between(0.0, 1.0) == pytest.approx(0.5)
+    assert process.stood_still_between(2.0, 9.0) == pytest.approx(0.5)
+    for when, running in ((0.4, 0.4), (2.0, 0.5), (2.7, 0.7)):
+        assert process.showed(when) == pytest.approx(50.0 + 1.005 * running)
 
 
 def test_a_clock_whose_rate_changes_does_not_jump(world: World) -> None:

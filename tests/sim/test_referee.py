@@ -317,6 +317,31 @@ def test_a_step_and_a_step_back_excuse_nothing_where_they_ended_no_quorum_of_lea
 
 
 @pytest.mark.parametrize(
+    ("set_at", "masters", "is_asked_again", "excused"),
+    [(1.5, 2, False, True), (0.9, 2, False, False), (1.5, 1, False, False), (1.5, 2, True, False)],
+    ids=["over by then", "not yet over", "a minority", "asked for afterwards"],
+)
+def test_who_stood_still_and_sees_less_of_it_because_clocks_were_set_back_may_believe(
+    *, set_at: float, masters: int, is_asked_again: bool, excused: bool
+) -> None:
+    """Its clock stands still from 0.1 to 1.6, and its hold of a second is over then, by the true time."""
+    game = two(3)
+    game.world.run(0.1)
+    game.holder.pause(stops_clock=True)
+    game.world.run(set_at)
+    for master in range(masters):
+        game.clocks.step(master, -1.4)
+    game.world.run(1.6)
+    game.holder.resume()
+    game.world.run(1.61)
+    for master in range(3):
+        game.notice(master, 0.1 if master < masters else 1.5)
+    game.held.seconds = game.holder.local() + LEASE_SECONDS if is_asked_again else LEASE_SECONDS - 0.1
+    game.world.run(1.7)
+    assert game.is_deceived() == excused
+
+
+@pytest.mark.parametrize(
     ("other_knows", "seconds", "excused"), [(True, 5.0, False), (False, 5.0, True), (True, 0.06, False)]
 )
 def test_a_minority_that_steps_deceives_nobody_but_through_who_never_saw_it(

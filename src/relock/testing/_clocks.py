@@ -147,7 +147,8 @@ class Clocks:
         * Its own clock stood still with its machine (A4), and it has not heard from the masters since.
         * The one master's clock was set ahead (A3), and it has not heard from it since; or those of a quorum were set
           at about the same time, which looks like a step of the client's own. Where they were set back before it
-          looked, it has seen the difference alone, and believes until they answer for the hold.
+          looked, it has seen the difference alone, and believes until they answer for the hold; so it is where they
+          were set back while its own clock stood still.
         * A minority of the masters was set ahead before the `other` had ever seen them; or by so little that this one
           could not notice (A3: "what is not promised").
         """
@@ -187,9 +188,10 @@ class Clocks:
         return [step for step in self.steps if step.server == number and step.at >= since and step.seconds > 0]
 
     def _has_ended_unseen(self, number: int, end: float, since: float, notices: list[Notice], process: Process) -> bool:
-        """Whether a clock that was ahead for a while between two looks of this client ended its lease meanwhile.
+        """Whether a lease was over, by a clock that was set back before this client looked at it again.
 
-        A lease that was asked for afterwards is none of these.
+        It had been set ahead, or the client's own clock had stood still with its machine (A4). A lease that was asked
+        for afterwards is none of these.
         """
         froms = [since, *(notice.at for notice in notices)]
         for looked_at, notice in reversed(list(zip(froms, notices, strict=False))):
@@ -198,8 +200,9 @@ class Clocks:
             for step in self.steps:
                 if step.server != number or not looked_at <= step.at <= notice.at:
                     continue
-                set_at = process.local(step.at)
-                if step.seconds < 0 and end - ahead <= set_at and end - self.guard <= set_at:
+                set_at = process.showed(step.at)
+                lost = process.stood_still_between(looked_at, step.at)
+                if step.seconds < 0 and end - ahead - lost <= set_at and end - self.guard <= set_at:
                     return True
                 ahead += step.seconds
         return False

@@ -253,6 +253,18 @@ class Process:
         lasting = 0.0 if self._stands_since is None else self.world.now - self._stands_since
         return lasting + sum(seconds for ended_at, seconds in self.stalls if ended_at >= since)
 
+    def stood_still_between(self, since: float, until: float) -> float:
+        """For how many seconds of this time its clock has stood still."""
+        now = self.world.now
+        lasting = [] if self._stands_since is None else [(now, now - self._stands_since)]
+        return sum(max(0.0, min(end, until) - max(end - seconds, since)) for end, seconds in [*self.stalls, *lasting])
+
+    def showed(self, when: float) -> float:
+        """What its clock showed at a true time that is over, as far as its rate is still the same."""
+        now = self.world.now
+        rate = self.rate if self._stands_since is None else self._steady_rate
+        return self.local() - rate * (now - when - self.stood_still_between(when, now))
+
     def crash(self) -> None:
         """As SIGKILL: it never does anything again, and its connections end."""
         self.is_dead = self.world.has_ended = True
