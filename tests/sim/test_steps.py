@@ -75,6 +75,32 @@ def test_a_step_that_is_seen_before_a_grant_is_in_the_book_shortens_its_leases(l
     lab.close()
 
 
+def test_who_is_not_heard_at_once_may_show_that_a_step_was_our_own(lab: Lab) -> None:
+    """It looks as if the client's machine had stood still, while one of the clocks was set."""
+    client = connect(lab, "client")
+    node_timeout = client.session.node_timeout
+    right, wrong, late = lab.masters
+
+    def work() -> None:
+        client.info("a")
+        lab.sleep(1.0)
+        for server in lab.masters:
+            server.step(STEP_SECONDS)
+        wrong.step(-STEP_SECONDS / 2)
+        late.stop()
+        client.info("a")
+        lab.sleep(3 * node_timeout)
+
+    def wake() -> None:
+        lab.sleep(1.0 + node_timeout / 2)
+        late.go_on()
+
+    lab.run(work, wake)
+    lab.close()
+    assert right.accused_at == late.accused_at == float("-inf")
+    assert wrong.accused_at > 0.0
+
+
 def test_a_quorum_that_steps_together_is_trusted_again_at_once(lab: Lab) -> None:
     """It looks as if the client's machine had stood still: its holds are over, and it may take new ones."""
     lock = connect(lab, "holder").lock("a")

@@ -18,7 +18,7 @@ from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release
 from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.flows.extend import heal
-from relock._core.flows.quarantine import is_own_step, quarantine, sample
+from relock._core.flows.quarantine import is_own_step, is_undecided, quarantine, sample
 from relock._core.flows.tend import Tended, tend
 from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import is_status
@@ -125,6 +125,7 @@ class Accuse:
     master: Master
     seconds: float
     pause: float = RETRY_SECONDS_MIN  # until it is tried again, where the master could not be told
+    waits: bool = True  # once, where those who are not heard may show the same step
 
 
 @frozen
@@ -326,12 +327,15 @@ class Janitor(Service):
     def _accuse(self, task: Accuse) -> None:
         """Takes the vote of a master whose clock stepped, for everybody, after a look at the clocks of the others."""
         session = self._session
-        session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
+        sampled = session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
         since = session.clock() - SAME_STEP_SECONDS
         steps = [(step.master, step.seconds) for step in session.steps.copy() if step.seen_at > since]
         if is_own_step(task.master.index, task.seconds, steps, len(session.masters)):
             logger.warning("a quorum of the masters shows the same step: it was this machine's clock")
             task.master.trust()
+            return
+        if task.waits and is_undecided(sampled, steps):
+            self._later(session.clock() + session.node_timeout, evolve(task, waits=False))
             return
         flow = quarantine(session.prefix, task.master.incarnation, session.clock, session.node_timeout)
         answers = session.run_shielded(flow)

@@ -7,7 +7,7 @@ and nobody is accused.
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 
-from relock._core.effects import Answer, Ask, Clock, Effect
+from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.quorum import quorum_of
 from relock._keys import lock_keys
 from relock._scripts import load
@@ -39,6 +39,15 @@ def is_own_step(accused: int, seconds: float, steps: Sequence[tuple[int, float]]
 def _is_shown(seconds: float, steps: Sequence[tuple[int, float]], masters: int) -> bool:
     near = SAME_SECONDS + abs(seconds) / 10
     return len({master for master, other in steps if abs(other - seconds) <= near}) >= quorum_of(masters)
+
+
+def is_undecided(answers: Sequence[Answer], steps: Sequence[tuple[int, float]]) -> bool:
+    """Whether it may yet turn out that a step was our own: no clock is known to be steady, and some are not heard.
+
+    `answers` are those to a `sample`, and `steps` as above.
+    """
+    silent = {master for master, answer in enumerate(answers) if isinstance(answer[0], Failure)}
+    return bool(silent) and len(silent | {master for master, _ in steps}) == len(answers)
 
 
 def quarantine(prefix: str, incarnation: bytes, clock: Clock, node_timeout: float) -> Flow:
