@@ -192,6 +192,16 @@ RELEASED = [b"released", 0]
 DOWN = Failure("a", "down", sent=False)
 
 
+@pytest.mark.parametrize("was_silent", [False, True])
+def test_a_place_in_the_queue_may_be_given_after_the_release(was_silent: bool) -> None:
+    """By a master whose answer to the acquire was not there yet when a quorum had granted it."""
+    base, queued = hold(masters=3, ends=[9.0, 9.0, NEVER]), [b"queued", 0, 5_000, 0, b"other:1", 7]
+    answers: list[Any] = [*base.answers[:2], [SILENT if was_silent else queued]]
+    one = Hold(base.terms, b"me:1~2.7", Who(1, None, None), Granted(7, 9.0, base.ends, False, answers), 1)
+    answers[2] = [queued]
+    assert one.may_be_left([[RELEASED], [RELEASED], [ABSENT]]) == was_silent
+
+
 def test_what_was_asked_for_twice_may_be_granted_again_after_its_release() -> None:
     one = hold()
     twice = Hold(one.terms, b"me:1", Who(1, None, None), Granted(7, 9.0, [9.0], True, one.answers, is_repeated=True), 1)

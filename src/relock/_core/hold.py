@@ -52,6 +52,7 @@ class Hold:
     __slots__ = (
         "_awaited",
         "_cuts",
+        "_silent",
         "_unsaid",
         "answers",
         "callbacks",
@@ -102,7 +103,11 @@ class Hold:
         self.loss: Loss | None = None
         self._unsaid = [True]
         self._cuts: dict[int, tuple[float, int]] = {}
-        self._awaited = {i for i, end in enumerate(self.ends) if end == NEVER} if NEVER in self.ends else set()
+        self._awaited: set[int] = set()  # masters that have not granted it yet
+        self._silent: set[int] = set()  # those of them that had not answered at all
+        if NEVER in self.ends:
+            self._awaited = {i for i, end in enumerate(self.ends) if end == NEVER}
+            self._silent = {i for i in self._awaited if isinstance(self.answers[i][0], Failure)}
 
     @property
     def quorum(self) -> int:
@@ -238,16 +243,19 @@ class Hold:
         """Whether a master may have the hold still, or get it yet, after it answered `released` to the release.
 
         Who confirmed it has it no more: what gave it the hold came before. Who says that it is not there may get it
-        yet, if a request that gives it the hold has not been seen to fail. A healing that is under way may come after
+        yet, if a request that gives it the hold has not been seen to fail. Who has given its waiter a place in the queue
+        instead, and was silent before, may have done so after the release. A healing that is under way may come after
         either.
         """
         if self.healed:
             return True
-        for attempted, answer, end in zip(self.answers, released, self.ends, strict=True):
+        for i, (attempted, answer, end) in enumerate(zip(self.answers, released, self.ends, strict=True)):
             reply, first = answer[0], attempted[0]
             if is_status(reply, b"released"):
                 continue
             if is_status(first, b"granted") or (isinstance(first, Failure) and first.sent):
+                return True
+            if is_status(first, b"queued") and i in self._silent:
                 return True
             if isinstance(reply, Failure) and end != NEVER:  # it was given the hold later, by healing
                 return True
