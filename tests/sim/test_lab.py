@@ -32,6 +32,17 @@ def test_what_a_function_returns_and_raises_comes_out(relock_lab: Lab) -> None:
         relock_lab.run(lambda: 1 // 0)
 
 
+@pytest.mark.parametrize("error", [pytest.fail.Exception("wrong"), KeyboardInterrupt(), SystemExit(1)], ids=repr)
+def test_also_what_is_no_exception_of_a_program_comes_out(relock_lab: Lab, error: BaseException) -> None:
+    """So a check of pytest's fails the test that it stands in."""
+
+    def check() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        relock_lab.run(check)
+
+
 def test_a_function_that_never_ends_is_an_error(relock_lab: Lab) -> None:
     one, two = relock_lab.client("one"), relock_lab.client("two")
     relock_lab.run(one.lock("a").acquire)

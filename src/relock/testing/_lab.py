@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from greenlet import GreenletExit
+
 from relock import Client
 from relock._keys import master_key
 from relock._runtime.nodes import parse_nodes
@@ -95,7 +97,7 @@ class Lab:
 
         Raises:
             TimeoutError: one has not ended.
-            Exception: what a function raises; of several, the first that it happened to.
+            BaseException: what a function raises; of several, the first that it happened to.
         """
         results: list[Any] = [None] * len(functions)
         errors: list[BaseException] = []
@@ -113,7 +115,9 @@ class Lab:
     def _call(self, function: Callable[[], Any], results: list[Any], number: int, errors: list[BaseException]) -> None:
         try:
             results[number] = function()
-        except Exception as error:  # of the code under test: the test is to see it
+        except GreenletExit:  # the lab ends it
+            raise
+        except BaseException as error:  # of the code under test, or of a check of pytest's: the test is to see it
             errors.append(error)
 
     def sleep(self, seconds: float) -> None:
