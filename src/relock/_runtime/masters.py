@@ -200,9 +200,9 @@ class Master:
 
     def close(self) -> None:
         """Closes every connection."""
-        self._idle.clear()
         for link in self._links.copy():
             link.close()
+        self._idle.clear()  # only now: who is in no pool is known only for as long as somebody uses it
 
     def abandon(self) -> None:
         """In a forked child: closes the copies of the parent's sockets, without a word to the server.

@@ -280,7 +280,7 @@ class Session(Driver, MasterListener):
             hold.ttl = options.ttl
             self.run(extend_flow((hold,), self.clock, self.node_timeout))
         count = hold.count + levels
-        written = self._write_count(hold, count)
+        written = self.closed or self._write_count(hold, count)
         self.check_valid(hold)
         hold.count = count
         if not written:
@@ -456,10 +456,13 @@ class Session(Driver, MasterListener):
     def confirm(self, hold: Hold) -> float:
         """Has the masters confirm the full lease of a hold that a releaser gave; returns what then remains (s).
 
+        A client that was closed asks nobody any more.
+
         Raises:
             LockLostError: it was lost by now.
         """
-        self.run_shielded(extend_flow((hold,), self.clock, self.node_timeout))
+        if not self.closed:
+            self.run_shielded(extend_flow((hold,), self.clock, self.node_timeout))
         self.check_valid(hold)
         return hold.remaining(self.clock())
 

@@ -1,0 +1,48 @@
+"""A client that was closed sends nothing any more: nobody would close what it opens for that."""
+
+from collections.abc import Callable
+
+import pytest
+
+from relock import LockLostError
+from relock._core.terms import HANDED_LEASE_SECONDS
+from relock.lock import Lock
+from relock.testing import Lab
+
+SECONDS = 1.0  # for longer than any message takes
+
+
+def nest(lock: Lock) -> None:
+    """Takes another level, which needs nobody's consent."""
+    assert lock.acquire()
+    assert lock.hold_count == 2
+
+
+def look_ahead(lock: Lock) -> None:
+    """Wants more than what a releaser has given."""
+    with pytest.raises(LockLostError, match="extend it first"):
+        lock.ensure(2 * HANDED_LEASE_SECONDS)
+    assert lock.owned()
+
+
+@pytest.mark.parametrize("use", [nest, look_ahead, Lock.release])
+def test_a_hold_is_used_without_asking_after_the_client_was_closed(use: Callable[[Lock], None]) -> None:
+    lab = Lab()
+    holder, heir = lab.client("holder"), lab.client("heir")
+
+    def hand_over() -> None:
+        with holder.lock("a"):
+            lab.sleep(SECONDS)
+
+    def take() -> None:
+        lab.sleep(SECONDS / 2)
+        lock = heir.lock("a")
+        assert lock.acquire()
+        assert lock.remaining() < HANDED_LEASE_SECONDS
+        heir.close()
+        use(lock)
+        lab.sleep(SECONDS)
+        assert "heir" not in {wire.process.name for wire in lab.masters[0].wires}
+
+    lab.run(hand_over, take)
+    lab.close()
