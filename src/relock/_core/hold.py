@@ -243,7 +243,7 @@ class Hold:
         """Whether a master may have the hold still, or get it yet, after it answered `released` to the release.
 
         Who confirmed it has it no more: what gave it the hold came before. Who says that it is not there may get it
-        yet, if a request that gives it the hold has not been seen to fail. Who has given its waiter a place in the queue
+        yet, if a request that gives it the hold has not been seen to fail. Who gave its waiter a place in the queue
         instead, and was silent before, may have done so after the release. A healing that is under way may come after
         either.
         """
