@@ -294,12 +294,16 @@ def _set_clocks(field: Field, blow: Blow, ahead: float, before: float) -> None:
             blow.hit(1)
 
 
+LEASES_AHEAD_MAX = 2  # by so many leases clocks are set ahead
+
+
 @kind("clock ahead and back", _step, forgets=True, lonely=True, minority=True)
 def step_ahead(field: Field, dice: random.Random, blow: Blow) -> None:
     """Two leases ahead, and back again."""
-    _set_clocks(field, blow, 2 * field.plan.ttl, 0.0)
+    ahead = LEASES_AHEAD_MAX * field.plan.ttl
+    _set_clocks(field, blow, ahead, 0.0)
     time.sleep(dice.uniform(0.1, 1.5))
-    _set_clocks(field, blow, 0.0, 2 * field.plan.ttl)
+    _set_clocks(field, blow, 0.0, ahead)
 
 
 @kind("clock back and ahead", _step, forgets=True, lonely=True, minority=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from chaos.faults import KINDS, Kind, wait_until
+from chaos.faults import KINDS, LEASES_AHEAD_MAX, Kind, wait_until
 from chaos.field import Blow, Field, Plan
 from chaos.history import Reader, clock
 from chaos.verdict import Finding, judge
@@ -183,10 +183,15 @@ class Waves:
 
     def _rest(self, kinds: Sequence[Kind]) -> None:
         """Alone, a fault's effect is waited for, so that the next one is not blamed for it."""
+        plan = self.episode.plan
         time.sleep(self.dice.uniform(0.0, self.episode.pause))
+        if any(kind.lonely for kind in kinds):
+            # A clock may have been ahead. If its master forgot the tokens before that clock is as far again, they would
+            # fall, which is the exception of guarantee 4.
+            time.sleep(LEASES_AHEAD_MAX * plan.ttl)
         if len(kinds) > 1:
             return
-        plan, before = self.episode.plan, dict(self.field_.store.entries)
+        before = dict(self.field_.store.entries)
         if kinds[0].forgets:
             time.sleep(1.05 * plan.guard)
         wait_until(lambda: self._have_entered_since(before), kinds[0].bound(plan.ttl, plan.guard))

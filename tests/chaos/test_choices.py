@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from chaos.campaign import Campaign
-from chaos.faults import KINDS
+from chaos.faults import KINDS, LEASES_AHEAD_MAX
 from chaos.field import Blow, Field
 from chaos.nemesis import SHAPES, Episode, Waves, shaped
 from chaos.records import Operation
@@ -46,6 +46,16 @@ def test_a_clock_is_set_while_nothing_else_strikes_a_master() -> None:
     for wave in waves(shaped("crowded", 5, "a seed", 1.0), 2000):
         if any(KINDS[blow.kind].lonely for blow in wave):
             assert len([blow for blow in wave if blow.masters]) == 1
+
+
+def test_after_a_clock_was_set_nothing_strikes_before_it_is_as_far_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master that forgets its tokens before that may give smaller ones: nothing else is promised then."""
+    slept: list[float] = []
+    monkeypatch.setattr("chaos.nemesis.time.sleep", slept.append)
+    episode = shaped("busy", 1, "a seed", 1.0)
+    some = [KINDS["clock ahead and back"], KINDS["waiter killed"]]
+    Waves(episode, NO_FIELD)._rest(some)
+    assert sum(slept) >= LEASES_AHEAD_MAX * episode.plan.ttl
 
 
 def test_where_there_are_no_proxies_the_network_has_no_faults() -> None:
