@@ -352,6 +352,9 @@ class Parking:
         if process.is_dead:
             raise GreenletExit
         if seconds is not None:
+            seconds = max(
+                seconds, TIMER_SECONDS
+            )  # what is less may not move the clock at all, and be asked for for ever
             self._until = process.local() + seconds
             self._event = process.world.after(seconds / process.rate, self._go_on)
         elif not self._task.waits_without_timer:

@@ -1,0 +1,25 @@
+"""Virtual time goes on."""
+
+from queue import Empty
+
+import pytest
+
+from relock.testing._world import Process, VirtualQueue, World
+
+
+@pytest.mark.timeout(20)
+def test_a_wait_too_short_to_move_the_clock_comes_to_an_end() -> None:
+    """The process's clock shows finer steps than true time has by then."""
+    world = World(0)
+    world.now = 4.5
+    process = Process(world, "a", offset=-4.0)
+    ended: list[float] = []
+
+    def wait() -> None:
+        with pytest.raises(Empty):
+            VirtualQueue(process).get(timeout=1e-16)
+        ended.append(world.now)
+
+    process.start(wait, "waits")
+    world.run(until=5.0)
+    assert ended
