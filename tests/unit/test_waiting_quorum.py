@@ -104,6 +104,19 @@ def test_a_minority_of_grants_is_given_back_at_once_and_the_next_attempt_has_a_n
     assert driver.undone() == [], "every master has confirmed it"
 
 
+def test_what_could_not_be_given_back_at_once_is_undone_later() -> None:
+    """The connection to the master that granted it has just gone, so nothing could be sent there."""
+    driver = Driver([[GRANTED, HELD, HELD], [DOWN, DONE, DONE], [GRANTED] * 3])
+    assert isinstance(driver.run(), Granted)
+    assert driver.undone() == [b"me:1"]
+
+
+def test_a_master_that_is_down_and_granted_nothing_leaves_nothing_to_undo() -> None:
+    driver = Driver([[GRANTED, HELD, DOWN], [DONE, DONE, DOWN], [GRANTED] * 3])
+    assert isinstance(driver.run(), Granted)
+    assert driver.undone() == []
+
+
 def test_what_was_granted_is_given_back_though_the_request_was_sent_again_and_came_too_late() -> None:
     driver = Driver([[GRANTED, VOID, HELD], [VOID, VOID, HELD], [SILENT, HELD, HELD], [DONE] * 3, [GRANTED] * 3])
     assert isinstance(driver.run(), Granted)

@@ -30,7 +30,7 @@ from relock._core.effects import Answer, Clock, Effect, Failure, Handed, Leave, 
 from relock._core.flows.accept import accept
 from relock._core.flows.acquire import attempt, enqueue_call, take_call
 from relock._core.flows.release import end_wait, give_back
-from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status
+from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, is_status
 from relock._core.terms import TICKET_AT_ONCE, TICKET_PROPOSAL, Terms
 from relock._owner import attempt_name, waiter_name
 from relock._scripts import Call
@@ -232,7 +232,7 @@ class _Waiting:
             left = yield from give_back(terms, self.owner, self.ticket, until)
             self._doubt(until, left)
             undo = undo._replace(answers=None)
-            if any(_is_silent(answer) for answer in (*answers, *left)):
+            if any(_is_silent(answer) for answer in (*answers, *left)) or _is_kept(answers, left):
                 yield undo
         else:
             yield undo
@@ -262,6 +262,12 @@ class _Waiting:
 def _is_silent(answer: Answer) -> bool:
     """Whether a master may have got a request, or get it yet, and has not answered."""
     return isinstance(answer[0], Failure) and answer[0].sent
+
+
+def _is_kept(answers: Sequence[Answer], left: Sequence[Answer]) -> bool:
+    """Whether a master that granted an attempt has not heard that this is given back: it could not be asked, say."""
+    pairs = zip(answers, left, strict=True)
+    return any(is_status(granted[0], b"granted") and isinstance(heard[0], Failure) for granted, heard in pairs)
 
 
 def _lease_end(outcome: Refused | NoQuorum, now: float) -> float:
