@@ -85,6 +85,17 @@ def test_who_stood_still_until_its_hold_was_over_may_be_told_of_it_late(game: Ga
     assert game.referee.violations == []
 
 
+def grant_to_one_that_stood_still(game: Game, seconds: float, token: int) -> None:
+    """It had asked, its machine stood still with its clock, and somebody else got 7; its own `token` comes after that."""
+    late = Process(game.world, "late")
+    call = game.referee.called(late, timeout=1.0)
+    late.pause(stops_clock=True)
+    game.world.run(seconds)
+    game.grant("two", Held(7, 10.0))
+    late.resume()
+    game.referee.granted(cast(Any, None), cast(Any, Held(token, LEASE_SECONDS)), call)
+
+
 @pytest.mark.parametrize(
     ("token", "is_known_before", "is_wrong"), [(4, False, False), (4, True, True), (6, True, False)]
 )
@@ -96,24 +107,12 @@ def test_who_stood_still_with_its_clock_may_be_told_late_of_a_token_that_others_
     if is_known_before:
         game.grant("one", first)
         first.seconds = 0.0
-    late = Process(game.world, "late")
-    call = game.referee.called(late, timeout=1.0)
-    late.pause(stops_clock=True)
-    game.world.run(2.0)
-    game.grant("two", Held(7, 10.0))
-    late.resume()
-    game.referee.granted(cast(Any, None), cast(Any, Held(token, LEASE_SECONDS)), call)
+    grant_to_one_that_stood_still(game, 2.0, token)
     assert game.referee.violations == (["late got token 4, which is not above 5"] if is_wrong else [])
 
 
 def test_who_stood_still_for_less_than_its_lease_has_no_excuse(game: Game) -> None:
-    late = Process(game.world, "late")
-    call = game.referee.called(late, timeout=1.0)
-    late.pause(stops_clock=True)
-    game.world.run(0.9)
-    game.grant("two", Held(7, 10.0))
-    late.resume()
-    game.referee.granted(cast(Any, None), cast(Any, Held(4, LEASE_SECONDS)), call)
+    grant_to_one_that_stood_still(game, 0.9, 4)
     assert game.referee.violations == ["two holders: two and late", "late got token 4, which is not above 7"]
 
 
