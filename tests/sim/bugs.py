@@ -368,7 +368,7 @@ BUGS = [
     Bug(
         "a client that stood still keeps its holds",
         f"{CORE}/hold.py",
-        "        self.ends[master] -= seconds\n",
+        "        self.ends[step.master] -= step.seconds\n",
         "",
         seed=745,
     ),

@@ -86,7 +86,7 @@ def test_who_stood_still_until_its_hold_was_over_may_be_told_of_it_late(game: Ga
 
 
 def grant_to_one_that_stood_still(game: Game, seconds: float, token: int) -> None:
-    """It had asked, its machine stood still with its clock, and somebody else got 7; its own `token` comes after that."""
+    """It had asked, its machine stood still with its clock, and somebody else got 7; its own `token` comes then."""
     late = Process(game.world, "late")
     call = game.referee.called(late, timeout=1.0)
     late.pause(stops_clock=True)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from relock._core.clocks import Step
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows.extend import heal
 from relock._core.hold import (
@@ -116,7 +117,7 @@ def test_two_partial_renewals_of_different_masters_advance_the_deadline() -> Non
 
 def test_a_masters_clock_that_went_ahead_ends_its_lease_earlier() -> None:
     one = hold()
-    one.shift(0, 4.0, 1.0, 0)
+    one.shift(Step(1.0, 0, 4.0, 0))
     assert one.deadline == 5.0
 
 
@@ -130,7 +131,7 @@ def test_what_was_confirmed_before_a_clock_went_ahead_has_not_its_full_length(
 ) -> None:
     """Another thread has seen the step between that answer and the moment at which it is counted."""
     one = hold()
-    one.shift(0, 4.0, 1.0, 1000)
+    one.shift(Step(1.0, 0, 4.0, 1000))
     one.count_renewal([[b"extended", answered_us]], asked_at, 10.0, 2.0)
     assert one.remaining(2.0) == remaining
 
@@ -139,7 +140,7 @@ def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> N
     """Also of those whose grant came after a quorum had been enough."""
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
-    three.shift(0, 20.0, 1.0, 0)
+    three.shift(Step(1.0, 0, 20.0, 0))
     assert three.deadline == 9.0
 
 

@@ -7,6 +7,7 @@ hold, never exclusion.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from relock._core.clocks import Step
 from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import NEVER, Granted, deadline_of, is_status
 from relock._core.terms import Terms
@@ -102,7 +103,7 @@ class Hold:
         self.settling = False
         self.loss: Loss | None = None
         self._unsaid = [True]
-        self._cuts: dict[int, tuple[float, int]] = {}
+        self._cuts: dict[int, Step] = {}
         self._awaited: set[int] = set()  # masters that have not granted it yet
         self._silent: set[int] = set()  # those of them that had not answered at all
         if NEVER in self.ends:
@@ -261,14 +262,11 @@ class Hold:
                 return True
         return False
 
-    def shift(self, master: int, seconds: float, seen_at: float, shown_us: int) -> None:
-        """The clock of a master ran ahead by `seconds` all at once: its lease ends that much earlier.
-
-        A reply that was read at `seen_at` showed it, at `shown_us` on that clock.
-        """
+    def shift(self, step: Step) -> None:
+        """A master's clock ran ahead all at once: its lease ends that much earlier."""
         self._count_late_grants()
-        self._cuts[master] = seen_at, shown_us
-        self.ends[master] -= seconds
+        self._cuts[step.master] = step
+        self.ends[step.master] -= step.seconds
         self.deadline = deadline_of(self.ends, self.quorum)
 
     def _is_of_now(self, master: int, answer: Any, sent_at: float) -> bool:
@@ -276,5 +274,5 @@ class Hold:
 
         What was asked before a step was seen may have been answered before the step, and read by another thread.
         """
-        seen_at, shown_us = self._cuts.get(master, (NEVER, 0))
-        return sent_at > seen_at or answer[1] >= shown_us
+        step = self._cuts.get(master)
+        return step is None or sent_at > step.seen_at or answer[1] >= step.shown_us

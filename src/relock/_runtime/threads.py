@@ -271,7 +271,7 @@ class Session(Driver, MasterListener):
         """Shortens the leases of a new hold by what was seen of the masters' clocks before it was in the book."""
         for step in self.steps.copy():
             if step.seconds > 0 and step.seen_at > hold.granted_at:
-                hold.shift(step.master, step.seconds, step.seen_at, step.shown_us)
+                hold.shift(step)
 
     def _nest(self, claim: Claim, hold: Hold, options: LockOptions, levels: int) -> None:
         self.check_valid(hold)
@@ -521,12 +521,11 @@ class Session(Driver, MasterListener):
     def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:
         """See `relock._runtime.masters.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)
-        seen_at = self.clock()
-        # Before the look at the book: what enters it now looks here.
-        self.steps.append(Step(seen_at, master.index, seconds, shown_us))
+        step = Step(self.clock(), master.index, seconds, shown_us)
+        self.steps.append(step)  # before the look at the book: what enters it now looks here
         if seconds > 0:
             for hold in self.holds.copy().values():
-                hold.shift(master.index, seconds, seen_at, shown_us)
+                hold.shift(step)
             self.watchdog.poke()
         if len(self.masters) > 1:
             self.janitor.hand(tasks.Accuse(master, seconds))
