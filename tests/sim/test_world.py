@@ -23,3 +23,11 @@ def test_a_wait_too_short_to_move_the_clock_comes_to_an_end() -> None:
     process.start(wait, "waits")
     world.run(until=5.0)
     assert ended
+
+
+def test_a_clock_that_is_stopped_twice_goes_on_at_its_own_rate() -> None:
+    process = Process(World(0), "a", rate=1.01)
+    process.pause(stops_clock=True)
+    process.pause(stops_clock=True)
+    process.resume()
+    assert process.rate == 1.01

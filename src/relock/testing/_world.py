@@ -222,7 +222,7 @@ class Process:
         `stops_clock`: as of a virtual machine, whose clock stands still with it.
         """
         self.is_paused = True
-        if stops_clock:
+        if stops_clock and self._stands_since is None:
             self._stands_since, self._steady_rate = self.world.now, self.rate
             self.set_rate(0.0)
 
