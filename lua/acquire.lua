@@ -30,6 +30,7 @@
 
 --#include clock
 --#include digits
+--#include spare
 --#include remember
 --#include grant
 --#include vote

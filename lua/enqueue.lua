@@ -37,6 +37,7 @@
 
 --#include clock
 --#include digits
+--#include spare
 --#include on_hash
 --#include holder
 --#include lengthen

@@ -20,6 +20,7 @@
 --   A second arrival extends the same hold again.
 
 --#include clock
+--#include spare
 --#include on_hash
 --#include mine
 --#include lengthen
@@ -37,5 +38,5 @@ if not is_mine(lock, owner) then
   return { 'absent', now_us }
 end
 lengthen(lock, lease_ms)
-lengthen(token, lease_ms + 1000)
+lengthen(token, lease_ms + token_spare_ms)
 return { 'extended', now_us }

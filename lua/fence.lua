@@ -16,6 +16,7 @@
 
 --#include clock
 --#include digits
+--#include spare
 --#include remember
 
 local token = KEYS[1]

@@ -22,6 +22,7 @@
 
 --#include clock
 --#include digits
+--#include spare
 --#include remember
 --#include queue
 

@@ -28,6 +28,7 @@
 
 --#include clock
 --#include digits
+--#include spare
 --#include on_hash
 --#include holder
 --#include lengthen
@@ -63,6 +64,6 @@ lengthen(lock, lease_ms)
 if tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
   remember(token, tonumber(fence), now_us, lease_ms)
 else
-  lengthen(token, lease_ms + 1000)
+  lengthen(token, lease_ms + token_spare_ms)
 end
 return { 'healed', now_us }

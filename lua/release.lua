@@ -31,6 +31,7 @@
 
 --#include clock
 --#include digits
+--#include spare
 --#include remember
 --#include on_hash
 

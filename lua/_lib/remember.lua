@@ -4,7 +4,7 @@
 -- clock alone keeps tokens rising.
 local function remember(token_key, token, now_us, lease_ms)
   local ahead_ms = math.max(0, math.ceil((token - now_us) / 1000))
-  return redis.call('SET', token_key, digits(token), 'PX', lease_ms + ahead_ms + 1000, 'GET')
+  return redis.call('SET', token_key, digits(token), 'PX', lease_ms + ahead_ms + token_spare_ms, 'GET')
 end
 
 -- Provides next_token(token_key, now_us, lease_ms): a token above all that this

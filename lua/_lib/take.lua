@@ -10,7 +10,7 @@ local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count
   if holder == owner then
     -- A repeated request: the first one was granted, its reply was lost.
     lengthen(lock, lease_ms)
-    lengthen(token_key, lease_ms + 1000)
+    lengthen(token_key, lease_ms + token_spare_ms)
     return { 'granted', now_us, tonumber(redis.call('GET', token_key) or 0) }
   end
   if holder then
