@@ -86,6 +86,11 @@ def attempt_name(waiter: bytes, number: int, ticket: int | None = None) -> bytes
     return b"%b~%d" % (waiter, number) if ticket is None else b"%b~%d.%d" % (waiter, number, ticket)
 
 
+def has_ticket(owner: bytes) -> bool:
+    """Whether the waiter behind an owner's name had a ticket among several masters, and so a place in their queues."""
+    return b"." in owner.partition(b"~")[2]
+
+
 def waiter_name(owner: bytes) -> bytes:
     """The waiter behind an owner's name."""
     return owner.partition(b"~")[0]

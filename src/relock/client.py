@@ -79,13 +79,17 @@ class Client:
         nodes: a URL (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``, ``redis+cluster://``) or a
             redis-py client, also a ``RedisCluster`` or one that its ``Sentinel.master_for`` made; or a sequence of
             these, one for each independent master. A cluster is one master, and goes with no others.
-        options: see `ClientOptions`.
+        options: ``ttl``, ``patience`` and so on: the reference lists them, and so does `ClientOptions`.
+
+    Attributes:
+        session: what the client has in this process. Not for users: it may change with any release.
 
     Raises:
         TypeError: an argument of a wrong type.
         ConfigurationError: one that can't work.
     """
 
+    session: Session
     _platform: Platform = THREADS
 
     def __init__(self, nodes: object, **options: Any) -> None:
@@ -96,7 +100,7 @@ class Client:
         self._options = self._resolved(ClientOptions(**dict(options.items())))
         self._lock_options = self._options.for_lock()
         self._addresses = tuple(node.address for node in self._nodes)
-        self._session = Session(self._nodes, self._options, self._platform)
+        self.session = Session(self._nodes, self._options, self._platform)
         _clients.add(self)
         self._warn()
 
@@ -104,11 +108,6 @@ class Client:
         """The options, with what depends on the number of masters."""
         options.check_guard(options.ttl, len(self._nodes))
         return evolve(options, restart_guard=options.guard_for(len(self._nodes)))
-
-    @property
-    def session(self) -> Session:
-        """What the client has in this process. Not for users: it may change with any release."""
-        return self._session
 
     def _warn(self) -> None:
         """Says once what works, but promises less than one might think."""
@@ -212,7 +211,11 @@ class Client:
         return quorum_error(name, failures, quorum_of(len(answers)), len(answers) - len(failures))
 
     def force_release(self, name: str) -> bool:
-        """Ends the hold of `name`, whoever has it; see `Lock.force_release`."""
+        """Ends the hold of `name`, whoever has it; see `Lock.force_release`.
+
+        Raises:
+            QuorumError: too few masters answered.
+        """
         terms = self._terms(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
         session = self.session
         released, answers = session.run(inspect_flows.force_release(terms, session.clock))
@@ -337,8 +340,8 @@ class Client:
 
     def _after_fork(self) -> None:
         """In the child: nothing of the parent's is ours, neither its holds nor its connections."""
-        parents, self._session = self._session, Session(self._nodes, self._options, self._platform)
-        self._session.closed = parents.closed
+        parents, self.session = self.session, Session(self._nodes, self._options, self._platform)
+        self.session.closed = parents.closed
         parents.abandon_in_child()
 
 

@@ -16,6 +16,8 @@ from relock._owner import Who, named
 from relock._runtime.claims import Claim
 from relock._runtime.threads import Session, not_owned
 
+NOT_PASSED = float("-1")  # the default of `threading.RLock`, as an object of its own: a -1 that is passed is another
+
 
 class Home(Protocol):
     """What a lock needs of the client that made it."""
@@ -53,13 +55,13 @@ class Lock:
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float = NOT_PASSED) -> bool:
         """Takes the lock, or one more level of it if the caller has it.
 
         Args:
             blocking: False looks once and never queues; with ``fair=True`` that fails while others wait.
-            timeout: the longest wait in seconds; -1 for the lock's own ``timeout=``, or without one for as long as
-                it takes. A wait ends at its timeout plus at most one ``node_timeout``.
+            timeout: the longest wait in seconds; -1 for as long as it takes. Where none is passed, the lock's own
+                ``timeout=`` counts. A wait ends at its timeout plus at most one ``node_timeout``.
 
         Returns:
             True if the caller has it now, False if *somebody else* has it.
@@ -75,7 +77,7 @@ class Lock:
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.acquire(claim, self._terms, self._who(), self._until(session, limit))
+            outcome = session.acquire(claim, self._terms, self._who(), session.clock() + limit)
             return outcome is None or self._refusal(outcome)
         except BaseException:
             session.abandon(claim)
@@ -110,11 +112,11 @@ class Lock:
             AcquireTimeoutError: somebody else had it for all that time. The body does not run.
             QuorumError, LockLostError, ClientClosedError: as `acquire`.
         """
-        limit = self._limit(True, -1)
+        limit = self._limit(True, NOT_PASSED)
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.acquire(claim, self._terms, self._who(), self._until(session, limit))
+            outcome = session.acquire(claim, self._terms, self._who(), session.clock() + limit)
             if outcome is None or self._refusal(outcome):
                 return self
             raise self._timeout_error(outcome)
@@ -172,7 +174,7 @@ class Lock:
     def remaining(self) -> float:
         """Seconds for which the caller's hold is surely still valid: local and conservative; 0.0 without one.
 
-        For a tenth of a second after a releaser has handed the lock over that is less than 3 s, until the full lease is
+        For half a second after a releaser has handed the lock over that is less than 3 s, until the full lease is
         confirmed.
         """
         hold = self._valid_hold()
@@ -252,7 +254,7 @@ class Lock:
     def force_release(self) -> bool:
         """An operator's way to end a hold, whoever has it: the queue goes on, tokens go on rising.
 
-        The owner is not asked; it learns with its next renewal or use that the hold is lost.
+        The owner is not asked; it learns with its next renewal, nested acquire or release that the hold is lost.
 
         Returns:
             Whether anybody held it.
@@ -325,17 +327,13 @@ class Lock:
                 raise ValueError(f"timeout={timeout!r}: a non-blocking acquire takes no timeout")
             return 0.0
         if timeout == -1:
-            own = self._options.timeout
+            own = self._options.timeout if timeout is NOT_PASSED else None
             return FOREVER if own is None or own == -1 else own
         if not timeout >= 0:  # also NaN
             raise ValueError(f"timeout={timeout!r}: it must be 0 or more seconds, or -1 to wait as long as it takes")
         if timeout > threading.TIMEOUT_MAX:
             raise OverflowError(f"timeout={timeout!r}: it must be at most threading.TIMEOUT_MAX")
         return timeout
-
-    @staticmethod
-    def _until(session: Session, limit: float) -> float:
-        return session.clock() + limit
 
     def _refusal(self, outcome: Outcome) -> bool:
         """False where somebody else has the lock; an error where too few masters answered."""
@@ -346,7 +344,7 @@ class Lock:
 
     def _timeout_error(self, outcome: Outcome) -> AcquireTimeoutError:
         holder, ahead = (None, 0) if isinstance(outcome, Granted | NoQuorum) else (outcome.holder, outcome.ahead)
-        timeout = self._limit(True, -1)
+        timeout = self._limit(True, NOT_PASSED)
         return AcquireTimeoutError(
             f"{self.name!r} was not to be had within {timeout} s: at the last look "
             f"{f'{holder} had it' if holder else 'it was the turn of others'}, and {ahead} waited ahead",

@@ -147,3 +147,33 @@ def test_a_count_that_its_own_correction_has_passed(rig: Rig, name: str) -> None
     rig.until(lambda: rig.counts(name) == [1] * rig.masters, "the count is right in the end")
     lock.release()
     rig.until_free(name, "the release")
+
+
+def test_a_correction_that_the_next_count_has_passed(rig: Rig, name: str) -> None:
+    """The count that an interrupt leaves comes after the next one, whose owner still waits for the replies."""
+    client = rig.client(node_timeout=10.0)
+    rig.warm_up(client)
+    lock = client.lock(name)
+    rig.take_everywhere(lock, 1)
+    faults = [line.hold_reply(calls(name, "count")) for line in rig.lines]
+    late = [line.hold_request(calls(name, "count")) for line in rig.lines]
+    assert rig.interrupt(lock.acquire, when=lambda: all_struck(faults))
+    rig.until(lambda: all_struck(late), "the correction is under way")
+    answered = [line.hold_reply(calls(name, "count")) for line in rig.lines]
+    returned: list[bool] = []
+
+    def let_go() -> None:
+        rig.until(lambda: all_struck(answered), "the next count is written")
+        release_all(late)
+        rig.until(lambda: all_done(late), "the correction has arrived")
+        rig.until(lambda: rig.counts(name) == [2] * rig.masters, "the next count is written again")
+        assert not returned, "by the janitor, and at once"
+        release_all(answered)
+
+    going = rig.start(let_go)
+    lock.acquire()
+    returned.append(True)
+    going.result()
+    assert lock.hold_count == 2
+    leave(lock)
+    rig.until_free(name, "the release")

@@ -1,14 +1,16 @@
 """A wait: no message is lost that comes before it begins, and none lasts longer than it may."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import pytest
 
 from contract.calls import CALLS, Call, take
-from contract.rig import BRIEF, Rig, calls
+from contract.rig import BRIEF, Rig, all_done, all_struck, calls, key_of, release_all
 from contract.watch import At
 from relock import Lock, QuorumError
+from relock._core.flows.release import give_back
 
 PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
 HELP_SECONDS = 8.0  # a waiter that is not told looks again after that time
@@ -29,7 +31,7 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
         for line in rig.lines:
             line.hold_request(calls(lock.name, "tend"))
 
-        def give_back(holder: Lock = holder) -> None:
+        def let_go(holder: Lock = holder) -> None:
             is_queued = rig.is_queued(holder.name)
             holder.release()
             if is_queued:
@@ -38,7 +40,7 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
         def begins_to_wait(what: str, holder: Lock = holder) -> bool:
             return what == "before queue.get" and rig.is_queued(holder.name)
 
-        strike = At(number, give_back, at_latest=begins_to_wait)
+        strike = At(number, let_go, at_latest=begins_to_wait)
         begin = rig.clock()
         with rig.watch.each(strike):
             assert lock.acquire(timeout=HELP_SECONDS)
@@ -47,6 +49,51 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
         if strike.seen < number:
             break
     assert number > 20, "the watch sees the steps"
+
+
+@pytest.mark.several
+def test_a_place_is_kept_where_the_lock_is_given_after_it_was_given_back(rig: Rig, name: str) -> None:
+    """A release comes late to two of three masters, when the waiter has given back there what it had of the third."""
+    clients = [rig.client(node_timeout=PATIENT) for _ in range(3)]
+    for client in clients:
+        rig.warm_up(client)
+    holder, first, second = (client.lock(name, owner="me") for client in clients)
+    session = first._client.session
+    session.run(give_back(first._terms, b"nobody", None, session.clock() + PATIENT))  # so that the script is loaded
+    rig.take_everywhere(holder, 1)
+    waiting = []
+
+    def are_queued(count: int) -> bool:
+        return rig.queued(name) == [count] * 3
+
+    for number, lock in enumerate((first, second), start=1):
+        waiting.append(rig.start(lock.acquire))
+        rig.until(partial(are_queued, number), "it is queued")
+    two = rig.lines[:2]
+
+    def places() -> list[list[bytes]]:
+        return [rig.ask(master, "ZRANGE", f"{key_of(name)}:queue", 0, -1) for master in range(2)]
+
+    before = places()
+    late = [line.hold_request(calls(name, "release")) for line in two]
+    given_back = [line.hold_reply(calls(name, "give_back")) for line in two]
+    releasing = rig.start(holder.release)
+    rig.until(lambda: all_struck(given_back), "it has given back what it was given by one master")
+    undone = [line.hold_request(calls(name, "give_back")) for line in two]
+    asked = [line.hold_request(calls(name, "enqueue")) for line in two]
+    release_all(given_back)
+    rig.until(lambda: all_struck(undone + asked), "it asks again, and undoes what it may have been given")
+    release_all(late)
+    rig.until(lambda: all_done(late), "it is given the lock by the others")
+    release_all(undone)
+    rig.until(lambda: all_done(undone), "which is undone")
+    assert places() == before, "the first one has its place again, and the second is behind it"
+    release_all(asked)
+    releasing.result()
+    for lock, running in zip((first, second), waiting, strict=True):
+        running.result()
+        lock.release()
+    rig.until_free(name, "both have had it")
 
 
 def ends_in_time(rig: Rig, call: Callable[[], object], seconds: float) -> None:

@@ -17,6 +17,7 @@ from relock import Client, QuorumError
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 SIGN_OF_LIFE_SECONDS = 2.5  # who is woken by nobody looks again only then
+TTL = 3.0  # a machine that is busy elsewhere for a second loses no lock here
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def tls(start_server: Callable[..., Server], tmp_path: Path) -> Tls:
 
 def use(connect: Callable[..., Client], url: str, name: str) -> None:
     """Acquires, nests, renews, wakes a waiter and releases."""
-    client, other = connect(url, ttl=1.0), connect(url, ttl=1.0)
+    client, other = connect(url, ttl=TTL), connect(url, ttl=TTL)
     lock, waiter = client.lock(name), other.lock(name)
     waited: list[float] = []
 

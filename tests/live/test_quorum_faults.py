@@ -21,7 +21,7 @@ from support.servers import Server
 from support.slow import Delay, Slow, at_once
 from support.until import until
 
-from relock import Client, LockLostError, QuorumError
+from relock import Client, Event, LockLostError, MasterDown, QuorumError
 from relock._runtime.links import Link, Round
 from relock._runtime.platform import CLOCK
 from relock.lock import Lock
@@ -348,12 +348,12 @@ def test_late_replies_are_never_taken_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While replies come late, on connections that several threads use, each reply is that of its own request."""
-    behind = itertools.count()
+    behind: list[Link] = []  # the links of requests that were sent behind others that had no reply yet
     request = Link.request
 
     def counted(link: Link, round_: Round) -> None:
         if link.owed:
-            next(behind)
+            behind.append(link)
         request(link, round_)
 
     monkeypatch.setattr(Link, "request", counted)
@@ -362,13 +362,22 @@ def test_late_replies_are_never_taken_for_others(
     for proxy in proxies[:2]:
         proxy.replies = lambda: dice.choice([0.0, 0.05, dice.uniform(0.0, 0.35)])
     client = connect(through(proxies, server), node_timeout=0.3)
+    give_up_at = CLOCK() + 30.0
+
+    def turns() -> Iterator[int]:
+        """As many as it takes: how often a link is used that owes a reply is for the dice to say."""
+        for turn in itertools.count():
+            if turn >= 12 and (len(behind) > 20 or CLOCK() > give_up_at):
+                return
+            yield turn
+
+    def counts(one: str) -> list[Any]:
+        return [eye.hgetall(key_of(one)) for eye in eyes]
 
     def work(number: int) -> int:
         last = 0
-        mine: set[bytes] = (
-            set()
-        )  # the waits of this thread: a master that owes much may have what an earlier attempt got
-        for turn in range(12):
+        mine: set[bytes] = set()  # this thread's waits: a slow master may have what an earlier one got, or its place
+        for turn in turns():
             one = f"{name}-{number}-{turn % 2}"
             lock = client.lock(one)
             assert lock.acquire(timeout=20)
@@ -378,8 +387,9 @@ def test_late_replies_are_never_taken_for_others(
             last = token
             assert lock.acquire()
             assert lock.hold_count == 2
-            written: list[Any] = [eye.hgetall(key_of(one)) for eye in eyes]
-            assert sum(hold == {owner: b"2"} for hold in written) >= server.quorum, written
+            # On a busy machine also a fast one may not answer in time; the count is then written again.
+            until(lambda: counts(one).count({owner: b"2"}) >= server.quorum, within=20, what="a quorum has the count")  # noqa: B023
+            written = counts(one)
             mine.add(owner.partition(b"~")[0])
             assert all(holder.partition(b"~")[0] in mine for hold in written for holder in hold), written
             assert token in [int(eye.get(f"{key_of(one)}:token") or 0) for eye in eyes]
@@ -388,7 +398,8 @@ def test_late_replies_are_never_taken_for_others(
             except QuorumError:
                 pass  # asked once, with a limit that a busy machine may miss: no answer, but no wrong one
             else:
-                assert (info.owner, info.queue) == (owner.decode(), ())
+                assert info.owner == owner.decode()
+                assert {waiter.encode() for waiter in info.queue} <= mine
             lock.release()
             assert lock.hold_count == 1
             lock.release()
@@ -397,7 +408,7 @@ def test_late_replies_are_never_taken_for_others(
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(work, range(6)))
-    assert next(behind) > 20, "requests were sent behind others that had no reply yet"
+    assert len(behind) > 20, "requests were sent behind others that had no reply yet"
     assert client.statistics().losses == 0
     names = [f"{name}-{number}-{turn}" for number in range(6) for turn in range(2)]
     until(lambda: all(is_empty(server, one) for one in names), within=20, what="nothing is left")
@@ -651,6 +662,27 @@ def test_without_a_majority_nothing_is_granted_and_the_error_says_why(
         client.lock(name).acquire(blocking=False)
     alive = (masters.members[0], masters.members[4])
     until(lambda: not any(one.cli("EXISTS", key_of(name)) for one in alive), within=TTL / 2, what="nothing is left")
+
+
+def test_a_majority_that_hangs_takes_nobody_else_down(masters: Masters, connect: Connect, name: str) -> None:
+    """While three of five are silent the two others are neither told to be down nor connected to again and again."""
+    down: dict[str, str] = {}
+
+    def observe(event: Event) -> None:
+        if isinstance(event, MasterDown):
+            down[event.master] = event.why
+
+    client = connect(masters.url, ttl=TTL, on_event=observe)
+    wait_for_votes(client, masters, name)
+    for member in masters.members[:3]:
+        member.stop()
+    with pytest.raises(QuorumError):
+        client.lock(name).acquire(timeout=5 * TTL / 10)
+    client.close()
+    assert set(down) == {member.url for member in masters.members[:3]}
+    assert [why.count("in time") for why in down.values()] == [1, 1, 1], "each says why, once"
+    for member in masters.members[:3]:
+        member.cont()
 
 
 def test_the_error_counts_the_masters_that_granted_as_answers(masters: Masters, connect: Connect, name: str) -> None:
@@ -1004,3 +1036,44 @@ def test_only_a_master_without_the_hold_is_given_it_again(
     lock.release()
     until(lambda: is_empty(server, name), within=10, what="it is released everywhere")
     assert not any(fault.struck.is_set() for fault in faults)
+
+
+@pytest.mark.parametrize("masters_count", [3])
+def test_a_place_that_comes_after_the_hold_is_given_up(
+    proxy: Proxies, server: Masters, connect: Connect, name: str
+) -> None:
+    """A waiter's request that arrives when the waiter was served, and others have the lock, leaves nothing in a queue.
+
+    The request travels on another connection than the release, which so takes no place away.
+    """
+    client = connect(proxy.url, node_timeout=HUGE, handoff="wake")
+    other = connect(server.url).lock(name)
+    asks = of_lock(calls_script("enqueue"), name)
+
+    def wait() -> None:
+        with client.lock(name, timeout=20):
+            pass
+
+    for one, master in zip(proxy.members, client.session.masters, strict=True):
+        warm(client, name)
+        assert other.acquire(timeout=20)
+        until(lambda: is_everywhere(server, name), within=10, what="all refuse")
+        fault = one.hold_request(lambda words: asks(words) and b"-1" not in words)  # the one that writes the ticket
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(fault.struck.is_set, within=10, what="the request is on its way")
+        until(lambda: master._idle, within=10, what="it is waited for no more")  # noqa: B023
+        link = master._idle.pop()  # as another thread does that needs one
+        assert link.owed
+        master.open_later(None)
+        until(lambda: master._idle, within=10, what="there is another connection")  # noqa: B023
+        other.release()
+        thread.join()
+        assert other.acquire(timeout=20)
+        until(lambda: is_everywhere(server, name), within=10, what="others have it")
+        fault.release()
+        until(fault.done.is_set, within=10, what="the request arrives")
+        master.give_back(link, CLOCK())
+        until(lambda: are_queued(server.members, name, 0), within=5, what="nobody is queued")
+        other.release()
+    until(lambda: is_empty(server, name), within=10, what="nothing is left")

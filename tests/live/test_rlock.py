@@ -81,6 +81,16 @@ def test_acquire_takes_its_arguments_by_position_and_by_name(client: Client, nam
     assert lock.acquire(True, 0.5) is True
 
 
+def test_a_timeout_of_minus_one_waits_as_long_as_it_takes_whatever_the_lock_says(client: Client, name: str) -> None:
+    lock, busy = client.lock(name, timeout=0.1), client.lock(name, owner="somebody else")
+    busy.acquire()
+    assert lock.acquire() is False
+    releaser = threading.Timer(0.5, busy.release)
+    releaser.start()
+    assert lock.acquire(timeout=-1) is True
+    releaser.join()
+
+
 def test_a_release_by_somebody_else_is_a_runtime_error(client: Client, name: str) -> None:
     lock = client.lock(name)
     with pytest.raises(RuntimeError):

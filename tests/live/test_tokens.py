@@ -91,7 +91,8 @@ def no_vote_for(client: Client, name: str) -> float:
         with client.lock(name, timeout=0):
             return 0.0
     except QuorumError as error:
-        return max(float(why.partition("no vote for ")[2].split()[0]) for why in error.failures.values())
+        said = [why.partition("no vote for ")[2].split() for why in error.failures.values()]
+        return max(float(words[0]) for words in said if words)  # a slow one of several may have said nothing yet
 
 
 @pytest.mark.every_server

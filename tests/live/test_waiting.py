@@ -130,7 +130,7 @@ def test_a_swallowed_message_costs_seconds_at_any_ttl(
     begin = time.monotonic()
     holder.release()
     threads[0].join()
-    assert fault.struck.is_set()
+    assert fault.has_begun, "a master that is slow may find the lock taken again, and then has nothing to say"
     assert taken == [True]
     assert time.monotonic() - begin < LOOK_AGAIN_SECONDS_MAX / 2
 

@@ -265,6 +265,11 @@ class Faults:
         self.struck = All([fault.struck for fault in faults])
         self.done = All([fault.done for fault in faults])
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has struck before one of them at least."""
+        return any(fault.struck.is_set() for fault in self._faults)
+
     def release(self) -> None:
         """Lets the held requests go on to their servers."""
         for fault in self._faults:

@@ -101,6 +101,11 @@ class Fault:
     go_on: threading.Event = Factory(threading.Event)
     done: threading.Event = Factory(threading.Event)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has struck, before one master at least; see `support.masters.Faults`."""
+        return self.struck.is_set()
+
     def release(self) -> None:
         """Lets what is held go on: a request to the server, or a reply to the client."""
         self.go_on.set()

@@ -36,6 +36,18 @@ def test_a_step_ahead_is_reported_as_the_most_it_may_be() -> None:
     assert offset.see(103.0, 103.2, now=0.0) == 0.0, "once"
 
 
+def test_a_step_came_after_the_last_reply_that_did_not_show_it_was_asked_for() -> None:
+    """It may have come between that request and its reply, which says what time it was there at some moment between."""
+    offset = Offset(0.01)
+    assert offset.stepped_after == float("-inf")
+    offset.see(100.0, 100.5, now=7.0)
+    offset.see(103.0, 103.2, now=9.0)
+    assert (offset.stepped_after, offset.stepped_at) == (6.5, 9.0)
+    offset.see(100.0, 105.0, now=10.0)
+    assert offset.see(110.0, 110.1, now=11.0) > 6
+    assert round(offset.stepped_after, 9) == 8.8, "the one before was asked for earlier than the step was seen"
+
+
 def test_a_step_back_is_below_zero() -> None:
     offset = Offset(0.01)
     offset.see(100.0, 100.1, now=0.0)

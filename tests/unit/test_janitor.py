@@ -1,15 +1,23 @@
 """What the janitor does again, and what not: its tasks, carried out by hand."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from relock._core.clocks import Step
-from relock._core.effects import Failure
-from relock._runtime.janitor import Accuse, Janitor
+from relock._core.clocks import Offset, Step
+from relock._core.effects import Ask, Failure
+from relock._core.hold import Hold
+from relock._keys import lock_keys
+from relock._runtime.janitor import Accuse, Doubt, Janitor, PassOn, Sample, Settle, Undo
 from relock._runtime.platform import THREADS
+from relock.testing._master import unpack_arguments
 
 UNTOLD = Failure("a", "it is being connected", sent=False)
+KEYS = lock_keys("lock", "a")
+WAITER = b"me:1"
+STEP = Step(10.0, 0, 5.0, 0)
+UNDO = Undo(KEYS, WAITER, 0, 1.0, void_at=9.0, give_up_at=20.0)
 
 
 class FakeSession:
@@ -18,21 +26,34 @@ class FakeSession:
     prefix, node_timeout, platform = "lock", 0.1, THREADS
 
     def __init__(self, says: Any) -> None:
-        self.masters = (FakeMaster(), FakeMaster(), FakeMaster())
-        self.steps = [Step(10.0, 0, 5.0, 0)]
+        self.masters = (FakeMaster(0), FakeMaster(1), FakeMaster(2))
+        self.steps = [STEP]
         self.says = says
+        self.runs = 0
+        self.now = 10.0
+        self.seconds = 0.0  # what each run takes
 
     def clock(self) -> float:
-        return 10.0
+        return self.now
 
     def run_shielded(self, _flow: Any) -> list[Any]:
+        self.runs += 1
+        self.now += self.seconds
         return [(self.says,), ([b"absent", 0],), ([b"absent", 0],)]
 
 
 class FakeMaster:
     """One of them."""
 
-    index, address, incarnation = 0, "a", b"run:repl"
+    address, incarnation = "a", b"run:repl"
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.offset = Offset(0.01)
+        self.trusted: list[int] = []
+
+    def trust(self, shown_us: int) -> None:
+        self.trusted.append(shown_us)
 
 
 @pytest.mark.parametrize(
@@ -41,9 +62,9 @@ class FakeMaster:
 def test_a_master_that_could_not_be_told_of_its_step_is_told_again(says: Any, again: bool) -> None:
     session: Any = FakeSession(says)
     janitor = Janitor(session)
-    task = Accuse(session.masters[0], 5.0)
+    task = Accuse(session.masters[0], STEP)
     janitor._act(task)
-    assert [due.task for due in janitor._due] == ([Accuse(session.masters[0], 5.0, 2 * task.pause)] if again else [])
+    assert [due.task for due in janitor._due] == ([Accuse(session.masters[0], STEP, 2 * task.pause)] if again else [])
     for due in janitor._due:
         assert due.at == 10.0 + task.pause
 
@@ -51,5 +72,199 @@ def test_a_master_that_could_not_be_told_of_its_step_is_told_again(says: Any, ag
 def test_whoever_can_not_be_told_for_long_is_given_up() -> None:
     session: Any = FakeSession(UNTOLD)
     janitor = Janitor(session)
-    janitor._act(Accuse(session.masters[0], 5.0, 100.0))
+    janitor._act(Accuse(session.masters[0], STEP, 100.0))
     assert janitor._due == []
+
+
+@pytest.mark.parametrize(
+    ("told", "waits"),
+    [
+        ([Step(10.0, 2, -3.0, 0)], True),
+        ([Step(9.8, 1, 1.0, 0), Step(10.0, 2, -3.0, 0)], True),
+        ([Step(9.9, 1, 1.0, 0), Step(10.0, 2, -3.0, 0)], False),
+        ([], False),
+    ],
+    ids=["not told", "only an earlier one told", "told", "one clock is steady"],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_nobody_is_accused_before_a_step_is_told_that_another_thread_has_seen(
+    told: list[Step], *, waits: bool, is_first: bool
+) -> None:
+    """It may be the same one, and so our own. That thread may be held up, but not for ever."""
+    session: Any = FakeSession([b"quarantined", 0, 1])
+    session.steps += told
+    session.masters[1].offset.stepped_at = 9.9
+    janitor = Janitor(session)
+    task = Accuse(session.masters[0], STEP, waits=is_first)
+    janitor._act(task)
+    waited = waits and is_first
+    assert session.runs == (1 if waited else 2), "a look at the clocks, and the accusation"
+    assert [due.task for due in janitor._due] == ([Accuse(session.masters[0], STEP, waits=False)] if waited else [])
+
+
+@pytest.mark.parametrize("seen_at", [10.0, 14.9])
+def test_a_step_of_ours_is_known_as_such_however_long_a_silent_master_was_waited_for(seen_at: float) -> None:
+    session: Any = FakeSession(UNTOLD)
+    session.steps.append(Step(seen_at, 1, 5.0, 0))
+    session.seconds = 10.0
+    Janitor(session)._act(Accuse(session.masters[0], STEP))
+    assert session.runs == 1, "a look at the clocks, and no accusation"
+    assert session.masters[0].trusted == [STEP.shown_us]
+
+
+def test_an_interrupt_of_who_brings_a_doubt_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two instructions; what is handed in later is done, and in the end the doubt is looked at."""
+    session: Any = FakeSession([b"quarantined", 0, 1])
+    session.masters, session.hub = (), FakeHub()
+    janitor = Janitor(session)
+    monkeypatch.setattr(janitor, "ensure", lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "clock", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            janitor.look_later(Doubt(lambda: False, [], 10.0, lambda: UNDO))
+    for task in (Sample(), Sample()):
+        janitor.hand(task)
+        janitor.step()
+        session.now += 1.0
+    assert session.runs == 2
+    assert not janitor._doubts
+
+
+class Busy:
+    """A hold whose owner has a count settled at the moment at which the janitor finds that it has done enough."""
+
+    keys, owner, count, wanted = KEYS, WAITER, 1, 1
+
+    def __init__(self, janitor: Janitor) -> None:
+        self.janitor = janitor
+        self.settling = True
+
+    def remaining(self, _now: float) -> float:
+        return 1.0
+
+    @property
+    def counts_until(self) -> float:
+        if not self.settling:
+            self.janitor._incoming.put(Settle(cast("Hold", self)))
+        return 9.0
+
+
+def test_a_count_that_is_to_be_settled_as_the_last_one_is_done_is_settled() -> None:
+    session: Any = FakeSession([b"counted", 0])
+    janitor = Janitor(session)
+    hold = cast("Hold", Busy(janitor))
+    janitor._act(Settle(hold))
+    assert janitor._incoming.get_nowait() == Settle(hold)
+
+
+def test_a_count_that_was_written_before_others_were_void_is_written_again_however_late_the_answers_come() -> None:
+    """Another one may have arrived after it, while its answers were on their way."""
+    session: Any = FakeSession([b"counted", 0])
+    session.seconds, session.hub = 0.08, FakeHub()
+    janitor = Janitor(session)
+    hold: Any = SimpleNamespace(keys=KEYS, owner=WAITER, count=1, wanted=1, settling=True, counts_until=10.05)
+    hold.remaining = lambda _now: 1.0
+    janitor._act(Settle(hold))
+    assert (session.runs, hold.settling) == (1, True)
+    janitor._act_on_due(session.now)
+    assert (session.runs, hold.settling) == (2, False)
+
+
+class FakeHub:
+    """Nobody waits."""
+
+    waiters: dict[bytes, None] = {}
+
+
+def _interrupt() -> float:
+    raise KeyboardInterrupt
+
+
+class Waiting:
+    """A session with one master and one waiter; what it is asked for is written down."""
+
+    node_timeout, platform = 0.1, THREADS
+
+    def __init__(self, *, waits: bool, leaves: bool) -> None:
+        self.hub = self
+        self.waiters = {WAITER: None} if waits else {}
+        self.leaves = leaves
+        self.asked: list[str] = []
+        self.rounds = 0
+        self.looks = 0
+
+    def clock(self) -> float:
+        return 10.0
+
+    def look_again(self, owner: bytes) -> None:
+        self.looks += owner in self.waiters
+
+    def ask_shielded(self, ask: Ask) -> list[Any]:
+        self.rounds += 1
+        for call in ask.calls:
+            words = unpack_arguments(call.own)[:2]
+            self.asked.append(b" ".join([call.script.name.encode(), *words]).decode())
+        if self.leaves:
+            self.waiters.clear()
+        return [([b"released", 0],) * len(ask.calls)]
+
+
+@pytest.mark.parametrize(
+    ("waits", "leaves", "asked", "looks"),
+    [
+        (True, False, ["give_back me:1~ab.7 7"], 1),
+        (False, False, ["give_back me:1~ab.7 0"], 0),
+        (True, True, ["give_back me:1~ab.7 7", "leave me:1"], 0),
+    ],
+    ids=["it waits", "it has left", "it leaves meanwhile"],
+)
+def test_a_waiter_gets_its_place_back_from_an_undo_as_long_as_it_waits(
+    *, waits: bool, leaves: bool, asked: list[str], looks: int
+) -> None:
+    session: Any = Waiting(waits=waits, leaves=leaves)
+    janitor = Janitor(session)
+    janitor._act(Undo(KEYS, b"me:1~ab.7", 0, 1.0, void_at=9.0, give_up_at=20.0, stays=True, ticket=7))
+    assert (session.asked, session.looks) == (asked, looks)
+    assert [due.task for due in janitor._due] == ([PassOn(KEYS, WAITER)] if leaves else [])
+
+
+class Slow(Waiting):
+    """One whose master acts at once, and whose answers take a moment."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(waits=False, leaves=False)
+        self.now = 10.0
+        self.seconds = seconds
+        self.sent_at: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def ask_shielded(self, ask: Ask) -> list[Any]:
+        self.sent_at.append(self.now)
+        self.now += self.seconds
+        return super().ask_shielded(ask)
+
+
+def test_an_undo_that_was_sent_before_the_void_time_is_sent_again_however_late_its_answers_come() -> None:
+    """What it undoes may have arrived after it, while its answers were on their way."""
+    session: Any = Slow(0.08)
+    janitor = Janitor(session)
+    janitor._act(Undo(KEYS, WAITER, 0, 1.0, void_at=10.05, give_up_at=20.0))
+    janitor._act_on_due(session.now)
+    assert session.sent_at == [10.0, 10.08]
+    assert not janitor._due
+
+
+def test_those_who_leave_together_are_taken_out_in_one_round() -> None:
+    """With one round for each, a slow master would keep the janitor from the sign of life for those who stay."""
+    session: Any = Waiting(waits=False, leaves=True)
+    owners = [b"me:%d" % number for number in range(30)]
+    session.waiters = dict.fromkeys(owners)
+    janitor = Janitor(session)
+    janitor._undo([Undo(KEYS, b"%b~1.7" % owner, 0, 1.0, 9.0, 20.0, stays=True, ticket=7) for owner in owners])
+    assert session.rounds == 2, "what gives them their places back, and what takes them out"
+    assert session.asked[30:] == [f"leave {owner.decode()}" for owner in owners]
+    janitor._act_on_due(10.1)
+    assert session.rounds == 3, "and once more, for a slow master may get the first only now"
+    assert session.asked[60:] == session.asked[30:60]

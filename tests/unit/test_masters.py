@@ -1,5 +1,7 @@
 """What a master's grants to waiters are worth, by what is known of its clock."""
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -12,6 +14,7 @@ from relock._runtime.masters import Master, MasterListener, Opener
 from relock._runtime.nodes import Node
 from relock._runtime.platform import THREADS
 
+GUARD = ClientOptions(restart_guard=30.0).guard_ms / 1000
 SERVER, OTHER = b"run:repl", b"other:repl"
 
 
@@ -41,8 +44,68 @@ def test_a_grant_of_a_master_whose_clock_stepped_a_moment_ago_counts_for_nothing
     step = master.offset.see(105.0, 105.0, 10.5)
     master.stepped(step, [b"tended", 115_500_000])
     assert master.granted_at(116_000_000, SERVER, 11.0) == NEVER
-    master.trust()
+    master.trust(115_500_000)
     assert master.granted_at(116_000_000, SERVER, 11.0) == pytest.approx(11.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("own", "trusted_at"), [([1, 0], 11.0), ([0, 1], 11.0), ([0], 11.0 + GUARD), ([1], 10.5 + GUARD)]
+)
+def test_a_step_that_was_ours_excuses_no_other_one(own: list[int], trusted_at: float) -> None:
+    """That one may be judged later, and the master may not have been told yet that it has no vote."""
+    master = make()
+    for ahead, now in ((105.0, 10.5), (110.0, 11.0)):
+        step = master.offset.see(ahead, ahead, now)
+        master.stepped(step, [b"tended", int((ahead + now) * 1e6)])
+    for number in own:
+        master.trust((115_500_000, 121_000_000)[number])
+    assert master.trusted_from == pytest.approx(trusted_at)
+
+
+class Sleep(deque[Any]):
+    """What an opener waits with; nothing wakes it but what comes meanwhile."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self.meanwhile = meanwhile
+        self.put = self.append
+
+    def get(self, timeout: float | None) -> Any:
+        assert timeout is None, "nothing is known to be wrong yet"
+        self.meanwhile()
+        assert self, "it sleeps for ever"
+        return self.popleft()
+
+    def empty(self) -> bool:
+        return not self
+
+
+def test_a_master_is_tried_again_though_whoever_found_it_down_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it could wake the thread that tries. The others are a quorum, so nobody needs this one."""
+    master, tried = make(), list[bool]()
+    opener = cast("Opener", master.opener)
+
+    def fail() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(opener, "probe", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                master.failed(OSError("reset"), sent=True)
+        for _ in range(3):
+            master.open_later(None)
+
+    sleep = Sleep(fail)
+    monkeypatch.setattr(opener, "_wanted", sleep)
+    monkeypatch.setattr(opener, "ensure", lambda: None)
+    monkeypatch.setattr(master, "probe", lambda: tried.append(True))
+    opener.step()
+    assert tried == [True]
+    assert sleep.empty(), "those who ask meanwhile wake it once"
+    master.open_later(None)
+    assert sleep.empty(), "while it is down, it is tried at intervals"
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def test_another_servers_samples_are_gone_before_its_name_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

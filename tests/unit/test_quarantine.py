@@ -2,8 +2,13 @@
 
 import pytest
 
-from relock._core.effects import Failure
+from relock._core.clocks import Step
 from relock._core.flows.quarantine import is_own_step, is_undecided
+
+
+def seen(steps: list[tuple[int, float]]) -> list[Step]:
+    """Steps of these masters by so many seconds."""
+    return [Step(1.0, master, seconds, 0) for master, seconds in steps]
 
 
 @pytest.mark.parametrize(
@@ -20,7 +25,8 @@ from relock._core.flows.quarantine import is_own_step, is_undecided
     ],
 )
 def test_a_step_is_our_own_only_if_a_quorum_shows_the_same(steps: list[tuple[int, float]], own: bool) -> None:
-    assert is_own_step(0, 10.0, steps, masters=5) == own
+    shown = seen(steps)
+    assert is_own_step(shown[0], shown, masters=5) == own
 
 
 @pytest.mark.parametrize(
@@ -30,5 +36,11 @@ def test_a_step_is_our_own_only_if_a_quorum_shows_the_same(steps: list[tuple[int
 def test_a_step_may_yet_be_our_own_while_no_clock_is_known_to_be_steady(
     silent: list[int], stepped: list[int], undecided: bool
 ) -> None:
-    answers = [(Failure("", "silent") if master in silent else [b"free", 1, 0, []],) for master in range(3)]
-    assert is_undecided(answers, [(master, 10.0) for master in stepped]) == undecided
+    assert is_undecided(set(silent), seen([(master, 10.0) for master in stepped]), masters=3) == undecided
+
+
+@pytest.mark.parametrize(("seen_at", "own"), [(5.0, True), (4.0, True), (3.9, False)])
+def test_a_step_that_was_over_when_the_other_master_showed_none_yet_is_another(seen_at: float, own: bool) -> None:
+    """That one's clock was right when a reply was asked for at 4.0."""
+    steps = [Step(seen_at, 1, 10.0, 0, after=0.0), Step(5.0, 0, 10.0, 0, after=4.0)]
+    assert is_own_step(steps[1], steps, masters=3) == own

@@ -1,5 +1,6 @@
 """Votes and validity, as arithmetic."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -118,6 +119,34 @@ def test_without_a_quorum_each_failure_is_named() -> None:
 
 def no_vote(seconds: float) -> Reply:
     return [b"no_vote", 1_000_000, 1_000_000 + int(seconds * 1e6)]
+
+
+class ComingIn(Sequence[Reply | Failure]):
+    """The answer of a master whose reply another thread reads after so many looks at it."""
+
+    def __init__(self, looks: int, late: Reply) -> None:
+        self.looks, self.late = looks, late
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looks -= 1
+        return AWAITED if self.looks >= 0 else self.late
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("looks", range(4))
+@pytest.mark.parametrize("late", [no_vote(1), VOID, GRANTED, REFUSED])
+@pytest.mark.parametrize("other", [GRANTED, DOWN])
+def test_a_reply_that_comes_in_while_it_is_judged_is_counted_once(
+    looks: int, late: Reply, other: Reply | Failure
+) -> None:
+    outcome = judge([[other], [DOWN], ComingIn(looks, late)], MASTERS[:3], end=5.0, now=1.0)
+    if isinstance(outcome, NoQuorum):
+        assert len(outcome.failures) + outcome.answered == 3
+    else:
+        assert late in (GRANTED, REFUSED)
+        assert looks < 2
 
 
 def test_a_master_without_a_vote_did_not_answer_and_says_when_it_will() -> None:

@@ -91,8 +91,8 @@ def test_a_message_right_behind_the_confirmation_is_heard(hub: Hub, master: Fake
     """A waiter that was queued before the connection broke may be told at the very moment at which it is back."""
     waiter = hub.register(WAITER, KEYS)
     master.server.sendall(CONFIRMED + published(b"wake 1@3000 a"))
-    hub._subscriptions[0].step()
-    assert hub._subscriptions[0].confirmed.is_set()
+    hub.subscriptions[0].step()
+    assert hub.subscriptions[0].confirmed.is_set()
     assert waiter.wakes.get_nowait() == 0
 
 
@@ -100,16 +100,16 @@ def test_a_message_whose_beginning_comes_with_the_confirmation_is_heard(hub: Hub
     waiter = hub.register(WAITER, KEYS)
     message = published(b"wake 1@3000 a")
     master.server.sendall(CONFIRMED + message[:20])
-    hub._subscriptions[0].step()
+    hub.subscriptions[0].step()
     master.server.sendall(message[20:])
-    hub._subscriptions[0].step()
-    assert hub._subscriptions[0].confirmed.is_set()
+    hub.subscriptions[0].step()
+    assert hub.subscriptions[0].confirmed.is_set()
     assert waiter.wakes.get_nowait() == 0
 
 
 def test_the_last_message_before_the_end_is_heard(hub: Hub, master: FakeMaster) -> None:
     """It may be a grant, and nobody else knows of that."""
-    subscription = hub._subscriptions[0]
+    subscription = hub.subscriptions[0]
     waiter = hub.register(WAITER, KEYS)
     master.server.sendall(CONFIRMED)
     subscription.step()
@@ -145,7 +145,7 @@ def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(
     hub: Hub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its server would count us among those who listen for as long as the client is not collected."""
-    subscription = hub._subscriptions[0]
+    subscription = hub.subscriptions[0]
 
     def connect(line: Line) -> socket.socket:
         subscription.stop()

@@ -22,6 +22,8 @@ VOID = [b"void", 0]
 AWAITED = Failure("c", "not yet", awaited=True)
 DOWN = Failure("c", "down", sent=False)
 SILENT = Failure("c", "silent")
+OPTIONS = ClientOptions(restart_guard=30.0)
+TERMS = Terms.of(lock_keys("lock", "a"), ("a", "b", "c"), OPTIONS.for_lock(), OPTIONS)
 
 
 def proposed(ticket: int) -> list[Any]:
@@ -46,9 +48,7 @@ class Driver:
     grants: Sequence[Handed] = ()
 
     def run(self, until: float = float("inf")) -> Any:
-        client = ClientOptions(restart_guard=30.0)
-        terms = Terms.of(lock_keys("lock", "a"), ("a", "b", "c"), client.for_lock(), client)
-        flow = acquire(Wait(terms, b"me:1", 1, until, lambda: self.now, lambda: 1.0, self.owners))
+        flow = acquire(Wait(TERMS, b"me:1", 1, until, lambda: self.now, lambda: 1.0, self.owners))
         try:
             effect = flow.send(None)
             while True:
@@ -133,6 +133,23 @@ def test_what_may_have_been_granted_is_undone_though_the_request_was_sent_again_
     assert may_be_granted(undo.answers)
 
 
+@pytest.mark.parametrize("first", [GRANTED, SILENT, AWAITED])
+@pytest.mark.parametrize("second", [DOWN, SILENT, VOID])
+def test_what_may_have_been_granted_is_undone_after_the_hold_that_the_second_request_got(
+    first: Any, second: Any
+) -> None:
+    """But it is no vote: that lease began before the moment from which the hold counts."""
+    driver = Driver([[VOID, HELD if first is GRANTED else GRANTED, first], [GRANTED, GRANTED, second]])
+    outcome = driver.run()
+    assert isinstance(outcome, Granted)
+    hold = Hold(TERMS, b"me:1", Who(1, None, None), outcome, 1)
+    driver.given[1][2][0] = VOID
+    hold.drop_absent([[b"counted", 0]] * 2 + [DOWN])
+    assert hold.lacking == {2}
+    assert hold.may_be_left([(DONE,), (DONE,), (DOWN,)])
+    assert not hold.may_be_left([(DONE,)] * 3)
+
+
 @pytest.mark.parametrize("says", [GRANTED, HELD])
 def test_what_the_second_request_is_granted_late_is_undone_though_the_first_came_too_late(says: list[Any]) -> None:
     driver = Driver([[VOID, HELD, HELD], [AWAITED, HELD, HELD], [GRANTED] * 3])
@@ -193,6 +210,7 @@ def test_who_was_served_is_taken_out_of_the_queue_that_a_late_request_may_put_it
     assert isinstance(driver.run(), Granted)
     assert driver.owners[-1] == b"me:1~3.7"
     assert driver.undone() == undone
+    assert [effect.ticket for effect in driver.effects if isinstance(effect, Undo) and effect.stays] == [7]
 
 
 def test_one_master_that_never_answers_rules_out_no_quorum() -> None:
@@ -244,9 +262,7 @@ def test_a_grant_of_which_nobody_knows_when_it_was_made_changes_nothing_but_the_
     assert isinstance(grant, Granted)
     assert (grant.token, grant.settled, grant.begins) == (102, False, 1000.5)
     assert grant.ends[1] == never
-    client = ClientOptions(restart_guard=30.0)
-    terms = Terms.of(lock_keys("lock", "a"), ("a", "b", "c"), client.for_lock(), client)
-    hold = Hold(terms, driver.owners[-1], Who(1, None, None), grant, 1)
+    hold = Hold(TERMS, driver.owners[-1], Who(1, None, None), grant, 1)
     hold.drop_absent([[b"absent", 0], SILENT, SILENT])
     assert hold.ends == [never, never, grant.ends[2]], "it never counts as a grant that was asked for"
 

@@ -12,6 +12,8 @@ from relock._core.effects import Answer
 from relock._core.hold import Hold
 from relock._core.quorum import Granted
 from relock._core.terms import Terms
+from relock._errors import ConfigurationError
+from relock._events import Event, RenewalFailing
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import named
@@ -111,6 +113,20 @@ class Book:
         """Counted by `renewals`."""
 
 
+class BookOfReplica(Book):
+    """The same, on a master that has become a replica."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+
+    def run(self, flow: Any) -> Any:  # noqa: ARG002
+        raise ConfigurationError("it is a replica", option="nodes")
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
 @pytest.fixture
 def book() -> Book:
     return Book()
@@ -120,6 +136,13 @@ def test_a_hold_is_renewed_after_a_third_of_its_lease(book: Book) -> None:
     book.grant()
     book.work_until(2 * DUE_SECONDS)
     assert [moment for moment, _ in book.writes] == pytest.approx([DUE_SECONDS])
+
+
+def test_a_master_that_turns_out_to_be_none_is_told_as_a_renewal_that_fails() -> None:
+    book = BookOfReplica()
+    book.grant()
+    book.work_until(DUE_SECONDS + TTL_SECONDS / 10)
+    assert [type(event) for event in book.events] == [RenewalFailing] * 2
 
 
 def test_many_holds_that_were_granted_at_once_are_renewed_a_few_at_a_time(book: Book) -> None:

@@ -12,7 +12,7 @@ from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import NEVER, Granted, deadline_of, is_status
 from relock._core.terms import Terms
 from relock._events import Loss
-from relock._owner import Who
+from relock._owner import Who, has_ticket
 
 EXPIRED = "its lease ended before it could be renewed"
 NOT_RENEWED = "its lease ended, and it was not to be renewed (renew=False)"
@@ -20,7 +20,7 @@ FORGOTTEN = "the masters no longer know it: deleted, released by force, flushed,
 MAX_HOLD = "max_hold is over, and with it the last lease"
 OWNER_ENDED = "its owner thread ended without releasing it"
 
-HANDED_SETTLE_SECONDS = 0.1  # most holds that a releaser gave are over by then: for those nobody asks for more
+HANDED_SETTLE_SECONDS = 0.5  # most holds that a releaser gave are over by then: for those nobody asks for more
 RENEW_PART = 3  # a lease is renewed after a third of it
 RETRY_PART = 10  # and a renewal that failed is tried again after a tenth
 AHEAD_PART = 30  # one that is due this soon joins the batch of another
@@ -40,6 +40,7 @@ class Hold:
         deadline: D, until when a quorum of them does.
         answers: what each master has said to the acquire so far.
         count: the hold count.
+        wanted: the hold count that the masters are to have; the next one as soon as its owner begins to write that.
         renew_at: when the watchdog is to renew it; infinity for never (again).
         renew_until: when ``max_hold`` is over.
         late_until: until when a request that gives the hold (back) to a master may still arrive there.
@@ -78,6 +79,7 @@ class Hold:
         "thread",
         "token",
         "ttl",
+        "wanted",
     )
 
     def __init__(self, terms: Terms, owner: bytes, who: Who, grant: Granted, count: int) -> None:
@@ -89,7 +91,7 @@ class Hold:
         self.thread = who.thread
         self.ttl = terms.ttl
         self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.is_short, self.healed = grant
-        self.count = count
+        self.count = self.wanted = count
         # The moment before the request was sent, or before which no releaser gave it.
         self.granted_at = granted_at = grant.end - terms.validity if begins is None else begins
         self.renew = options.renew
@@ -245,11 +247,13 @@ class Hold:
 
         Who confirmed it has it no more: what gave it the hold came before. Who says that it is not there may get it
         yet, if a request that gives it the hold has not been seen to fail. Who gave its waiter a place in the queue
-        instead, and was silent before, may have done so after the release. A healing that is under way may come after
-        either.
+        instead, and was silent before, may have done so after the release. Who does not hear of the release keeps what
+        it has: the hold, or a place that the waiter got by an earlier request. A healing that is under way may come
+        after either.
         """
         if self.healed:
             return True
+        was_queued = has_ticket(self.owner)
         for i, (attempted, answer, end) in enumerate(zip(self.answers, released, self.ends, strict=True)):
             reply, first = answer[0], attempted[0]
             if is_status(reply, b"released"):
@@ -258,7 +262,7 @@ class Hold:
                 return True
             if is_status(first, b"queued") and i in self._silent:
                 return True
-            if isinstance(reply, Failure) and end != NEVER:  # it was given the hold later, by healing
+            if isinstance(reply, Failure) and (was_queued or end != NEVER):  # it has the place, or the hold by healing
                 return True
         return False
 

@@ -139,7 +139,7 @@ def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: fl
         if reply.__class__ is list and reply[0] == b"granted":
             tokens.append(reply[2])
     if len(tokens) < quorum_of(len(answers)) or now >= end:
-        return _judge_failure([answer[0] for answer in answers], masters)
+        return _judge_failure(answers, masters)
     token = max(tokens)
     if len(tokens) == len(answers):
         return Granted(token, end, [end] * len(tokens), tokens.count(token) == len(tokens), answers)
@@ -156,37 +156,48 @@ def judge_handed(
     `relock._core.clocks.Offset.shown_at`.
     """
     ends = [NEVER] * len(masters)
-    answers: list[Answer] = [(Failure(master, "when it granted, if it has, is not known"),) for master in masters]
-    counted = [grant for grant in grants if grant.begins != NEVER]
-    for grant in counted:
-        ends[grant.master] = grant.begins + grant.lease - drift_of(grant.lease, drift_factor)
-        answers[grant.master] = ([b"granted", grant.granted_us, grant.token],)
+    given: dict[int, Answer] = {}
+    tokens, begins, is_short = set(), float("inf"), False
+    for grant in grants:
+        tokens.add(grant.token)
+        is_short = is_short or grant.lease < ttl
+        if grant.begins != NEVER:
+            begins = min(begins, grant.begins)
+            ends[grant.master] = grant.begins + grant.lease - drift_of(grant.lease, drift_factor)
+            given[grant.master] = ([b"granted", grant.granted_us, grant.token],)
     end = deadline_of(ends, quorum_of(len(masters)))
     if now >= end:
         return None
-    tokens = {grant.token for grant in grants}
+    unknown = "when it granted, if it has, is not known"
+    answers = [given.get(index) or (Failure(master, unknown),) for index, master in enumerate(masters)]
     settled = NEVER not in ends and len(tokens) == 1
-    is_short = any(grant.lease < ttl for grant in grants)
-    return Granted(max(tokens), end, ends, settled, answers, min(grant.begins for grant in counted), is_short)
+    return Granted(max(tokens), end, ends, settled, answers, begins, is_short)
 
 
-def _judge_failure(answers: Sequence[Reply | Failure], masters: Sequence[str]) -> Refused | NoQuorum:
-    refusals = [a for a in answers if isinstance(a, list) and a[0] in (b"refused", b"queued", b"proposed")]
-    granted = sum(is_status(answer, b"granted") for answer in answers)
-    failures = [a for a in answers if isinstance(a, Failure)]
+def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused | NoQuorum:
+    replies, refusals, failures, granted = [], [], [], 0
+    for answer in answers:
+        reply: Any = answer[0]
+        replies.append(reply)  # each is looked at once: another thread may be reading a late one just now
+        if isinstance(reply, Failure):
+            failures.append(reply)
+        elif reply[0] == b"granted":
+            granted += 1
+        elif reply[0] in (b"refused", b"queued", b"proposed"):
+            refusals.append(reply)
     quorum = quorum_of(len(answers))
     if len(refusals) + granted >= quorum and refusals:
         undecided = granted > 0 or any(failure.sent for failure in failures)
         return _refusal(refusals, granted, quorum, undecided=undecided)
     votes_in = []
-    for master, answer in zip(masters, answers, strict=True):
-        if isinstance(answer, list) and answer[0] == b"no_vote":
-            votes_in.append((answer[2] - answer[1]) / 1e6)
+    for master, reply in zip(masters, replies, strict=True):
+        if is_status(reply, b"no_vote"):
+            votes_in.append((reply[2] - reply[1]) / 1e6)
             why = f"has no vote for {votes_in[-1]:.1f} s more: it may have forgotten leases (restart_guard)"
             failures.append(Failure(master, why, sent=False))
-        elif is_status(answer, b"granted") and granted >= quorum:
+        elif is_status(reply, b"granted") and granted >= quorum:
             failures.append(Failure(master, "granted too late: its lease was over"))
-        elif is_status(answer, b"void"):
+        elif is_status(reply, b"void"):
             failures.append(Failure(master, "got the request too late to act on it", sent=False))
     answered = len(refusals) + (granted if granted < quorum else 0)
     return NoQuorum(tuple(failures), answered, _vote_in(votes_in, answered, len(answers)), granted=granted > 0)
@@ -200,15 +211,20 @@ def _vote_in(votes_in: list[float], answered: int, masters: int) -> float | None
 
 def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided: bool) -> Refused:
     """What a quorum says: at least so many masters have the lock free by then, at most so many waiters ahead."""
-    lefts = [reply[2] if reply[2] >= 0 else float("inf") for reply in refusals]
-    holders = [reply[4] for reply in refusals if reply[4]]
-    tickets = [reply[5] for reply in refusals if len(reply) > 5]
-    left_ms = _smallest([0] * granted + lefts, quorum)
+    lefts, ahead, holders, ticket = [0.0] * granted, [0] * granted, [], None
+    for reply in refusals:
+        lefts.append(reply[2] if reply[2] >= 0 else float("inf"))
+        ahead.append(reply[3])
+        if reply[4]:
+            holders.append(reply[4])
+        if len(reply) > 5:
+            ticket = reply[5] if ticket is None else max(ticket, reply[5])
+    left_ms = _smallest(lefts, quorum)
     return Refused(
         holder=_most_often(holders).decode(errors="replace") if holders else None,
-        ahead=_smallest([0] * granted + [reply[3] for reply in refusals], quorum),
+        ahead=_smallest(ahead, quorum),
         lease_left=-1.0 if left_ms == float("inf") else left_ms / 1000,
-        ticket=max(tickets) if tickets else None,
+        ticket=ticket,
         undecided=undecided,
     )
 
@@ -225,11 +241,30 @@ def _most_often(names: list[bytes]) -> bytes:
     return names[0] if len(names) == 1 else max(names, key=names.count)
 
 
+_PLACED = (b"queued", b"no_vote", b"released")  # the last where an attempt is given back, which puts its waiter back
+
+
 def may_be_granted(answers: Sequence[Answer]) -> bool:
     """Whether a master has granted what was asked, or may have, or may yet."""
     return any(
         is_status(answer[0], b"granted") or (isinstance(answer[0], Failure) and answer[0].sent) for answer in answers
     )
+
+
+def may_keep_anything(answers: Sequence[Answer], since_us: Sequence[float]) -> bool:
+    """Whether a master may keep anything of a waiter that was served, or may get it yet: a hold, or a place.
+
+    A place that it got before `since_us`, the moment of that on each master's clock, ends with the hold. One that it
+    got later, nobody else takes away.
+    """
+    for answer, since in zip(answers, since_us, strict=True):
+        reply: Any = answer[0]
+        if isinstance(reply, Failure):
+            if reply.sent:
+                return True
+        elif reply[0] == b"granted" or (reply[0] in _PLACED and reply[1] >= since):
+            return True
+    return False
 
 
 def is_attempt_certain(answers: Sequence[Answer]) -> bool:

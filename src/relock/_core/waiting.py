@@ -108,7 +108,7 @@ class _Waiting:
         wait, terms = self.wait, self.wait.terms
         until = min(wait.until, wait.clock() + terms.node_timeout)
         self.listening = bool((yield Listen(terms.keys, wait.waiter, until)))
-        if self.owner == wait.waiter and len(terms.masters) > 1:
+        if len(terms.masters) > 1 and self.owner == wait.waiter:
             self._rename()  # so that what an attempt gives back is never its place in the queue
 
     def run(self, outcome: Outcome, answers: Sequence[Answer]) -> Generator[Effect, Any, Outcome]:
@@ -185,7 +185,7 @@ class _Waiting:
         self.declined.add(name)
         until = self.wait.clock() + terms.node_timeout
         self._doubt(until, (yield from give_back(terms, name, self.ticket, until)))
-        yield Undo(terms.keys, name, terms.ttl, until, stays=True)
+        yield Undo(terms.keys, name, terms.ttl, until, stays=True, ticket=self.ticket)
 
     def _doubt(self, until: float, answers: Sequence[Answer]) -> None:
         """Remembers what may put the waiter into a queue as late as `until`."""
@@ -227,7 +227,7 @@ class _Waiting:
             return
         until = self.wait.clock() + terms.node_timeout
         self._doubt(until, answers)
-        undo = Undo(terms.keys, self.owner, terms.ttl, until, answers, stays=True)
+        undo = Undo(terms.keys, self.owner, terms.ttl, until, answers, stays=True, ticket=self.ticket)
         if count_status(answers, b"granted"):
             left = yield from give_back(terms, self.owner, self.ticket, until)
             self._doubt(until, left)

@@ -98,7 +98,12 @@ class HubListener(Protocol):
 
 
 class Hub:
-    """All waiters of one client, and a subscription to each master."""
+    """All waiters of one client, and a subscription to each master.
+
+    Attributes:
+        waiters: by their owners' names.
+        subscriptions: in the order of the masters.
+    """
 
     def __init__(
         self, client: str, prefix: str, masters: tuple[Master, ...], platform: Platform, owner: HubListener
@@ -110,7 +115,7 @@ class Hub:
         self.platform = platform
         self._clock = platform.clock
         self._listener = owner
-        self._subscriptions = tuple(Subscription(self, master) for master in masters)
+        self.subscriptions = tuple(Subscription(self, master) for master in masters)
         self._quorum = quorum_of(len(masters))
         self._changed = platform.event()
         self._served: OrderedDict[bytes, tuple[float, bytes, float]] = OrderedDict()  # when, its hold, late until
@@ -146,32 +151,36 @@ class Hub:
     def handed_to(self, waiter: Waiter) -> tuple[Handed, ...]:
         """What releasers have given `waiter`. Of what came before its master's clock stepped no time is known."""
         return tuple(
-            grant if self._subscriptions[grant.master].trusts(grant.begins) else grant._replace(begins=NEVER)
+            grant if self.subscriptions[grant.master].trusts(grant.begins) else grant._replace(begins=NEVER)
             for grant in waiter.handed.copy()
         )
 
     def listen(self, until: float) -> bool:
         """Whether a quorum has confirmed the subscription, waiting for that until `until` at most."""
-        for subscription in self._subscriptions:
+        for subscription in self.subscriptions:
             subscription.ensure()
-        while self._confirmed() < self._quorum:
+        while not self._is_confirmed():
             self._changed.clear()  # before the second look, so that what comes between is not missed
-            if self._confirmed() >= self._quorum:
+            if self._is_confirmed():
+                self._changed.set()  # again: another thread has looked before, and is about to wait for it
                 break
             left = until - self._clock()
             if left <= 0 or not self._changed.wait(left):
-                break
-        return self._confirmed() >= self._quorum
+                return self._is_confirmed()
+        return True
 
-    def _confirmed(self) -> int:
-        return sum(subscription.confirmed.is_set() for subscription in self._subscriptions)
+    def _is_confirmed(self) -> bool:
+        confirmed = 0
+        for subscription in self.subscriptions:
+            confirmed += subscription.confirmed.is_set()
+        return confirmed >= self._quorum
 
     def message(self, master: int, payload: bytes) -> None:
         """Acts on a message that master number `master` published; what is neither of ours is nothing to us."""
         if payload.startswith(b"wake "):
             self._woken(master, payload)
         elif payload.startswith(b"grant "):
-            self._given(self._subscriptions[master], payload)
+            self._given(self.subscriptions[master], payload)
 
     def _given(self, subscription: "Subscription", payload: bytes) -> None:
         found = _GRANT.fullmatch(payload)
@@ -206,7 +215,7 @@ class Hub:
         owner = b"%b:%b" % (self._client_name, uuid)
         waiter = self.waiters.get(owner)
         if waiter is not None:
-            if self._subscriptions[master].has_vote(self._clock()):
+            if self.subscriptions[master].has_vote(self._clock()):
                 waiter.wake(master)
         elif self._clock() - self._served.get(owner, _NOT_SERVED)[0] > SERVED_SECONDS:
             keys = self._keys_of(name)
@@ -237,27 +246,33 @@ class Hub:
 
     def stop(self) -> None:
         """Ends the subscriptions."""
-        for subscription in self._subscriptions:
+        for subscription in self.subscriptions:
             subscription.stop()
 
     def join(self, timeout: float) -> None:
         """Waits for the threads to end, `timeout` seconds at most for each."""
-        for subscription in self._subscriptions:
+        for subscription in self.subscriptions:
             subscription.join(timeout)
 
     def abandon(self) -> None:
         """In a forked child: closes the copies of the parent's sockets."""
-        for subscription in self._subscriptions:
+        for subscription in self.subscriptions:
             subscription.disconnect()
 
 
 class Subscription(Service):
-    """The subscription to one master: connected while it is used, and again after every failure."""
+    """The subscription to one master: connected while it is used, and again after every failure.
+
+    Attributes:
+        index: the number of its master.
+        confirmed: set while it stands.
+    """
 
     name = "relock-hub"
 
     def __init__(self, hub: Hub, master: Master) -> None:
         super().__init__(hub.platform)
+        self.index = master.index
         self.confirmed = hub.platform.event()
         self._hub = hub
         self._master = master
@@ -270,11 +285,11 @@ class Subscription(Service):
     def step(self) -> None:
         """Reads one message, or pings, or connects."""
         try:
-            with understood():
-                if self._channel is None:
+            if self._channel is not None:
+                self._read(self._channel)
+            else:
+                with understood():
                     self._connect()
-                else:
-                    self._read(self._channel)
         except NETWORK_ERRORS as error:
             self._lost(error)
         except Exception as error:  # redis-py raises others when a connection is closed under it
@@ -319,11 +334,15 @@ class Subscription(Service):
             self._act_on(replies)
 
     def _act_on(self, replies: Sequence[Any]) -> None:
+        """Raises `redis.InvalidResponse` for what nobody sends here: what comes next may be cut in two just as well."""
         for reply in replies:
-            if reply[0] == b"message":
-                self._hub.message(self._master.index, reply[2])
-            else:
-                self._pinged = False
+            match reply:
+                case [b"message", bytes(), bytes(payload)]:
+                    self._hub.message(self._master.index, payload)
+                case [b"pong", _]:
+                    self._pinged = False
+                case _:
+                    raise redis_errors.InvalidResponse(f"no message: {reply!r:.100}")
 
     def _ping(self, channel: Channel) -> None:
         """Somebody waits and nothing has come for a while: is anybody there?"""
@@ -354,11 +373,6 @@ class Subscription(Service):
     def trusts(self, moment: float) -> bool:
         """Whether what the master did at our time `moment` counts, for all that is known of its clock by now."""
         return moment >= self._master.trusted_from
-
-    @property
-    def index(self) -> int:
-        """The number of its master."""
-        return self._master.index
 
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         """See `Master.granted_at`; a master without a vote gives nothing that counts."""

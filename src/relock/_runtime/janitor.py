@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from attrs import evolve, field, frozen
 
+from relock._core.clocks import Step
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release
 from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
@@ -53,6 +54,8 @@ class Undo:
         void_at: our time after which nothing of it can arrive any more.
         give_up_at: our time at which its lease has run out by itself.
         pause: seconds until it is tried again, if it has to be.
+        stays: its waiter goes on waiting.
+        ticket: of that waiter, which gets its place back where it has lost it to this hold; 0 where it has none.
     """
 
     keys: LockKeys
@@ -62,7 +65,8 @@ class Undo:
     void_at: float
     give_up_at: float
     pause: float = RETRY_SECONDS_MIN
-    stays: bool = False  # its waiter goes on waiting
+    stays: bool = False
+    ticket: int = 0
 
 
 class Doubt(NamedTuple):
@@ -120,10 +124,10 @@ class Heal:
 
 @frozen
 class Accuse:
-    """A master whose clock has stepped, unless a quorum shows the same step: then it was ours."""
+    """A master that has shown `step`: its clock's, unless a quorum shows the same one, which then was our clock's."""
 
     master: Master
-    seconds: float
+    step: Step
     pause: float = RETRY_SECONDS_MIN  # until it is tried again, where the master could not be told
     waits: bool = True  # once, where those who are not heard may show the same step
 
@@ -206,7 +210,11 @@ class Janitor(Service):
         self._act_on_due(self._session.clock())
 
     def _next_moment(self) -> float | None:
-        moments = [self._doubts_at] if self._doubts else []
+        moments = []
+        if self._doubts:
+            if self._doubts_at == FOREVER:  # who brought the first one was interrupted before it could say when
+                self._doubts_at = self._session.clock() + DOUBT_SECONDS
+            moments.append(self._doubts_at)
         if self._due:
             moments.append(self._due[0].at)
         if self._session.hub.waiters:
@@ -214,14 +222,17 @@ class Janitor(Service):
         return min(moments, default=None)
 
     def _act_on_due(self, now: float) -> None:
-        undos = []
+        undos, gone = [], []
         while self._due and self._due[0].at <= now and not self.stopping:
             task = heapq.heappop(self._due).task
             if isinstance(task, Undo):
                 undos.append(task)
+            elif isinstance(task, PassOn):
+                gone.append(task)
             else:
                 self._act(task)
         self._undo(undos)
+        self._pass_on(gone)
         if self._doubts_at <= now:
             self._resolve_doubts()
         if self._session.hub.waiters and self._tend_at <= now:
@@ -231,7 +242,7 @@ class Janitor(Service):
         if isinstance(task, Undo):
             self._undo([task])
         elif isinstance(task, PassOn):
-            self._pass_on(task)
+            self._pass_on([task])
         elif isinstance(task, Settle):
             self._settle(task)
         elif isinstance(task, Heal):
@@ -253,14 +264,16 @@ class Janitor(Service):
 
     def _undo_batch(self, tasks: Sequence[Undo]) -> None:
         session = self._session
+        tasks = [task if self._still_waits(task) else evolve(task, ticket=0) for task in tasks]
         calls = tuple(_call(task) for task in tasks)
-        answers = session.ask_shielded(Ask(calls, session.clock() + session.node_timeout))
+        sent_at = session.clock()
+        answers = session.ask_shielded(Ask(calls, sent_at + session.node_timeout))
         now = session.clock()
         for i, task in enumerate(tasks):
             done = not any(isinstance(answer[i], Failure) for answer in answers)
             if task.stays and any(is_status(answer[i], b"released") for answer in answers):
                 session.hub.look_again(waiter_name(task.owner))  # a master tells others only whose turn it is
-            if done and now > task.void_at:
+            if done and sent_at > task.void_at:  # sent, not answered: what it undoes may have come in between
                 continue
             if self._closing.is_set() or (now >= task.give_up_at and not done):
                 logger.debug("%s could not be undone everywhere; its lease has run out", task.owner.decode())
@@ -269,6 +282,11 @@ class Janitor(Service):
             else:
                 again = evolve(task, pause=min(2 * task.pause, RETRY_SECONDS_MAX))
                 self._later(min(now + task.pause, task.give_up_at), again)
+        self._take_out([PassOn(t.keys, waiter_name(t.owner)) for t in tasks if not self._still_waits(t)])
+
+    def _still_waits(self, task: Undo) -> bool:
+        """Whether the waiter of an undo waits still, as far as that is to get its place back."""
+        return not task.ticket or waiter_name(task.owner) in self._session.hub.waiters
 
     def _resolve_doubts(self) -> None:
         """Undoes what the answers that have come by now leave in doubt, unless more may come."""
@@ -287,15 +305,24 @@ class Janitor(Service):
         if self._doubts:
             self._doubts_at = now + DOUBT_SECONDS
 
-    def _pass_on(self, task: PassOn) -> None:
+    def _take_out(self, gone: Sequence[PassOn]) -> None:
+        """Waiters left while a script was on the way that gives them their places (back)."""
+        self._pass_on(gone)
+        for task in gone:
+            self._later(self._session.clock() + self._session.node_timeout, task)  # a slow master may get it only now
+
+    def _pass_on(self, tasks: Sequence[PassOn]) -> None:
+        """All in one batch: those who wait still need their sign of life, however slow a master is."""
         session = self._session
-        session.run_shielded(release.leave(task.keys, task.owner, session.clock() + session.node_timeout))
+        for i in range(0, len(tasks), UNDO_BATCH):
+            calls = tuple([release.leave_call(task.keys, task.owner) for task in tasks[i : i + UNDO_BATCH]])
+            session.ask_shielded(Ask(calls, session.clock() + session.node_timeout))
 
     def _settle(self, task: Settle) -> None:
-        """Writes the count until every master has the true one: the owner may go on meanwhile."""
+        """Writes the count until every master has the true one: the owner may go on meanwhile, and write another."""
         session, hold = self._session, task.hold
         while hold.count > 0 and hold.remaining(session.clock()) > 0:
-            count = hold.count
+            count, sent_at = hold.wanted, session.clock()
             flow = release.write_count(hold, count, session.clock, session.node_timeout, is_certain=None)
             if release.may_be_uncounted(session.run_shielded(flow)):
                 if self._closing.is_set():
@@ -303,10 +330,12 @@ class Janitor(Service):
                 again = Settle(hold, min(2 * task.pause, RETRY_SECONDS_MAX))
                 self._later(session.clock() + task.pause, again)
                 return
-            if hold.count != count:
+            if hold.wanted != count:
                 continue
-            if session.clock() > hold.counts_until or self._closing.is_set():
+            hold.settling = False  # before the look: whoever has another count settled from now on hands that in
+            if sent_at > hold.counts_until or self._closing.is_set():
                 break
+            hold.settling = True
             self._later(hold.counts_until + 0.001, task)  # another count may be under way yet, of an interrupted call
             return
         hold.settling = False
@@ -328,13 +357,16 @@ class Janitor(Service):
         """Takes the vote of a master whose clock stepped, for everybody, after a look at the clocks of the others."""
         session = self._session
         sampled = session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
-        since = session.clock() - SAME_STEP_SECONDS
-        steps = [(step.master, step.seconds) for step in session.steps.copy() if step.seen_at > since]
-        if is_own_step(task.master.index, task.seconds, steps, len(session.masters)):
+        shown = task.step
+        # Counted from that step, not from now: whoever was silent has kept the sample for as long as a node_timeout.
+        steps = [step for step in session.steps.copy() if abs(step.seen_at - shown.seen_at) < SAME_STEP_SECONDS]
+        count = len(session.masters)
+        if is_own_step(shown, steps, count):
             logger.warning("a quorum of the masters shows the same step: it was this machine's clock")
-            task.master.trust()
+            task.master.trust(shown.shown_us)
             return
-        if task.waits and is_undecided(sampled, steps):
+        unheard = self._unheard(sampled, steps, shown.seen_at - SAME_STEP_SECONDS)
+        if task.waits and is_undecided(unheard, steps, count):
             self._later(session.clock() + session.node_timeout, evolve(task, waits=False))
             return
         flow = quarantine(session.prefix, task.master.incarnation, session.clock, session.node_timeout)
@@ -343,6 +375,15 @@ class Janitor(Service):
             logger.warning("%s keeps its vote, though its clock stepped: %s", task.master.address, answers)
             if isinstance(answers[task.master.index][0], Failure) and task.pause <= RETRY_SECONDS_MAX:
                 self._later(session.clock() + task.pause, evolve(task, pause=2 * task.pause))
+
+    def _unheard(self, sampled: Sequence[Answer], told: Sequence[Step], since: float) -> set[int]:
+        """The masters that are silent, or of which another thread has seen a step that it has not told yet."""
+        told_at = {step.master: step.seen_at for step in told}
+        return {
+            master.index
+            for master, answer in zip(self._session.masters, sampled, strict=True)
+            if isinstance(answer[0], Failure) or master.offset.stepped_at > told_at.get(master.index, since)
+        }
 
     def _tend(self) -> None:
         """The sign of life for all waiters that are queued, one script for each lock, all in one batch."""
@@ -365,12 +406,10 @@ class Janitor(Service):
                 waiter_or_none.wake()
         if not tended.well:
             session.hub.wake_all()  # each looks for itself what is wrong, and its patience counts
-        for keys, waiters in queues.items():
-            for _, owner in waiters:
-                if owner not in session.hub.waiters:  # it left while its sign of life was on the way
-                    gone = PassOn(keys, owner)
-                    self._pass_on(gone)
-                    self._later(session.clock() + session.node_timeout, gone)  # a slow master may get it only now
+        waiting = session.hub.waiters
+        self._take_out(
+            [PassOn(keys, owner) for keys, waiters in queues.items() for _, owner in waiters if owner not in waiting]
+        )
 
     def _finish(self) -> None:
         """Does what was handed in before the client was closed, once and not for long; then ends the thread."""
@@ -395,7 +434,7 @@ class Janitor(Service):
 
 def _call(task: Undo) -> Call:
     if task.stays:
-        return release.give_back_call(task.keys, task.owner)
+        return release.give_back_call(task.keys, task.owner, task.ticket)
     return release.end_call(task.keys, task.owner, task.token, task.ttl)
 
 

@@ -5,6 +5,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from redis import exceptions as redis_errors
@@ -30,6 +31,7 @@ RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 1.0
 DRAIN_SECONDS = 0.02
 IDLE_MAX = 64  # connections that are kept after a burst
+STEPS_MAX = 64  # of a clock that steps all the time, what is remembered
 
 
 Report = tuple["Master", Failure | ConfigurationError | None]
@@ -61,6 +63,7 @@ class Master:
         self._idle: deque[Link] = deque()
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
         self.trusted_from = float("-inf")  # our time; what it gives to requests from before that counts for nothing
+        self._distrusted: deque[tuple[int, float]] = deque(maxlen=STEPS_MAX)  # what it showed in a step, and until when
         self.incarnation = b""  # run_id and replication id of the server that the latest socket leads to
         self.was_sound = False
         self.unfit: ConfigurationError | None = None  # why it was never a master that can be used
@@ -80,7 +83,7 @@ class Master:
                 if now - link.idle_since < FRESH_SECONDS or self._is_sound(link):
                     return link
             elif now - owed[0].sent_at > self.node_timeout and not self.is_drained(link):
-                self.broke(link, redis_errors.TimeoutError("Timeout: it has not answered in time"))
+                self.broke(link, redis_errors.TimeoutError("Timeout waiting for a reply"))
             elif len(owed) < OWED_MAX:
                 return link
             else:
@@ -333,17 +336,26 @@ class Master:
         Nor does it afterwards, until every lease is over that it may have ended early, or the step was ours: that its
         vote is taken from it takes a moment, and may fail.
         """
-        self.trusted_from = self.offset.stepped_at
+        trusted_from = self.offset.stepped_at
         if self.opener is not None:
-            self.trusted_from += self.guard_ms / 1000
+            trusted_from += self.guard_ms / 1000
+            self._distrusted.append((reply[1], trusted_from))
+        self.trusted_from = trusted_from
         self._listener.master_stepped(self, seconds, reply[1])
         if self.opener is None or not is_given(reply):
             return reply
         return Failure(self.address, f"its clock and ours moved apart by {seconds:+.3f} s at once")
 
-    def trust(self) -> None:
-        """It was our own clock."""
-        self.trusted_from = self.offset.stepped_at
+    def trust(self, shown_us: int) -> None:
+        """It was our own clock, when it showed `shown_us`. Any other step may still be its own."""
+        for distrust in self._distrusted.copy():
+            if distrust[0] == shown_us:
+                with suppress(ValueError):  # forgotten by now, as the first of too many
+                    self._distrusted.remove(distrust)
+        left = None
+        while left != self._distrusted:  # another thread may see a step just now
+            left = self._distrusted.copy()
+            self.trusted_from = max([self.offset.stepped_at, *[until for _, until in left]])
 
     def lacks_replicas(self, confirmed: int) -> Failure:
         """The `Failure` for a grant that too few replicas have."""
@@ -389,10 +401,12 @@ class Opener(Service):
         self._master = master
         self._wanted: SimpleQueue[SimpleQueue[Report] | None] = master.platform.queue()
         self._failures = 0
+        self._is_idle = True  # it sleeps until somebody wants something
 
     def want(self, reports: SimpleQueue[Report] | None) -> None:
         """Opens one link and puts it into the pool; what came of it goes to `reports`. Returns at once."""
-        trying = self._master.down is not None or not self._wanted.empty()
+        # Whoever finds the master down wakes it, unless an interrupt comes between: then the next one does.
+        trying = (self._master.down is not None and not self._is_idle) or not self._wanted.empty()
         if reports is not None or not trying:
             self._wanted.put(reports)
         self.ensure()
@@ -404,10 +418,12 @@ class Opener(Service):
 
     def step(self) -> None:
         """Waits until a link is wanted or the master is to be tried again, and opens one."""
+        self._is_idle = self._master.down is None
         try:
-            reports = self._wanted.get(timeout=self._pause() if self._master.down is not None else None)
+            reports = self._wanted.get(timeout=None if self._is_idle else self._pause())
         except Empty:
             reports = None
+        self._is_idle = False
         if self.stopping:
             return
         trouble = self._try()

@@ -54,6 +54,7 @@ class Rounds:
                 links.append(link)
         if len(links) < len(masters):
             self._do_without(masters, round_, links, strict=strict)
+            round_.sent_at = self._clock()  # opening the others took time, for which nobody here was silent
         round_.missing = len(links)
         for link in links.copy():
             try:
@@ -196,7 +197,7 @@ class Rounds:
             elif not owed or now - owed[0].sent_at < PATIENT_PART * master.node_timeout or master.is_drained(link):
                 master.give_back(link, now)
             else:
-                round_.fail(master, master.broke(link, redis_errors.TimeoutError("Timeout: it did not answer in time")))
+                round_.fail(master, master.broke(link, redis_errors.TimeoutError("Timeout waiting for a reply")))
 
 
 def _absent(masters: Sequence[Master], links: Sequence[Link]) -> list[Master]:

@@ -21,7 +21,17 @@ from relock._core.flows import release as release_flows
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.flows.extend import needs_healing
 from relock._core.hold import FORGOTTEN, Hold
-from relock._core.quorum import NEVER, Granted, NoQuorum, Outcome, Refused, count_status, is_status, may_be_granted
+from relock._core.quorum import (
+    NEVER,
+    Granted,
+    NoQuorum,
+    Outcome,
+    Refused,
+    count_status,
+    is_status,
+    may_be_granted,
+    may_keep_anything,
+)
 from relock._core.terms import Terms
 from relock._core.waiting import Wait, acquire
 from relock._errors import ClientClosedError, ConfigurationError, LockLostError, NotOwnedError
@@ -50,7 +60,6 @@ from relock._runtime.masters import Master, MasterListener, Opener
 from relock._runtime.nodes import Node
 from relock._runtime.platform import THREADS, Platform
 from relock._runtime.watchdog import Watchdog
-from relock._scripts import load
 
 logger = logging.getLogger(__name__)
 event_logger = logging.getLogger("relock.events")
@@ -125,12 +134,20 @@ class Session(Driver, MasterListener):
         """Has the janitor carry out what a flow asks to be undone."""
         if not self.closed or self._closing:
             answers = undo.answers
-            task = evolve(self._undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until), stays=undo.stays)
+            task = self._undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until)
+            task = evolve(task, stays=undo.stays, ticket=undo.ticket or 0)
             if answers is None:
                 self.janitor.hand(task)
             else:
                 is_left = partial(may_be_granted, answers)
+                if not undo.stays:
+                    is_left = partial(may_keep_anything, answers, self._masters_clocks())
                 self.janitor.look_later(tasks.Doubt(is_left, answers, undo.until, lambda: task))
+
+    def _masters_clocks(self) -> list[float]:
+        """What the masters' clocks show now (us), on the early side."""
+        now = self.clock()
+        return [master.offset.earliest(now) * 1e6 for master in self.masters]
 
     def check_open(self) -> None:
         """Raises `ClientClosedError` once the client was closed."""
@@ -293,6 +310,7 @@ class Session(Driver, MasterListener):
 
         What these say is looked at later: a request to one that had not been heard of for long may have been void.
         """
+        hold.wanted = count  # before it is sent: if the janitor is writing another one just now, it writes again
         answers = self.run_shielded(release_flows.write_count(hold, count, self.clock, self.node_timeout))
         if any(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers):
             is_left = partial(release_flows.may_be_uncounted, answers)
@@ -407,8 +425,9 @@ class Session(Driver, MasterListener):
             for owner in owners:
                 self.undo(terms.keys, owner, 0, terms.ttl, self.clock() + terms.node_timeout)
         elif hold is not None:
-            hold.count = claim.count
+            hold.count = hold.wanted = claim.count
             if claim.count:
+                hold.settling = False  # the interrupt may have kept the janitor from hearing of it; twice does no harm
                 self.settle(hold)
             elif hold.loss is None:
                 self.holds.pop((hold.keys.name, hold.key), None)
@@ -501,7 +520,7 @@ class Session(Driver, MasterListener):
 
     def master_without_vote(self, master: Master, seconds: float) -> None:
         """See `relock._runtime.links.MasterListener`."""
-        why = "it restarted, failed over or was flushed, or relock has never seen it, and may have forgotten leases"
+        why = "it restarted, failed over, was flushed or is new, or its clock stepped: it may have forgotten leases"
         self.emit(MasterWithoutVote(None, master.address, seconds, why))
 
     def check_independent(self, master: Master) -> None:
@@ -521,14 +540,14 @@ class Session(Driver, MasterListener):
     def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:
         """See `relock._runtime.masters.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)
-        step = Step(self.clock(), master.index, seconds, shown_us)
+        step = Step(self.clock(), master.index, seconds, shown_us, master.offset.stepped_after)
         self.steps.append(step)  # before the look at the book: what enters it now looks here
         if seconds > 0:
             for hold in self.holds.copy().values():
                 hold.shift(step)
             self.watchdog.poke()
         if len(self.masters) > 1:
-            self.janitor.hand(tasks.Accuse(master, seconds))
+            self.janitor.hand(tasks.Accuse(master, step))
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -557,7 +576,7 @@ class Session(Driver, MasterListener):
         """Gives up the places of all who wait here. Where that fails, nobody listens for them, so nobody waits."""
         waiters = list(self.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
         if waiters:
-            calls = tuple(load("leave").call(waiter.keys, owner=waiter.owner) for waiter in waiters)
+            calls = tuple(release_flows.leave_call(waiter.keys, waiter.owner) for waiter in waiters)
             self.ask_shielded(Ask(calls, self.clock() + self.node_timeout))
 
     def _see_heirs_off(self) -> None:

@@ -99,8 +99,11 @@ class Watchdog(Service):
             answers = session.run(extend(holds, session.clock, session.node_timeout))
         except ConfigurationError:  # the master has become a replica, say: no reason to give up before the deadline
             logger.warning("a renewal failed", exc_info=True)
+            now = session.clock()
             for hold in holds:
-                hold.retry_renewal(session.clock())
+                hold.retry_renewal(now)
+                if session.is_current(hold):
+                    session.emit(RenewalFailing(hold.keys.name, hold.remaining(now)))
             return
         if len(session.masters) > 1:
             session.heal(tuple(h for h, answer in zip(holds, answers, strict=True) if needs_healing(h, answer)))

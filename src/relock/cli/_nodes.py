@@ -62,8 +62,8 @@ def node_options(command: F) -> F:
         metavar="URL",
         multiple=True,
         is_eager=True,  # before --prefix, which gathers both
-        help="A master: redis://HOST:PORT/DB, rediss://, unix://PATH or redis+sentinel://HOST:PORT,HOST:PORT/MASTER; "
-        "repeat it for a quorum of several. "
+        help="A master: redis://HOST:PORT/DB, rediss://, unix://PATH, redis+sentinel://HOST:PORT,HOST:PORT/MASTER or "
+        "redis+cluster://HOST:PORT,HOST:PORT; repeat it for a quorum of several. "
         "Default: the URLs in RELOCK_NODES. Passwords come from RELOCK_PASSWORD or the URLs of RELOCK_NODES.",
     )
     return node_option(prefix_option(command))

@@ -14,8 +14,9 @@ from relock.cli._output import print_json, printable
 def release(name: str, force: bool, where: Where, as_json: bool) -> None:
     """End the hold of the lock NAME, whoever has it. This takes --force.
 
-    The queue goes on, and fencing tokens go on rising. The holder is not asked, and learns only at its next renewal
-    or use that the lock is lost: until then two may believe that they have it. A lock that nobody holds is no error.
+    The queue goes on, and fencing tokens go on rising. The holder is not asked, and learns only at its next renewal,
+    nested acquire or release that the lock is lost: until then two may believe that they have it. A lock that nobody
+    holds is no error.
     """
     if not force:
         raise click.UsageError(

@@ -63,26 +63,26 @@ def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
         sent_at = clock()
         answers = yield Ask((call,), min(until, sent_at + terms.node_timeout), is_attempt_certain)
         outcome = judge(answers, terms.masters, sent_at + terms.validity, clock())
-        if outcome.__class__ is Granted:
-            if len(answers) == 1 or is_token_safe(outcome, int(terms.wording.lease_ms)):
-                return outcome, answers
-            return (yield from write_token(terms, outcome, clock)), answers
-        is_late = count_status(answers, b"void") > 0
+        is_late = outcome.__class__ is not Granted and count_status(answers, b"void") > 0
         if before:
-            outcome, answers = _remember(before, answers, outcome)
+            outcome, answers = _remember(terms.masters, before, answers, outcome)
         if not is_late:
             break
         before = answers
+    if outcome.__class__ is Granted and len(answers) > 1 and not is_token_safe(outcome, int(terms.wording.lease_ms)):
+        outcome = yield from write_token(terms, outcome, clock)
     return outcome, answers
 
 
 def _remember(
-    before: Sequence[Answer], answers: Sequence[Answer], outcome: Outcome
+    masters: Sequence[str], before: Sequence[Answer], answers: Sequence[Answer], outcome: Outcome
 ) -> tuple[Outcome, Sequence[Answer]]:
     """What two requests under one name have come to, where the second may have found masters too late.
 
     Such a master may have granted the first. It says so no more, now or later: what it answered to the first counts,
     and the answers are those of this moment. Where no such master is left, they go on being filled.
+
+    In a grant that is no vote, because its lease began before the others': it only may have the hold.
     """
     first_counts = [
         may_be_granted([first]) and not _is_conclusive(second) for first, second in zip(before, answers, strict=True)
@@ -91,7 +91,10 @@ def _remember(
         return outcome, answers
     known = [before[i] if counts else answers[i] for i, counts in enumerate(first_counts)]
     if isinstance(outcome, Granted):
-        return outcome, known
+        for i, counts in enumerate(first_counts):
+            if counts:
+                known[i] = (Failure(masters[i], "it may have granted an earlier request"),)
+        return outcome._replace(answers=known), known
     return outcome._replace(undecided=True) if isinstance(outcome, Refused) else evolve(outcome, granted=True), known
 
 

@@ -5,9 +5,10 @@ and nobody is accused.
 """
 
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Set
 
-from relock._core.effects import Answer, Ask, Clock, Effect, Failure
+from relock._core.clocks import Step
+from relock._core.effects import Answer, Ask, Clock, Effect
 from relock._core.quorum import quorum_of
 from relock._keys import lock_keys
 from relock._scripts import load
@@ -24,16 +25,19 @@ def sample(prefix: str, clock: Clock, node_timeout: float) -> Flow:
     return (yield Ask((call,), clock() + node_timeout))
 
 
-def is_own_step(accused: int, seconds: float, steps: Sequence[tuple[int, float]], masters: int) -> bool:
-    """Whether a quorum of the masters shows the step of `seconds` that the one with number `accused` has shown.
+def is_own_step(shown: Step, steps: Sequence[Step], masters: int) -> bool:
+    """Whether a quorum of the masters shows the step that one of them has shown.
 
-    `steps` are masters and seconds of a short time. A machine that stood still twice may show that to some masters in
-    two steps and to others in one: so the sums are compared as well.
+    `steps` are those of a short time; of them, those count that may have happened at the same moment. A machine that
+    stood still twice may show that to some masters in two steps and to others in one: so the sums are compared as well.
     """
+    own = [step for step in steps if step.master == shown.master]
     sums: defaultdict[int, float] = defaultdict(float)
-    for master, other in steps:
-        sums[master] += other
-    return _is_shown(seconds, steps, masters) or _is_shown(sums[accused], list(sums.items()), masters)
+    for step in steps:
+        if any(map(step.may_be_one_with, own)):
+            sums[step.master] += step.seconds
+    alike = [(step.master, step.seconds) for step in steps if step.may_be_one_with(shown)]
+    return _is_shown(shown.seconds, alike, masters) or _is_shown(sums[shown.master], list(sums.items()), masters)
 
 
 def _is_shown(seconds: float, steps: Sequence[tuple[int, float]], masters: int) -> bool:
@@ -41,13 +45,12 @@ def _is_shown(seconds: float, steps: Sequence[tuple[int, float]], masters: int) 
     return len({master for master, other in steps if abs(other - seconds) <= near}) >= quorum_of(masters)
 
 
-def is_undecided(answers: Sequence[Answer], steps: Sequence[tuple[int, float]]) -> bool:
+def is_undecided(unheard: Set[int], steps: Sequence[Step], masters: int) -> bool:
     """Whether it may yet turn out that a step was our own: no clock is known to be steady, and some are not heard.
 
-    `answers` are those to a `sample`, and `steps` as above.
+    `unheard` are the masters of which nothing is known, and `steps` as above.
     """
-    silent = {master for master, answer in enumerate(answers) if isinstance(answer[0], Failure)}
-    return bool(silent) and len(silent | {master for master, _ in steps}) == len(answers)
+    return bool(unheard) and len(unheard | {step.master for step in steps}) == masters
 
 
 def quarantine(prefix: str, incarnation: bytes, clock: Clock, node_timeout: float) -> Flow:

@@ -49,9 +49,9 @@ def give_back(terms: Terms, owner: bytes, ticket: int | None, until: float) -> A
     return (yield Ask((give_back_call(terms.keys, owner, ticket or 0),), until))
 
 
-def leave(keys: LockKeys, owner: bytes, until: float) -> Answers:
+def leave_call(keys: LockKeys, owner: bytes) -> Call:
     """Gives up a place in the queue that nobody waits for any more."""
-    return (yield Ask((load("leave").call(keys, owner=owner),), until))
+    return load("leave").call(keys, owner=owner)
 
 
 def write_count(

@@ -1,0 +1,83 @@
+"""What a session does about calls that an interrupt has left: nothing here needs a server."""
+
+from typing import Any
+
+import pytest
+
+from relock import Client
+from relock._core.effects import Answer, Failure, Undo
+from relock._core.hold import Hold
+from relock._core.quorum import Granted
+from relock._core.terms import Terms
+from relock._keys import lock_keys
+from relock._options import ClientOptions
+from relock._owner import current_thread
+from relock._runtime.claims import Claim
+from relock._runtime.janitor import Doubt, Settle, Task
+
+OPTIONS = ClientOptions()
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client("redis://localhost:1")
+
+
+def hold() -> Hold:
+    """One with two levels."""
+    terms = Terms.of(lock_keys("lock", "a"), ("a",), OPTIONS.for_lock(), OPTIONS)
+    return Hold(terms, b"me:1", current_thread(), Granted(1, 1e9, [1e9], True, [([b"granted", 1, 1],)]), 2)
+
+
+def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt strikes where the hold is marked by now, and the task is not handed over yet."""
+    session, made, handed = client.session, hold(), list[Task]()
+    claim = Claim()
+    claim.hold, claim.count = made, 2
+    with monkeypatch.context() as patch:
+        patch.setattr(session.janitor, "hand", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.settle(made)
+    monkeypatch.setattr(session.janitor, "hand", handed.append)
+    session.abandon(claim)
+    assert handed == [Settle(made)]
+
+
+@pytest.mark.parametrize(
+    ("says", "is_left"),
+    [
+        ([b"queued", 1_099_000, 5_000, 0, b"you:1", 7], False),
+        ([b"queued", 1_101_000, 5_000, 0, b"you:1", 7], True),
+        ([b"no_vote", 1_101_000, 9_000_000], True),
+        ([b"released", 1_101_000], True),
+        ([b"granted", 1_099_000, 100], True),
+        ([b"proposed", 1_101_000, 5_000, 0, b"you:1", 7], False),
+        ([b"absent", 1_101_000], False),
+        (Failure("c", "broken"), True),
+        (Failure("c", "down", sent=False), False),
+    ],
+    ids=str,
+)
+def test_who_was_served_is_taken_out_of_a_queue_that_it_came_into_after_that(
+    says: Any, *, is_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was put into before, its release sees to."""
+    session = Client([f"redis://localhost:{port}" for port in (1, 2, 3)]).session
+    doubts: list[Doubt] = []
+    monkeypatch.setattr(session.janitor, "look_later", doubts.append)
+    monkeypatch.setattr(session, "clock", lambda: 1.0)
+    for master in session.masters:
+        master.offset.see(0.1, 0.1, 1.0)  # their clocks are that much ahead of ours
+    queued = [b"queued", 1_050_000, 5_000, 0, b"you:1", 7]
+    answers: list[Answer] = [(queued,), (queued,), (Failure("c", "not yet", awaited=True),)]
+    session.undo_attempt(Undo(hold().keys, b"me:1", 1.0, 1.3, answers))
+    (doubt,) = doubts
+    assert doubt.is_left()
+    answers[2] = (says,)
+    assert doubt.is_left() == is_left
+
+
+def _interrupt(_task: Any) -> None:
+    raise KeyboardInterrupt
