@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from redis import exceptions as redis_errors
 
-from relock.testing import Lab
+from relock.testing import Lab, Simulation
 from relock.testing._network import Conditions, InheritedWire, Server, VirtualWire
 from relock.testing._plan import CALLS, CLOCKS, KINDS, draw
 from relock.testing._world import Process, World, current_task
 
 EPOCH_SECONDS = 1_700_000_000.0
+CONNECT_SECONDS_MAX = 1.0
 
 
 class Interrupted(BaseException):
@@ -32,7 +34,7 @@ def play(world: World, process: Process, *functions: Callable[[], object]) -> No
 
 
 def connect(process: Process, server: Server) -> VirtualWire:
-    wire = VirtualWire(process, server, socket_timeout=1.0)
+    wire = VirtualWire(process, server, socket_timeout=CONNECT_SECONDS_MAX)
     wire.connect()
     return wire
 
@@ -142,6 +144,29 @@ def test_a_gate_goes_to_the_next_where_the_first_is_interrupted_on_its_way_in(wo
     assert world.now < 10.0
 
 
+# Connections ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delay", [1000.0, 0.2, 0.0002])
+@pytest.mark.parametrize("is_reachable", [True, False])
+def test_who_connects_waits_for_its_timeout_at_most(*, world: World, delay: float, is_reachable: bool) -> None:
+    server, process = Server(world, 0, Conditions(delay=delay), rate=1.0, offset=EPOCH_SECONDS), Process(world, "a")
+    if not is_reachable:
+        server.unreachable.add(process.name)
+    is_in_time = delay < CONNECT_SECONDS_MAX
+    waited: list[float] = []
+
+    def work() -> None:
+        try:
+            connect(process, server)
+        except redis_errors.TimeoutError:
+            waited.append(world.now)
+
+    play(world, process, work)
+    assert waited == ([] if is_in_time and is_reachable else [pytest.approx(CONNECT_SECONDS_MAX, abs=1e-3)])
+    assert bool(process.wires) == (is_in_time and is_reachable)
+
+
 # Repeats --------------------------------------------------------------------------------------------------------------
 
 
@@ -221,3 +246,18 @@ def test_a_child_keeps_its_dead_parents_socket_alive_until_it_closes_its_copy(*,
     child.crash()
     world.run(world.now + 1.0)
     assert server.master.read("PUBLISH", b"channel", b"hello") == 0
+
+
+def test_a_child_forks_only_once_it_has_begun() -> None:
+    """It has its parent's connections until then, and nothing of it runs before it has let go of them."""
+    simulation = Simulation(0)
+    simulation.world.run(0.5)
+    simulation._fork()
+    (child,) = simulation.processes[-1:]
+    simulation.workers = [worker for worker in simulation.workers if worker.process is child]
+    for forked, seconds in ((False, 0.001), (True, 0.0)):
+        simulation._fork()
+        assert (simulation.processes[-1] is not child) == forked
+        simulation.world.run(simulation.world.now + seconds)
+    for process in simulation.processes:
+        process.end()

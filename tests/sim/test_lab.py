@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from relock import LockLostError, QuorumError
+from relock import Event, LockLostError, MasterWithoutVote, QuorumError
 from relock.testing import Lab
 
 
@@ -84,6 +84,26 @@ def test_a_quorum_of_masters_can_be_lost_and_come_back() -> None:
     begin = lab.now
     assert lab.run(lambda: client.lock("a").acquire(timeout=60)) == [True]
     assert lab.now - begin > 9.0, "they may have forgotten leases of 10 s"
+    lab.close()
+
+
+def test_the_event_of_a_master_without_a_vote_names_a_clock_that_stepped_as_a_cause() -> None:
+    lab = Lab(masters=3)
+    events: list[Event] = []
+    client = lab.client(ttl=10.0, on_event=events.append)
+
+    def work() -> None:
+        for _ in range(4):
+            with client.lock("a"):
+                lab.sleep(1.0)
+
+    lab.run(work)
+    assert not any(isinstance(event, MasterWithoutVote) for event in events)
+    lab.masters[0].step(3.0)
+    lab.run(work)
+    whys = [event.why for event in events if isinstance(event, MasterWithoutVote)]
+    assert whys
+    assert all("clock" in why for why in whys)
     lab.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from relock import __version__
-from relock.testing import _record
+from relock.testing import Simulation, _record
 from relock.testing.__main__ import main
 from relock.testing._record import Piece, Run
 
@@ -165,3 +165,18 @@ def test_the_commit_is_that_of_the_sources(tmp_path: Path) -> None:
 
 def test_outside_of_the_repository_it_is_the_version(tmp_path: Path) -> None:
     assert _record.commit(tmp_path) == __version__
+
+
+def test_a_run_that_can_not_be_played_to_its_end_is_bad_and_costs_no_other_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(simulation: Simulation) -> None:
+        if simulation.world.seed == 3:
+            raise AttributeError("it has no such thing")
+
+    monkeypatch.setattr(Simulation, "run", run)
+    piece = _record.play(COMMIT, range(2, 5), stops=False)
+    assert (piece.run.first, piece.run.last, piece.run.violations) == (2, 4, [3])
+    (report,) = piece.reports
+    assert report.startswith("seed 3: it could not be played to its end\n")
+    assert report.rstrip().endswith("AttributeError: it has no such thing")

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from random import Random
+from threading import Event
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from attrs import define
+from attrs import define, evolve
 
 from relock._core.clocks import Offset
 from relock._core.quorum import NEVER, quorum_of
@@ -28,6 +30,7 @@ class Held:
     owner: bytes = b"client:1"
     deadline: float = NEVER
     masters: int = 1
+    granted_at: float = 0.0
 
     @property
     def ends(self) -> list[float]:
@@ -83,6 +86,40 @@ def test_who_stood_still_until_its_hold_was_over_may_be_told_of_it_late(game: Ga
     game.grant("one", Held(5, 10.0))
     game.grant("two", Held(4, 0.0))
     assert game.referee.violations == []
+
+
+@pytest.mark.parametrize(
+    ("granted_at", "is_there", "is_wrong"), [(0.5, False, False), (0.5, True, True), (1.5, False, True)]
+)
+def test_who_hears_late_of_a_grant_that_an_operator_has_ended_may_believe_in_it(
+    game: Game, *, granted_at: float, is_there: bool, is_wrong: bool
+) -> None:
+    """It was granted before that, and is on no master any more."""
+    game.referee.operators = 1
+    game.world.run(1.0)
+    game.referee.operator_done()
+    game.world.run(2.0)
+    held = Held(5, 10.0, granted_at=granted_at)
+    if is_there:
+        game.referee.servers[0].master._store.hset(b"lock:{a}", held.owner, b"1")
+    late = Process(game.world, "late")
+    game.referee.granted(cast(Any, None), cast(Any, held), game.referee.called(late, timeout=1.0))
+    game.grant("two", Held(6, 10.0, owner=b"client:2", granted_at=2.0))
+    assert game.referee.violations == (["two holders: late and two"] if is_wrong else [])
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_who_is_queued_may_be_passed_only_as_long_as_it_does_not_hear_every_master(game: Game, *, hears: bool) -> None:
+    confirmed = [SimpleNamespace(confirmed=Event()) for _ in range(3)]
+    for one in confirmed[not hears :]:
+        one.confirmed.set()
+    waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
+    hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=confirmed)
+    game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hub=hub))))
+    game.referee.plan = evolve(game.referee.plan, fair=True)
+    game.referee.calm_at = 0.0
+    game.grant("second", Held(1, 10.0))
+    assert game.referee.violations == (["second passed first:1, which was queued before it came"] if hears else [])
 
 
 def grant_to_one_that_stood_still(game: Game, seconds: float, token: int) -> None:
@@ -362,6 +399,53 @@ def test_a_step_too_small_to_be_seen_deceives_for_no_longer_than_it_is() -> None
     assert not game.is_deceived()
     game.world.run(0.95)
     assert game.is_deceived()
+
+
+def late_grant(
+    *, seconds: float, token: int, masters: int = 1, other_knows: bool = True, sees_it: bool = False
+) -> list[str]:
+    """The violations where the holder hears late of a hold with `token`: a master has been set ahead since it asked.
+
+    By then the other, which may have known that clock, has got 7, and released it; it had 5 before the holder asked.
+    The holder has just a quorum, and may have seen the step.
+    """
+    game = two(masters, other_knows=other_knows)
+    referee = Referee(game.world, game.clocks.servers, draw(Random(0)))
+    referee.clocks = game.clocks
+
+    def has_had(token: int) -> None:
+        held = Held(token, LEASE_SECONDS)
+        referee.granted(cast(Any, None), cast(Any, held), referee.called(game.other, timeout=1.0))
+        held.seconds = 0.0
+
+    has_had(5)
+    call = referee.called(game.holder, timeout=1.0)
+    game.clocks.step(0, seconds)
+    has_had(7)
+    game.world.run(0.5)
+    if sees_it:
+        game.notice(0, seconds)
+    late = Held(token, LEASE_SECONDS, masters=quorum_of(masters))
+    referee.granted(cast(Any, None), cast(Any, late), call)
+    return referee.violations
+
+
+def test_who_hears_late_of_a_hold_that_a_step_has_ended_may_have_a_token_that_another_has_passed() -> None:
+    assert late_grant(seconds=3.0, token=6) == []
+    assert late_grant(seconds=3.0, token=6, masters=3, other_knows=False) == []
+
+
+@pytest.mark.parametrize(
+    "case",
+    [{"seconds": 0.4}, {"seconds": 3.0, "sees_it": True}, {"seconds": 3.0, "masters": 3}],
+    ids=["its lease runs still", "it has seen the step", "a minority, which the other knew"],
+)
+def test_a_step_that_ended_no_hold_unseen_excuses_no_token(case: dict[str, Any]) -> None:
+    assert late_grant(token=6, **case) == ["holder got token 6, which is not above 7"]
+
+
+def test_who_hears_late_of_a_hold_has_a_token_above_those_before_it_asked() -> None:
+    assert late_grant(seconds=3.0, token=4) == ["holder got token 4, which is not above 5"]
 
 
 def test_tokens_may_fall_while_a_clock_is_behind_itself() -> None:

@@ -154,7 +154,7 @@ class Clocks:
         """
         if deadline_of(hold.ends, hold.quorum) <= process.local():
             return False  # whatever makes it believe, it is no clock
-        noticed = self._noticed_by(process, since)
+        noticed = [[one for one in self._noticed[process.name, i] if one.at >= since] for i in range(len(self.servers))]
         late = [notices[-1].at if notices else since for notices in noticed]
         ahead = [self._ahead(i, late[i]) for i in range(len(self.servers))]
         lately = min(since, self.world.now - SAME_STEP_SECONDS)
@@ -172,17 +172,6 @@ class Clocks:
                 for i, end in enumerate(ends)
             ]
         return deadline_of(ends, hold.quorum) <= process.local()
-
-    def has_stood_too_long(self, process: Process, hold: Hold, since: float) -> bool:
-        """Whether its clock stood still with its machine until its leases were over (A4), unless it has noticed."""
-        noticed = self._noticed_by(process, since)
-        late = [notices[-1].at if notices else since for notices in noticed]
-        ends = [end - process.stood_still(at) for end, at in zip(hold.ends, late, strict=True)]
-        return deadline_of(ends, hold.quorum) <= process.local()
-
-    def _noticed_by(self, process: Process, since: float) -> list[list[Notice]]:
-        """What a client has seen of each master's clock since then."""
-        return [[one for one in self._noticed[process.name, i] if one.at >= since] for i in range(len(self.servers))]
 
     def _ahead(self, number: int, since: float) -> list[Step]:
         return [step for step in self.steps if step.server == number and step.at >= since and step.seconds > 0]

@@ -27,7 +27,7 @@ def inherited(session: Session, child: Process) -> Session:
 def _hub(hub: Hub, child: Process) -> Hub:
     own = copy(hub)
     own.waiters = dict(hub.waiters)
-    own._subscriptions = tuple(_subscription(one, child) for one in hub._subscriptions)
+    own.subscriptions = tuple(_subscription(one, child) for one in hub.subscriptions)
     return own
 
 

@@ -31,7 +31,7 @@ class VirtualClient(Client):
         copied.__dict__.update(self.__dict__)
         copied._platform = child.platform
         copied._nodes = parse_nodes([node_of(child, server) for server in self._servers])
-        copied._session = inherited(self._session, child)
+        copied.session = inherited(self.session, child)
         return copied
 
 

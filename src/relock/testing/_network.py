@@ -270,9 +270,10 @@ class VirtualWire(Wire):
     def connect(self) -> None:
         """See `Wire`."""
         process, server = self.process, self.server
-        process.sleep(2 * self._delay())
-        if process.name in server.unreachable:
-            process.sleep(self.timeout)
+        seconds = 2 * self._delay()
+        process.sleep(min(seconds, self.timeout))
+        if process.name in server.unreachable or seconds > self.timeout:
+            process.sleep(self.timeout - seconds)
             raise redis_errors.TimeoutError("Timeout connecting to server")
         if not server.is_up:
             raise redis_errors.ConnectionError("Error 111 connecting. Connection refused.")

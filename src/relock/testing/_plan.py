@@ -185,6 +185,8 @@ def _draw_patient(random: Random) -> Plan:
         stays=(2.5,),
         timeouts=(40.0,),
         turns=2,
+        pause=1.5,  # so that some come while others have waited for long
+        fair=True,  # who is taken for dead loses its place, and only here is it judged who comes first
     )
 
 

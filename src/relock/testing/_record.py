@@ -7,6 +7,7 @@ machines.
 import json
 import subprocess
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -79,6 +80,9 @@ def play(commit: str, seeds: range, *, stops: bool) -> Piece:
         except ViolationError as error:
             piece.run.violations.append(seed)
             piece.reports.append(str(error))
+        except Exception:  # a mistake of the simulator's: it is to be found, and to cost no other run
+            piece.run.violations.append(seed)
+            piece.reports.append(f"seed {seed}: it could not be played to its end\n{traceback.format_exc()}")
         piece.run.grants += simulation.referee.grants
         faults.update(simulation.faults)
         if stops and piece.reports:

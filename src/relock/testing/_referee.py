@@ -30,6 +30,7 @@ from relock.testing._network import InheritedWire, Server
 from relock.testing._plan import LOCK, Plan
 from relock.testing._world import Process, World
 
+LOCK_KEY = f"lock:{{{LOCK}}}".encode()
 COUNT_SECONDS = 0.1  # until a count that was changed is on all masters, when all is well
 EXPIRY_SECONDS = 0.1  # from D until the leases have ended on all masters, and more
 HAND_OFF_SECONDS = 0.5  # from the end of a hold to the next grant, when all is well and somebody waits
@@ -88,7 +89,9 @@ class Referee:
     grants: int = 0
     violations: list[str] = field(factory=list)
     operators: int = 0  # who are about to end holds by force: what they end is believed until its next renewal
+    _forced_at: float = NEVER  # when the last of them was done
     _highest: int = 0  # token
+    _leader: Process | None = None  # who got that
     clocks: Clocks = field(init=False)
     _left_until: float = NEVER  # what a process had that died
     _judges_votes: bool = field(init=False)  # that is about the plan as it was, before all was healed
@@ -112,11 +115,15 @@ class Referee:
     # What happens ---------------------------------------------------------------------------------------------------
 
     def called(self, process: Process, timeout: float) -> Call:
-        """Somebody wants the lock."""
+        """Somebody wants the lock.
+
+        Those are ahead who have a ticket by now, and hear every master: one that is not subscribed to yet finds nobody
+        there to wake, and passes the waiter over.
+        """
         ahead = [
             (other, waiter)
             for other, session in self._sessions
-            if not other.is_dead
+            if not other.is_dead and all(one.confirmed.is_set() for one in session.hub.subscriptions)
             for waiter in session.hub.waiters.values()
             if waiter.tickets
         ]
@@ -133,7 +140,16 @@ class Referee:
         self.check_timeout(call)
         self._check_idle(call)
         self._check_order(call)
-        belief = Belief(process, lock, hold, call.called_at, counted_at=self.world.now, may_be_ended=self.operators > 0)
+        was_ended = self._was_ended(process, hold)
+        belief = Belief(
+            process,
+            lock,
+            hold,
+            call.called_at,
+            is_over=was_ended,
+            counted_at=self.world.now,
+            may_be_ended=was_ended or self.operators > 0,
+        )
         if belief.is_believed():  # else its process stood still until it was over: others may have had it since
             self._check_grant(belief, call)
         self.beliefs = [one for one in self.beliefs if not one.has_left and not one.process.is_dead]
@@ -222,8 +238,8 @@ class Referee:
     def check_undone(self) -> None:
         """When everybody has released it: whether what was tried is undone, before the leases say so."""
         for server in self.servers:
-            found = server.master.contents(b"lock:{a}")
-            queue = [waiter for waiter, _ in server.master.contents(b"lock:{a}:queue") or []]
+            found = server.master.contents(LOCK_KEY)
+            queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
             dead = {session.client_id for process, session in self._sessions if process.is_dead}
             left = [owner for owner in [*(found or ()), *queue] if owner.decode().partition(":")[0] not in dead]
             if left:
@@ -264,6 +280,22 @@ class Referee:
             one.may_be_ended = True
         return [one for one in found if one.hold.renew]
 
+    def operator_done(self) -> None:
+        """One of those who end holds by force is done, and nothing of it is under way."""
+        self.check_exclusion()
+        self.operators -= 1
+        self._forced_at = self.world.now
+
+    def _was_ended(self, process: Process, hold: Hold) -> bool:
+        """Whether an operator ended a hold by force after it was granted, and before its owner has heard of the grant.
+
+        Like everybody whose hold is ended by force, its owner learns of it from its next renewal.
+        """
+        if process.true(hold.granted_at) > self._forced_at:
+            return False
+        kept = sum(hold.owner in (server.master.contents(LOCK_KEY) or ()) for server in self.servers)
+        return kept < quorum_of(len(self.servers))
+
     def check_forced(self, found: list[Belief]) -> None:
         """Whether those whose holds were ended by force know it by now."""
         for one in found:
@@ -279,15 +311,17 @@ class Referee:
             highest = self._highest_before(belief, call)
             if token <= highest and not self.clocks.may_tokens_fall():
                 self.violate(f"{process.name} got token {token}, which is not above {highest}")
-            self._highest = max(self._highest, token)
+            if token > self._highest:
+                self._highest, self._leader = token, process
 
     def _highest_before(self, belief: Belief, call: Call) -> int:
         """The largest token that somebody got before this one was granted.
 
-        Whose clock stood still with its machine until its leases were over was granted it before others that have
+        Who believes in it only because of what its client can't know of clocks was granted it before others that have
         returned from their acquire already.
         """
-        is_late = self.clocks.has_stood_too_long(belief.process, belief.hold, belief.since)
+        leader = self._leader
+        is_late = leader is not None and self.clocks.is_deceived(belief.process, belief.hold, belief.since, leader)
         return call.highest if is_late else self._highest
 
     def _are_rivals(self, believers: list[Belief]) -> bool:

@@ -85,6 +85,7 @@ class Simulation:
             "interrupt": self._interrupt,
             "fork": self._fork,
         }
+        self._newborn: set[Process] = set()  # forked children that have done nothing yet
         self._turns: dict[Process, Any] = {}  # what threads that name one ``owner=`` take turns by
         for number in range(plan.clients):
             self._start_client(f"client-{number}")
@@ -381,7 +382,11 @@ class Simulation:
     def _fork(self) -> None:
         """A process forks, in whatever one of its threads does just then; the child has that thread alone."""
         random = self.world.random
-        parents = [worker for worker in self.workers if not (worker.is_over or worker.process.is_dead)]
+        parents = [
+            worker
+            for worker in self.workers
+            if not (worker.is_over or worker.process.is_dead or worker.process in self._newborn)
+        ]
         if not parents or self.faults["fork"] == FORKS_MAX:
             return
         holding = {belief.process for belief in self.referee.believers()}
@@ -394,6 +399,7 @@ class Simulation:
         self.processes.append(child)
         self.clients.append(client)
         self._turns[child] = child.platform.gate()
+        self._newborn.add(child)
         task = child.start(partial(self._begin_anew, child, client), child.name, waits_without_timer=False)
         task.owner = parent.owner  # it is the same thread
         self.workers.append(task)
@@ -401,7 +407,8 @@ class Simulation:
 
     def _begin_anew(self, process: Process, client: VirtualClient) -> None:
         """What a forked child does."""
-        client._after_fork()
+        client._after_fork()  # with the fork itself: nothing of the child runs before
+        self._newborn.discard(process)
         self.referee.meet(process, client.session)
         self.referee.forked(process, self._lock(client))
         self._take_turns(process, client)
@@ -414,8 +421,7 @@ class Simulation:
         found = referee.forced()
 
         def over() -> None:
-            referee.check_exclusion()
-            referee.operators -= 1
+            referee.operator_done()
             if self.plan.is_calm and done:
                 world.after(self.plan.ttl / 2, partial(referee.check_forced, found))
 
