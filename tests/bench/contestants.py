@@ -17,7 +17,7 @@ from relock._keys import lock_keys
 from relock._scripts import load, pack_argument
 
 Pair = Callable[[], None]
-BARE, FLOOR = "bare sockets", "redis-py connections"
+BARE, FLOOR, RELOCK = "bare sockets", "redis-py connections", "relock"
 FOLDER = Path(__file__).parent
 LEASE_SECONDS = 10
 OWNER = b"bench-0123456789abcdef:0123456789abcdef0123456789abcdef"
@@ -151,7 +151,7 @@ def _foreign(name: str) -> Callable[[int], ForeignPairs]:
 CONTESTANTS: dict[str, Callable[[int], Pair | ForeignPairs]] = {
     BARE: bare,
     FLOOR: floor,
-    "relock": relock,
+    RELOCK: relock,
     "relock, re-entry": reentry,
     "redis-py Lock": redis_py,
     "python-redis-lock": python_redis_lock,
@@ -276,7 +276,7 @@ CONTESTANTS_OF_SEVERAL: dict[str, Callable[[Sequence[int]], Pair | ForeignPairs]
     BARE: bare_of_several,
     FLOOR: floor_of_several,
     "relock's scripts, bare": scripts_of_several,
-    "relock": relock_of_several,
+    RELOCK: relock_of_several,
     "redlock-py": redlock_py,
     "pottery": pottery_of_several,
     **{name: _foreign_of_several(name) for name, peer in built().items() if 5 in peer.masters},

@@ -1,6 +1,6 @@
-"""The tables and plots of ``docs/concepts/performance.md``, from ``docs/results/bench.json``.
+"""The tables and plots of ``docs/concepts/performance.md``, and the README's table, from ``docs/results/bench.json``.
 
-``python -m bench.page`` in ``tests`` makes them anew. The tables are a part of the page, between two marks, so that
+``python -m bench.page`` in ``tests`` makes them anew. The tables are a part of their page, between two marks, so that
 they can be read where nothing is built; a test compares.
 """
 
@@ -11,16 +11,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.contestants import BARE
+from bench.contestants import BARE, RELOCK
 from bench.goals import PLACES, Goal, goals
 from bench.handoff.contestants import ONE_HOP
-from bench.rows import Row, contestants, middle, of, where
+from bench.rows import Row, contestants, middle, of, our_way, where
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "docs" / "results" / "bench.json"
 PAGE = ROOT / "docs" / "concepts" / "performance.md"
-BEGIN = "<!-- What follows is made from results/bench.json. -->"
-END = "<!-- This was made from results/bench.json. -->"
+README = ROOT / "README.md"
+MARKS = {
+    PAGE: ("<!-- What follows is made from results/bench.json. -->", "<!-- This was made from results/bench.json. -->"),
+    README: (
+        "<!-- What follows is made from docs/results/bench.json. -->",
+        "<!-- This was made from docs/results/bench.json. -->",
+    ),
+}
 COMMIT_DIGITS = 10
 
 
@@ -160,11 +166,44 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def page_with(page: str, content: str) -> str:
-    """The page with this between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"
+FIRST_LOOK = ("bare sockets", "redis-py Lock", "python-redis-lock", "redislock (Go)", "rueidislock (Go)")
+
+
+def in_short(report: dict[str, Any]) -> str:
+    """What the README shows: the others, each divided by relock."""
+    medians = report["pairs"]["one"]["pairs_us"]["split"]
+    times = {name: median / medians[RELOCK] for name, median in medians.items()}
+    table = [["time of acquire + release, nobody else wants it", *_ratios(times)]]
+    for workers in (2, 8, 32, 128):
+        cell = where(
+            report["handoffs"], masters=1, placement="split", kind="processes", workers=workers, section_ms=0.0
+        )
+        if cell:
+            rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
+            ours = rates[our_way(cell)]
+            found = {name: rate / ours for name, rate in rates.items()}
+            found[BARE] = found[ONE_HOP]
+            table.append([f"hand-overs a second, {workers} processes", *_ratios(found)])
+    return _table(["of relock's", *FIRST_LOOK], table)
+
+
+def _ratios(found: dict[str, float]) -> Iterator[str]:
+    for name in FIRST_LOOK:
+        yield f"{found[name]:.2f}" if name in found else ""
+
+
+def page_with(path: Path, page: str, content: str) -> str:
+    """The page of this path with this between its marks."""
+    begin, end = MARKS[path]
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{content}\n\n{end}{after}"
+
+
+def pages(report: dict[str, Any]) -> dict[Path, str]:
+    """The pages as they are to be."""
+    contents = {PAGE: rendered(report), README: in_short(report)}
+    return {path: page_with(path, path.read_text(), content) for path, content in contents.items()}
 
 
 def load() -> dict[str, Any]:
@@ -178,7 +217,8 @@ def write() -> None:
     from bench.plots import draw
 
     report = load()
-    PAGE.write_text(page_with(PAGE.read_text(), rendered(report)))
+    for path, page in pages(report).items():
+        path.write_text(page)
     draw(report, PAGE.parent / "plots")
 
 

@@ -1,6 +1,6 @@
 """Measures everything that the documentation shows, and writes it there: ``python -m bench.report`` in ``tests``.
 
-It takes less than eight minutes. The figures go to ``docs/results/bench.json``; the tables and plots of the page about
+It takes about nine minutes. The figures go to ``docs/results/bench.json``; the tables and plots of the page about
 performance are made of that file alone.
 """
 
@@ -100,7 +100,7 @@ def main() -> None:
         help="how many hand a lock over (default: 2,8,32,128)",
     )
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="measure so many times as long (default: %(default)s, some 7 minutes)"
+        "--scale", type=float, default=1.0, help="measure so many times as long (default: %(default)s, some 9 minutes)"
     )
     options = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -1,16 +1,16 @@
-"""The page about performance says what the benchmark's results say."""
+"""The page about performance, and the README, say what the benchmark's results say."""
 
 import copy
 
 from bench.goals import goals
 from bench.handoff.contestants import ONE_HOP, TWO_HOPS
-from bench.page import BEGIN, PAGE, load, page_with, rendered
+from bench.page import MARKS, PAGE, README, load, pages, rendered
 from bench.rows import of, our_way
 
 
 def test_the_tables_say_what_the_results_say() -> None:
-    page = PAGE.read_text()
-    assert page == page_with(page, rendered(load())), "python -m bench.page, in tests, makes them anew"
+    for path, page in pages(load()).items():
+        assert path.read_text() == page, "python -m bench.page, in tests, makes them anew"
 
 
 def test_the_plots_are_there() -> None:
@@ -21,12 +21,16 @@ def test_the_plots_are_there() -> None:
 
 
 def test_other_results_change_the_tables_and_nothing_else() -> None:
-    page, report = PAGE.read_text(), load()
+    report = load()
     report["pairs"]["one"]["pairs_us"]["same"]["relock"] = 98765.0
-    other = page_with(page, rendered(report))
-    assert "98,765" in other
-    assert other.partition(BEGIN)[0] == page.partition(BEGIN)[0]
-    assert page_with(other, rendered(load())) == page
+    report["pairs"]["one"]["pairs_us"]["split"]["relock"] *= 1000
+    others = pages(report)
+    assert "98,765" in others[PAGE]
+    assert others[README] != README.read_text()
+    for path, page in pages(load()).items():
+        begin, end = MARKS[path]
+        assert others[path].partition(begin)[0] == page.partition(begin)[0]
+        assert others[path].partition(end)[2] == page.partition(end)[2] != ""
 
 
 def test_no_turn_of_ours_or_of_the_floors_overlapped_another() -> None:

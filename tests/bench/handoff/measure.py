@@ -20,7 +20,7 @@ from relock.cli._bench.work import Job
 WARM_SECONDS, WARM_SECONDS_EACH = 0.1, 0.002  # until all workers are at it
 POLLING_SECONDS = 1.2  # who polls has few turns a second
 TURNS_EACH = 8  # at least, where everybody has as many: or a perfect order would seem unfair
-TURN_SECONDS = 0.0003  # what a turn takes at most, beside the critical section, where it is handed over well
+TURN_SECONDS = 0.001  # what a turn takes at most, beside the critical section, where it is handed over well
 VOTE_SECONDS = 1.02 * LEASE_SECONDS + 5.0
 _serials = count()
 
