@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 import relock
+from relock._core import hold
 from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.terms import ALIVE_MS, QUEUE_MS
 from relock._options import ClientOptions, LockOptions, default_client_name
@@ -52,6 +53,12 @@ def test_numbers_are_those_of_the_code() -> None:
     assert f"| every {SIGN_OF_LIFE_SECONDS:g} s |" in text
     assert f"| for {ALIVE_MS / 1000:g} s |" in text
     assert f"| by {QUEUE_MS / 1000:g} s |" in text
+
+
+def test_every_reason_for_a_loss_is_explained() -> None:
+    text = (REFERENCE / "errors.md").read_text()
+    for reason in (hold.EXPIRED, hold.NOT_RENEWED, hold.FORGOTTEN, hold.MAX_HOLD, hold.OWNER_ENDED):
+        assert f"| {reason} |" in text
 
 
 def test_keys_are_those_of_the_scripts() -> None:
