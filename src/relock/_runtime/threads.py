@@ -54,7 +54,7 @@ from relock._runtime.callbacks import Callbacks
 from relock._runtime.claims import Claim, Gates, HoldKey
 from relock._runtime.cluster import make_masters
 from relock._runtime.driver import Driver
-from relock._runtime.hub import Hub
+from relock._runtime.hub import Hub, Waiter
 from relock._runtime.janitor import Janitor
 from relock._runtime.masters import Master, MasterListener, Opener
 from relock._runtime.nodes import Node
@@ -66,7 +66,8 @@ event_logger = logging.getLogger("relock.events")
 
 FOREVER = float("inf")
 JOIN_SECONDS = 2.0
-HEIRS_SECONDS = 0.1  # for so long, a client that is closed waits for those who were given a lock at that moment
+HEIRS_SECONDS = 0.5  # for so long, a client that is closed waits for those who were given a lock at that moment
+HEIRS_LOOK_SECONDS = 0.001  # between two looks whether they have given it back
 IN_LINE_SECONDS = 1.0  # for so long after a wait, the next acquire is likely to wait as well
 TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, for `Lock.lost`
 
@@ -557,8 +558,7 @@ class Session(Driver, MasterListener):
             return
         self._closing = self.closed = True
         services = (self.watchdog, self.hub, self.janitor)
-        self._leave_queues()
-        self._see_heirs_off()
+        self._see_heirs_off(self._leave_queues())
         self._closing = False
         openers = [master.opener for master in self.masters if master.opener is not None]
         for opener in openers:
@@ -572,21 +572,23 @@ class Session(Driver, MasterListener):
             master.close()
         self.callbacks.stop()
 
-    def _leave_queues(self) -> None:
-        """Gives up the places of all who wait here. Where that fails, nobody listens for them, so nobody waits."""
-        waiters = list(self.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
-        if waiters:
-            calls = tuple(release_flows.leave_call(waiter.keys, waiter.owner) for waiter in waiters)
-            self.ask_shielded(Ask(calls, self.clock() + self.node_timeout))
+    def _leave_queues(self) -> list[Waiter]:
+        """Gives up the places of all who wait here, and returns those who had none any more on some master.
 
-    def _see_heirs_off(self) -> None:
-        """Those who were given a lock just now find the client closed and give it back; this waits for them."""
-        heirs = [waiter for waiter in self.hub.waiters.copy().values() if waiter.handed]
-        for waiter in heirs:
-            waiter.wake()
+        Where that fails, nobody listens for them, so nobody waits.
+        """
+        waiters = list(self.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
+        calls = tuple(release_flows.leave_call(waiter.keys, waiter.owner) for waiter in waiters)
+        answers = self.ask_shielded(Ask(calls, self.clock() + self.node_timeout)) if calls else []
+        return [w for i, w in enumerate(waiters) if any(is_status(answer[i], b"absent") for answer in answers)]
+
+    def _see_heirs_off(self, heirs: list[Waiter]) -> None:
+        """Who has lost its place was given the lock, as a rule: it hears of that, finds the client closed, and gives
+        it back. This waits for the message and for that, as nobody reads the one or does the other afterwards.
+        """
         until = self.clock() + HEIRS_SECONDS
         while self.clock() < until and any(waiter.owner in self.hub.waiters for waiter in heirs):
-            self.platform.sleep(HEIRS_SECONDS / 100)
+            self.platform.sleep(HEIRS_LOOK_SECONDS)
 
     def abandon_in_child(self) -> None:
         """In a forked child: closes the copies of the parent's sockets, without a word to any server."""
