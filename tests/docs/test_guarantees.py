@@ -20,7 +20,7 @@ from support.until import until
 import relock
 from relock import Client, LockLostError, Loss, QuorumError
 
-SLACK = 1.0  # for a busy machine
+SLACK = 3.0  # for a busy machine; whatever is not as promised takes longer than that, or for ever
 
 
 @pytest.fixture(autouse=True)
@@ -227,7 +227,7 @@ def test_10_a_free_lock_is_noticed_without_a_message(server: Server, client: Cli
         server.cli("DEL", "lock:{a}")  # nobody publishes anything
         begin = time.monotonic()
         assert got.wait(10)
-        assert time.monotonic() - begin < 3.0
+        assert time.monotonic() - begin < 3.0 + SLACK
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.3])
@@ -235,7 +235,7 @@ def test_11_an_acquire_ends_on_time(client: Client, timeout: float) -> None:
     client.lock("a", owner="somebody else").acquire()
     begin = time.monotonic()
     assert client.lock("a").acquire(timeout=timeout) is False
-    assert timeout <= time.monotonic() - begin < timeout + 1.0
+    assert timeout <= time.monotonic() - begin < timeout + SLACK
 
 
 def test_12_a_silent_server_is_an_error_and_on_time(own_server: Server) -> None:

@@ -127,7 +127,7 @@ def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
     lock.acquire()
     seconds, _ = server.cli("TIME")
     server.cli("ZADD", f"{key(name)}:queue", 1, "dead:1")
-    server.cli("ZADD", f"{key(name)}:waiters", (int(seconds) + 3) * 1000, "dead:1")
+    server.cli("ZADD", f"{key(name)}:waiters", (int(seconds) + 6) * 1000, "dead:1")
     waited: list[float] = []
 
     def wait() -> None:
@@ -140,7 +140,7 @@ def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
     began = time.monotonic()
     lock.release()
     thread.join()
-    assert 0.5 < waited[0] - began < 3 + SIGN_OF_LIFE_SECONDS + 1
+    assert 0.5 < waited[0] - began < 6 + SIGN_OF_LIFE_SECONDS + 3
 
 
 @pytest.mark.every_server
@@ -379,7 +379,7 @@ def test_an_acquire_waits_while_keys_are_split_but_no_longer_than_its_patience(
     began = time.monotonic()
     with pytest.raises(QuorumError, match="TRYAGAIN"):
         connect(cluster.url, patience=1.0).lock(move.names[1]).acquire()
-    assert 1.0 <= time.monotonic() - began < 1.0 + BACKOFF_SECONDS_MAX + 0.5
+    assert 1.0 <= time.monotonic() - began < 1.0 + BACKOFF_SECONDS_MAX + 3.0
     with pytest.raises(QuorumError, match="TRYAGAIN"):
         client.lock(move.names[1]).acquire(blocking=False)
     acquired: list[bool] = []

@@ -54,7 +54,7 @@ def test_the_demo_ends_in_time_with_a_good_verdict_and_leaves_nothing(tmp_path: 
     verdict = json.loads(done.stdout)
     assert [finding for finding in verdict["findings"] if not finding["good"]] == []
     assert (verdict["good"], done.returncode) == (True, 0)
-    assert seconds < 20
+    assert seconds < 40
     numbers = [finding["numbers"] for finding in verdict["findings"]]
     assert numbers[0]["lost"] > 0
     assert numbers[1]["lost"] == 0 < numbers[1]["made"]
@@ -68,7 +68,7 @@ def test_with_five_masters_two_are_killed_and_nothing_is_lost(tmp_path: Path) ->
     verdict = json.loads(done.stdout)
     assert [finding for finding in verdict["findings"] if not finding["good"]] == []
     assert (verdict["good"], done.returncode) == (True, 0)
-    assert seconds < 25
+    assert seconds < 40
     numbers = {finding["what"]: finding["numbers"] for finding in verdict["findings"]}
     assert numbers["masters killed: the others go on"]["turns"] > 0
     votes = numbers["masters back, empty: no vote before every lease is over"]

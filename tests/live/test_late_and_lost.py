@@ -44,7 +44,7 @@ def nothing_left(server: Deployment, name: str) -> bool:
         return False
     until(
         lambda: not any(one.cli("EXISTS", *keys) for one in server.members),
-        within=TTL / 2,
+        within=0.8 * TTL,
         what="nothing left anywhere",
     )
     return True
@@ -71,7 +71,7 @@ def test_a_swallowed_grant_of_a_single_try_is_undone(
     with pytest.raises(QuorumError):
         flaky.lock(name).acquire(blocking=False)
     until(fault.done.is_set, within=10, what="the reply is swallowed")
-    until(lambda: nothing_left(server, name), within=TTL / 2, what="the grant that nobody heard of is undone")
+    until(lambda: nothing_left(server, name), within=0.8 * TTL, what="the grant that nobody heard of is undone")
 
 
 def test_a_swallowed_enqueue_leaves_one_place(
@@ -150,7 +150,7 @@ def test_a_release_that_never_arrived_is_repeated(
     lock.acquire()
     faulty.lose_request(calls_script("release"))
     lock.release()
-    until(lambda: nothing_left(server, name), within=TTL / 2, what="the janitor repeats it before the lease ends")
+    until(lambda: nothing_left(server, name), within=0.8 * TTL, what="the janitor repeats it before the lease ends")
 
 
 def test_a_swallowed_renewal_is_made_good(
