@@ -16,7 +16,7 @@ def test_the_table_is_that_of_the_results() -> None:
     assert script["page_with"](text, script["table"](runs)) == text, "run docs/results/write_table.py"
 
 
-def test_no_run_stands_there_that_nobody_can_repeat() -> None:
+def test_every_run_was_of_a_commit_and_of_nothing_else() -> None:
     for run in _record.read(RESULTS / "simulator.json"):
         assert not run.commit.endswith(_record.DIRTY), "its commit is not what was played"
 
