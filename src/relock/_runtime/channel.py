@@ -5,7 +5,7 @@ directly, with hiredis to parse. Where hiredis is not installed, or a connection
 through redis-py.
 
 The socket blocks, and its limit is the kernel's (SO_RCVTIMEO): a limit of Python's would cost another system call for
-each request and each reply.
+each request and each reply. TLS has Python's: its layer takes the kernel's for a call to be made again, without end.
 """
 
 import logging
@@ -77,7 +77,7 @@ class SocketChannel(Channel):
         """See `Channel`."""
         try:
             data = self._recv(CHUNK_BYTES)
-        except (BlockingIOError, ssl.SSLWantReadError):
+        except (BlockingIOError, TimeoutError):
             raise redis_errors.TimeoutError("Timeout reading from the master") from None
         if not data:
             raise redis_errors.ConnectionError("the server closed the connection")
@@ -149,7 +149,7 @@ def open_channel(connection: Wire, timeout: float) -> Channel:
 
 def _limit(sock: socket.socket, seconds: float) -> None:
     """No send and no receive takes longer than `seconds`."""
-    if os.name != "posix":
+    if os.name != "posix" or isinstance(sock, ssl.SSLSocket):
         sock.settimeout(seconds)
         return
     sock.settimeout(None)

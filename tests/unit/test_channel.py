@@ -1,0 +1,81 @@
+"""How long a connection lets a silent server keep its caller: never longer than it was told to."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from redis import exceptions as redis_errors
+from support.tls import certificate
+
+from relock._runtime.channel import Channel, SocketChannel
+from relock._runtime.failures import failure_of
+from relock._runtime.nodes import Wire
+
+TIMEOUT_SECONDS = 0.2
+MUCH = b"x" * 10_000_000  # more than fits between the two ends
+
+
+@pytest.fixture(scope="module")
+def trusted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certificate(tmp_path_factory.mktemp("channel") / "tls")
+
+
+@pytest.fixture(params=["plain", "tls"])
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Ours, and that of a server that neither reads nor writes."""
+    ours, theirs = socket.socketpair()
+    if request.param == "tls":
+        ours, theirs = _shake_hands(ours, theirs, request.getfixturevalue("trusted"))
+    yield ours, theirs
+    theirs.close()  # ends whoever should hang on the other end
+    ours.close()
+
+
+def _shake_hands(ours: socket.socket, theirs: socket.socket, made: Path) -> tuple[socket.socket, socket.socket]:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(made, made.parent / "key.pem")
+    client = ssl.create_default_context(cafile=str(made))
+    wrapped: list[socket.socket] = []
+    thread = threading.Thread(target=lambda: wrapped.append(server.wrap_socket(theirs, server_side=True)))
+    thread.start()
+    ours = client.wrap_socket(ours, server_hostname="127.0.0.1")
+    thread.join()
+    return ours, wrapped[0]
+
+
+@pytest.fixture
+def channel(ends: tuple[socket.socket, socket.socket]) -> Channel:
+    return SocketChannel(cast("Wire", SimpleNamespace()), ends[0], TIMEOUT_SECONDS)
+
+
+def error_of(call: Callable[[], Any]) -> Exception:
+    """What `call` raises; it is given up where it hangs."""
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert errors, "it hangs"
+    return errors[0]
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_any_longer(channel: Channel) -> None:
+    error = error_of(channel.receive)
+    assert isinstance(error, redis_errors.TimeoutError)  # the hub takes it for the moment to ask: is anybody there?
+    assert "it did not answer in time" in failure_of("m", error, sent=True).why
+
+
+def test_a_server_that_reads_nothing_is_not_waited_for_any_longer(channel: Channel) -> None:
+    error = error_of(lambda: channel.send(MUCH))
+    assert isinstance(error, OSError | redis_errors.TimeoutError)
