@@ -79,3 +79,4 @@ def test_a_server_that_says_nothing_is_not_waited_for_any_longer(channel: Channe
 def test_a_server_that_reads_nothing_is_not_waited_for_any_longer(channel: Channel) -> None:
     error = error_of(lambda: channel.send(MUCH))
     assert isinstance(error, OSError | redis_errors.TimeoutError)
+    assert "it did not answer in time" in failure_of("m", error, sent=True).why

@@ -1,5 +1,8 @@
 """What a server's words mean for an attempt."""
 
+import errno
+import os
+
 import pytest
 import redis
 
@@ -25,3 +28,18 @@ def test_a_service_that_sentinels_do_not_know_is_a_mistake() -> None:
     failure = failure_of("m", error, sent=False)
     assert failure.permanent
     assert "check the name" in failure.why
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (redis.ConnectionError("max number of clients reached"), "raise maxclients"),
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "did not answer in time"),  # of a send
+        (TimeoutError("The write operation timed out"), "did not answer in time"),  # of a send over TLS
+    ],
+    ids=str,
+)
+def test_what_a_socket_says_of_a_server_comes_with_what_to_do(error: Exception, advice: str) -> None:
+    failure = failure_of("m", error, sent=False)
+    assert advice in failure.why
+    assert not failure.permanent

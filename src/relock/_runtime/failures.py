@@ -1,5 +1,7 @@
 """Why a master gave no reply that counts: from redis-py's exceptions to the values that flows see."""
 
+import errno
+import os
 import ssl
 
 from redis import exceptions as redis_errors
@@ -70,7 +72,8 @@ _ADVICE = (
     ("MASTERDOWN", "it is a replica that has lost its master"),
     ("No such file or directory", "correct the path of the unix socket, or of the certificate that TLS needs"),
     ("Connection refused", "nothing listens there: start it, or correct the address"),
-    ("Timeout", "it did not answer in time"),
+    ("max number of clients", "it takes no more connections: raise maxclients, or close some"),
+    *((sign, "it did not answer in time") for sign in ("Timeout", "timed out", os.strerror(errno.EAGAIN))),
 )
 
 
