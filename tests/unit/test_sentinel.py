@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import redis
 
+from relock._runtime.failures import failure_of
 from relock._runtime.sentinel import Discovery
 
 UP = {"ip": "10.0.0.1", "port": "6379", "flags": "master", "num-other-sentinels": "2"}
@@ -79,6 +80,27 @@ def test_where_none_does_each_is_named_with_its_reason() -> None:
     assert "'mymaster'" in str(caught.value)
     assert "s0:26379: unreachable" in str(caught.value)
     assert "s1:26379: it sees no master that is up (master,o_down)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("others", "permanent"),
+    [
+        ([], True),
+        ([redis.AuthenticationError("invalid username-password pair")], True),
+        ([UP | {"flags": "master,s_down"}], False),
+        ([OSError("unreachable")], False),
+        ([redis.AuthenticationError("invalid username-password pair"), UP | {"flags": "master,o_down"}], False),
+    ],
+    ids=str,
+)
+def test_a_mistake_at_one_is_none_of_the_service_while_another_may_yet_know_its_master(
+    others: "list[dict[str, str] | Exception]", permanent: bool
+) -> None:
+    """In a failover nobody names a master for a moment; whoever waits is to wait on."""
+    unknown = redis.ResponseError("ERR No such master with that name")
+    with pytest.raises(redis.ConnectionError) as caught:
+        discovery(*map(Sentinel, [unknown, *others])).find(0.5)
+    assert failure_of("m", caught.value, sent=False).permanent is permanent
 
 
 def test_one_that_sees_too_few_others_may_be_cut_off() -> None:

@@ -7,6 +7,7 @@ import ssl
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Failure
+from relock._runtime.sentinel import NoMasterError
 
 # What no patience mends, by the beginning of the server's message or by redis-py's type.
 _PERMANENT_TYPES = (
@@ -103,6 +104,8 @@ def with_advice(text: str) -> str:
 
 
 def _is_permanent(error: BaseException, text: str) -> bool:
+    if isinstance(error, NoMasterError):  # each Sentinel's words are in the text; one that is right will find a master
+        return all(cause is not None and _is_permanent(cause, words_of(cause)) for cause in error.errors)
     causes = (error, error.__cause__, error.__context__)
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         return True

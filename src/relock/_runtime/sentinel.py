@@ -16,6 +16,18 @@ SENTINEL_PORT = 26379
 Opener = Callable[[float], "Wire"]  # of a connection to one Sentinel, from a timeout in seconds
 
 
+class NoMasterError(redis_errors.ConnectionError):
+    """No Sentinel names a master that is up.
+
+    Attributes:
+        errors: what each Sentinel raised; None where it answered, and knows the service.
+    """
+
+    def __init__(self, text: str, errors: Sequence[BaseException | None]) -> None:
+        super().__init__(text)
+        self.errors = errors
+
+
 class Discovery:
     """Asks the Sentinels of a service where its master is, anew for each connection that is opened.
 
@@ -55,14 +67,16 @@ class Discovery:
             timeout: seconds to wait for each Sentinel.
 
         Raises:
-            redis.ConnectionError: no Sentinel names a master that is up.
+            NoMasterError: no Sentinel names a master that is up.
         """
-        reasons = []
+        reasons: list[str] = []
+        errors: list[BaseException | None] = []
         for address, opener in self.sentinels:
             try:
                 state = self._ask(opener, timeout)
             except (redis_errors.RedisError, OSError) as error:
                 reasons.append(f"{address}: {error}")
+                errors.append(error)
                 continue
             doubt = self._doubt(state)
             if doubt is None:
@@ -70,9 +84,8 @@ class Discovery:
                 self.sentinels = ((address, opener), *others)
                 return self.master_host or state["ip"], int(state["port"])
             reasons.append(f"{address}: {doubt}")
-        raise redis_errors.ConnectionError(
-            f"no Sentinel names a master of {self.service!r} that is up: {'; '.join(reasons)}"
-        )
+            errors.append(None)
+        raise NoMasterError(f"no Sentinel names a master of {self.service!r} that is up: {'; '.join(reasons)}", errors)
 
     def _ask(self, opener: Opener, timeout: float) -> dict[str, str]:
         wire = opener(timeout)
