@@ -3,6 +3,7 @@
 import pickle
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -74,6 +75,24 @@ def test_a_master_that_becomes_a_replica_is_no_vote_and_says_so(
     own_server.cli("REPLICAOF", "127.0.0.1", str(server.port))
     with pytest.raises((QuorumError, ConfigurationError), match="replica"):
         client.lock(name).acquire(blocking=False)
+
+
+def test_a_master_that_is_a_replica_for_a_while_is_waited_for(
+    own_server: Server, server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    """Behind an address that follows the master, that is what a failover looks like until the address has followed."""
+    client = connect(own_server.url, patience=60)
+    with client.lock(name):
+        pass
+    own_server.cli("REPLICAOF", "127.0.0.1", str(server.port))
+    with ThreadPoolExecutor() as threads:
+        waiter = threads.submit(lambda: client.lock(name).acquire(timeout=60))
+        try:
+            until(lambda: client.statistics().masters[0].down or waiter.done(), within=20, what="it is down")
+            assert "is a replica" in str(client.statistics().masters[0].down)
+        finally:
+            own_server.cli("REPLICAOF", "NO", "ONE")
+        assert waiter.result(timeout=60)
 
 
 def test_a_server_that_loads_is_no_vote(

@@ -175,8 +175,8 @@ class Master:
             self._listener.master_down(self, self.down)
 
     def misconfigured(self, error: ConfigurationError) -> Failure:
-        """The `Failure` for a master that turned out to be none."""
-        return Failure(self.address, str(error), permanent=True, sent=False)
+        """The `Failure` for a master that turned out to be none; if it was one before, it may be one again."""
+        return Failure(self.address, str(error), permanent=not self.was_sound, sent=False)
 
     def broke(self, link: Link, error: BaseException) -> Failure:
         """A link broke, or the master went silent on it: nobody uses it again."""

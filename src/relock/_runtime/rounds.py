@@ -38,7 +38,7 @@ class Rounds:
         """What the masters have answered when the outcome is certain; what comes later is written into this list.
 
         A master that turns out to be none (a replica, say) is a `ConfigurationError` where that is `strict`; for
-        whoever gives back or cleans up it is one more master that does not answer.
+        whoever gives back or cleans up, or where it was one before, it is one more master that does not answer.
         """
         now = self._clock()
         count = len(ask.calls)
@@ -105,8 +105,9 @@ class Rounds:
         except NETWORK_ERRORS as error:
             round_.fail(master, master.failed(error, sent=False))
         except ConfigurationError as error:
-            if strict:
+            if strict and not master.was_sound:
                 raise
+            master.turned_out(error)
             round_.fail(master, master.misconfigured(error))
 
     def _open_side_by_side(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
