@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from redis.sentinel import Sentinel
 
 from relock import Client, ConfigurationError, RelockWarning
@@ -117,6 +118,22 @@ def test_a_password_that_looks_like_an_option_is_not_shown(url: str) -> None:
     with pytest.raises(ConfigurationError, match="percent-encoded") as caught:
         Client(url)
     assert "shh" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (redis.asyncio.Redis(), "redis.asyncio.client.Redis"),
+        (redis.ConnectionPool(), "redis.connection.ConnectionPool"),
+        ({"redis://a", "redis://b"}, "not set$"),
+        (None, "not NoneType$"),
+    ],
+    ids=lambda value: type(value).__qualname__,
+)
+def test_what_is_no_node_is_named_by_its_whole_name(given: Any, named: str) -> None:
+    """There are several classes that are called Redis, and only one of them waits for its replies."""
+    with pytest.raises(TypeError, match=named):
+        parse_nodes(given)
 
 
 def test_a_client_of_redis_py_that_can_not_connect_is_refused_at_once() -> None:

@@ -162,7 +162,9 @@ def _parse_node(node: object) -> Node:
         return _node_of_client(node)
     if isinstance(node, redis.RedisCluster):
         return _node_of_cluster_client(node)
-    raise TypeError(f"nodes must be URLs or redis-py clients, not {type(node).__name__}")
+    kind = type(node)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    raise TypeError(f"nodes must be URLs or redis-py clients (redis.Redis, redis.RedisCluster), not {name}")
 
 
 def _node_of_url(url: str) -> Node:
