@@ -1,15 +1,20 @@
 """What a master's grants to waiters are worth, by what is known of its clock."""
 
+import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
 from typing import Any, cast
 
 import pytest
+import redis
 
 from relock._core.clocks import Offset
 from relock._core.quorum import NEVER
 from relock._options import ClientOptions
 from relock._runtime import masters
+from relock._runtime.links import Link
 from relock._runtime.masters import Master, MasterListener, Opener
 from relock._runtime.nodes import Node
 from relock._runtime.platform import THREADS
@@ -18,15 +23,31 @@ GUARD = ClientOptions(restart_guard=30.0).guard_ms / 1000
 SERVER, OTHER = b"run:repl", b"other:repl"
 
 
+class Line:
+    """A connection that leads nowhere."""
+
+    is_open = False
+
+    def disconnect(self) -> None:
+        self.is_open = False
+
+
 class FakeNode:
     """Leads nowhere."""
 
     address = "a"
 
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
 
-def make() -> Master:
+    def connection(self, timeout: float) -> Line:  # noqa: ARG002
+        self.lines.append(Line())
+        return self.lines[-1]
+
+
+def make(node: FakeNode | None = None) -> Master:
     """One of several masters; at our time 10 its clock showed 110, and that is known to the microsecond."""
-    made = Master(0, cast("Node", FakeNode()), ClientOptions(restart_guard=30.0), THREADS, MasterListener())
+    made = Master(0, cast("Node", node or FakeNode()), ClientOptions(restart_guard=30.0), THREADS, MasterListener())
     made.opener = Opener(made)
     made.see_incarnation(SERVER)
     made.offset.see(100.0, 100.0, 10.0)
@@ -121,3 +142,42 @@ def test_another_servers_samples_are_gone_before_its_name_is_known(monkeypatch: 
     master.see_incarnation(OTHER)
     assert seen == [NEVER]
     assert master.granted_at(110_000_000, OTHER, 10.0) == NEVER
+
+
+def test_a_connection_that_is_opened_while_the_client_is_closed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking a name up, asking Sentinels or shaking hands takes its time, and nothing is there to be closed yet."""
+    node = FakeNode()
+    master = make(node)
+
+    def open_(link: Link) -> None:
+        master.close()
+        cast("Line", link.connection).is_open = True
+
+    monkeypatch.setattr(Link, "open", open_)
+    with pytest.raises(redis.ConnectionError, match="closed") as caught:
+        master.probe()
+    assert [line.is_open for line in node.lines] == [False]
+    master.failed(caught.value, sent=False)
+    assert master.down is None, "nothing is wrong with it"
+
+
+def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Threads change places between any two instructions, also between the steps of a look at all connections."""
+    node = FakeNode()
+    master = make(node)
+    monkeypatch.setattr(Link, "open", lambda link: setattr(link.connection, "is_open", True))
+    links = [master.open() for _ in range(3)]
+
+    def open_another(frame: FrameType, event: str, _: Any) -> None:
+        if "weakref" in frame.f_code.co_filename and event == "call" and len(node.lines) < 20:
+            with suppress(redis.ConnectionError):
+                links.append(master.open())
+
+    sys.setprofile(open_another)
+    try:
+        master.close()
+    finally:
+        sys.setprofile(None)
+    assert not any(line.is_open for line in node.lines)

@@ -62,6 +62,7 @@ class Master:
         self._listener = listener
         self._idle: deque[Link] = deque()
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+        self._is_closed = False
         self.trusted_from = float("-inf")  # our time; what it gives to requests from before that counts for nothing
         self._distrusted: deque[tuple[int, float]] = deque(maxlen=STEPS_MAX)  # what it showed in a step, and until when
         self.incarnation = b""  # run_id and replication id of the server that the latest socket leads to
@@ -119,6 +120,8 @@ class Master:
         self._links.add(link)
         try:
             link.open()
+            if self._is_closed:  # while it was opened, when there was nothing yet that could be closed
+                raise redis_errors.ConnectionError("the client was closed")
         except BaseException:
             link.close()
             raise
@@ -187,7 +190,7 @@ class Master:
         """The `Failure` for a connection that broke or was never made; idle ones to the same server are suspect."""
         failure = failure_of(self.address, error, sent=sent)
         self._drop_idle()
-        if self.down is None:
+        if self.down is None and not self._is_closed:
             self.down = failure.why
             self._listener.master_down(self, failure.why)
             if self.opener is not None:
@@ -202,10 +205,18 @@ class Master:
                 return
 
     def close(self) -> None:
-        """Closes every connection."""
-        for link in self._links.copy():
+        """Closes every connection, also those that other threads open at the moment."""
+        self._is_closed = True  # first: what is opened from here on closes itself
+        for link in self._all_links():
             link.close()
         self._idle.clear()  # only now: who is in no pool is known only for as long as somebody uses it
+
+    def _all_links(self) -> list[Link]:
+        while True:
+            try:
+                return list(self._links)
+            except RuntimeError:  # another thread has added one meanwhile
+                logger.debug("the connections to %s are looked at again", self.address)
 
     def abandon(self) -> None:
         """In a forked child: closes the copies of the parent's sockets, without a word to the server.
