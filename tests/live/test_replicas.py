@@ -53,6 +53,20 @@ def test_more_replicas_than_there_are_is_an_error_that_counts_them(
         lock.acquire()
 
 
+def test_a_user_without_the_right_to_wait_is_told_so_at_once(
+    pair: tuple[Server, Server], connect: Callable[..., Client], name: str
+) -> None:
+    """The replicas are there; it is not they that are to be looked at."""
+    master, _ = pair
+    master.cli("ACL", "SETUSER", "relock", "on", ">hush", "~*", "&*", "+@all", "-wait")
+    lock = connect(f"redis://relock:hush@127.0.0.1:{master.port}/0", min_replicas=1, ttl=60.0).lock(name)
+    begin = time.monotonic()
+    with pytest.raises(QuorumError, match=r"NOPERM.*ACL page"):
+        lock.acquire()
+    assert time.monotonic() - begin < 20, "no patience mends it"
+    until(lambda: not master.cli("EXISTS", f"lock:{{{name}}}"), within=30, what="nothing is left before the lease ends")
+
+
 def test_a_renewal_that_no_replica_has_does_not_count(
     pair: tuple[Server, Server], connect: Callable[..., Client], name: str
 ) -> None:

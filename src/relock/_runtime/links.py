@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Answer, Failure, Reply
@@ -282,7 +283,7 @@ class Link:
         elif reply.__class__ is list:
             raise _unknown(reply)
         elif reply.__class__ is not bytes:  # bytes: the reply to ASKING
-            self._count_replicas(owed, reply if reply.__class__ is int else 0)
+            self._count_replicas(owed, reply)
         if not owed.places:
             self.owed.popleft()
             is_known = all(reply is not _UNKNOWN_SCRIPT for reply in owed.replies)
@@ -324,11 +325,16 @@ class Link:
             return Failure(self.master.address, "its clock and ours moved apart all at once a moment ago")
         return reply
 
-    def _count_replicas(self, owed: Owed, confirmed: int) -> None:
+    def _count_replicas(self, owed: Owed, confirmed: Any) -> None:
         """What was granted or renewed counts only if so many replicas have it as well."""
-        if confirmed < self.master.options.min_replicas:
-            failure = self.master.lacks_replicas(confirmed)
-            owed.replies[:] = [failure if is_given(reply) else reply for reply in owed.replies]
+        if isinstance(confirmed, redis_errors.ResponseError):  # to WAIT; what was granted before it is there
+            failure = evolve(self.master.refused(confirmed), sent=True)
+        else:
+            count = confirmed if confirmed.__class__ is int else 0
+            if count >= self.master.options.min_replicas:
+                return
+            failure = self.master.lacks_replicas(count)
+        owed.replies[:] = [failure if is_given(reply) else reply for reply in owed.replies]
 
     def _failure(self, error: redis_errors.ResponseError) -> Failure:
         if isinstance(error, redis_errors.NoScriptError) or str(error).startswith("NOSCRIPT"):
