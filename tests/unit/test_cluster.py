@@ -1,15 +1,19 @@
 """What `nodes` may say of a cluster, and what its nodes say, read without one."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis import exceptions as redis_errors
 
 from relock import Client, ConfigurationError
 from relock._keys import lock_keys
+from relock._options import ClientOptions
+from relock._runtime.cluster import Cluster
 from relock._runtime.failures import failure_of, words_of
-from relock._runtime.nodes import parse_nodes
-from relock._runtime.slots import Redirection, _range, redirection, slot_of
+from relock._runtime.masters import MasterListener
+from relock._runtime.nodes import Node, parse_nodes
+from relock._runtime.platform import THREADS
+from relock._runtime.slots import Redirection, Seeds, _range, redirection, slot_of
 from relock._scripts import load, script_names
 
 SECRET = "hush"
@@ -116,3 +120,40 @@ def test_what_a_node_refuses_to_do_it_has_not_done(error: redis_errors.ResponseE
     failure = failure_of("m", error, sent=True)
     assert (failure.sent, failure.permanent) == (False, False)
     assert failure.why.startswith(begins)
+
+
+class OddNode:
+    """Says of its cluster what no node says."""
+
+    address = "redis://odd:7000/0"
+
+    def __init__(self, reply: Any) -> None:
+        self.reply = reply
+        self.is_open = False
+
+    def connection(self, timeout: float) -> Any:  # noqa: ARG002
+        return self
+
+    def connect(self) -> None:
+        self.is_open = True
+
+    def disconnect(self) -> None:
+        self.is_open = False
+
+    def send_command(self, *words: str, check_health: bool) -> None: ...
+
+    def read_response(self) -> Any:
+        return self.reply
+
+
+@pytest.mark.parametrize(
+    "reply", [None, b"OK", [[0, 16383]], [[0, 16383, [b"\xff", 7000]]], [[0, 1, [7, b"h"]]]], ids=str
+)
+def test_what_no_node_says_is_an_error_of_its_connection(reply: Any) -> None:
+    """So another node is asked, and where there is none it is no quorum, with the reason."""
+    odd = OddNode(reply)
+    node = cast("Node", odd)
+    cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, MasterListener())
+    with pytest.raises(redis_errors.InvalidResponse, match="no server gives"):
+        cluster.look(THREADS.clock() + 1)
+    assert not odd.is_open

@@ -25,7 +25,7 @@ from relock._core.effects import Answer, Ask, Failure, Reply
 from relock._errors import ConfigurationError
 from relock._options import ClientOptions
 from relock._runtime.failures import failure_of, words_of
-from relock._runtime.links import NETWORK_ERRORS, Link, Round
+from relock._runtime.links import NETWORK_ERRORS, Link, Round, understood
 from relock._runtime.masters import Master, MasterListener
 from relock._runtime.nodes import Node, Wire
 from relock._runtime.platform import Platform
@@ -185,7 +185,8 @@ class Cluster(Master, MasterListener):
                 break
             self._sources = [*(one for one in self._sources if one is not node), node]
             try:
-                ranges = ranges_of(node, self.node_timeout)
+                with understood():
+                    ranges = ranges_of(node, self.node_timeout)
             except NETWORK_ERRORS as error:
                 failure = error
             else:
