@@ -43,3 +43,9 @@ def test_what_a_socket_says_of_a_server_comes_with_what_to_do(error: Exception, 
     failure = failure_of("m", error, sent=False)
     assert advice in failure.why
     assert not failure.permanent
+
+
+def test_a_missing_password_is_asked_for_where_the_command_line_takes_it() -> None:
+    """The command line refuses one in its URLs."""
+    for text in ("Authentication required.", "NOAUTH Authentication required."):
+        assert "RELOCK_PASSWORD" in failure_of("m", redis.AuthenticationError(text), sent=False).why

@@ -57,6 +57,7 @@ _FIRST_WORDS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
+_PASSWORD = "it needs a password: in the URL, or for the command line in RELOCK_PASSWORD"
 _ADVICE = (
     *((sign, _ACL_PAGE) for sign in ("NOPERM", *_NO_RIGHT_IN_SCRIPT)),
     ("OOM", "it is out of memory: raise maxmemory or free some"),
@@ -64,8 +65,8 @@ _ADVICE = (
     ("MISCONF", "it can't write to its disk, and takes nothing new"),
     ("READONLY", "it is a read-only replica: name the master"),
     ("WRONGPASS", "check the user and the password"),
-    ("NOAUTH", "it needs a password: put it into the URL"),
-    ("Authentication required", "it needs a password: put it into the URL"),
+    ("NOAUTH", _PASSWORD),
+    ("Authentication required", _PASSWORD),
     ("invalid username-password", "check the user and the password"),
     ("No such master with that name", "check the name of the master in the Sentinels' configuration"),
     ("LOADING", "it is loading its data; wait until it is done"),
