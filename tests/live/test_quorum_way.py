@@ -102,6 +102,24 @@ def test_nobody_waits_for_what_a_new_connection_asks(server: Masters, proxy: Any
     use(connect(urls, node_timeout=HUGE), name, faults[0].struck.is_set)
 
 
+@pytest.mark.parametrize("masters_count", [3])
+def test_a_client_that_closes_accuses_no_master_that_is_being_connected(
+    server: Masters, proxy: Any, connect: Connect, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It closed that connection itself, and nobody would ever tell that the master is back."""
+    third: Proxy = proxy.members[2]
+    fault = third.hold_reply(is_info)
+    client = connect(Urls([*server.url[:2], third.url], server.guard), node_timeout=HUGE)
+    pair(client.lock(name))
+    assert fault.struck.wait(20), "the third master is being connected"
+    opener = client.session.masters[2].opener
+    assert opener is not None
+    client.close()
+    fault.release()
+    until(lambda: not opener.running, within=20, what="its opener has given up")
+    assert not [record for record in caplog.records if "MasterDown" in record.getMessage()]
+
+
 # Threads --------------------------------------------------------------------------------------------------------------
 
 

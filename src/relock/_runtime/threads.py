@@ -512,8 +512,9 @@ class Session(Driver, MasterListener):
             self.janitor.hand(tasks.Tend())
 
     def master_down(self, master: Master, why: str) -> None:
-        """See `relock._runtime.links.MasterListener`."""
-        self.emit(MasterDown(None, master.address, why))
+        """See `relock._runtime.links.MasterListener`; what breaks while we close was closed by us."""
+        if not self.closed:
+            self.emit(MasterDown(None, master.address, why))
 
     def master_back(self, master: Master) -> None:
         """See `relock._runtime.links.MasterListener`."""
