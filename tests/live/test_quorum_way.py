@@ -12,7 +12,7 @@ from support.masters import Masters, Urls
 from support.proxy import Proxy, Words
 from support.until import until
 
-from relock import Client
+from relock import Client, QuorumError
 from relock.lock import Lock
 
 Connect = Callable[..., Client]
@@ -100,6 +100,21 @@ def test_nobody_waits_for_what_a_new_connection_asks(server: Masters, proxy: Any
     faults = [third.swallow_reply(is_info, mute=True) for _ in range(20)]
     urls = Urls([*server.url[:2], third.url], server.guard)
     use(connect(urls, node_timeout=HUGE), name, faults[0].struck.is_set)
+
+
+@pytest.mark.parametrize("masters_count", [3])
+def test_who_answers_is_not_accused_of_the_others_silence(
+    server: Masters, proxy: Any, connect: Connect, name: str
+) -> None:
+    """The others took all the time to connect: what is said of the one that is well says so."""
+    for silent_one in proxy.members[:2]:
+        for _ in range(20):
+            silent_one.swallow_reply(is_info, mute=True)
+    urls = Urls([*(member.url for member in proxy.members[:2]), server.url[2]], server.guard)
+    with pytest.raises(QuorumError) as caught:
+        connect(urls, node_timeout=2.0).lock(name).acquire(blocking=False)
+    *_, of_the_third = caught.value.failures.values()
+    assert "it is connected" in of_the_third
 
 
 @pytest.mark.parametrize("masters_count", [3])

@@ -58,6 +58,7 @@ class Master:
         self.vote_at = 0.0  # our time from which it has a vote again, if it has none now
         self.offset = Offset(options.drift_factor)
         self.silence: Answer = (Failure(node.address, "it has not answered", awaited=True),)
+        self.asked_late = Failure(node.address, "it is connected; there was no time left to ask it", awaited=True)
         self.opener: Opener | None = None  # one of several masters has one, so that nobody waits for a connection
         self._listener = listener
         self._idle: deque[Link] = deque()

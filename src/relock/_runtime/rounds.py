@@ -55,6 +55,9 @@ class Rounds:
         if len(links) < len(masters):
             self._do_without(masters, round_, links, strict=strict)
             round_.sent_at = self._clock()  # opening the others took time, for which nobody here was silent
+            if round_.sent_at >= round_.until:
+                for link in links:
+                    round_.fail(link.master, link.master.asked_late)
         round_.missing = len(links)
         for link in links.copy():
             try:
