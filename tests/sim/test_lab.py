@@ -1,10 +1,12 @@
 """The lab: code that uses relock is tested without a server, and nothing waits really."""
 
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from relock import Event, LockLostError, MasterWithoutVote, QuorumError
+from relock import Event, LockLostError, Loss, MasterWithoutVote, QuorumError
 from relock.testing import Lab
 
 
@@ -45,7 +47,7 @@ def test_also_what_is_no_exception_of_a_program_comes_out(relock_lab: Lab, error
 
 def test_a_function_that_never_ends_is_an_error(relock_lab: Lab) -> None:
     one, two = relock_lab.client("one"), relock_lab.client("two")
-    relock_lab.run(one.lock("a").acquire)
+    relock_lab.run(one.lock("a", owner="job").acquire)
     with pytest.raises(TimeoutError, match="virtual"):
         relock_lab.run(two.lock("a").acquire, within=500.0)
 
@@ -110,3 +112,74 @@ def test_the_event_of_a_master_without_a_vote_names_a_clock_that_stepped_as_a_ca
 def test_nobody_is_called_so(relock_lab: Lab) -> None:
     with pytest.raises(ValueError, match="nobody"):
         relock_lab.crash("nobody")
+
+
+def test_time_goes_on_no_further_than_the_functions(relock_lab: Lab) -> None:
+    """Also where nothing else is to happen."""
+    relock_lab.run(lambda: relock_lab.sleep(10.0))
+    assert relock_lab.now == pytest.approx(10.0, abs=0.01)
+
+
+def test_a_lock_outside_of_run_says_where_it_belongs(relock_lab: Lab) -> None:
+    client = relock_lab.client("one")
+    uses: list[Callable[[], object]] = [
+        client.lock("a").acquire,
+        client.lock("a", owner="job").acquire,
+        lambda: client.info("a"),
+        lambda: relock_lab.sleep(1.0),
+    ]
+    for use in uses:
+        with pytest.raises(RuntimeError, match=r"Lab\.run"):
+            use()
+
+
+def test_a_real_thread_is_told_the_same(relock_lab: Lab) -> None:
+    client = relock_lab.client("one")
+
+    def work() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(client.lock("a").acquire).result()
+
+    with pytest.raises(RuntimeError, match=r"Lab\.run"):
+        relock_lab.run(work)
+
+
+def test_run_inside_run_is_refused(relock_lab: Lab) -> None:
+    with pytest.raises(RuntimeError, match="inside run"):
+        relock_lab.run(lambda: relock_lab.run(lambda: None))
+    assert relock_lab.run(lambda: 1) == [1], "and harms nothing"
+
+
+def test_who_is_killed_does_nothing_any_more(relock_lab: Lab) -> None:
+    """Also with what sends nothing, such as `ensure`, and the end of a ``with`` block."""
+    client = relock_lab.client("one", ttl=10.0)
+    done: list[str] = []
+
+    def work() -> str:
+        with client.lock("a") as lock:
+            relock_lab.sleep(100.0)
+            lock.ensure()
+            done.append("dead, and at work")
+        return "dead, and well"
+
+    def kill() -> None:
+        relock_lab.sleep(3.0)
+        relock_lab.crash("one")
+
+    assert relock_lab.run(work, kill) == [None, None]
+    assert not done
+
+
+def test_what_a_function_leaves_behind_is_lost_as_that_of_a_thread_that_ended(relock_lab: Lab) -> None:
+    lost: list[Loss] = []
+    one, two = relock_lab.client("one", ttl=10.0, on_lost=lost.append), relock_lab.client("two")
+    relock_lab.run(one.lock("a").acquire)
+    assert relock_lab.run(lambda: two.lock("a").acquire(timeout=60.0)) == [True]
+    assert relock_lab.now < 20.0
+    assert [loss.reason for loss in lost] == ["its owner thread ended without releasing it"]
+
+
+def test_a_lab_ends_with_its_block() -> None:
+    with Lab(masters=3) as lab:
+        client = lab.client()
+        assert lab.run(lambda: client.lock("a").acquire(timeout=5)) == [True]

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
-from greenlet import GreenletExit
+from greenlet import GreenletExit, getcurrent
 
 from relock import Client
 from relock._keys import master_key
@@ -97,8 +97,11 @@ class Lab:
 
         Raises:
             TimeoutError: one has not ended.
+            RuntimeError: it was called by such a function.
             BaseException: what a function raises; of several, the first that it happened to.
         """
+        if hasattr(getcurrent(), "task"):
+            raise RuntimeError("run can't be called inside run: give one run all the functions")
         results: list[Any] = [None] * len(functions)
         errors: list[BaseException] = []
         tasks = [
@@ -119,13 +122,18 @@ class Lab:
             raise
         except BaseException as error:  # of the code under test, or of a check of pytest's: the test is to see it
             errors.append(error)
+        finally:
+            del current_task().owner  # nobody renews the hold of a thread that has ended
 
     def sleep(self, seconds: float) -> None:
         """Inside `run`: lets virtual time pass for the calling function."""
         current_task().process.sleep(seconds)
 
     def crash(self, name: str) -> None:
-        """The process of the client with this name ends, as by SIGKILL."""
+        """The process of the client with this name ends, as by SIGKILL.
+
+        A function ends where it uses that client next; `run` returns None for it.
+        """
         self._process_of(name).crash()
 
     def pause(self, name: str, seconds: float) -> None:
@@ -144,3 +152,9 @@ class Lab:
         """Ends everything that still runs."""
         for process in self._processes:
             process.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()

@@ -81,11 +81,13 @@ class World:
         self._hub = getcurrent()
         self.has_ended = True
         events = self._events
-        while events and events[0][0] <= until:
+        while True:
             if self.has_ended:
                 self.has_ended = False
                 if is_over is not None and is_over():
                     return
+            if not events or events[0][0] > until:
+                break
             when, _, action = heappop(events)
             if action is not None:
                 self.now = when
@@ -174,8 +176,10 @@ class Process:
         self._backlog: deque[Callable[[], object]] = deque()
 
     def clock(self) -> float:
-        """What its clock shows; sometimes the caller is held up right after the look."""
+        """What its clock shows; sometimes the caller is held up right after the look. A dead process's caller ends."""
         world = self.world
+        if self.is_dead and world.in_task():
+            raise GreenletExit
         seen = self.offset + self.rate * world.now
         if world.is_preempted() and not world.is_doomed():
             self.sleep(world.chance() * PREEMPTION_SECONDS)
@@ -328,8 +332,18 @@ class Task:
 
 
 def current_task() -> Task:
-    """The task that calls."""
-    task: Task = getcurrent().task
+    """The task that calls.
+
+    Raises:
+        RuntimeError: it is none.
+    """
+    try:
+        task: Task = getcurrent().task
+    except AttributeError:
+        raise RuntimeError(
+            "virtual clients, and Lab.sleep, can be used only in the functions that Lab.run plays, "
+            "and in no real thread that these start: give Lab.run a function for each"
+        ) from None
     return task
 
 
