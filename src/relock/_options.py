@@ -8,7 +8,7 @@ import math
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 from attrs import evolve, field, frozen
 
@@ -124,6 +124,38 @@ def _handoff(_instance: Any, attribute: Any, value: Any) -> None:
 def default_client_name() -> str:
     """Host and process, for people who read the keys. Asked for anew after a fork."""
     return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class ClientArguments(TypedDict, total=False):
+    """The options of a client as its keyword arguments: what editors and type checkers know. As in `ClientOptions`."""
+
+    ttl: float
+    renew: bool
+    fair: bool
+    node_timeout: float | None
+    max_hold: float | None
+    patience: float
+    restart_guard: float | None
+    min_replicas: int
+    replica_timeout: float
+    handoff: str
+    drift_factor: float
+    prefix: str
+    client_name: str | None
+    on_lost: Callable[..., object] | None
+    on_event: Callable[..., object] | None
+
+
+class LockArguments(TypedDict, total=False):
+    """The options of a lock as the keyword arguments of `Client.lock`; what is None is as the client says."""
+
+    ttl: float | None
+    renew: bool | None
+    fair: bool | None
+    timeout: float | None
+    owner: str | None
+    max_hold: float | None
+    on_lost: Callable[..., object] | None
 
 
 @frozen(kw_only=True)

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
-from typing import Any, Never, ParamSpec, Self, TypeVar
+from typing import Any, Never, ParamSpec, Self, TypeVar, Unpack
 
 from attrs import evolve, frozen
 
@@ -19,7 +19,7 @@ from relock._core.quorum import quorum_of
 from relock._core.terms import Terms
 from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
-from relock._options import ClientOptions, LockOptions, check_name, check_utf8
+from relock._options import ClientArguments, ClientOptions, LockArguments, LockOptions, check_name, check_utf8
 from relock._runtime.links import NETWORK_ERRORS, understood
 from relock._runtime.masters import Master
 from relock._runtime.nodes import parse_nodes, warning_of_number
@@ -92,12 +92,12 @@ class Client:
     session: Session
     _platform: Platform = THREADS
 
-    def __init__(self, nodes: object, **options: Any) -> None:
+    def __init__(self, nodes: object, **options: Unpack[ClientArguments]) -> None:
         self._nodes = parse_nodes(nodes)
         unknown = set(options) - {attribute.name for attribute in ClientOptions.__attrs_attrs__}
         if unknown:
             raise TypeError(f"Client() has no option {', '.join(sorted(unknown))}")
-        self._options = self._resolved(ClientOptions(**dict(options.items())))
+        self._options = self._resolved(ClientOptions(**options))
         self._lock_options = self._options.for_lock()
         self._addresses = tuple(node.address for node in self._nodes)
         self.session = Session(self._nodes, self._options, self._platform)
@@ -162,7 +162,9 @@ class Client:
     def _terms(self, keys: LockKeys, options: LockOptions) -> Terms:
         return Terms.of(keys, self._addresses, options, self._options)
 
-    def synchronized(self, template: str, **lock_options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def synchronized(
+        self, template: str, **lock_options: Unpack[LockArguments]
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """A decorator: the function runs while it holds the lock that `template` names.
 
         Args:

@@ -47,7 +47,7 @@ def is_client_name(text: str) -> bool:
     return text != "" and has_utf8(text)
 
 
-def made(url: str, options: dict[str, str], name: str, owner: str) -> Any:
+def made(url: str, options: dict[str, Any], name: str, owner: str) -> Any:
     """A client and a lock, or None where the texts are no good: then that is said, and they are."""
     good = is_name(name) and owner and is_prefix(options["prefix"]) and is_client_name(options["client_name"])
 

@@ -22,7 +22,7 @@ from relock.lock import Lock
 Connect = Callable[..., Client]
 
 TTL = 1.0  # and the guard, of the masters that a test starts
-OPTIONS = {"ttl": TTL, "restart_guard": TTL, "node_timeout": 0.3}
+OPTIONS: dict[str, Any] = {"ttl": TTL, "restart_guard": TTL, "node_timeout": 0.3}
 DOWN_SECONDS = 1.0
 RACES = 100
 

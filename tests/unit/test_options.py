@@ -1,13 +1,14 @@
 """Bad input: each is refused before anything is sent, with the value and what would be right."""
 
+import inspect
 import math
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import redis
 
 from relock import Client, ConfigurationError, RelockError
-from relock._options import ClientOptions
+from relock._options import ClientArguments, ClientOptions, LockArguments
 
 NOWHERE = "redis://127.0.0.1:1"  # nothing listens there, and nothing here asks
 
@@ -211,3 +212,24 @@ def test_a_client_of_redis_py_is_taken_with_its_own_settings_but_never_resends()
     assert connection.password == "hush"
     assert connection.retry._retries == 0
     assert connection.encoder.decode_responses is False
+
+
+# What type checkers know ----------------------------------------------------------------------------------------------
+
+
+def test_a_type_checker_knows_each_option_of_a_client_as_it_is() -> None:
+    options = {attribute.name: attribute.type for attribute in ClientOptions.__attrs_attrs__}
+    assert get_type_hints(ClientArguments) == options
+    assert not ClientArguments.__required_keys__, "each has a default"
+
+
+def test_a_type_checker_knows_each_option_of_synchronized_as_one_of_lock() -> None:
+    keywords = [one for one in inspect.signature(Client.lock).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    assert get_type_hints(LockArguments) == {one.name: one.annotation for one in keywords}
+
+
+def test_calls_are_checked_by_it() -> None:
+    """Not only by what it is called with: the names of options are in the signatures."""
+    for function, arguments in ((Client.__init__, ClientArguments), (Client.synchronized, LockArguments)):
+        hints = get_type_hints(function)
+        assert any(getattr(hint, "__args__", None) == (arguments,) for hint in hints.values()), function

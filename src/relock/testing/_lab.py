@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from greenlet import GreenletExit, getcurrent
 
 from relock import Client
 from relock._keys import master_key
+from relock._options import ClientArguments
 from relock._runtime.nodes import parse_nodes
 from relock.testing._fork import inherited
 from relock.testing._network import Conditions, Server, node_of
@@ -20,7 +21,7 @@ MINUTE_SECONDS = 60.0
 class VirtualClient(Client):
     """A `relock.Client` whose masters, threads and time are virtual."""
 
-    def __init__(self, process: Process, servers: list[Server], **options: Any) -> None:
+    def __init__(self, process: Process, servers: list[Server], **options: Unpack[ClientArguments]) -> None:
         self._platform = process.platform
         self._servers = servers
         super().__init__([node_of(process, server) for server in servers], **options)
@@ -65,7 +66,7 @@ class Lab:
         """Seconds of virtual time since the beginning."""
         return self._world.now
 
-    def client(self, name: str = "client", **options: Any) -> Client:
+    def client(self, name: str = "client", **options: Unpack[ClientArguments]) -> Client:
         """A client in a process of its own, which `crash` and `pause` of that name can strike.
 
         Args:
@@ -73,9 +74,10 @@ class Lab:
             options: as for `relock.Client`. Where there is a restart guard, the masters count as seen before: they
                 have their votes.
         """
+        options.setdefault("client_name", name)
         process = Process(self._world, name)
         self._processes.append(process)
-        client = VirtualClient(process, self.masters, **{"client_name": name, **options})
+        client = VirtualClient(process, self.masters, **options)
         for server in self.masters:
             self._give_vote(server, client)
         return client
