@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -21,6 +22,7 @@ from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
 import relock
 from relock import Client
+from relock.testing import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -49,8 +51,16 @@ def test_examples_of(page: str, server: Server, tmp_path: Path, monkeypatch: pyt
             warnings.simplefilter("error")
             for example in examples:
                 example.evaluate()
+            _run_tests(document.namespace)
     finally:
         _close_everything(document.namespace)
+
+
+def _run_tests(namespace: dict[str, Any]) -> None:
+    """A test that a page shows passes, too: defining it shows nothing."""
+    for name in [name for name in namespace if name.startswith("test_")]:
+        with Lab() as lab:
+            namespace[name](relock_lab=lab)
 
 
 def _close_everything(namespace: dict[str, object]) -> None:
