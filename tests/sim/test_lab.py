@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from relock import Event, LockLostError, Loss, MasterWithoutVote, QuorumError
+from relock import Client, Event, Granted, LockLostError, Loss, MasterWithoutVote, QuorumError, Released
 from relock.testing import Lab
 
 
@@ -183,3 +183,29 @@ def test_a_lab_ends_with_its_block() -> None:
     with Lab(masters=3) as lab:
         client = lab.client()
         assert lab.run(lambda: client.lock("a").acquire(timeout=5)) == [True]
+
+
+def test_callbacks_have_heard_of_everything_when_run_is_over() -> None:
+    """They have a thread of their own, which comes last."""
+    for seed in range(20):
+        with Lab(seed=seed) as lab:
+            events: list[Event] = []
+            client = lab.client(on_event=events.append)
+
+            def work(client: Client = client) -> None:
+                with client.lock("a"):
+                    pass
+
+            lab.run(work)
+            assert [type(event) for event in events] == [Granted, Released]
+
+
+def test_names_are_listed(relock_lab: Lab) -> None:
+    client = relock_lab.client()
+
+    def work() -> list[str]:
+        with client.lock("orders:1"), client.lock("orders:2"), client.lock("other"):
+            return sorted(client.names("orders:*"))
+
+    assert relock_lab.run(work) == [["orders:1", "orders:2"]]
+    assert relock_lab.run(lambda: list(client.names())) == [[]]

@@ -16,6 +16,7 @@ from relock.testing._world import Process, World, current_task
 
 EPOCH_SECONDS = 1_700_000_000.0
 MINUTE_SECONDS = 60.0
+CALLBACK_SECONDS = 0.001  # in which callbacks, on threads of their own, hear of what was done last
 
 
 class VirtualClient(Client):
@@ -111,10 +112,11 @@ class Lab:
             for number, function in enumerate(functions)
         ]
         self._world.run(self._world.now + within, is_over=lambda: bool(errors) or all(task.is_over for task in tasks))
+        self._world.run(self._world.now + CALLBACK_SECONDS)
         if errors:
             raise errors[0]
         if not all(task.is_over for task in tasks):
-            raise TimeoutError(f"not all functions have ended within {within} virtual seconds")
+            raise TimeoutError(f"not all functions have ended within={within:g} virtual seconds")
         return results
 
     def _call(self, function: Callable[[], Any], results: list[Any], number: int, errors: list[BaseException]) -> None:
