@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.masters import Masters
 from support.servers import Server, die_with_parent
 from support.until import until
 
@@ -125,6 +126,21 @@ def test_two_commands_exclude_each_other_and_the_second_waits(
     assert first.communicate(timeout=WITHIN)[0] == "go\nout\n"
     assert second.communicate(timeout=WITHIN)[0] == "in\n"
     assert (first.returncode, second.returncode) == (0, 0)
+
+
+@pytest.mark.parametrize("masters_count", [3])
+def test_who_waits_for_new_masters_is_told_for_how_long(
+    start: Start, start_server: Callable[..., Masters], name: str
+) -> None:
+    """With the default ttl that takes half a minute, in which nothing else is to be seen."""
+    urls = " ".join(start_server().url)
+    first = start(urls, "run", name, "--ttl", "1", "--", "true")
+    told = first.communicate(timeout=WITHIN)[1]
+    assert first.returncode == 0
+    assert "has no vote for 1.0 s" in told
+    assert "may have forgotten leases" in told
+    second = start(urls, "run", name, "--ttl", "1", "--", "true")
+    assert "has no vote" not in second.communicate(timeout=WITHIN)[1]
 
 
 @pytest.mark.parametrize("option", [["--no-wait"], ["--wait", "0"], ["--wait", "0.2"]])

@@ -6,7 +6,7 @@ import time
 import click
 from attrs import asdict, define
 
-from relock import Client, Event, Lock, LockLostError, MasterBack, MasterDown, ReleaseUnconfirmed
+from relock import Client, Event, Lock, LockLostError, MasterBack, MasterDown, MasterWithoutVote, ReleaseUnconfirmed
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from relock.cli._command import Command
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
@@ -159,5 +159,7 @@ def _tell(event: Event) -> None:
         say(f"{event.master} does not answer: {event.why}")
     elif isinstance(event, MasterBack):
         say(f"{event.master} answers again")
+    elif isinstance(event, MasterWithoutVote):
+        say(f"{event.master} has no vote for {event.seconds_left:.1f} s: {event.why}")
     elif isinstance(event, ReleaseUnconfirmed):
         say(f"the release of {printable(event.lock or '')!r} was not confirmed: it ends in {event.seconds_left:.1f} s")
