@@ -16,7 +16,7 @@ from relock._options import ClientOptions
 from relock._runtime import masters
 from relock._runtime.links import Link
 from relock._runtime.masters import Master, MasterListener, Opener
-from relock._runtime.nodes import Node
+from relock._runtime.nodes import Node, Wire
 from relock._runtime.platform import THREADS
 
 GUARD = ClientOptions(restart_guard=30.0).guard_ms / 1000
@@ -181,3 +181,15 @@ def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being
     finally:
         sys.setprofile(None)
     assert not any(line.is_open for line in node.lines)
+
+
+def test_a_larger_guard_is_told_of_once(recwarn: pytest.WarningsRecorder) -> None:
+    """Links to several masters are opened side by side, and each finds it."""
+    first, second = make(), make()
+    links = [Link(master, cast("Wire", None)) for master in (first, second)]
+    links[0]._learn_marker([b"60000"])
+    first.guard_ms = second.guard_ms = 60_000  # as the session has it for all
+    links[1]._learn_marker([b"60000"])
+    assert [link.guard_ms for link in links] == [60_000, 60_000]
+    (warning,) = recwarn
+    assert "60.00 s, not 30.60 s" in str(warning.message)

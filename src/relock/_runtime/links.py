@@ -193,8 +193,8 @@ class Link:
                 option="restart_guard",
             )
         self.guarded = True
-        if found_ms > self.guard_ms:
-            self.guard_ms = found_ms
+        self.guard_ms = max(self.guard_ms, found_ms)
+        if found_ms > self.master.guard_ms:  # else it was found on another master while this link was opened
             self.master.larger_guard_found(found_ms)
 
     # Requests and replies -------------------------------------------------------------------------------------------

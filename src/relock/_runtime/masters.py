@@ -304,7 +304,7 @@ class Master:
         self._warn(
             "guard",
             f"{self.address} has a larger restart guard than this client ({found_ms / 1000:.2f} s, not "
-            f"{self.guard_ms / 1000:.2f} s): the larger one is used; set the same restart_guard everywhere",
+            f"{self.options.guard_ms / 1000:.2f} s): the larger one is used; set the same restart_guard everywhere",
         )
         self._listener.larger_guard(found_ms)
 
