@@ -6,7 +6,7 @@
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 --   token     string  the last fencing token
 -- ARGV
---   fence     int    the largest token that a quorum knows; written back where it is missing
+--   fence     int    the largest token that a quorum knows; written back where it is missing; 0 on a lone master
 --   lease_ms  ms     for how long the token is remembered at least
 --   void_us   us     time on this master's clock after which this call does nothing
 -- RETURNS
@@ -37,9 +37,15 @@ local void_us = ARGV[3]
 if now_us > tonumber(void_us) then
   return { 'void', now_us }
 end
+local left_ms = math.max(0, redis.call('PTTL', lock))
 local ended = redis.call('DEL', lock) == 1
 if ended then
   local last = math.max(tonumber(fence), tonumber(redis.call('GET', token) or 0))
+  if fence ~= '0' then
+    -- Another master may have given the token, after the operator looked or without being heard. It lies below the end
+    -- of this lease, or a quorum knows it (is_token_safe); a lease is given in the middle of a millisecond.
+    last = math.max(last, now_us + (left_ms + 1) * 1000)
+  end
   remember(token, last, now_us, lease_ms)
 end
 drop_overdue(queue, waiters, now_us)

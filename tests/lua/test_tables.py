@@ -714,11 +714,28 @@ def test_inspect(master: Master, state: State, reply: list[Any]) -> None:
 def test_force_release_ends_any_hold_wakes_the_head_and_keeps_the_token(master: Master) -> None:
     master.put(State(holder={THEY: 1}, queue=[YOU], token=5))
     master.listen("you")
-    assert master.call("force_release", fence=9, lease_ms=LEASE_MS)[0] == b"released"
+    assert master.call("force_release", fence=0, lease_ms=LEASE_MS)[0] == b"released"
     assert master.holder() == {}
-    assert int(master.redis.get(KEYS.token)) == 9
+    assert int(master.redis.get(KEYS.token)) == 5
     assert master.woken() == [b"wake 1 a"]
+    assert master.call("force_release", fence=0, lease_ms=LEASE_MS)[0] == b"absent"
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 2 * LEASE_MS], ids=["of a silent master", "of a quorum"])
+def test_force_release_passes_a_token_that_only_another_master_knows(master: Master, ahead_ms: int) -> None:
+    """It lies below the end of the lease that is deleted here, if no quorum knows it."""
+    lease_ends_us = master.now_us() + LEASE_MS * 1000
+    master.put(State(holder={THEY: 1}, token=5))
+    fence = master.now_us() + ahead_ms * 1000
+    assert master.call("force_release", fence=fence, lease_ms=LEASE_MS)[0] == b"released"
+    token = int(master.redis.get(KEYS.token))
+    assert token == fence if ahead_ms else token >= lease_ends_us
+
+
+def test_force_release_of_a_free_lock_changes_no_token(master: Master) -> None:
+    master.put(State(token=5))
     assert master.call("force_release", fence=9, lease_ms=LEASE_MS)[0] == b"absent"
+    assert int(master.redis.get(KEYS.token)) == 5
 
 
 # the vote -------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from relock._core.terms import Terms
 from relock._scripts import load
 
 QUEUE_LIMIT = 10_000
+KNOWS_ITSELF = 0  # written back to a lone master, which has given every token
 
 Answers = Sequence[Reply | Failure]
 
@@ -65,20 +66,10 @@ def agree(name: str, answers: Answers) -> LockInfo | None:
     return LockInfo(name, owner.decode(errors="replace") or None, count, ttl, token, queue)
 
 
-def _bound_on_token(answers: Answers) -> int:
-    """What the token of a hold that `answers` show is below, though whoever gave it may not be among them.
-
-    A token that is not below the end of each lease that was counted for it, on the clock of the master that gave the
-    lease, was written to a quorum (`relock._core.quorum.is_token_safe`). A lone master knows the token itself.
-    """
-    if len(answers) == 1:
-        return 0
-    held = [answer for answer in answers if isinstance(answer, list) and answer[0] == b"held"]
-    return max((reply[1] + max(0, reply[2]) * 1000 for reply in held), default=0)
-
-
 def force_release(terms: Terms, clock: Clock) -> Generator[Effect, Any, tuple[bool, Answers]]:
     """Ends the hold of whoever has the lock, and keeps the tokens rising.
+
+    Each master that ends a hold takes care of tokens that others gave, also of a hold that was granted since the look.
 
     Returns whether a quorum held it, and the answers.
     """
@@ -86,7 +77,7 @@ def force_release(terms: Terms, clock: Clock) -> Generator[Effect, Any, tuple[bo
     info = agree(terms.keys.name, answers)
     if info is None:
         return False, answers
-    fence = max(info.token or 0, _bound_on_token(answers))
+    fence = KNOWS_ITSELF if len(answers) == 1 else max(info.token or 0, KNOWS_ITSELF + 1)
     call = load("force_release").call(terms.keys, fence=fence, lease_ms=terms.wording.lease_ms)
     answers = first_of_each((yield Ask((call,), clock() + terms.node_timeout)))
     return any(is_status(answer, b"released") for answer in answers), answers

@@ -1,0 +1,60 @@
+"""Holds that an operator ends by force, and what comes between his look at them and their end."""
+
+import warnings
+
+import pytest
+
+from relock._core.flows.inspect import force_release
+from relock._core.terms import Terms
+from relock._keys import lock_keys
+from relock.lock import Lock
+from relock.testing import Lab
+
+AHEAD_SECONDS = 10.0  # of the other masters' clocks, and less than a lease
+
+
+@pytest.mark.parametrize("look", ["free", "held"])
+def test_tokens_rise_though_the_hold_was_granted_after_the_operator_had_looked(look: str) -> None:
+    """Its token is known to one master alone, the one whose clock is ahead, and the next holder does not ask that."""
+    lab = Lab(masters=3)
+    first, _, last = lab.masters
+    first.step(AHEAD_SECONDS)  # before anybody looks
+    before, holder, heir, operator = (lab.client(name, restart_guard=30.0) for name in ("x", "b", "c", "operator"))
+    last.unreachable.add("b")
+    first.unreachable.update(("x", "c"))
+    tokens: list[int] = []
+    looks = 0
+
+    def take(lock: Lock) -> None:
+        lock.acquire()
+        assert lock.token is not None
+        tokens.append(lock.token)
+
+    def clock() -> float:
+        """At its second look at the clock, the operator is about to end what the first question has shown."""
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            if look == "held":
+                before.lock("a", ttl=0.5).release()
+            take(holder.lock("a"))
+        return operator.session.clock()
+
+    def work() -> None:
+        for client in (before, holder, heir, operator):
+            client.lock("warm-up").acquire(timeout=5.0)
+            client.lock("warm-up").release()
+            lab.sleep(1.0)
+        if look == "held":
+            take(before.lock("a", ttl=0.5))
+        options = operator.session.options
+        terms = Terms.of(lock_keys("lock", "a"), ("0", "1", "2"), options.for_lock(), options)
+        released, _ = operator.session.run(force_release(terms, clock))
+        assert released
+        take(heir.lock("a"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lab.run(work)
+    lab.close()
+    assert tokens == sorted(set(tokens))
