@@ -57,8 +57,8 @@ BUGS = [
     Bug(
         "a renewal counts from its reply",
         f"{CORE}/flows/extend.py",
-        "hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now)",
-        "hold.count_renewal(answer, sent_at, _end(hold, ttl, now), now)",
+        "hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now, ttl)",
+        "hold.count_renewal(answer, sent_at, _end(hold, ttl, now), now, ttl)",
         seed=41,
     ),
     Bug(

@@ -51,6 +51,36 @@ def test_a_hold_is_valid_until_its_deadline_and_not_at_it() -> None:
     assert one.remaining(9.5) == 0.0
 
 
+def longer(ttl: float = 900.0) -> Hold:
+    """A hold of 9 s for which a longer lease was asked."""
+    one = hold()
+    one.ask_for(ttl)
+    return one
+
+
+def test_a_longer_lease_that_was_not_confirmed_is_no_reason_to_wait_longer_with_the_next_renewal() -> None:
+    one = longer()
+    assert not one.count_renewal([SILENT], 1.0, 901.0, 1.5, ttl=900.0)
+    assert one.renew_at == 1.5 + 0.9
+    assert take_stock([one], 1.5).renew == (), "nor to come at once"
+    assert take_stock([one], 2.4).renew == (one,)
+
+
+def test_who_confirms_the_lease_from_before_it_was_lengthened_confirms_no_longer_one() -> None:
+    """The watchdog had asked already."""
+    one = longer()
+    assert one.count_renewal([EXTENDED], 1.0, 10.0, 1.5, ttl=9.0)
+    assert (one.deadline, one.renew_at) == (10.0, 4.0)
+
+
+def test_a_longer_lease_that_was_confirmed_is_renewed_after_a_third_of_it() -> None:
+    one = longer()
+    one.ask_for(90.0)
+    one.ask_for(1800.0)
+    assert one.count_renewal([EXTENDED], 1.0, 1801.0, 1.5, ttl=1800.0)
+    assert (one.ttl, one.renew_at) == (1800.0, 601.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

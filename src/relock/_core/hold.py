@@ -35,6 +35,7 @@ class Hold:
         key: who may use it, locally.
         thread: the owner thread, or None where ``owner=`` names the owner.
         ttl: seconds; later renewals ask for this lease.
+        leased: the last lease that a quorum confirmed, where a longer one was asked for since; None: that is the ttl.
         settled: every master knows the token, so the release need not write it back.
         ends: until when each master surely keeps the lease.
         deadline: D, until when a quorum of them does.
@@ -68,6 +69,7 @@ class Hold:
         "key",
         "keys",
         "late_until",
+        "leased",
         "loss",
         "owner",
         "renew",
@@ -90,6 +92,7 @@ class Hold:
         self.key = who.key
         self.thread = who.thread
         self.ttl = terms.ttl
+        self.leased: float | None = None
         self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.is_short, self.healed = grant
         self.count = self.wanted = count
         # The moment before the request was sent, or before which no releaser gave it.
@@ -135,12 +138,23 @@ class Hold:
     @property
     def ahead(self) -> float:
         """By how many seconds a renewal may come early, to join that of another; one that is under way need not."""
-        return 0.0 if self.is_short else self.ttl / AHEAD_PART
+        return 0.0 if self.is_short else self.lease / AHEAD_PART
 
     @property
     def lease(self) -> float:
         """For how many seconds it is granted at a time, as far as is known."""
-        return self.deadline - self.granted_at if self.is_short else self.ttl
+        if self.is_short:
+            return self.deadline - self.granted_at
+        return self.ttl if self.leased is None else self.leased
+
+    def ask_for(self, ttl: float) -> None:
+        """Later renewals ask for this lease (s), if it is longer than before.
+
+        Until a quorum has confirmed it they come as often as the last one needs: the hold is not to end between two.
+        """
+        if ttl > self.ttl:
+            before, self.ttl = self.ttl, ttl
+            self.leased = before if self.leased is None else self.leased
 
     def remaining(self, now: float) -> float:
         """Seconds for which the hold is surely still valid."""
@@ -177,8 +191,10 @@ class Hold:
             return False
         return now >= self.renew_at - self.ahead
 
-    def count_renewal(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> bool:
-        """Counts the answers to a renewal whose leases last until `end`.
+    def count_renewal(
+        self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float, ttl: float | None = None
+    ) -> bool:
+        """Counts the answers to a renewal for `ttl` seconds (None: the hold's), whose leases last until `end`.
 
         Returns whether a quorum confirmed it. A reply that is processed after the old deadline counts for nothing:
         the hold is lost by then, and stays so.
@@ -196,7 +212,9 @@ class Hold:
             return False
         if sum(extended) >= self.quorum:
             self.is_short = False
-            self.renew_at = sent_at + self.ttl / RENEW_PART if self.renew else FOREVER
+            if ttl is None or ttl >= self.ttl:
+                self.leased = None
+            self.renew_at = sent_at + self.lease / RENEW_PART if self.renew else FOREVER
             return True
         self.retry_renewal(now)
         return False

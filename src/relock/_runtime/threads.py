@@ -295,7 +295,7 @@ class Session(Driver, MasterListener):
         self.check_valid(hold)
         claim.count, claim.hold = hold.count, hold
         if options.ttl > hold.ttl:
-            hold.ttl = options.ttl
+            hold.ask_for(options.ttl)
             self.run(extend_flow((hold,), self.clock, self.node_timeout))
         count = hold.count + levels
         written = self.closed or self._write_count(hold, count)
@@ -463,7 +463,7 @@ class Session(Driver, MasterListener):
             LockLostError: it was lost, before or by now.
         """
         self.check_valid(hold)
-        hold.ttl = max(hold.ttl, ttl or 0.0)
+        hold.ask_for(ttl or 0.0)
         answers = self.run(extend_flow((hold,), self.clock, self.node_timeout))[0]
         if needs_healing(hold, answers):
             self.heal((hold,))

@@ -33,7 +33,7 @@ def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generato
         answers: Answers = list(zip(*replies, strict=True))  # of each hold, not of each master
         now = clock()
         for hold, ttl, answer in zip(holds, ttls, answers, strict=True):
-            hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now)
+            hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now, ttl)
         if not any(is_status(answer, b"void") for of_hold in answers for answer in of_hold):
             break
     return answers
