@@ -312,7 +312,8 @@ class Session(Driver, MasterListener):
         What these say is looked at later: a request to one that had not been heard of for long may have been void.
         """
         hold.wanted = count  # before it is sent: if the janitor is writing another one just now, it writes again
-        answers = self.run_shielded(release_flows.write_count(hold, count, self.clock, self.node_timeout))
+        longest = min(self.node_timeout, hold.terms.node_timeout)
+        answers = self.run_shielded(release_flows.write_count(hold, count, self.clock, longest))
         if any(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers):
             is_left = partial(release_flows.may_be_uncounted, answers)
             until = self.clock() + self.node_timeout

@@ -23,13 +23,17 @@ Answers = list[Sequence[Reply | Failure]]
 def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generator[Effect, Any, Answers]:
     """Renews the leases of `holds` on all masters in one batch, and counts what they answered.
 
+    A master that is silent is waited for no longer than the shortest of these leases allows: what the others answered
+    counts only before that is over.
+
     Returns what each master said of each hold.
     """
+    longest = min((node_timeout, *(hold.terms.node_timeout for hold in holds)))
     ttls = [hold.ttl for hold in holds]  # as they are sent: an owner may ask for a longer one meanwhile
     calls = tuple([_call(hold, ttl) for hold, ttl in zip(holds, ttls, strict=True)])
     for _ in range(ROUNDS):
         sent_at = clock()
-        replies = yield Ask(calls, sent_at + node_timeout)
+        replies = yield Ask(calls, sent_at + longest)
         answers: Answers = list(zip(*replies, strict=True))  # of each hold, not of each master
         now = clock()
         for hold, ttl, answer in zip(holds, ttls, answers, strict=True):

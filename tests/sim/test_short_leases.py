@@ -1,0 +1,53 @@
+"""Locks with a shorter lease than their client's others, and masters that are silent all at once."""
+
+import warnings
+
+from relock.testing import Lab
+
+CLIENT_TTL_SECONDS = 30.0  # so a client waits up to a second for a master
+TTL_SECONDS = 0.3
+
+
+def test_one_of_three_that_hangs_costs_no_short_lease() -> None:
+    lab = Lab(masters=3)
+    client = lab.client(ttl=CLIENT_TTL_SECONDS)
+
+    def work() -> bool:
+        for _ in range(3):  # all are connected then
+            with client.lock("warm-up"):
+                lab.sleep(1.0)
+        with client.lock("another"):  # whose renewals may go with those of the short lease
+            lock = client.lock("a", ttl=TTL_SECONDS)
+            lock.acquire()
+            lab.masters[2].stop()
+            lab.sleep(10 * TTL_SECONDS)
+            return lock.owned()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (owned,) = lab.run(work)
+    lab.close()
+    assert owned
+
+
+def test_a_level_of_a_short_lease_that_no_quorum_counts_in_time_costs_no_hold() -> None:
+    """The masters are back well before the lease is over."""
+    lab = Lab(masters=3)
+    client = lab.client(ttl=CLIENT_TTL_SECONDS)
+
+    def work() -> bool:
+        for _ in range(3):
+            with client.lock("warm-up"):
+                lab.sleep(1.0)
+        lock = client.lock("a", ttl=3 * TTL_SECONDS, renew=False)
+        lock.acquire()
+        for master in lab.masters[1:]:
+            master.stop()
+        lock.acquire()
+        return lock.owned()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (owned,) = lab.run(work)
+    lab.close()
+    assert owned
