@@ -114,7 +114,7 @@ def test_a_minority_of_grants_or_silence_leaves_something_to_undo() -> None:
 
 def test_without_a_quorum_each_failure_is_named() -> None:
     outcome = judge(said(SILENT, DOWN, REFUSED), MASTERS[:3], 5.0, 1.0)
-    assert outcome == NoQuorum((SILENT, DOWN), 1, None)
+    assert outcome == NoQuorum((SILENT, DOWN), 1, None, away=True)
 
 
 def no_vote(seconds: float) -> Reply:

@@ -145,7 +145,7 @@ def test_without_a_subscription_nobody_queues() -> None:
 def test_patience_ends_a_wait_that_no_quorum_answers() -> None:
     driver = Driver([DOWN])
     outcome = driver.run(patience=4.0)
-    assert outcome == NoQuorum((DOWN,), 0, None)
+    assert outcome == NoQuorum((DOWN,), 0, None, away=True)
     assert 1004.0 <= driver.now < 1004.1
     assert len(driver.scripts()) < 20, "with a back-off"
     assert not driver.undone(), "nothing was ever sent"
@@ -180,6 +180,13 @@ def test_patience_does_not_run_while_a_master_waits_for_its_vote() -> None:
     driver = Driver([NO_VOTE, NO_VOTE, NO_VOTE, GRANTED])
     assert isinstance(driver.run(patience=0.1), Granted)
     assert driver.now == 1006.0
+
+
+def test_a_vote_that_is_long_in_coming_is_looked_for_now_and_then() -> None:
+    """A clock that is set ahead, or an operator, may bring it sooner."""
+    driver = Driver([[b"no_vote", 0, 3_600_000_000], GRANTED])
+    assert isinstance(driver.run(), Granted)
+    assert driver.now == 1000.0 + LOOK_AGAIN_SECONDS_MAX
 
 
 @pytest.mark.parametrize(("first", "is_repeated"), [(SILENT, True), (HELD, False)])

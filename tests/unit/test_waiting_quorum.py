@@ -10,7 +10,7 @@ from relock._core.effects import Ask, Effect, Failure, Handed, Leave, Listen, Pa
 from relock._core.hold import Hold
 from relock._core.quorum import Granted, NoQuorum, Refused, may_be_granted
 from relock._core.terms import Terms
-from relock._core.waiting import BACKOFF_SECONDS_MIN, Wait, acquire
+from relock._core.waiting import BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN, Wait, acquire
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Who
@@ -72,6 +72,9 @@ class Driver:
         """The script of each `Ask`, and who it is for."""
         calls = [effect.calls[0] for effect in self.effects if isinstance(effect, Ask)]
         return [f"{call.script.name} {call.own.split()[1].decode()}" for call in calls]
+
+    def parks(self) -> list[Park]:
+        return [effect for effect in self.effects if isinstance(effect, Park)]
 
     def undone(self) -> list[bytes]:
         return [effect.owner for effect in self.effects if isinstance(effect, Undo)]
@@ -221,6 +224,15 @@ def test_one_master_that_never_answers_rules_out_no_quorum() -> None:
     outcome = Driver([[HELD, forbidden, forbidden]]).run()
     assert isinstance(outcome, NoQuorum)
     assert outcome.permanent
+
+
+@pytest.mark.parametrize("other", [DOWN, VOID], ids=["away", "too late"])
+def test_nobody_waits_for_a_vote_while_another_master_may_be_back_sooner(other: Any) -> None:
+    """It is asked again soon: nobody says so when it is back, and the vote may be an hour away."""
+    no_vote = [b"no_vote", 0, 3_600_000_000]
+    driver = Driver([[no_vote, HELD, other]] * 3 + [[no_vote, GRANTED, GRANTED]] * 3, pause=0.0)
+    assert isinstance(driver.run(), Granted)
+    assert driver.parks()[0].until == driver.now + BACKOFF_SECONDS_MAX
 
 
 def test_a_wait_that_ends_gives_up_its_place_and_whatever_is_in_doubt() -> None:

@@ -82,12 +82,14 @@ class NoQuorum:
         answered: how many answered with a vote.
         vote_in: seconds until enough masters that answered without a vote get it; None when that is not enough.
         granted: a minority granted it.
+        away: a master has not said when it votes: it may be back before the others have their votes.
     """
 
     failures: tuple[Failure, ...]
     answered: int
     vote_in: float | None
     granted: bool = False
+    away: bool = False
 
     @property
     def permanent(self) -> bool:
@@ -200,7 +202,9 @@ def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused
         elif is_status(reply, b"void"):
             failures.append(Failure(master, "got the request too late to act on it", sent=False))
     answered = len(refusals) + (granted if granted < quorum else 0)
-    return NoQuorum(tuple(failures), answered, _vote_in(votes_in, answered, len(answers)), granted=granted > 0)
+    vote_in = _vote_in(votes_in, answered, len(answers))
+    away = answered + len(votes_in) < len(answers)
+    return NoQuorum(tuple(failures), answered, vote_in, granted=granted > 0, away=away)
 
 
 def _vote_in(votes_in: list[float], answered: int, masters: int) -> float | None:

@@ -38,6 +38,7 @@ from relock._scripts import Call
 LOOK_AGAIN_SECONDS_MAX = 60.0
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
+AWAY_FAILURES = 10  # the longest back-off at once: those who are there have said that they need their time
 EXPIRY_SECONDS = 0.002  # a key may be there for a moment after its lease has ended
 
 
@@ -301,7 +302,9 @@ class _Patience:
         """For how many seconds to sleep before the next look, unless woken."""
         if isinstance(outcome, NoQuorum):
             if outcome.vote_in is not None:
-                return max(BACKOFF_SECONDS_MIN, outcome.vote_in)
+                # Whoever is away may be back at any time, and nobody would say so.
+                longest = self._backoff(AWAY_FAILURES, BACKOFF_SECONDS_MAX) if outcome.away else LOOK_AGAIN_SECONDS_MAX
+                return min(max(BACKOFF_SECONDS_MIN, outcome.vote_in), longest)
             return self._backoff(self._failures, self._patience_left())
         if isinstance(outcome, Refused) and listening:
             if outcome.ahead == 0 and outcome.lease_left >= 0:

@@ -1,0 +1,40 @@
+"""Masters without a vote, and others that are away for a moment."""
+
+import warnings
+
+from relock.testing import Lab
+
+GUARD_SECONDS = 600.0
+AWAY_SECONDS = 2.0
+BACK_SECONDS = 3.0  # to be connected again, and asked once more
+
+
+def test_a_waiter_sees_a_master_that_is_back_long_before_another_has_its_vote() -> None:
+    """The lock is free, and a quorum could give it: one that was there, and the one that is back."""
+    lab = Lab(masters=3)
+    client = lab.client(ttl=GUARD_SECONDS)
+    forgetful, away, _ = lab.masters
+
+    def come_back() -> None:
+        lab.sleep(AWAY_SECONDS)
+        away.go_on()
+
+    def wait() -> float:
+        began = lab.now
+        client.lock("a").acquire()
+        return lab.now - began
+
+    def warm_up() -> None:
+        for _ in range(3):  # all are connected then
+            with client.lock("warm-up"):
+                lab.sleep(1.0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lab.run(warm_up)
+        forgetful.crash()
+        forgetful.restart()
+        away.stop()
+        seconds, _ = lab.run(wait, come_back)
+    lab.close()
+    assert seconds < AWAY_SECONDS + BACK_SECONDS
