@@ -307,22 +307,21 @@ class Referee:
         for other in self._believers():
             if self._are_rivals([other, belief]):
                 self.violate(f"two holders: {other.process.name} and {process.name}")
-        if not self.operators:
-            highest = self._highest_before(belief, call)
-            if token <= highest and not self.clocks.may_tokens_fall():
-                self.violate(f"{process.name} got token {token}, which is not above {highest}")
-            if token > self._highest:
-                self._highest, self._leader = token, process
+        highest = self._highest_before(belief, call)
+        if token <= highest and not self.clocks.may_tokens_fall():
+            self.violate(f"{process.name} got token {token}, which is not above {highest}")
+        if token > self._highest:
+            self._highest, self._leader = token, process
 
     def _highest_before(self, belief: Belief, call: Call) -> int:
         """The largest token that somebody got before this one was granted.
 
         Who believes in it only because of what its client can't know of clocks was granted it before others that have
-        returned from their acquire already.
+        returned from their acquire already; and so was whoever has yet to learn that an operator ended it by force.
         """
         leader = self._leader
         is_late = leader is not None and self.clocks.is_deceived(belief.process, belief.hold, belief.since, leader)
-        return call.highest if is_late else self._highest
+        return call.highest if is_late or belief.may_be_ended else self._highest
 
     def _are_rivals(self, believers: list[Belief]) -> bool:
         """Whether two of them have a right to believe, for all that their clients could know of clocks."""
