@@ -120,7 +120,7 @@ BUGS = [
     Bug(
         "nothing is void, however late it comes",
         f"{RUNTIME}/links.py",
-        "int(self.master.offset.earliest(until) * 1e6)",
+        "int(earliest * 1e6) if earliest > 0.0 else 0",
         "VOID_US_MAX",
         seed=8,
     ),

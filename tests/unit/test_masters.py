@@ -12,12 +12,15 @@ import redis
 
 from relock._core.clocks import Offset
 from relock._core.quorum import NEVER
+from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime import masters
-from relock._runtime.links import Link
+from relock._runtime.channel import Channel
+from relock._runtime.links import Link, Round
 from relock._runtime.masters import Master, MasterListener, Opener
 from relock._runtime.nodes import Node, Wire
 from relock._runtime.platform import THREADS
+from relock._scripts import load
 
 GUARD = ClientOptions(restart_guard=30.0).guard_ms / 1000
 SERVER, OTHER = b"run:repl", b"other:repl"
@@ -81,6 +84,28 @@ def test_a_step_that_was_ours_excuses_no_other_one(own: list[int], trusted_at: f
     for number in own:
         master.trust((115_500_000, 121_000_000)[number])
     assert master.trusted_from == pytest.approx(trusted_at)
+
+
+class FakeChannel:
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def send(self, packed: bytes) -> None:
+        self.sent += packed
+
+
+def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() -> None:
+    """Nothing is known of that one's clock until the new connection has asked for it."""
+    master = make()
+    link = Link(master, cast("Wire", None))
+    channel = FakeChannel()
+    link.channel = cast("Channel", channel)
+    master.see_incarnation(OTHER)
+    call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000)
+    link.request(Round((call,), 12.0, 10.0, []))
+    assert channel.sent.endswith(b"$16\r\n%016d\r\n" % 0)
 
 
 class Sleep(deque[Any]):

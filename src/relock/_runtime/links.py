@@ -244,7 +244,9 @@ class Link:
 
     def _void(self, until: float) -> bytes:
         """The void time as an argument: our time `until` on the master's clock, on the early side."""
-        void_us = int(self.master.offset.earliest(until) * 1e6)
+        earliest = self.master.offset.earliest(until)
+        # Another thread may just have found another server there, of whose clock nothing is known yet: void at once.
+        void_us = int(earliest * 1e6) if earliest > 0.0 else 0
         return b"$16\r\n%016d\r\n" % (void_us if void_us < VOID_US_MAX else VOID_US_MAX)
 
     def _pack(self, call: Call, void: bytes, *, source: bool = False) -> bytes:
