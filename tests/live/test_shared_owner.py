@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import pytest
 from support.masters import Deployment
@@ -80,3 +81,28 @@ def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(
         assert lock.lost
     client.session.all_holds()
     assert len(client.session.holds) == 3
+
+
+def test_who_comes_in_while_the_owners_hold_is_found_lost_keeps_its_own(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release has taken the old hold out of the book, and puts it back to say that it was lost."""
+    lock = client.lock(name, owner="job")
+    lock.acquire()
+    lock.force_release()
+    end_elsewhere = client.session._end_elsewhere
+    coming: list[Future[bool]] = []
+
+    def end_when_the_next_has_come(*args: Any) -> None:
+        monkeypatch.undo()
+        coming.append(pool.submit(client.lock(name, owner="job").acquire))
+        wait(coming, timeout=1.0)  # it waits behind this release, or it would have the lock by then
+        end_elsewhere(*args)
+
+    monkeypatch.setattr(client.session, "_end_elsewhere", end_when_the_next_has_come)
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(LockLostError):
+            lock.release()
+        assert coming[0].result(30)
+    assert lock.owned()
+    lock.release()

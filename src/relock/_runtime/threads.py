@@ -236,9 +236,7 @@ class Session(Driver, MasterListener):
         else:
             outcome = self._take(claim, terms, who, until, count)
         if claim.gate is not None:
-            if outcome is not None:
-                self._gates.remove(key)
-            self._gates.leave(claim)
+            self.leave_gate(claim)
         return outcome
 
     def _enter_gate(self, claim: Claim, terms: Terms, key: HoldKey, until: float) -> bool:
@@ -358,7 +356,7 @@ class Session(Driver, MasterListener):
         else:
             self._end(hold)
         if claim.gate is not None:
-            self._gates.leave(claim)
+            self.leave_gate(claim)
         return had
 
     def _check_before_release(self, hold: Hold, left: int) -> None:
@@ -370,10 +368,7 @@ class Session(Driver, MasterListener):
 
     def _end(self, hold: Hold) -> None:
         """The last level: the hold ends here and now, and then on the masters."""
-        key = hold.keys.name, hold.key
-        self.holds.pop(key, None)
-        if hold.thread is None:
-            self._gates.remove(key)
+        self.holds.pop((hold.keys.name, hold.key), None)
         if self.closed:
             hold.count = 0
             return
@@ -416,7 +411,7 @@ class Session(Driver, MasterListener):
 
         It comes after an error of the call's own, too, and then finds nothing to do.
         """
-        self.leave_gate(claim)
+        self._gates.leave(claim)
         hold, terms = claim.hold, claim.terms
         if terms is not None:
             owners = claim.owners[:1] + claim.owners[1:][-2:]  # of those between, nothing is left
@@ -452,7 +447,16 @@ class Session(Driver, MasterListener):
                 self.holds.pop(key, None)
 
     def leave_gate(self, claim: Claim) -> None:
-        """Lets the next thread of an ``owner=`` in, if this one is in."""
+        """Lets the next thread of an ``owner=`` in, if this one is in. The gate goes with the owner's hold.
+
+        Not before: the last release of a hold may yet put it back into the book, as one that was lost.
+        """
+        if claim.gate is None:
+            return
+        if claim.gate_key is not None:
+            hold = self.holds.get(claim.gate_key)
+            if hold is None or hold.count == 0:
+                self._gates.remove(claim.gate_key)
         self._gates.leave(claim)
 
     # Extend ---------------------------------------------------------------------------------------------------------
