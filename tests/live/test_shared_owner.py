@@ -9,7 +9,9 @@ import pytest
 from support.masters import Deployment
 from support.until import until
 
-from relock import Client, LockLostError, QuorumError
+from relock import Client, Lock, LockLostError, QuorumError
+from relock._core.hold import Hold
+from relock._runtime.claims import Claim
 
 pytestmark = pytest.mark.every_quorum
 
@@ -106,3 +108,94 @@ def test_who_comes_in_while_the_owners_hold_is_found_lost_keeps_its_own(
         assert coming[0].result(30)
     assert lock.owned()
     lock.release()
+
+
+class Interrupt(BaseException):
+    """What the tests raise; nothing in relock knows it."""
+
+
+CALLS: dict[str, tuple[int, Callable[[Lock], object], int]] = {
+    "acquire": (0, Lock.acquire, 0),
+    "nested acquire": (1, Lock.acquire, 1),
+    "release": (1, Lock.release, 0),
+    "nested release": (2, Lock.release, 1),
+}  # the levels before it, the call, and the levels that it is to leave when it is interrupted
+
+
+def strike(*_: object) -> None:
+    raise Interrupt
+
+
+@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("is_over", [False, True], ids=["in its work", "at its end"])
+def test_an_interrupt_takes_nothing_from_the_next_thread_of_its_owner(
+    client: Client, name: str, kind: str, monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    """That one comes in as soon as it is let in, and has a level before the interrupted call does anything more."""
+    levels, call, left = CALLS[kind]
+    lock = client.lock(name, owner="job")
+    for _ in range(levels):
+        lock.acquire()
+    session = client.session
+    leave = session._gates.leave
+
+    def leave_and_let_in(claim: Claim) -> None:
+        monkeypatch.undo()
+        leave(claim)
+        assert pool.submit(client.lock(name, owner="job").acquire).result(30)
+        if is_over:
+            raise Interrupt
+
+    monkeypatch.setattr(session._gates, "leave", leave_and_let_in)
+    if not is_over:
+        monkeypatch.setattr(session.watchdog, "watch", strike)
+        monkeypatch.setattr(session, "_write_count", strike)
+        monkeypatch.setattr(session, "_end", strike)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(Interrupt):
+        call(lock)
+    check_levels(client, lock, left + 1)
+
+
+def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_there_are(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread of its owner takes a level at that moment, and has not put it into the book."""
+    lock = client.lock(name, owner="job")
+    lock.acquire()
+    session = client.session
+    enter, write_count = session._gates.enter, session._write_count
+    is_writing, goes_on = threading.Event(), threading.Event()
+
+    def write_slowly(hold: Hold, count: int) -> bool:
+        is_writing.set()
+        assert goes_on.wait(30)
+        return write_count(hold, count)
+
+    def enter_again(*args: Any) -> bool:
+        goes_on.set()
+        return enter(*args)
+
+    def strike_first(*_: object) -> None:
+        monkeypatch.setattr(session._gates, "enter", enter_again)
+        raise Interrupt
+
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(session, "_write_count", write_slowly)
+        nesting = pool.submit(client.lock(name, owner="job").acquire)
+        assert is_writing.wait(30)
+        monkeypatch.setattr(session._gates, "enter", strike_first)
+        with pytest.raises(Interrupt):
+            lock.release()
+        goes_on.set()
+        assert nesting.result(30)
+    monkeypatch.undo()
+    check_levels(client, lock, 1)
+
+
+def check_levels(client: Client, lock: Lock, count: int) -> None:
+    """The owner has so many levels, here and on the masters, and can give back each."""
+    assert lock.hold_count == count
+    until(lambda: client.info(lock.name).hold_count == count, within=30, what="the masters have the same count")
+    for _ in range(count):
+        lock.release()
+    until(lambda: not client.info(lock.name).held, within=30, what="nothing is left")

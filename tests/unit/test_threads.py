@@ -1,19 +1,26 @@
 """What a session does about calls that an interrupt has left: nothing here needs a server."""
 
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from relock import Client
 from relock._core.effects import Answer, Failure, Undo
-from relock._core.hold import Hold
+from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import Granted
 from relock._core.terms import Terms
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import current_thread
-from relock._runtime.claims import Claim
+from relock._runtime.claims import Claim, Gates
 from relock._runtime.janitor import Doubt, Settle, Task
+from relock._runtime.platform import THREADS
 
 OPTIONS = ClientOptions()
 
@@ -81,3 +88,45 @@ def test_who_was_served_is_taken_out_of_a_queue_that_it_came_into_after_that(
 
 def _interrupt(_task: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_gate_is_open_after_an_interrupt_at_any_instruction_of_leaving_it() -> None:
+    gates, key = Gates(THREADS), ("a", "me")
+    for raise_at in itertools.count(1):
+        claim, other = Claim(), Claim()
+        assert gates.enter(claim, key, FOREVER)
+        try:
+            with _interrupted(Gates.leave, raise_at):
+                gates.leave(claim)
+        except KeyboardInterrupt:
+            gates.leave(claim)
+        else:
+            break
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(gates.enter, other, key, 0.0).result(), f"after instruction {raise_at}"
+            pool.submit(gates.leave, other).result()
+    assert raise_at > 10, "the tracer sees the instructions"
+
+
+@contextmanager
+def _interrupted(function: Callable[..., object], raise_at: int) -> Iterator[None]:
+    """Raises at one of the instructions of `function`."""
+    left = raise_at
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code is not function.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if not left:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)

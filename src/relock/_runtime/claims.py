@@ -21,6 +21,7 @@ class Claim:
     owners: list[bytes] = []  # the waiter, and every name under which it has asked for the lock
     hold: Hold | None = None  # of a nested acquire, or a release
     count: int = 0  # what an interrupt must leave of that hold's levels
+    over: tuple[Hold | None, int] | None = None  # the work is done: what is taken of which hold, and others come in
     gate: Any = None
     gate_key: HoldKey | None = None
 
@@ -48,12 +49,12 @@ class Gates:
 
     def leave(self, claim: Claim) -> None:
         """Lets the next thread in, if this one is in."""
-        gate, claim.gate = claim.gate, None
-        if gate is not None:
+        if claim.gate is not None:
             try:
-                gate.release()
-            except RuntimeError:  # interrupted before it got in
-                logger.debug("a gate was left before it was entered")
+                claim.gate.release()
+            except RuntimeError:  # interrupted before it got in, or right after it left
+                logger.debug("a gate was left by who was not in")
+            claim.gate = None  # not before: an interrupt between the two must find it
 
     def remove(self, key: HoldKey) -> None:
         """The hold of this owner has ended: whoever waits at its gate notices, and goes to the next one."""

@@ -236,6 +236,7 @@ class Session(Driver, MasterListener):
         else:
             outcome = self._take(claim, terms, who, until, count)
         if claim.gate is not None:
+            claim.over = (self.holds.get(key) if outcome is None else None), count
             self.leave_gate(claim)
         return outcome
 
@@ -356,6 +357,7 @@ class Session(Driver, MasterListener):
         else:
             self._end(hold)
         if claim.gate is not None:
+            claim.over = None, 0
             self.leave_gate(claim)
         return had
 
@@ -409,16 +411,25 @@ class Session(Driver, MasterListener):
     def abandon(self, claim: Claim) -> None:
         """An interrupt has left a call that made `claim`: what it may have left is ended in the background.
 
-        It comes after an error of the call's own, too, and then finds nothing to do.
+        It comes after an error of the call's own, too, and then finds nothing to do. Other threads of its ``owner=``
+        are let in only then: what they do with the hold is to stay.
         """
-        self._gates.leave(claim)
+        try:
+            if claim.over is not None:
+                claim.terms = claim.hold = None
+                self._claim_back(claim, *claim.over)
+            self._take_back(claim)
+        finally:
+            if claim.terms is not None or claim.hold is not None:
+                self.leave_gate(claim)
+            self._gates.leave(claim)  # it may not even have come in
+
+    def _take_back(self, claim: Claim) -> None:
         hold, terms = claim.hold, claim.terms
         if terms is not None:
             owners = claim.owners[:1] + claim.owners[1:][-2:]  # of those between, nothing is left
             self.hub.forget(owners[0])
             self._forget_owner(terms.keys.name, owners)
-            if claim.gate_key is not None:
-                self._gates.remove(claim.gate_key)
             for owner in owners:
                 self.undo(terms.keys, owner, 0, terms.ttl, self.clock() + terms.node_timeout)
         elif hold is not None:
@@ -430,15 +441,29 @@ class Session(Driver, MasterListener):
                 self.holds.pop((hold.keys.name, hold.key), None)
                 self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, self.clock()))
 
+    def _claim_back(self, claim: Claim, hold: Hold | None, levels: int) -> None:
+        """`claim` is to give back `levels` of `hold` (0: all), as they are by now: its owner's other threads are kept
+        out meanwhile, for they may have changed them.
+        """
+        if hold is None:
+            return
+        key = hold.keys.name, hold.key
+        if hold.thread is None:
+            self._gates.leave(claim)  # the interrupt may have struck when it was in
+            self._gates.enter(claim, key, self.clock() + self.node_timeout)
+        if self.holds.get(key) is hold and hold.count > 0:
+            claim.hold, claim.count = hold, max(0, hold.count - levels) if levels else 0
+
     def give_up(self, claim: Claim, name: str, who: Who, levels: int) -> None:
         """An interrupt has left a release: what it was to give back is given back, in the background.
 
         Whoever leaves a ``with`` block by an interrupt in its last step does not hold the lock any more.
         """
-        hold = self.holds.get((name, who.key))
-        if claim.hold is None and hold is not None and hold.count > 0:
-            claim.hold, claim.count = hold, max(0, hold.count - levels) if levels else 0
-        self.abandon(claim)
+        try:
+            if claim.hold is None and claim.over is None:
+                self._claim_back(claim, self.holds.get((name, who.key)), levels)
+        finally:
+            self.abandon(claim)
 
     def _forget_owner(self, name: str, owners: Sequence[bytes]) -> None:
         """Nobody has what was granted to `owners`."""
