@@ -22,6 +22,8 @@ from support.until import until
 
 import relock
 from relock import Client, Lock
+from relock._core.hold import Hold
+from relock._runtime.platform import Platform
 
 pytestmark = pytest.mark.every_quorum
 
@@ -295,3 +297,28 @@ def test_close_right_after_an_interrupt_leaves_nothing(
         client.close()
         assert redis.zcard(f"lock:{{{name}}}:queue") == 0
         thread.join()
+
+
+def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it(
+    connect: Callable[..., Client], server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Callable[[], object]] = []
+
+    class Late(Platform):
+        def start(self, target: Callable[[], object], name: str) -> None:  # noqa: ARG002
+            started.append(target)
+
+    def strike(_: Hold) -> None:
+        raise Interrupt
+
+    client = connect(server.url)
+    monkeypatch.setattr(client.session.janitor, "_platform", Late())
+    monkeypatch.setattr(client.session.watchdog, "watch", strike)
+    with pytest.raises(Interrupt):
+        client.lock(name).acquire()
+    assert started
+    client.close()
+    masters = [one.client() for one in server.members]
+    until(lambda: is_free(masters, name), within=10.0, what="the grant is undone")
+    for target in started:
+        target()  # finds nothing to do, and ends

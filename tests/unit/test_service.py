@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relock._errors import ClientClosedError
-from relock._runtime.platform import THREADS
+from relock._runtime.callbacks import Callbacks
+from relock._runtime.platform import THREADS, Platform
 from relock._runtime.service import Service
 
 LOGGER = "relock._runtime.service"
@@ -116,3 +117,20 @@ def test_at_the_end_of_the_interpreter_nothing_is_said(
     no_threads.setattr(sys, "is_finalizing", lambda: True)
     Counting(ValueError()).ensure()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_callbacks_that_were_handed_in_are_called_though_their_thread_comes_to_run_only_after_the_end() -> None:
+    started: list[Callable[[], object]] = []
+    called: list[str] = []
+
+    class Late(Platform):
+        def start(self, target: Callable[[], object], name: str) -> None:  # noqa: ARG002
+            started.append(target)
+
+    callbacks = Callbacks(Late())
+    callbacks.call(called.append, "lost")
+    callbacks.stop()
+    for target in started:
+        target()
+    assert called == ["lost"]
+    assert callbacks.stopping

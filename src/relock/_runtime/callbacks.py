@@ -35,7 +35,7 @@ class Callbacks(Service):
 
     def stop(self) -> None:
         """Ends the thread after the callbacks that were handed in before."""
-        if self.running:
+        if self.running or not self._waiting.empty():  # its thread may not have come to run yet
             self._waiting.put((self._end, None))
         else:
             super().stop()

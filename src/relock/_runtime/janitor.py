@@ -426,10 +426,10 @@ class Janitor(Service):
 
     def stop(self) -> None:
         """Ends the thread after what was handed in before; what a master does not hear of, the leases end."""
-        if not self.running:
-            super().stop()
         self._closing.set()
         self._incoming.put(None)
+        if not self.running:
+            self._run()  # its thread was never needed, can't be started, or has not come to run: this one does the rest
 
 
 def _call(task: Undo) -> Call:
