@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 import pytest
@@ -227,6 +228,28 @@ def test_no_patience_is_left_when_the_server_stays_away(
     urls = [one.url for one in own_server.members]
     assert (error.needed, error.answered, list(error.failures)) == (own_server.quorum, 0, urls)
     assert error.lock == name
+
+
+def test_an_acquire_that_is_under_way_when_the_client_is_closed_leaves_nothing(
+    own_server: Deployment, connect: Callable[..., Client], name: str
+) -> None:
+    """The masters are stopped: its request is carried out only when the client is being closed, or was."""
+    client = connect(own_server.url, node_timeout=5.0)
+    with client.lock(name):
+        pass
+    own_server.stop()
+    with ThreadPoolExecutor(2) as pool:
+        acquiring = pool.submit(client.lock(name).acquire)
+        links = [link for master in client.session.masters for link in master._links]
+        until(lambda: any(link.owed for link in links), within=5, what="its request is under way")
+        closing = pool.submit(client.close)
+        wait([closing], timeout=0.5)  # it has cut the connections by then, or waits for the answers
+        own_server.cont()
+        with pytest.raises(ClientClosedError):
+            acquiring.result(30)
+        closing.result(30)
+    masters = [one.client() for one in own_server.members]
+    until(lambda: not any(redis.exists(f"lock:{{{name}}}") for redis in masters), within=10, what="nothing is left")
 
 
 def test_close_ends_every_wait_and_leaves_the_queue(

@@ -276,6 +276,11 @@ class Cluster(Master, MasterListener):
         for shard in list(self.shards.copy().values()):
             shard.drain()
 
+    @property
+    def is_in_use(self) -> bool:
+        """See `Master`."""
+        return any(shard.is_in_use for shard in self.shards.copy().values())
+
     def close(self) -> None:
         """Closes every connection."""
         for shard in list(self.shards.copy().values()):

@@ -205,6 +205,11 @@ class Master:
             except IndexError:
                 return
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anybody has a link, and waits for an answer on it."""
+        return len(self._links) > len(self._idle)
+
     def close(self) -> None:
         """Closes every connection, also those that other threads open at the moment."""
         self._is_closed = True  # first: what is opened from here on closes itself

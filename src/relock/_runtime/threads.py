@@ -266,6 +266,8 @@ class Session(Driver, MasterListener):
         in_line = started_at - self._waited_at < IN_LINE_SECONDS
         wait = Wait(terms, waiter, count, until, self.clock, self.platform.chance, owners, in_line)
         outcome = self.run(acquire(wait))
+        if self._closing:
+            self.check_open()  # what it was granted is given back still, and nobody could do so later
         if outcome.__class__ is Granted:
             hold = self.holds[terms.keys.name, who.key] = Hold(terms, owners[-1], who, outcome, count)
             if self.steps:
@@ -590,6 +592,7 @@ class Session(Driver, MasterListener):
         self._closing = self.closed = True
         services = (self.watchdog, self.hub, self.janitor)
         self._see_heirs_off(self._leave_queues())
+        self._see_calls_off()
         self._closing = False
         openers = [master.opener for master in self.masters if master.opener is not None]
         for opener in openers:
@@ -619,6 +622,12 @@ class Session(Driver, MasterListener):
         """
         until = self.clock() + HEIRS_SECONDS
         while self.clock() < until and any(waiter.owner in self.hub.waiters for waiter in heirs):
+            self.platform.sleep(HEIRS_LOOK_SECONDS)
+
+    def _see_calls_off(self) -> None:
+        """Waits for the answers that are under way: who is cut off from one may have the lock, and not know it."""
+        until = self.clock() + self.node_timeout
+        while self.clock() < until and any(master.is_in_use for master in self.masters):
             self.platform.sleep(HEIRS_LOOK_SECONDS)
 
     def abandon_in_child(self) -> None:
