@@ -322,3 +322,22 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
     until(lambda: is_free(masters, name), within=10.0, what="the grant is undone")
     for target in started:
         target()  # finds nothing to do, and ends
+
+
+def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
+    connect: Callable[..., Client], server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strike() -> None:
+        raise Interrupt
+
+    client = connect(server.url)
+    client.lock(name).acquire()
+    watchdog = client.session.watchdog
+    until(lambda: watchdog.running, within=10, what="the watchdog runs")
+    with monkeypatch.context() as patch:
+        patch.setattr(client.session, "_leave_queues", strike)
+        with pytest.raises(Interrupt):
+            client.close()
+    client.close()
+    until(lambda: not watchdog.running, within=10, what="its thread has ended")
+    assert not any(master._idle for master in client.session.masters)

@@ -105,6 +105,7 @@ class Session(Driver, MasterListener):
         self.steps: deque[Step] = deque(maxlen=64)
         self.closed = False
         self._closing = False  # closed, but what is handed to the janitor now is still done
+        self._is_half_closed = False  # an interrupt came before its end
         self._waited_at = NEVER
         self._gates = Gates(platform)
 
@@ -587,8 +588,16 @@ class Session(Driver, MasterListener):
 
     def close(self) -> None:
         """Ends threads, waits and connections; leaves the holds to their leases."""
-        if self.closed:
+        if self.closed and not self._is_half_closed:
             return
+        self._is_half_closed = False  # another thread that closes meanwhile has nothing to do
+        try:
+            self._close()
+        except BaseException:  # an interrupt: whoever closes again begins again
+            self._is_half_closed = True
+            raise
+
+    def _close(self) -> None:
         self._closing = self.closed = True
         services = (self.watchdog, self.hub, self.janitor)
         self._see_heirs_off(self._leave_queues())
