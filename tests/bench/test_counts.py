@@ -5,10 +5,9 @@ fails here, and so does one that has the caller's thread make more calls in Pyth
 in one table; a change that makes one shorter belongs into the table as well.
 """
 
-import math
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -17,14 +16,13 @@ from unittest.mock import patch
 import pytest
 from attrs import frozen
 from support.masters import Deployment, options_for
+from support.signs import without_signs_of_life
 from support.until import until
 
 from relock import Client, Lock
 from relock._core import hold
-from relock._core.effects import Answer, Ask, Effect
-from relock._core.flows.tend import Tended
+from relock._core.effects import Answer, Ask
 from relock._core.terms import HANDED_LEASE_SECONDS
-from relock._runtime import janitor
 from relock._runtime.platform import Platform
 from relock._scripts import load, script_names
 
@@ -271,12 +269,6 @@ def wait_hand_off_and_a_hold_that_lasts(scene: Scene) -> None:
     wait_and_hold_for(scene, last)
 
 
-def no_sign_of_life(*_: object) -> Generator[Effect, None, Tended]:
-    """In place of `relock._core.flows.tend.tend`."""
-    return Tended(set(), well=True, lease_left=math.inf)
-    yield  # like the other, it is a generator
-
-
 def wait_and_hold_for(scene: Scene, last: Callable[[], None]) -> None:
     """What the other client does is not counted.
 
@@ -286,7 +278,7 @@ def wait_and_hold_for(scene: Scene, last: Callable[[], None]) -> None:
     held = scene.other.lock(scene.name, owner="whoever")
     held.acquire()
     waiter = threading.Thread(target=acquire_in_turn, args=(scene.lock, last))
-    with patch.object(janitor, "tend", no_sign_of_life), scene.counted():
+    with without_signs_of_life(), scene.counted():
         waiter.start()
         until(lambda: scene.other.info(scene.name).queue, within=PATIENCE_SECONDS, what="it waits")
         held.release()

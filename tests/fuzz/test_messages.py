@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from support.fuzz import fuzz, without_complaint
 from support.proxy import Proxy, Words
 from support.servers import Server
+from support.signs import without_signs_of_life
 from support.until import until
 
 from relock import Client
 
-SIGN_OF_LIFE_SECONDS = 2.5  # who is woken by nobody looks again only then
+LEASE_SECONDS = 30.0  # who is woken by nobody looks again only then
 NAME = "fuzz"
 
 UUIDS = st.one_of(st.just(b"mine"), st.binary(max_size=20), st.just(b"0" * 32))  # the first is replaced by the waiter's
@@ -36,7 +37,7 @@ def waiting(url: str, server: Server) -> Iterator[Client]:
         with waiter.lock(NAME):
             got.append(time.monotonic())
 
-    with Client(server.url) as holder, Client(url) as waiter:
+    with without_signs_of_life(), Client(server.url, ttl=LEASE_SECONDS) as holder, Client(url) as waiter:
         thread = threading.Thread(target=wait)
         try:
             with holder.lock(NAME):
@@ -47,9 +48,9 @@ def waiting(url: str, server: Server) -> Iterator[Client]:
                 assert len(holder.info(NAME).queue) == 1, "it has its place still"
             released = time.monotonic()
         finally:
-            thread.join(20)
+            thread.join(2 * LEASE_SECONDS)
         assert got
-        assert got[0] - released < SIGN_OF_LIFE_SECONDS / 2
+        assert got[0] - released < LEASE_SECONDS / 3
 
 
 def listeners(server: Server) -> list[bytes]:

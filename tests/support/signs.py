@@ -1,0 +1,26 @@
+"""Waiting without signs of life: who is told by nobody that its turn has come waits until a lease ends, or longer.
+
+With them it would find out within seconds, which is no longer than a busy machine may take to tell it.
+"""
+
+import math
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from relock._core.effects import Effect
+from relock._core.flows.tend import Tended
+from relock._runtime import janitor
+
+
+@contextmanager
+def without_signs_of_life() -> Iterator[None]:
+    """No client of this process gives any, meanwhile."""
+    with patch.object(janitor, "tend", no_sign_of_life):
+        yield
+
+
+def no_sign_of_life(*_: object) -> Generator[Effect, None, Tended]:
+    """In place of `relock._core.flows.tend.tend`."""
+    return Tended(set(), well=True, lease_left=math.inf)
+    yield  # like the other, it is a generator
