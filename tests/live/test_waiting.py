@@ -12,11 +12,13 @@ from support.processes import Worker
 from support.until import until
 
 from relock import Client, ClientClosedError, QuorumError
+from relock._core.terms import ALIVE_MS
 from relock._core.waiting import LOOK_AGAIN_SECONDS_MAX
 
 pytestmark = pytest.mark.every_quorum
 
 THREADS = 500
+SPARE = 10  # messages and pairs of scripts, for signs of life that cross twenty turns where the machine is slow
 
 
 def wait_in_threads(
@@ -48,7 +50,7 @@ def test_five_hundred_waiters_cost_fewer_than_twenty_commands_a_second(
     holder = connect(server.url).lock(name)
     holder.acquire()
     threads, taken = wait_in_threads(client, name, THREADS)
-    assert subscriptions(server) == {1}
+    until(lambda: subscriptions(server) == {1}, within=30, what="one subscription to each master, for all")
     before, begin = sum(server.calls().values()), time.monotonic()
     time.sleep(10)  # what is measured is what happens while nothing does
     calls, seconds = sum(server.calls().values()) - before, time.monotonic() - begin
@@ -64,7 +66,7 @@ def test_one_pubsub_connection_serves_all_who_wait(client: Client, server: Deplo
     holder = client.lock(name, owner="holder")
     holder.acquire()
     threads, _ = wait_in_threads(client, name, 20)
-    assert subscriptions(server) == {1}
+    until(lambda: subscriptions(server) == {1}, within=30, what="one to each master; a slow one may come last")
     holder.release()
     for thread in threads:
         thread.join()
@@ -82,10 +84,10 @@ def test_a_release_wakes_one_waiter(client: Client, server: Deployment, name: st
         thread.join()
     assert taken == [True] * 20
     messages = max(now - before for now, before in zip(published(server), published_before, strict=True))
-    assert messages <= 20 + 2 * len(server.members)
+    assert messages <= 20 + SPARE, "one more for each turn would be twenty"
     scripts = server.calls()["evalsha"] - before
     # Over several masters a slow one may have given the lock to somebody else by then, which is undone.
-    assert scripts <= 1 + 2 * 20 + 4 * len(server.members), (
+    assert scripts <= 1 + 2 * 20 + 2 * SPARE, (
         "a release, then a release for each, and an extension where that takes long"
     )
 
@@ -140,13 +142,13 @@ def test_waiters_survive_a_restart_of_the_server(
     start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
 ) -> None:
     server = start_server()
-    client = connect(server.url, ttl=2.0)  # and so is the guard, if there is one
+    client = connect(server.url, ttl=4.5)  # and so is the guard, if there is one
     lock = client.lock(name, owner="holder")
     lock.acquire()
     threads, taken = wait_in_threads(client, name, 3)
     server.restart()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
     assert taken == [True] * 3, "the server forgot the holder, and the waiters go on in turn"
 
 
@@ -165,7 +167,7 @@ def test_queue_places_that_a_master_lost_are_restored_in_order(client: Client, s
 def test_the_head_takes_over_when_holder_and_head_are_killed_together(
     client: Client, server: Deployment, start_worker: Callable[..., Worker], name: str
 ) -> None:
-    holder, head = (start_worker("workers.locker", server.url, '{"ttl": 1.5}') for _ in range(2))
+    holder, head = (start_worker("workers.locker", server.url, '{"ttl": 4.5}') for _ in range(2))
     for number, worker in enumerate((holder, head)):
         assert worker.receive()["event"] == "ready"
         worker.send({"do": "acquire", "id": number, "name": name})
@@ -187,7 +189,7 @@ def test_the_head_takes_over_when_holder_and_head_are_killed_together(
     begin = time.monotonic()
     threads[0].join()
     assert taken == [True]
-    assert taken_at[0] - begin < 1.5 + 3.0
+    assert taken_at[0] - begin < 4.5 + ALIVE_MS / 2000, "when the lease ends, not when the head counts as dead"
 
 
 def test_a_foreign_lock_without_a_ttl_that_goes_is_noticed_within_three_seconds(

@@ -14,6 +14,7 @@ from relock.testing._master import VirtualMaster
 
 TTL_SECONDS = 600.0  # so that no lease's end wakes anybody
 HELD_SECONDS = 20.0
+LEASE_SECONDS = 6.0
 LOST_MESSAGE_SECONDS_MAX = 3.0
 
 
@@ -46,6 +47,34 @@ def test_a_lost_message_costs_less_than_three_seconds(masters: int, seed: int) -
         released, taken = lab.run(hold, wait)
         lab.close()
     assert 0.0 < taken - released < LOST_MESSAGE_SECONDS_MAX
+
+
+@pytest.mark.parametrize("masters", [1, 3])
+@pytest.mark.parametrize("seed", range(10))
+def test_who_waits_behind_the_dead_has_the_lock_when_the_lease_ends(masters: int, seed: int) -> None:
+    """The holder and the head of the queue die together; who comes next does not wait for its sign of life."""
+    with without_warnings():
+        lab = Lab(masters=masters, seed=seed)
+        holder, head, live = (lab.client(name, ttl=LEASE_SECONDS) for name in ("holder", "head", "live"))
+        held = holder.lock("a", owner="whoever")
+        lab.run(held.acquire)
+        with pytest.raises(TimeoutError):
+            lab.run(head.lock("a").acquire, within=0.5)
+
+        def die() -> float:
+            lab.sleep(0.5 + seed / 4)  # at every moment between two signs of life
+            end = lab.now + held.remaining()
+            for name in ("holder", "head"):
+                lab.crash(name)
+            return end
+
+        def wait() -> float:
+            with live.lock("a"):
+                return lab.now
+
+        end, taken = lab.run(die, wait)
+        lab.close()
+    assert 0.0 < taken - end < 0.1 + LEASE_SECONDS / 50, "the second is for what drift takes off the lease"
 
 
 def test_a_lease_in_its_last_millisecond_is_not_told_as_over() -> None:

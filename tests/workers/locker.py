@@ -59,13 +59,16 @@ class Locker:
             say(id=order["id"], event="error", error=type(error).__name__, message=str(error))
 
     def _fork(self) -> None:
+        told, tell = os.pipe()
         child = os.fork()
         if child == 0:
+            os.write(tell, b"x")  # it has closed its copies of the connections by now
             sys.stdout.close()
             while os.getppid() != 1:
                 time.sleep(0.05)
             time.sleep(30)
             os._exit(0)
+        os.read(told, 1)
         say(id=None, event="forked", child=child)
 
 
