@@ -22,8 +22,12 @@ PATIENT = {"ttl": TTL}
 def flaky(proxy: ProxyBefore, connect: Callable[..., Client]) -> Client:
     """A client behind the proxy."""
     client = connect(proxy.url, **PATIENT)
-    with client.lock("warm-up"), client.lock("warm-up"):
-        pass
+
+    def is_warm() -> bool:
+        with client.lock("warm-up"), client.lock("warm-up"):
+            return all(master.version and master.down is None for master in client.statistics().masters)
+
+    until(is_warm, within=30, what="all masters are connected")
     return client
 
 
@@ -38,10 +42,11 @@ def leases(server: Deployment, name: str) -> list[int]:
 
 
 def nothing_left(server: Deployment, name: str) -> bool:
-    """Whether a quorum has nothing left, and every master has nothing in a moment, before a lease would end."""
+    """Waits until no master has anything left, which is before a lease would end; true then.
+
+    Of a release that a busy master did not answer in time, nobody knows how it went: it is carried out, or repeated.
+    """
     keys = [f"lock:{{{name}}}{part}" for part in ("", ":queue", ":waiters")]
-    if server.client().exists(*keys):
-        return False
     until(
         lambda: not any(one.cli("EXISTS", *keys) for one in server.members),
         within=0.8 * TTL,
@@ -71,7 +76,7 @@ def test_a_swallowed_grant_of_a_single_try_is_undone(
     with pytest.raises(QuorumError):
         flaky.lock(name).acquire(blocking=False)
     until(fault.done.is_set, within=10, what="the reply is swallowed")
-    until(lambda: nothing_left(server, name), within=0.8 * TTL, what="the grant that nobody heard of is undone")
+    assert nothing_left(server, name), "the grant that nobody heard of is undone"
 
 
 def test_a_swallowed_enqueue_leaves_one_place(
@@ -150,17 +155,17 @@ def test_a_release_that_never_arrived_is_repeated(
     lock.acquire()
     faulty.lose_request(calls_script("release"))
     lock.release()
-    until(lambda: nothing_left(server, name), within=0.8 * TTL, what="the janitor repeats it before the lease ends")
+    assert nothing_left(server, name), "the janitor repeats it before the lease ends"
 
 
 def test_a_swallowed_renewal_is_made_good(
     proxy: ProxyBefore, faulty: ProxyBefore, server: Deployment, connect: Callable[..., Client], name: str
 ) -> None:
-    client = connect(proxy.url, ttl=1.5)
+    client = connect(proxy.url, **PATIENT)
     with client.lock(name) as lock:
         fault = faulty.swallow_reply(calls_script("extend"))
-        until(fault.done.is_set, within=10, what="the reply is swallowed")
-        until(lambda: client.statistics().renewals >= 2, within=10, what="renewals go on")
+        until(fault.done.is_set, within=20, what="the reply is swallowed")
+        until(lambda: client.statistics().renewals >= 2, within=20, what="renewals go on")
         assert lock.owned()
         assert holds(server, name) == [b"1"]
 
@@ -188,8 +193,18 @@ def test_an_enqueue_that_comes_late_queues_nobody(
     holder = connect(server.url).lock(name)
     holder.acquire()
     fault = faulty.hold_request(calls_script("enqueue"))
-    with pytest.raises(QuorumError):  # the last thing it knew was silence
-        flaky.lock(name).acquire(timeout=0.3)
+    errors: list[QuorumError] = []
+
+    def is_asked() -> bool:
+        """On a busy machine the time may be over before it asks for a place."""
+        try:
+            assert not flaky.lock(name).acquire(timeout=0.3)
+        except QuorumError as error:
+            errors.append(error)
+        return fault.struck.is_set()
+
+    until(is_asked, within=20, what="it has asked for a place")
+    assert errors, "the last thing it knew was silence"
     fault.release()
     until(fault.done.is_set, within=10, what="the late script runs")
     until(lambda: server.client().zcard(f"lock:{{{name}}}:queue") == 0, within=5, what="nobody is queued")
@@ -235,11 +250,11 @@ def test_an_undo_that_comes_late_harms_no_later_hold(
 def test_a_renewal_that_comes_late_harms_no_later_hold(
     proxy: ProxyBefore, faulty: ProxyBefore, server: Deployment, connect: Callable[..., Client], name: str
 ) -> None:
-    client = connect(proxy.url, ttl=1.5)
+    client = connect(proxy.url, **PATIENT)
     lock = client.lock(name)
     lock.acquire()
     fault = faulty.hold_request(calls_script("extend"))
-    until(fault.struck.is_set, within=10, what="a renewal is held back")
+    until(fault.struck.is_set, within=20, what="a renewal is held back")
     lock.release()
     other = connect(server.url, ttl=30.0).lock(name)
     assert other.acquire(timeout=10)
@@ -341,7 +356,7 @@ def test_a_black_hole_ends_a_try_after_the_node_timeout(
     assert time.monotonic() - begin >= 0.5
     with flaky.lock(name, timeout=20):
         pass
-    until(lambda: nothing_left(server, name), within=10, what="nothing is left of the try")
+    assert nothing_left(server, name), "nothing is left of the try"
 
 
 def test_a_connection_that_the_server_closed_while_it_was_idle_is_replaced_unnoticed(
@@ -371,10 +386,10 @@ def test_a_renewal_under_way_counts_only_for_the_lease_that_it_asked_for(
     proxy: ProxyBefore, faulty: ProxyBefore, server: Deployment, connect: Callable[..., Client], name: str
 ) -> None:
     """The owner asks for a longer lease while the watchdog's renewal for the shorter one is on its way."""
-    lock = connect(proxy.url, ttl=1.5, node_timeout=0.5).lock(name)
+    lock = connect(proxy.url, ttl=9.0, node_timeout=3.0).lock(name)
     lock.acquire()
     fault = faulty.hold_request(calls_script("extend"))
-    until(fault.struck.is_set, within=10, what="a renewal is under way")
+    until(fault.struck.is_set, within=20, what="a renewal is under way")
     lost = faulty.lose_request(calls_script("extend"))
     with pytest.raises(QuorumError):
         lock.extend(60)

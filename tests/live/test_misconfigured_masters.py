@@ -10,7 +10,7 @@ from support.until import until
 from relock import Client, ConfigurationError, LockLostError, QuorumError, RelockWarning
 
 Connect = Callable[..., Client]
-OPTIONS = {"ttl": 1.0, "restart_guard": 1.0}
+OPTIONS = {"ttl": 3.0, "restart_guard": 3.0}
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_the_same_server_under_two_names_is_refused_by_the_first_acquire(
     lock = connect([one.url, two.url, twin], **OPTIONS).lock(name)
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="are the same server: name each master once") as caught:
-            lock.acquire(timeout=3)
+            lock.acquire(timeout=20)
     assert f"localhost:{one.port}" in str(caught.value)
     assert f"127.0.0.1:{one.port}" in str(caught.value)
     assert caught.value.option == "nodes"
@@ -44,7 +44,7 @@ def test_a_replica_among_the_masters_is_refused_by_the_first_acquire(
     one, two, replica = servers
     lock = connect([one.url, two.url, replica.url], **OPTIONS).lock(name)
     with pytest.raises(ConfigurationError, match=f"{replica.port}.* is a replica"):
-        lock.acquire(timeout=3)
+        lock.acquire(timeout=20)
 
 
 def test_one_of_three_that_may_evict_is_warned_of_by_the_first_acquire(
@@ -81,6 +81,6 @@ def test_a_master_that_becomes_a_replica_later_is_one_that_is_down(
             lock.release()
         except LockLostError:
             pytest.fail("a quorum has it")
-        assert lock.acquire(timeout=5)
+        assert lock.acquire(timeout=20)
     states = {master.address: master.down for master in client.statistics().masters}
     assert sum(down is None for down in states.values()) >= 2

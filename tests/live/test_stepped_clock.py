@@ -17,7 +17,7 @@ from support.until import until
 from relock import Client, QuorumError
 from relock.lock import Lock
 
-TTL = 2.0
+TTL = 3.0  # a machine that is busy elsewhere for two seconds loses no lock here
 Masters = list[tuple[Server, Clock]]
 
 
@@ -69,7 +69,7 @@ def test_a_master_whose_clock_steps_has_no_vote_for_its_guard(
 
 def votes_seen(client: Client, name: str) -> list[bool]:
     """Which masters have a vote, after the others were a quorum; a reply may come after that was certain."""
-    with client.lock(f"{name}-other", timeout=5):
+    with client.lock(f"{name}-other", timeout=20):
         return votes(client)
 
 
@@ -93,7 +93,7 @@ def test_a_step_ahead_frees_no_lock_that_is_held(
     masters[1][0].kill()
     masters[0][1].set(10.0)
     with pytest.raises(QuorumError, match="no vote"):
-        watcher.lock(name).acquire(timeout=0.3)
+        watcher.lock(name).acquire(timeout=TTL / 3)
     assert masters[0][0].cli("EXISTS", f"lock:{{{name}}}") == 0, "it has forgotten the lease, and gave it to nobody"
 
 
@@ -116,7 +116,7 @@ def test_a_step_that_anybody_saw_lets_nobody_in_before_the_lease_is_over(
     assert late.receive()["event"] == "ready"
     lock = holder.lock(name, renew=False)
     assert lock.acquire(timeout=10)
-    until(lambda: is_everywhere(servers, name) or not lock.owned(), within=10, what="all have granted")
+    until(lambda: is_everywhere(servers, name) or not lock.owned(), within=30, what="all have granted")
     servers.members[2].cli("DEL", key_of(name))  # as if it had been away
     masters[0][1].set(ttl + 10.0)
     watcher.info(name)
@@ -127,7 +127,7 @@ def test_a_step_that_anybody_saw_lets_nobody_in_before_the_lease_is_over(
         second = [took and lock.owned() for took in (takes(watcher, name), takes_in(late, name))]
     assert any(second) == (guard == 0.0)
     if guard:
-        assert watcher.lock(name).acquire(timeout=10)
+        assert watcher.lock(name).acquire(timeout=30)
         assert takes_in(late, f"{name}-other")
 
 
@@ -139,7 +139,7 @@ def test_a_step_that_a_quorum_shows_is_our_own_and_nobody_is_accused(
     lock.acquire()
     for _, clock in masters:
         clock.set(3600.0)
-    until(lambda: lock.lost, within=5, what="its lease is over on every master")
+    until(lambda: lock.lost, within=20, what="its lease is over on every master")
     assert votes(client) == [True, True, True]
     with client.lock(f"{name}-more"):
         assert not any(marker(server)["no_vote"] for server, _ in masters)
@@ -242,7 +242,7 @@ def restart_a_granter(group: Group, away: Server, name: str) -> int:
         )
         next(member for member in group.members if member is not away).restart(empty=True)
         group.let_vote()
-        until(lambda: lock.extend() and is_everywhere(group, name), within=20, what="all have it again")
+        until(lambda: lock.extend() and is_everywhere(group, name), within=30, what="all have it again")
     return token
 
 

@@ -1,5 +1,6 @@
 """Renewal, and what happens when there is none: a hold is kept while its owner lives, and its loss is told."""
 
+import json
 import os
 import signal
 import threading
@@ -17,6 +18,8 @@ from relock import Client, LockLostError, Loss, NotOwnedError, RenewalFailing
 
 pytestmark = pytest.mark.every_quorum
 
+TTL = 4.5  # a machine that is busy elsewhere for three seconds, when a renewal is due, loses no lock here
+
 
 def threads_named(part: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if part in thread.name]
@@ -26,16 +29,16 @@ def threads_named(part: str) -> list[threading.Thread]:
 def test_a_hold_outlives_its_ttl_while_its_owner_lives(
     connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
-    client = connect(server.url, ttl=1.5)
+    client = connect(server.url, ttl=TTL)
     with client.lock(name) as lock:
         token = lock.token
         begin = time.monotonic()
-        until(lambda: time.monotonic() - begin > 3.2, within=10, what="more than two leases pass")
+        until(lambda: time.monotonic() - begin > 1.5 * TTL, within=20, what="more than a lease passes")
         assert lock.owned()
         assert lock.token == token
         remembered = client.info(name).token or 0
         assert remembered == token if server.quorum == 1 else remembered >= (token or 0), "one may have proposed more"
-    assert client.statistics().renewals >= 3
+    assert client.statistics().renewals >= 2
 
 
 def test_a_thousand_holds_are_renewed_in_batches_by_one_thread(
@@ -58,12 +61,12 @@ def test_a_failing_renewal_is_tried_again_until_it_succeeds(
     connect: Callable[..., Client], server: Deployment, proxy: ProxyBefore, faulty: ProxyBefore, name: str
 ) -> None:
     events: list[Any] = []
-    client = connect(proxy.url, ttl=2.0, on_event=events.append)
+    client = connect(proxy.url, ttl=2 * TTL, on_event=events.append)
     with client.lock(name) as lock:
         for _ in range(3):
             fault = faulty.lose_request(calls_script("extend"))
-            until(fault.struck.is_set, within=10, what="a renewal is lost")
-        until(lambda: client.statistics().renewals >= 1, within=10, what="a renewal succeeds")
+            until(fault.struck.is_set, within=20, what="a renewal is lost")
+        until(lambda: client.statistics().renewals >= 1, within=20, what="a renewal succeeds")
         assert lock.owned()
     until(lambda: any(isinstance(event, RenewalFailing) for event in events), within=5, what="it was said")
 
@@ -73,13 +76,13 @@ def test_a_hold_whose_server_stays_away_is_lost_at_its_deadline_and_said_once(
 ) -> None:
     of_lock: list[Loss] = []
     of_client: list[Loss] = []
-    client = connect(own_server.url, ttl=1.0, on_lost=of_client.append)
+    client = connect(own_server.url, ttl=TTL, on_lost=of_client.append)
     lock = client.lock(name, on_lost=of_lock.append)
     lock.acquire()
     lock.acquire()
     token = lock.token
     own_server.kill()
-    until(lambda: of_client, within=10, what="the loss is told")
+    until(lambda: of_client, within=30, what="the loss is told")
     assert not lock.owned()
     assert lock.lost
     assert (lock.hold_count, lock.token, lock.remaining()) == (0, None, 0.0)
@@ -94,7 +97,7 @@ def test_a_hold_whose_server_stays_away_is_lost_at_its_deadline_and_said_once(
     assert of_lock == of_client
     (loss,) = of_client
     assert (loss.lock, loss.token, loss.hold_count) == (name, token, 2)
-    assert 0.9 < loss.held_for < 5.0
+    assert 0.9 * TTL < loss.held_for < 20.0
     own_server.start()
     with lock:
         assert not lock.lost
@@ -105,7 +108,7 @@ def test_a_hold_that_the_master_forgot_is_lost_with_the_next_renewal(
     connect: Callable[..., Client], server: Deployment, name: str, how: str
 ) -> None:
     losses: list[Loss] = []
-    client = connect(server.url, ttl=1.0, on_lost=losses.append)
+    client = connect(server.url, ttl=TTL, on_lost=losses.append)
     lock = client.lock(name)
     lock.acquire()
     if how == "deleted":
@@ -154,19 +157,19 @@ def test_a_hold_whose_thread_ended_is_renewed_no_more_and_ends_with_its_lease(
     thread.join()
     begin = time.monotonic()
     assert client.lock(name).acquire(timeout=30)
-    assert time.monotonic() - begin < 1.0 + 3.0
+    assert time.monotonic() - begin < 10.0, "a lease, the sleep of who waits, and what a busy machine adds"
     until(lambda: losses, within=10, what="the loss is told")
     assert "thread ended" in losses[0].reason
 
 
 def test_max_hold_ends_renewal(connect: Callable[..., Client], server: Deployment, name: str) -> None:
     losses: list[Loss] = []
-    client = connect(server.url, ttl=0.6, on_lost=losses.append)
-    lock = client.lock(name, max_hold=1.0)
+    client = connect(server.url, ttl=TTL, on_lost=losses.append)
+    lock = client.lock(name, max_hold=TTL / 2)  # longer than it takes until the first renewal is due, less than a lease
     lock.acquire()
-    until(lambda: losses, within=10, what="it is lost")
+    until(lambda: losses, within=30, what="it is lost")
     assert "max_hold" in losses[0].reason
-    assert 1.0 <= losses[0].held_for < 3.0
+    assert TTL / 2 <= losses[0].held_for < 20.0
     with pytest.raises(LockLostError, match="max_hold"):
         lock.release()
 
@@ -194,18 +197,18 @@ def test_a_process_that_ends_ends_its_holds_within_a_ttl(
     worker.kill()
     begin = time.monotonic()
     until(lambda: not client.info(name).held, within=10, what="the lease ends")
-    assert time.monotonic() - begin < 3.0, "a lease, and what a busy machine adds"
+    assert time.monotonic() - begin < 10.0, "a lease, and what a busy machine adds; by default it is 30 s"
 
 
 def test_a_process_that_was_stopped_past_its_deadline_is_told(
     client: Client, server: Deployment, start_worker: Callable[..., Worker], name: str
 ) -> None:
-    worker = start_worker("workers.locker", server.url, '{"ttl": 0.5}')
+    worker = start_worker("workers.locker", server.url, json.dumps({"ttl": TTL}))
     assert worker.receive()["event"] == "ready"
     worker.send({"do": "acquire", "id": 1, "name": name})
     assert worker.receive()["event"] == "granted"
     worker.stop()
-    until(lambda: client.lock(name).acquire(blocking=False), within=10, what="another has it")
+    assert client.lock(name).acquire(timeout=30), "another has it"
     worker.cont()
     assert worker.receive()["event"] == "lost"
     worker.send({"do": "release", "id": 1})
@@ -223,14 +226,14 @@ def test_a_callback_that_blocks_delays_no_renewal(
         blocked.set()
         go_on.wait(30)
 
-    client = connect(server.url, ttl=0.6, on_lost=block)
+    client = connect(server.url, ttl=TTL, on_lost=block)
     client.lock(f"{name}-lost").acquire()
     kept = client.lock(name)
     kept.acquire()
     server.cli("DEL", f"lock:{{{name}-lost}}")
-    assert blocked.wait(10)
+    assert blocked.wait(20)
     renewals = client.statistics().renewals
-    until(lambda: client.statistics().renewals >= renewals + 3, within=10, what="renewals go on")
+    until(lambda: client.statistics().renewals >= renewals + 2, within=20, what="renewals go on")
     assert kept.owned()
     go_on.set()
     kept.release()
@@ -242,7 +245,7 @@ def test_an_exception_in_a_callback_harms_nothing(
     def fail(_: object) -> None:
         raise ZeroDivisionError
 
-    client = connect(server.url, ttl=1.0, on_lost=fail, on_event=fail)
+    client = connect(server.url, on_lost=fail, on_event=fail)
     with client.lock(name):
         pass
     until(lambda: "failed on" in caplog.text, within=10, what="it is logged")
@@ -262,7 +265,7 @@ def test_extend_lengthens_the_lease_and_never_shortens_it(client: Client, server
 
 
 def test_ensure_spends_nothing(client: Client, name: str) -> None:
-    with client.lock(name, ttl=5) as lock:
+    with client.lock(name, ttl=30) as lock:
         lock.ensure()
         lock.ensure(2.0)
         with pytest.raises(LockLostError, match="extend"):
@@ -290,13 +293,13 @@ def test_a_clock_of_the_master_that_steps_ahead_shortens_what_is_trusted(
 
 
 def test_signals_do_not_stop_the_watchdog(connect: Callable[..., Client], server: Deployment, name: str) -> None:
-    client = connect(server.url, ttl=0.5)
+    client = connect(server.url, ttl=TTL)
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     with client.lock(name) as lock:
         for _ in range(20):
             os.kill(os.getpid(), signal.SIGUSR1)
         renewals = client.statistics().renewals
-        until(lambda: client.statistics().renewals >= renewals + 3, within=10, what="renewals go on")
+        until(lambda: client.statistics().renewals >= renewals + 2, within=20, what="renewals go on")
         assert lock.owned()
     signal.signal(signal.SIGUSR1, before)
 
