@@ -8,6 +8,8 @@ from support.masters import Deployment, options_for
 
 from relock import Client
 
+NODE_TIMEOUT = 5.0  # seconds, where a test says nothing of it: that the machine is busy is no silence of a master
+
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., Client]]:
@@ -15,6 +17,8 @@ def connect() -> Iterator[Callable[..., Client]]:
     made: list[Client] = []
 
     def connect(url: object, **options: Any) -> Client:
+        if not {"ttl", "node_timeout"} & options.keys():
+            options["node_timeout"] = NODE_TIMEOUT
         client = Client(url, **options_for(url, options))
         made.append(client)
         return client

@@ -124,7 +124,7 @@ def test_a_release_of_an_unfair_lock_only_wakes(server: Deployment, connect: Con
 
 
 def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
-    server: Deployment, connect: Connect, name: str
+    server: Deployment, connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The release comes between the first step of `close` and the one that takes its waiters out of the queue.
 
@@ -164,6 +164,7 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
         assert is_left_and_waits.wait(10)
         message(master, payload)
 
+    monkeypatch.setattr("relock._runtime.threads.HEIRS_SECONDS", 20.0)  # however late the message is here
     session.platform = Waits()
     session._leave_queues = release_and_leave  # type: ignore[method-assign]
     session.hub.message = come_late  # type: ignore[method-assign]

@@ -21,8 +21,8 @@ from relock.lock import Lock
 
 Connect = Callable[..., Client]
 
-TTL = 1.0  # and the guard, of the masters that a test starts
-OPTIONS: dict[str, Any] = {"ttl": TTL, "restart_guard": TTL, "node_timeout": 0.3}
+TTL = 3.0  # and the guard, of the masters that a test starts
+OPTIONS: dict[str, Any] = {"ttl": TTL, "restart_guard": TTL, "node_timeout": 1.0}
 DOWN_SECONDS = 1.0
 RACES = 100
 
@@ -94,7 +94,7 @@ def test_a_hold_and_its_queue_survive_a_rolling_restart_of_all_masters_without_p
     with Thief(connect(masters.url, **OPTIONS).lock(name, fair=False)) as thief:
         for member in masters.members:
             restart_slowly(member)
-            until(lambda: is_everywhere(masters, name), within=20, what="it has its vote, and the hold back")
+            until(lambda: is_everywhere(masters, name), within=30, what="it has its vote, and the hold back")
             assert lock.owned()
     assert thief.tries > 100
     assert thief.got == []
@@ -105,7 +105,7 @@ def test_a_hold_and_its_queue_survive_a_rolling_restart_of_all_masters_without_p
         said = worker.receive()
         assert (said["event"], said["token"] > token) == ("granted", True)
         token = said["token"]
-    until(lambda: is_nowhere(masters, name), within=10, what="nothing is left")
+    until(lambda: is_nowhere(masters, name), within=30, what="nothing is left")
 
 
 def is_queued(masters: Masters, name: str, count: int) -> bool:
@@ -127,12 +127,13 @@ def test_a_minority_that_forgot_a_hold_gets_it_back_with_its_count(
     client = connect(server.url)
     wait_for_votes(client, server, name)
     with client.lock(name), client.lock(name) as lock:
-        until(lambda: is_everywhere(server, name), within=10, what="all have granted")
+        until(lambda: is_everywhere(server, name), within=30, what="all have granted")
         for member in server.members[:2]:
             member.cli("DEL", key_of(name))
         lock.extend()
-        until(lambda: is_everywhere(server, name), within=10, what="it is there again")
-        assert replies(server.members, "HVALS", key_of(name)) == [[b"2"]] * 5
+        until(lambda: is_everywhere(server, name), within=30, what="it is there again")
+        counts = [[b"2"]] * 5
+        until(lambda: replies(server.members, "HVALS", key_of(name)) == counts, within=30, what="with its count")
 
 
 # Races with a release -------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ def test_healing_that_races_a_release_leaves_nothing(server: Masters, connect: C
     for one in names:
         lock = client.lock(one)
         assert lock.acquire(timeout=20)
-        until(partial(is_everywhere, server, one), within=10, what="all have granted")
+        until(partial(is_everywhere, server, one), within=30, what="all have granted")
         for member in dice.sample(server.members, 2):
             member.cli("DEL", key_of(one))
         lock.extend()  # which finds what is missing, and has it put back in the background
@@ -166,7 +167,7 @@ def test_healing_that_comes_after_the_release_is_undone(
     """A hold that is put back on a minority when its owner has long released it goes again, not only with its lease."""
     lock = connect(proxy.url).lock(name)
     assert lock.acquire(timeout=20)
-    until(lambda: is_everywhere(server, name), within=10, what="all have granted")
+    until(lambda: is_everywhere(server, name), within=30, what="all have granted")
     for member in server.members[:forgetful]:
         member.cli("DEL", key_of(name))
     late = [one.hold_request(calls_script("heal")) for one in proxy.members[:forgetful]]
@@ -189,7 +190,7 @@ def test_a_healing_that_is_void_puts_nothing_back(proxy: Proxies, server: Master
     client = connect(proxy.url, node_timeout=0.2, on_event=events.append)
     lock = client.lock(name)
     assert lock.acquire(timeout=20)
-    until(lambda: is_everywhere(server, name), within=10, what="all have granted")
+    until(lambda: is_everywhere(server, name), within=30, what="all have granted")
     late = proxy.members[0].hold_request(calls_script("heal"))
     server.members[0].cli("DEL", key_of(name))
     lock.extend()
@@ -232,7 +233,7 @@ def test_what_a_quorum_has_forgotten_is_lost_and_never_put_back(
     """Its owner learns of it, the next one gets the lock, and the old hold is never seen on those masters again."""
     lock = client.lock(name)
     assert lock.acquire(timeout=20)
-    until(lambda: is_everywhere(masters, name), within=10, what="all have granted")
+    until(lambda: is_everywhere(masters, name), within=30, what="all have granted")
     (owner,) = set(owners(masters, name))
     seen: list[str | None] = []
 
@@ -246,8 +247,8 @@ def test_what_a_quorum_has_forgotten_is_lost_and_never_put_back(
         lock.release()
     other = connect(masters.url, **OPTIONS).lock(name)
     assert other.acquire(timeout=20)
-    until(lambda: looked() and is_everywhere(masters, name), within=10, what="the next holder has all masters")
+    until(lambda: looked() and is_everywhere(masters, name), within=30, what="the next holder has all masters")
     since = time.monotonic()
-    until(lambda: looked() and time.monotonic() - since > TTL, within=10, what="three renewals are over")
+    until(lambda: looked() and time.monotonic() - since > TTL, within=20, what="three renewals are over")
     assert owner not in seen
     assert other.owned()

@@ -240,20 +240,20 @@ def alarms() -> Iterator[None]:
 
 def test_a_signal_between_request_and_reply_undoes_the_grant(own_server: Deployment, name: str, alarms: None) -> None:
     """The server is stopped, so the request is under way when the signal comes; it runs once the server goes on."""
-    with Client(own_server.url, ttl=6.0, node_timeout=2.0) as client:
+    with Client(own_server.url, ttl=30.0, node_timeout=2.0) as client:
         warm_up(client)
         lock = client.lock(name)
         own_server.stop()
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
-        timer.start()
-        with pytest.raises(AlarmError):
+        with pytest.raises(AlarmError):  # noqa: PT012  (on a busy machine it may come first)
+            timer.start()
             lock.acquire()
         timer.join()
         own_server.cont()
         assert not lock.owned()
         redis = own_server.client()
-        until(lambda: not redis.exists(f"lock:{{{name}}}"), within=5.0, what="the grant is undone")
-        with client.lock(name, timeout=5):
+        until(lambda: not redis.exists(f"lock:{{{name}}}"), within=20.0, what="the grant is undone")
+        with client.lock(name, timeout=20):
             assert redis.hlen(f"lock:{{{name}}}") == 1
 
 

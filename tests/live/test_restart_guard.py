@@ -16,7 +16,7 @@ from support.until import until
 from relock import Client, ConfigurationError, RelockWarning
 
 Connect = Callable[..., Client]
-TTL = 1.0  # and the guard
+TTL = 3.0  # and the guard
 LONG = 30.0  # where there is no guard, a lease that outlasts the test
 GUARDS = pytest.mark.parametrize("guard", [TTL, 0.0], ids=["guarded", "control: without the guard"])
 
@@ -45,7 +45,7 @@ def client(five: list[Server], connect: Connect) -> Client:
 
 def vote(client: Client) -> None:
     def all_vote() -> bool:
-        with client.lock("warm-up", timeout=10):
+        with client.lock("warm-up", timeout=20):
             return all(master.vote_in == 0.0 and master.down is None for master in client.statistics().masters)
 
     until(all_vote, within=20, what="all have their votes")
@@ -65,7 +65,7 @@ def test_masters_that_forgot_let_nobody_in_before_the_lease_is_over(
     five: list[Server], connect: Connect, name: str, how: str, guard: float
 ) -> None:
     """Neither a client that watched them nor one that comes later; without the guard there are two holders."""
-    options = {"ttl": TTL if guard else LONG, "node_timeout": 0.3}
+    options = {"ttl": TTL if guard else LONG, "node_timeout": 0.5}
     holder, watcher = connect(urls(five, guard), **options), connect(urls(five, guard), **options)
     vote(holder)
     vote(watcher)
@@ -81,7 +81,7 @@ def test_masters_that_forgot_let_nobody_in_before_the_lease_is_over(
         second = [took and lock.owned() for took in (takes(watcher, name), takes(newcomer, name))]
     assert any(second) == (guard == 0.0)
     if guard:
-        assert watcher.lock(name).acquire(timeout=10), "but when it is over, they vote again"
+        assert watcher.lock(name).acquire(timeout=30), "but when it is over, they vote again"
 
 
 # A replica in place of its master -------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_a_replica_that_replaced_its_master_lets_nobody_in_before_the_lease_is_o
 
     The replica has the marker of its master, but a lagging data set.
     """
-    options = {"ttl": TTL if guard else LONG, "restart_guard": guard, "node_timeout": 0.3}
+    options = {"ttl": TTL if guard else LONG, "restart_guard": guard, "node_timeout": 0.5}
     holder, watcher = connect(house.urls, **options), connect(house.urls, **options)
     vote(holder)
     vote(watcher)
@@ -140,7 +140,7 @@ def test_a_replica_that_replaced_its_master_lets_nobody_in_before_the_lease_is_o
     assert late.receive()["event"] == "ready"
     lock = holder.lock(name, renew=False)
     assert lock.acquire(timeout=10)
-    until(lambda: is_everywhere(house.masters, name) or not lock.owned(), within=10, what="all have granted")
+    until(lambda: is_everywhere(house.masters, name) or not lock.owned(), within=30, what="all have granted")
     house.masters.members[2].cli("DEL", key_of(name))  # as if it had been away
     house.replace()
     assert bool(house.replica.cli("EXISTS", "lock:master")) == bool(guard)
@@ -149,7 +149,7 @@ def test_a_replica_that_replaced_its_master_lets_nobody_in_before_the_lease_is_o
         second = [took and lock.owned() for took in (takes(watcher, name), takes_in(late, name))]
     assert any(second) == (guard == 0.0)
     if guard:
-        assert watcher.lock(name).acquire(timeout=10), "but when it is over, the replica votes"
+        assert watcher.lock(name).acquire(timeout=30), "but when it is over, the replica votes"
         vote(watcher)
 
 
@@ -167,7 +167,7 @@ def test_no_lease_above_the_guard_reaches_a_master(server: Masters, connect: Con
         raise AssertionError("it has no lock")
 
     with client.lock(name) as lock:
-        until(lambda: is_everywhere(server, name), within=10, what="all have granted")
+        until(lambda: is_everywhere(server, name), within=30, what="all have granted")
         for refused in (
             lambda: client.lock(name, ttl=above),
             never_runs,
@@ -205,7 +205,7 @@ def test_a_client_with_a_smaller_guard_takes_that_of_the_others_also_where_it_is
             wait_for_votes(other, masters, name)
         lock = holder.lock(name, renew=False)
         assert lock.acquire(timeout=10)
-        until(lambda: is_everywhere(masters, name), within=10, what="all have granted")
+        until(lambda: is_everywhere(masters, name), within=30, what="all have granted")
         if restarted == 1:
             masters.members[2].cli("DEL", key_of(name))  # as if it had been away
         for member in masters.members[:restarted]:

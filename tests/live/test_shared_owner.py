@@ -43,7 +43,7 @@ def test_a_thread_that_does_not_wait_joins_the_hold_that_its_owner_has(client: C
 def test_a_thread_behind_another_of_its_owner_hears_that_the_masters_are_away(
     connect: Connect, own_server: Deployment, name: str
 ) -> None:
-    client = connect(own_server.url, patience=2.0, ttl=3.0)
+    client = connect(own_server.url, patience=5.0, ttl=3.0)
     with client.lock("warm-up"):
         pass
     own_server.kill()
@@ -60,8 +60,8 @@ def test_a_thread_behind_another_of_its_owner_hears_that_somebody_has_the_lock(
     client: Client, connect: Connect, server: Deployment, name: str
 ) -> None:
     with connect(server.url).lock(name), ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.lock(name, owner="job").acquire, timeout=1.0)
-        until(lambda: client.statistics().waiting == 1, within=5, what="the first waits")
+        waiting = pool.submit(client.lock(name, owner="job").acquire, timeout=4.0)
+        until(lambda: client.statistics().waiting == 1, within=10, what="the first waits")
         assert client.lock(name, owner="job").acquire(blocking=False) is False
         assert waiting.result() is False
 

@@ -46,7 +46,7 @@ def test_tokens_rise_after_the_holder_was_killed(
 
 
 def test_tokens_rise_after_the_lease_ran_out(connect: Callable[..., Client], server: Deployment, name: str) -> None:
-    client = connect(server.url, ttl=0.2, renew=False)
+    client = connect(server.url, ttl=3.0, renew=False)
     lock = client.lock(name, owner="forgetful")
     lock.acquire()
     token = lock.token
@@ -81,7 +81,7 @@ def test_tokens_rise_although_the_last_one_is_ahead_of_the_clock(client: Client,
 
 # The restart guard ----------------------------------------------------------------------------------------------------
 
-GUARD = 1.0
+GUARD = 3.0
 LONG_GUARD = 30.0  # for what is looked at while it lasts, on a busy machine
 
 
@@ -102,7 +102,7 @@ def test_a_master_that_relock_never_saw_grants_nothing_before_the_guard_is_over(
     events: list[Any] = []
     client = connect(start_server().url, ttl=GUARD, restart_guard=GUARD, on_event=events.append)
     begin = time.monotonic()
-    assert 0 < no_vote_for(client, name) <= 1.1
+    assert 0 < no_vote_for(client, name) <= 1.1 * GUARD
     with client.lock(name, timeout=30):
         assert time.monotonic() - begin >= GUARD
     until(lambda: any(isinstance(e, MasterWithoutVote) for e in events), within=5, what="an event names it")
@@ -137,7 +137,7 @@ def test_without_the_guard_there_are_two_holders(
     holder.acquire()
     own_server.restart()
     other = connect(own_server.url, restart_guard=0).lock(name)
-    assert other.acquire(timeout=10)
+    assert other.acquire(timeout=20)
     assert holder.owned()
     assert other.owned()
 

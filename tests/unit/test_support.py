@@ -258,7 +258,7 @@ def test_every_connection_can_be_broken_and_new_ones_work(proxy: Proxy, wire: Wi
 
 
 def test_a_closed_proxy_leaves_nothing_behind(server: Server) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     proxy = Proxy(server.port)
     held = proxy.hold_request(calls("SET"))
     wire = Wire(proxy.port)
@@ -272,7 +272,7 @@ def test_a_closed_proxy_leaves_nothing_behind(server: Server) -> None:
         del proxy
         gc.collect()
     assert not [str(one.message) for one in warned if one.category is ResourceWarning]
-    assert threading.active_count() == before
+    until(lambda: not set(threading.enumerate()) - before, within=SOON, what="its threads have ended")
     wire.close()
 
 
