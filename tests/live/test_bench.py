@@ -34,7 +34,7 @@ def environment(nodes: str) -> dict[str, str]:
 
 
 def relock_bench(*words: str, nodes: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "relock", "bench", "--seconds", "0.2", *words]
+    command = [sys.executable, "-m", "relock", "bench", "--seconds", "0.5", *words]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=WITHIN, check=False, env=environment(nodes), cwd="/"
     )
@@ -132,7 +132,7 @@ def job(server: Server, name: str, **more: Any) -> Job:
 
 
 def test_workers_hand_over_until_they_are_told_to_end(server: Server, name: str, program: Program) -> None:
-    played = play([Part(program, job(server, name, processes=2, threads=2))], warm_seconds=0.1, seconds=0.3)
+    played = play([Part(program, job(server, name, processes=2, threads=2))], warm_seconds=0.1, seconds=2.0)
     found = figures(played.turns, 4, played.window)
     assert {turn.worker for turn in played.turns} == {0, 1, 2, 3}
     assert (found.overlaps, found.out_of_order) == (0, 0)
@@ -148,7 +148,7 @@ def test_an_interrupted_job_ends_with_everybodys_next_turn(server: Server, name:
         play([Part(program, job(server, name, processes=3))], warm_seconds=0.2, seconds=3600, look=look)
     assert time.monotonic() - begin < WITHIN
     assert all(key.endswith(b":token") for key in leftovers(server)), "nobody holds it, and nobody waits"
-    again = play([Part(program, job(server, name, processes=2))], warm_seconds=0.1, seconds=0.2)
+    again = play([Part(program, job(server, name, processes=2))], warm_seconds=0.1, seconds=1.5)
     assert {turn.worker for turn in again.turns} == {0, 1}
 
 
@@ -156,5 +156,5 @@ def test_a_job_that_cannot_be_done_is_an_error_with_the_reason(server: Server, n
     wrong = Job(contestant="relock", urls=(server.url.replace("redis://", "nowhere://"),), name=name, processes=3)
     with pytest.raises(CrewFailedError, match="ConfigurationError"):
         play([Part(program, wrong)], warm_seconds=0.1, seconds=0.1)
-    played = play([Part(program, job(server, name, processes=2))], warm_seconds=0.1, seconds=0.2)
+    played = play([Part(program, job(server, name, processes=2))], warm_seconds=0.1, seconds=1.5)
     assert {turn.worker for turn in played.turns} == {0, 1}

@@ -28,7 +28,7 @@ def program() -> Iterator[Program]:
 @pytest.mark.parametrize("floor", [ONE_HOP, TWO_HOPS])
 def test_workers_of_a_floor_take_turns_one_at_a_time(server: Server, name: str, program: Program, floor: str) -> None:
     job = Job(floor, (server.url,), name, processes=2, threads=2)
-    played = play([Part(program, job)], warm_seconds=0.1, seconds=0.3)
+    played = play([Part(program, job)], warm_seconds=0.1, seconds=2.0)
     found = figures(played.turns, 4, played.window)
     assert {turn.worker for turn in played.turns} == {0, 1, 2, 3}
     assert found.overlaps == 0

@@ -15,6 +15,7 @@ import pytest
 import redis
 from support.cluster import ClusterOfServers, names_in, port_with_bus, slot_of
 from support.servers import Server, find_servers
+from support.signs import without_signs_of_life
 from support.tls import Tls, skipped_without_tls
 from support.until import until
 
@@ -23,6 +24,7 @@ from relock import Client, ConfigurationError, MasterDown, QuorumError, ReleaseU
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 CLUSTER_RIGHTS = ("+cluster|slots", "+asking")
 SIGN_OF_LIFE_SECONDS = 2.5  # who is woken by nobody looks again only then
+LEASE_SECONDS = 30.0  # and where there are no signs of life, only when it ends
 BACKOFF_SECONDS_MAX = 1.0  # the longest sleep between two looks while no node answers
 
 
@@ -109,12 +111,13 @@ def test_waiters_are_woken_in_their_order_whichever_nodes_they_listen_at(
         threads.append(threading.Thread(target=wait, args=(number, client)))
         threads[-1].start()
         until(lambda: len(looker.info(name).queue) == len(threads), within=10, what="it waits")
-    released_at = time.monotonic()
-    holder.release()
-    for thread in threads:
-        thread.join()
-    assert order == list(range(6))
-    assert time.monotonic() - released_at < SIGN_OF_LIFE_SECONDS
+    with without_signs_of_life():
+        released_at = time.monotonic()
+        holder.release()
+        for thread in threads:
+            thread.join()
+        assert order == list(range(6))
+        assert time.monotonic() - released_at < LEASE_SECONDS / 3
 
 
 def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
@@ -147,12 +150,12 @@ def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
 def test_many_holds_in_many_slots_are_renewed_together(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    client = connect(cluster.url, ttl=1.5)
+    client = connect(cluster.url, ttl=4.5)
     locks = [client.lock(f"{name}-{number}") for number in range(90)]
     assert len({cluster.owner(f"{name}-{number}").port for number in range(90)}) == 3
     for lock in locks:
         lock.acquire()
-    until(lambda: client.statistics().renewals >= 6 * len(locks), within=20, what="six renewals of each")
+    until(lambda: client.statistics().renewals >= 3 * len(locks), within=30, what="three renewals of each")
     assert all(lock.owned() for lock in locks)
     for lock in locks:
         lock.release()
@@ -322,7 +325,7 @@ class Move:
 
 def renewals(client: Client, count: int) -> None:
     before = client.statistics().renewals
-    until(lambda: client.statistics().renewals >= before + count, within=10, what=f"{count} renewals")
+    until(lambda: client.statistics().renewals >= before + count, within=30, what=f"{count} renewals")
 
 
 @pytest.mark.every_server
@@ -330,13 +333,13 @@ def test_a_hold_goes_on_while_its_slot_moves(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
     move = Move(cluster, name)
-    client = connect(url_of_documented_user(cluster), ttl=3.0, node_timeout=1.0)
+    client = connect(url_of_documented_user(cluster), ttl=6.0, node_timeout=2.0)
     lock = client.lock(move.names[0])
     lock.acquire()
     move.begin()
     renewals(client, 2)  # its keys are where they were
     move.move_keys(key(move.names[0]))
-    time.sleep(1.2)  # they are on two nodes, and a renewal is due: it is refused, and tried again
+    time.sleep(2.2)  # they are on two nodes, and a renewal is due: it is refused, and tried again
     assert lock.owned()
     move.move_keys(f"{key(move.names[0])}:token")
     renewals(client, 2)  # they are where the slot is about to be
@@ -391,7 +394,7 @@ def test_an_acquire_waits_while_keys_are_split_but_no_longer_than_its_patience(
     move.finish()
     thread.join()
     assert acquired == [True]
-    assert time.monotonic() - moved_at < BACKOFF_SECONDS_MAX + 2
+    assert time.monotonic() - moved_at < BACKOFF_SECONDS_MAX + 8
 
 
 @pytest.mark.every_server
@@ -428,11 +431,12 @@ def test_a_waiter_goes_on_after_its_slot_has_moved(
     move.begin()
     move.finish()
     assert not acquired
-    released_at = time.monotonic()
-    lock.release()
-    thread.join()
-    assert acquired == [True]
-    assert time.monotonic() - released_at < SIGN_OF_LIFE_SECONDS
+    with without_signs_of_life():
+        released_at = time.monotonic()
+        lock.release()
+        thread.join()
+        assert acquired == [True]
+        assert time.monotonic() - released_at < LEASE_SECONDS / 3
 
 
 @pytest.mark.every_server
@@ -483,7 +487,7 @@ def test_nobody_is_inside_together_while_slots_move_to_and_fro(
 def test_a_node_that_hangs_costs_only_the_locks_in_its_slots(
     own_cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    client = connect(own_cluster.url, ttl=3.0, node_timeout=1.0)
+    client = connect(own_cluster.url, ttl=9.0, node_timeout=3.0)
     names = one_name_each(own_cluster, name)
     locks = [client.lock(one) for one in names]
     for lock in locks:
@@ -491,7 +495,7 @@ def test_a_node_that_hangs_costs_only_the_locks_in_its_slots(
     sick = own_cluster.members[2]
     sick.stop()
     try:
-        until(lambda: locks[2].lost, within=10, what="the hold on the node that hangs is lost")
+        until(lambda: locks[2].lost, within=30, what="the hold on the node that hangs is lost")
         times = []
         for _ in range(40):
             began = time.monotonic()
@@ -500,7 +504,7 @@ def test_a_node_that_hangs_costs_only_the_locks_in_its_slots(
             time.sleep(0.05)
         assert locks[0].owned()
         assert locks[1].owned()
-        assert max(times) < 0.5  # less than the node timeout: nobody waited for it
+        assert max(times) < 1.5  # less than the node timeout: nobody waited for it
         assert any(str(sick.port) in problem for problem in client.check())
     finally:
         sick.cont()
@@ -527,7 +531,7 @@ def test_a_replica_that_takes_over_is_found(
     assert not fresh.lock(names[0]).acquire(blocking=False)
     for lock in locks:
         lock.release()
-    assert fresh.lock(names[0]).acquire(timeout=5)
+    assert fresh.lock(names[0]).acquire(timeout=20)
 
 
 def test_min_replicas_counts_those_of_the_node_that_has_the_slot(

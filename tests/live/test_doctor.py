@@ -114,7 +114,7 @@ def test_votes_are_those_of_the_marker(three: list[Server], connect: Callable[..
     for server, guard in zip(three, (0.1, 60.0, 60.0), strict=True):
         client = connect(server.url, ttl=0.1, restart_guard=guard)
         with contextlib.suppress(QuorumError):
-            client.lock("a").acquire(timeout=0.5)  # the first use starts the guard
+            client.lock("a").acquire(timeout=3.0)  # the first use starts the guard
     three[2].cli("HSET", "lock:master", "incarnation", "before")
     _, found = judged(*(server.url for server in three))
     first, second, third = (findings(master)["votes"] for master in found["masters"])
