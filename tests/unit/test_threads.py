@@ -18,6 +18,7 @@ from relock._core.terms import Terms
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import current_thread
+from relock._runtime import threads
 from relock._runtime.claims import Claim, Gates
 from relock._runtime.janitor import Doubt, Settle, Task
 from relock._runtime.platform import THREADS
@@ -50,6 +51,33 @@ def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(
     monkeypatch.setattr(session.janitor, "hand", handed.append)
     session.abandon(claim)
     assert handed == [Settle(made)]
+
+
+class Book(dict[Any, Any]):
+    """Of holds; in the moment after the first look at all of them, somebody takes a lock afresh."""
+
+    afresh: dict[Any, Any]
+
+    def copy(self) -> "Book":
+        seen = Book(self)
+        self.update(self.afresh)
+        self.afresh = {}
+        return seen
+
+
+def test_a_hold_that_is_new_is_not_taken_for_the_lost_one_before_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of lost holds, only the latest are kept; their owners may take the lock afresh at any moment."""
+    monkeypatch.setattr(threads, "TOLD_MAX", 1)
+    fresh, book = hold(), Book()
+    for owner in ("me", "you"):
+        lost = book[owner] = hold()
+        lost.lose("gone", 1.0)
+        lost.count = 0
+    book.afresh = {"me": fresh}
+    client.session.holds = book
+    assert client.session.all_holds() == [fresh, lost]
 
 
 @pytest.mark.parametrize(

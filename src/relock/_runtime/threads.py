@@ -173,9 +173,10 @@ class Session(Driver, MasterListener):
             if hold.loss is not None and hold.thread is not None and hold.thread() is None:
                 self.holds.pop(key, None)  # nobody is left to be told
             elif hold.loss is not None and hold.count == 0:
-                told.append(key)
-        for key in told[:-TOLD_MAX]:
-            self.holds.pop(key, None)
+                told.append((key, hold))
+        for key, hold in told[:-TOLD_MAX]:
+            if self.holds.get(key) is hold:  # else its owner has another one by now
+                self.holds.pop(key, None)
         return list(self.holds.copy().values())
 
     def is_current(self, hold: Hold) -> bool:
