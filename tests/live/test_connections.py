@@ -4,6 +4,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,33 @@ def test_a_user_with_the_documented_rights_can_do_it_all(
 def test_a_tls_connection_of_a_redis_py_client_is_taken(tls: Tls, connect: Callable[..., Client], name: str) -> None:
     with redis.Redis.from_url(tls.url()) as given, connect(given).lock(name) as lock:
         assert lock.owned()
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize(
+    "refuse",
+    [("ACL", "SETUSER", "app", "resetpass", ">new"), ("CONFIG", "SET", "maxclients", "1")],
+    ids=["the password is another one", "there are too many clients"],
+)
+def test_holds_live_on_by_the_connections_there_are_where_the_server_takes_no_new_one(
+    own_server: Server, connect: Callable[..., Client], name: str, refuse: tuple[str, ...]
+) -> None:
+    own_server.cli("ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
+    client = connect(f"redis://app:old@127.0.0.1:{own_server.port}/0", patience=0.0)
+    lock = client.lock(name, ttl=TTL)
+    lock.acquire()
+    own_server.cli(*refuse)
+
+    def is_refused(number: int) -> bool:
+        try:
+            with client.lock(f"{name}-{number}"):
+                return False
+        except QuorumError:
+            return True
+
+    with ThreadPoolExecutor(8) as pool:
+        until(lambda: any(pool.map(is_refused, range(8))), within=30, what="somebody needs a new connection")
+    renewed = client.statistics().renewals
+    until(lambda: client.statistics().renewals >= renewed + 3, within=30, what="three renewals")
+    assert lock.owned()
+    lock.release()

@@ -56,6 +56,7 @@ _FIRST_WORDS: tuple[tuple[type[Exception], str], ...] = (
     (redis_errors.ReadOnlyError, "READONLY"),
 )
 
+_NO_MORE_CONNECTIONS = "max number of clients"
 _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
 _PASSWORD = "it needs a password: in the URL, or for the command line in RELOCK_PASSWORD"
 _ADVICE = (
@@ -74,7 +75,7 @@ _ADVICE = (
     ("MASTERDOWN", "it is a replica that has lost its master"),
     ("No such file or directory", "correct the path of the unix socket, or of the certificate that TLS needs"),
     ("Connection refused", "nothing listens there: start it, or correct the address"),
-    ("max number of clients", "it takes no more connections: raise maxclients, or close some"),
+    (_NO_MORE_CONNECTIONS, "it takes no more connections: raise maxclients, or close some"),
     *((sign, "it did not answer in time") for sign in ("Timeout", "timed out", os.strerror(errno.EAGAIN))),
 )
 
@@ -87,6 +88,12 @@ def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
     if isinstance(error, redis_errors.ResponseError) and any(sign in text for sign in _NOTHING_WRITTEN):
         sent = False
     return Failure(master, with_advice(text), permanent=_is_permanent(error, text), sent=sent)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a server that is up has refused a new connection: others to it, which it took before, are still good."""
+    refused = isinstance(error, redis_errors.ResponseError | redis_errors.AuthenticationError)
+    return refused or _NO_MORE_CONNECTIONS in str(error)
 
 
 def words_of(error: BaseException) -> str:

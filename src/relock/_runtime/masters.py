@@ -16,7 +16,7 @@ from relock._core.quorum import NEVER, is_given
 from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import master_key
 from relock._options import ClientOptions
-from relock._runtime.failures import failure_of
+from relock._runtime.failures import failure_of, is_refusal
 from relock._runtime.links import NETWORK_ERRORS, Link, understood
 from relock._runtime.nodes import Node, Wire
 from relock._runtime.platform import Platform
@@ -188,9 +188,13 @@ class Master:
         return self.failed(error, sent=True)
 
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
-        """The `Failure` for a connection that broke or was never made; idle ones to the same server are suspect."""
+        """The `Failure` for a connection that broke or was never made.
+
+        Idle ones to the same server are suspect, unless it merely takes no new one: its holds live on by those.
+        """
         failure = failure_of(self.address, error, sent=sent)
-        self._drop_idle()
+        if sent or not is_refusal(error):
+            self._drop_idle()
         if self.down is None and not self._is_closed:
             self.down = failure.why
             self._listener.master_down(self, failure.why)
