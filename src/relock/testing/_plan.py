@@ -10,6 +10,7 @@ LOCK = "a"  # the one lock that everybody wants
 TTL_SECONDS = 1.0
 MIDDLE_TTL_SECONDS = 5.0
 LONG_TTL_SECONDS = 10.0
+MUCH_LONGER = 20.0  # times a lease: more than the tenths of it after which a renewal that failed is tried again
 SETTLING_SECONDS = 6.0  # guards and leases end, signs of life come, connections are made
 CALM_SECONDS = 4.0  # until all is well where nothing goes wrong: all masters have votes, and all clients connections
 
@@ -22,6 +23,32 @@ CLOCKS = ("step", "step several", "run off", "change rate", "stop clock")
 CALLS = ("fork", "interrupt")
 DELAYING = ("pause client", "kill connections", "interrupt", "step", "crash client", "isolate client")
 HARMLESS = frozenset({"crash client", "force release", "change rate", *CALLS})  # to everybody else
+
+
+WIDE_PART = 0.25  # of all runs
+LENGTHENED_PART = 0.1  # of these
+
+
+@frozen
+class Wide:
+    """What only some runs draw: clients and locks that differ from each other, and more that is done with a hold.
+
+    Attributes:
+        ttls: the leases of locks, in seconds; each lock object draws one.
+        fair: of each lock object.
+        renew: of each lock object that is taken first.
+        handoffs: of each client.
+        levels: how many a hold has at most.
+        extends: how likely a holder is to extend its hold, each time it looks after it; half as likely it makes sure
+            of it.
+    """
+
+    ttls: tuple[float, ...]
+    fair: tuple[bool, ...]
+    renew: tuple[bool, ...]
+    handoffs: tuple[str, ...]
+    levels: int
+    extends: float
 
 
 @frozen
@@ -41,6 +68,7 @@ class Plan:
         stays: for how many seconds a holder stays; it is drawn from these. Infinity: until it has lost the lock.
         timeouts: for how many seconds an acquire waits, 0 for a single look.
         named: the threads of a client name one ``owner=``, and take turns.
+        wide: what is drawn beside; None in most runs.
     """
 
     masters: int
@@ -63,19 +91,25 @@ class Plan:
     pause: float = 0.2
     named: bool = False
     lasting: tuple[float, ...] = (0.01, 0.2, 0.8, 1.5)
+    wide: Wide | None = None
+
+    @property
+    def longest(self) -> float:
+        """The longest lease (s) that anybody asks for."""
+        return max(self.wide.ttls) if self.wide else self.ttl
 
     @property
     def is_calm(self) -> bool:
         """Whether nothing goes wrong in it, but for some that die, or are ended by force."""
-        return self._is_quiet and HARMLESS.issuperset(self.kinds)
+        return self.is_quiet and HARMLESS.issuperset(self.kinds)
 
     @property
     def only_clocks_fail(self) -> bool:
         """Whether every message arrives soon, and nothing goes wrong but clocks."""
-        return self._is_quiet and HARMLESS.union(CLOCKS).issuperset(self.kinds)
+        return self.is_quiet and HARMLESS.union(CLOCKS).issuperset(self.kinds)
 
     @property
-    def _is_quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether each message arrives once and soon, or the second time when it is void."""
         conditions = self.conditions
         comes_between = conditions.repeats and any(
@@ -89,6 +123,56 @@ def draw(random: Random) -> Plan:
     """A plan: some are calm; in others everything goes wrong, or little but time, or hand-offs come in dozens."""
     (drawn,) = random.choices(list(_SORTS), list(_SORTS.values()))
     return drawn(random)
+
+
+def widened(seed: int, plan: Plan) -> Plan:
+    """The plan of a seed; in one run of four with more in it.
+
+    That is drawn by a generator of its own, so that all other runs are what they were before there was any of this.
+    """
+    random = Random(f"wide {seed}")
+    if random.random() >= WIDE_PART:
+        return plan
+    if random.random() < LENGTHENED_PART:
+        return _draw_lengthened(random)
+    parts = random.choice([(1.0,), (1.0, 2.0), (0.5, 1.0, 3.0), (1.0, 1.5, 3.0)])
+    ttls = tuple(part * plan.ttl for part in parts)
+    more = max(ttls) - plan.ttl
+    return evolve(
+        plan,
+        begins=plan.begins + more,  # with the masters' first votes
+        faults=plan.faults + more,
+        settling=plan.settling + 2 * more,
+        wide=Wide(
+            ttls=ttls,
+            fair=random.choice([(plan.fair,), (True, False)]),
+            renew=random.choice([(plan.renew,), (True, False)]),
+            handoffs=random.choice([("grant",), ("grant", "wake")]),
+            levels=random.randint(1, 4),
+            extends=random.choice([0.0, 0.1, 0.4]),
+        ),
+    )
+
+
+def _draw_lengthened(random: Random) -> Plan:
+    """Holds that are to last much longer from now on, while a quorum is away for a moment."""
+    ttl, longest = MIDDLE_TTL_SECONDS, MUCH_LONGER * MIDDLE_TTL_SECONDS
+    return evolve(
+        _draw(random, ("lose a quorum",), is_calm=True),
+        masters=random.choice([1, 3]),
+        clients=1,  # which meets all of the faults
+        threads=1,
+        ttl=ttl,
+        begins=longest + CALM_SECONDS,  # with the masters' first votes, and connections
+        faults=longest + CALM_SECONDS + 60.0,
+        fault_pause=4.0,
+        lasting=(0.8,),
+        turns=8,
+        stays=(1.5 * ttl,),
+        timeouts=(20.0,),
+        settling=longest,
+        wide=Wide(ttls=(ttl, longest), fair=(True,), renew=(True,), handoffs=("grant",), levels=1, extends=0.1),
+    )
 
 
 def _draw_calm(random: Random) -> Plan:

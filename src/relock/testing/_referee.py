@@ -11,6 +11,8 @@ The referee knows the true time, and may look into every process and every maste
 * what was tried and is not undone, when all is well; and anything at all on a master in the end;
 * what an interrupted call has left to its caller or to nobody, and what a forked child has of its parent's;
 * a vote that a master has lost though its clock was right, or has kept though everybody could see it step;
+* in runs with more in them, a lease that is shorter than its owner asked for or counts on, or that was not renewed
+  though there was time;
 * an error that is not one of relock's, in whichever thread.
 """
 
@@ -26,6 +28,7 @@ from relock._runtime.hub import Waiter
 from relock._runtime.threads import Session
 from relock.lock import Lock
 from relock.testing._clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, Step
+from relock.testing._leases import ROUNDING_SECONDS, Leases
 from relock.testing._network import InheritedWire, Server
 from relock.testing._plan import LOCK, Plan
 from relock.testing._world import Process, World
@@ -33,6 +36,7 @@ from relock.testing._world import Process, World
 LOCK_KEY = f"lock:{{{LOCK}}}".encode()
 COUNT_SECONDS = 0.1  # until a count that was changed is on all masters, when all is well
 EXPIRY_SECONDS = 0.1  # from D until the leases have ended on all masters, and more
+EXPIRY_PART = 0.02  # of a long lease, for the same
 HAND_OFF_SECONDS = 0.5  # from the end of a hold to the next grant, when all is well and somebody waits
 RELEASED_SECONDS = 0.6  # from a release until no master has that hold, when all is well
 OVERSHOOT_SECONDS = 0.7  # by which a wait may be longer than its timeout: two node timeouts, and some
@@ -71,6 +75,7 @@ class Call:
     timeout: float
     ahead: tuple[tuple[Process, Waiter], ...]
     highest: int
+    fair: bool = True
 
 
 @define
@@ -93,13 +98,15 @@ class Referee:
     _highest: int = 0  # token
     _leader: Process | None = None  # who got that
     clocks: Clocks = field(init=False)
+    leases: Leases = field(init=False)
     _left_until: float = NEVER  # what a process had that died
     _judges_votes: bool = field(init=False)  # that is about the plan as it was, before all was healed
     _free_at: float = 0.0  # since when nobody has had the lock
     _sessions: list[tuple[Process, Session]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        self.clocks = Clocks(self.world, self.servers, self.plan.ttl)
+        self.clocks = Clocks(self.world, self.servers, self.plan.longest)
+        self.leases = Leases(self.world, self.servers, self.plan)
         self._judges_votes = self.plan.only_clocks_fail
 
     def meet(self, process: Process, session: Session) -> None:
@@ -114,7 +121,7 @@ class Referee:
 
     # What happens ---------------------------------------------------------------------------------------------------
 
-    def called(self, process: Process, timeout: float) -> Call:
+    def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:
         """Somebody wants the lock.
 
         Those are ahead who have a ticket by now, and hear every master: one that is not subscribed to yet finds nobody
@@ -127,7 +134,7 @@ class Referee:
             for waiter in session.hub.waiters.values()
             if waiter.tickets
         ]
-        return Call(process, self.world.now, process.local(), timeout, tuple(ahead), self._highest)
+        return Call(process, self.world.now, process.local(), timeout, tuple(ahead), self._highest, fair)
 
     def refused(self, call: Call) -> None:
         """Somebody did not get it."""
@@ -213,11 +220,52 @@ class Referee:
         if self.is_calm:
             self.world.after(RELEASED_SECONDS, lambda: self._check_released(belief))
 
-    def died(self, process: Process, lease: float) -> None:
+    def died(self, process: Process) -> None:
         """A process has crashed; what it held ends with its lease."""
-        if any(belief.process is process and not belief.is_over for belief in self.beliefs):
-            self._left_until = self.world.now + lease
+        leases = [belief.hold.ttl for belief in self.beliefs if belief.process is process and not belief.is_over]
+        if leases:
+            self._left_until = self.world.now + max(leases)
             self._free_at = max(self._free_at, self._left_until)
+
+    # What becomes of leases -----------------------------------------------------------------------------------------
+
+    def lengthened(self, belief: Belief, begin: float, ttl: float) -> None:
+        """One more level was taken, from the local time `begin` on, by a lock with a longer lease."""
+        if self.is_calm and belief.is_believed() and self._is_undisturbed(belief):
+            self._check_length(belief, begin, ttl)
+
+    def extended(self, belief: Belief, begin: float, ttl: float | None, said: float) -> None:
+        """A hold was extended, from the local time `begin` on; its owner was told what remains."""
+        if self._is_undisturbed(belief):
+            self._check_length(belief, begin, belief.hold.ttl if ttl is None else ttl)
+        if said > belief.hold.deadline - begin and self._is_undisturbed(belief):
+            self.violate(f"{belief.process.name} was told that {said:.3f} s remain, which is more than do")
+
+    def not_extended(self, belief: Belief) -> None:
+        """No quorum could be asked."""
+        if self.is_calm:
+            self.violate(f"{belief.process.name} could not extend its hold though all is well")
+
+    def ensured(self, belief: Belief, begin: float, seconds: float) -> None:
+        """A holder was told, after the local time `begin`, that its hold is valid for so long."""
+        if belief.hold.deadline - begin < seconds and self._is_undisturbed(belief):
+            self.violate(f"{belief.process.name} was told that its hold is sure for {seconds:.3f} s, which it is not")
+
+    def not_sure(self, belief: Belief, seconds: float) -> None:
+        """A holder was told that its hold is not valid for so long."""
+        if belief.hold.remaining(belief.process.local()) >= max(seconds, ROUNDING_SECONDS):
+            self.violate(f"{belief.process.name} was told that its hold is not sure for {seconds:.3f} s, which it is")
+
+    def _check_length(self, belief: Belief, begin: float, ttl: float) -> None:
+        lacks = self.leases.lacks(belief.hold, begin, ttl)
+        if lacks > 0:
+            self.violate(f"{belief.process.name} asked for a lease of {ttl} s, and has it for {lacks:.3f} s less")
+
+    def _is_undisturbed(self, belief: Belief) -> bool:
+        """Whether no lease has ended before its time so far, and none was cut short for a client's own clock."""
+        is_forced = self.operators or self._forced_at != NEVER
+        clocks = self.clocks
+        return not (is_forced or clocks.steps or clocks.has_forgotten or belief.process.stood_still(0.0))
 
     # What must hold -------------------------------------------------------------------------------------------------
 
@@ -226,6 +274,15 @@ class Referee:
         believers = self._believers()
         if len(believers) > 1 and self._are_rivals(believers):
             self.violate(f"two believe that they have it: {', '.join(one.process.name for one in believers)}")
+        if self.plan.wide:
+            self._check_leases(believers)
+
+    def _check_leases(self, believers: list[Belief]) -> None:
+        """Whether those who count on a hold have it for so long."""
+        for one in believers:
+            self.leases.see(one.process, one.hold)
+            if self._is_undisturbed(one) and self.leases.is_overshot(one.process, one.hold):
+                self.violate(f"{one.process.name} counts on its hold for longer than a quorum keeps it")
 
     def check_timeout(self, call: Call) -> None:
         """Whether an acquire has ended in time; that its process was paused is no fault of it."""
@@ -348,7 +405,8 @@ class Referee:
     def _check_idle(self, call: Call) -> None:
         for belief in self.beliefs:
             if not belief.has_left and belief.hold.deadline != NEVER:  # it has run out, and may be over on the masters
-                self._free_at = max(self._free_at, belief.process.true(belief.hold.deadline) + EXPIRY_SECONDS)
+                ends_at = belief.process.true(belief.hold.deadline) + self._expiry(belief.hold)
+                self._free_at = max(self._free_at, ends_at)
         free_at = self._free_at
         if free_at == self._left_until and sum(process.is_dead for process, _ in self._sessions) > 1:
             # Nobody says so when a lease ends, and who would look then, the first of the queue, may be dead, too.
@@ -357,8 +415,12 @@ class Referee:
         if idle > HAND_OFF_SECONDS:
             self.violate(f"{call.process.name} waited for {idle:.3f} s though nobody had it")
 
+    def _expiry(self, hold: Hold) -> float:
+        """From D until its leases have ended on all masters, at most."""
+        return EXPIRY_SECONDS + (EXPIRY_PART * hold.ttl if self.plan.wide else 0.0)
+
     def _check_order(self, call: Call) -> None:
-        if not self.plan.fair or call.called_at < self.calm_at:
+        if not call.fair or call.called_at < self.calm_at:
             return
         for process, waiter in call.ahead:
             waiting = next(session.hub.waiters for other, session in self._sessions if other is process)
@@ -366,8 +428,14 @@ class Referee:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
     def _check_loss(self, belief: Belief) -> None:
-        if self.is_calm and belief.hold.renew and not belief.may_be_ended and not belief.is_over:
+        if not belief.hold.renew or belief.may_be_ended or belief.is_over:
+            return
+        if self.is_calm:
             self.violate(f"{belief.process.name} lost it though all is well: {belief.hold.loss}")
+        elif (
+            self.plan.wide and self._is_undisturbed(belief) and self.leases.was_left_alone(belief.process, belief.hold)
+        ):
+            self.violate(f"{belief.process.name} lost it though it could have been renewed: {belief.hold.loss}")
 
     def _check_count(self, belief: Belief, levels: int) -> None:
         owner, key = belief.hold.owner, belief.hold.keys.lock

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from relock import Client, RelockError
+from relock import Client, LockLostError, QuorumError, RelockError
 from relock.lock import Lock
 from relock.testing._lab import VirtualClient
 from relock.testing._network import Server
-from relock.testing._plan import CALM_SECONDS, FORGETTING, LOCK, Plan, draw
+from relock.testing._plan import CALM_SECONDS, FORGETTING, LOCK, Plan, Wide, draw, widened
 from relock.testing._referee import COUNT_SECONDS, Belief, Referee
 from relock.testing._world import Process, Task, World, current_task
 
@@ -56,7 +56,7 @@ class Simulation:
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         self.world = world = World(seed)
         random = world.random
-        self.plan = plan = plan or draw(random)
+        self.plan = plan = plan or widened(seed, draw(random))
         self.servers = [
             Server(
                 world,
@@ -108,9 +108,10 @@ class Simulation:
             process,
             self.servers,
             ttl=plan.ttl,
-            restart_guard=plan.ttl,
+            restart_guard=plan.longest,
             node_timeout=plan.node_timeout,
             fair=plan.fair,
+            handoff=random.choice(plan.wide.handoffs) if plan.wide else "grant",
             client_name=name,
         )
         self.processes.append(process)
@@ -129,7 +130,17 @@ class Simulation:
         self._take_turns(process, client)
 
     def _lock(self, client: Client, *, renew: bool | None = None) -> Lock:
-        return client.lock(LOCK, renew=renew, owner="us" if self.plan.named else None)
+        owner, wide = "us" if self.plan.named else None, self.plan.wide
+        if wide is None:
+            return client.lock(LOCK, renew=renew, owner=owner)
+        choice = self.world.random.choice
+        return client.lock(
+            LOCK,
+            ttl=choice(wide.ttls),
+            fair=choice(wide.fair),
+            renew=None if renew is None else choice(wide.renew),
+            owner=owner,
+        )
 
     def _take_turns(self, process: Process, client: Client) -> None:
         random, plan = self.world.random, self.plan
@@ -187,7 +198,7 @@ class Simulation:
 
     def _take(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
         referee = self.referee
-        call = referee.called(process, timeout)
+        call = referee.called(process, timeout, fair=lock._options.fair)
         self._acquiring[process] += 1
         try:
             with self._call():
@@ -207,11 +218,13 @@ class Simulation:
         return True
 
     def _inside(self, belief: Belief, stay: float) -> None:
-        random, lock, process = self.world.random, belief.lock, belief.process
-        levels = 1
+        random, process, wide = self.world.random, belief.process, self.plan.wide
+        levels, most, chance = 1, wide.levels if wide else 2, 0.6 if wide else 0.3
         try:
-            if random.random() < 0.3:
-                levels += self._nest(lock)
+            for _ in range(most - 1):
+                if random.random() >= chance:
+                    break
+                levels += self._nest(belief)
                 self.referee.counted(belief)
                 self.referee.look(belief, levels)
                 process.sleep(random.random() * min(stay, 1.0))
@@ -220,14 +233,50 @@ class Simulation:
             if not process.is_dead:
                 self._leave(belief, levels)
 
-    def _nest(self, lock: Lock) -> int:
+    def _nest(self, belief: Belief) -> int:
         """One more level, unless it is interrupted; returns how many it has become."""
+        begin, before = belief.process.local(), belief.hold.ttl
+        lock = self._lock(self.clients[self.processes.index(belief.process)]) if self.plan.wide else belief.lock
         try:
             with self._call():
                 lock.acquire()
         except Interrupted:
             return 0
+        if lock._terms.ttl > before:
+            self.referee.lengthened(belief, begin, lock._terms.ttl)
         return 1
+
+    def _use(self, belief: Belief, wide: Wide) -> None:
+        """Now and then a holder extends its hold, or makes sure of it."""
+        random = self.world.random
+        while random.random() < wide.extends:  # also twice at once: requests for leases of both lengths are under way
+            self._extend(belief, random.choice((None, *wide.ttls)))
+        if random.random() < wide.extends / 2:
+            self._ensure(belief, random.choice((0.0, 0.5, 0.9, 1.0)) * random.choice(wide.ttls))
+
+    def _extend(self, belief: Belief, ttl: float | None) -> None:
+        begin = belief.process.local()
+        try:
+            with self._call():
+                said = belief.lock.extend(ttl)
+        except QuorumError:
+            self.referee.not_extended(belief)
+        except (LockLostError, Interrupted):
+            pass
+        else:
+            self.referee.extended(belief, begin, ttl, said)
+
+    def _ensure(self, belief: Belief, seconds: float) -> None:
+        begin = belief.process.local()
+        try:
+            with self._call():
+                belief.lock.ensure(seconds)
+        except LockLostError:
+            self.referee.not_sure(belief, seconds)
+        except Interrupted:
+            pass
+        else:
+            self.referee.ensured(belief, begin, seconds)
 
     def _stay(self, belief: Belief, stay: float, levels: int) -> None:
         """Stays, and looks after the hold; until it is lost, or renewed for long enough, if it is to be for ever.
@@ -235,11 +284,13 @@ class Simulation:
         When all is healed it stays no longer: others are to have their last turns.
         """
         process, lock = belief.process, belief.lock
-        until = process.local() + min(stay, 3 * self.plan.ttl)
+        until = process.local() + min(stay, 3 * self.plan.longest)
         while (left := until - process.local()) > 0:
             pause = 0.2 if stay < FOREVER else max(0.001, min(0.2, lock.remaining() / 2))
             process.sleep(min(left, pause))
             self.referee.look(belief, levels)
+            if self.plan.wide:
+                self._use(belief, self.plan.wide)
             if (stay == FOREVER and not lock.owned()) or self._is_about_to_end:
                 return
 
@@ -283,7 +334,7 @@ class Simulation:
         self._note_fault(process.name, kind, seconds)
         if kind == "crash client":
             process.crash()
-            self.referee.died(process, self.plan.ttl)
+            self.referee.died(process)
         elif kind == "pause client":
             process.pause()
             world.after(seconds, process.resume)
@@ -423,7 +474,7 @@ class Simulation:
         def over() -> None:
             referee.operator_done()
             if self.plan.is_calm and done:
-                world.after(self.plan.ttl / 2, partial(referee.check_forced, found))
+                world.after(self.plan.longest / 2, partial(referee.check_forced, found))
 
         def force() -> None:
             with contextlib.suppress(RelockError):
@@ -438,6 +489,7 @@ class Simulation:
 
     def _note_fault(self, whom: str, kind: str, seconds: float) -> None:
         self.faults[kind] += 1
+        self.referee.leases.hindered(seconds)
         self.world.note(whom, f"{kind} {seconds}")
 
     def _heal(self) -> None:
@@ -470,7 +522,7 @@ class Simulation:
             self._schedule_faults()
             self._look_again()
             if plan.is_calm:
-                self.referee.calm_at = CALM_SECONDS
+                self.referee.calm_at = CALM_SECONDS + plan.longest - plan.ttl
             else:
                 world.run(plan.faults + 2.0)  # what was struck last comes back by itself
                 self._heal()
@@ -500,7 +552,7 @@ class Simulation:
         for client, process in zip(self.clients, self.processes, strict=True):
             if not process.is_dead:
                 process.start(client.close, "closing")
-        world.run(world.now + FORGOTTEN_SECONDS)
+        world.run(world.now + FORGOTTEN_SECONDS + self.plan.longest - self.plan.ttl)
         self.referee.check_nothing_left()
         self.faults["repeat"] += sum(server.repeated for server in self.servers)
         for process in self.processes:

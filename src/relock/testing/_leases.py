@@ -1,0 +1,69 @@
+"""How long leases last: what the referee judges in the wider runs (`relock.testing._plan.Wide`), and where it may.
+
+Where a clock was set, a master has forgotten, or an operator has ended a hold, leases end before their time, and their
+owners hear of it later: from then on nothing of this is judged in that run.
+"""
+
+from attrs import define, field
+
+from relock._core.hold import Hold
+from relock._core.quorum import drift_of
+from relock._runtime.masters import RETRY_SECONDS_MAX
+from relock.testing._network import Server
+from relock.testing._plan import Plan
+from relock.testing._world import Process, World
+
+LOOK_SECONDS = 0.1  # by which the referee is late to see a new deadline, and more
+ROUNDING_SECONDS = 1e-3  # a master's answer to PTTL is in whole milliseconds
+
+
+@define
+class Leases:
+    """What is known of them.
+
+    Attributes:
+        hindered_until: the true time at which the last fault is over.
+    """
+
+    world: World
+    servers: list[Server]
+    plan: Plan
+    hindered_until: float = float("-inf")
+    _seen: dict[Hold, tuple[float, float]] = field(factory=dict)  # a deadline, and the local time when it was new
+
+    def hindered(self, seconds: float) -> None:
+        """Something strikes, for so long."""
+        self.hindered_until = max(self.hindered_until, self.world.now + max(0.0, seconds))
+
+    def see(self, process: Process, hold: Hold) -> None:
+        """Somebody believes in a hold."""
+        known = self._seen.get(hold)
+        if known is None or known[0] != hold.deadline:
+            self._seen[hold] = hold.deadline, process.local()
+
+    def lacks(self, hold: Hold, begin: float, ttl: float) -> float:
+        """By how many seconds a hold ends too early whose lease was to be `ttl` from the local time `begin` on."""
+        return begin + ttl - drift_of(ttl, hold.terms.drift_factor) - hold.deadline
+
+    def is_overshot(self, process: Process, hold: Hold) -> bool:
+        """Whether its owner counts on a hold for longer than a quorum of the masters keeps it."""
+        until = process.true(hold.deadline)
+        return sum(self._end(server, hold) >= until for server in self.servers) < hold.quorum
+
+    def _end(self, server: Server, hold: Hold) -> float:
+        """The true time at which a master's lease of a hold ends."""
+        if hold.owner not in (server.master.contents(hold.keys.lock) or ()):
+            return float("-inf")
+        left_ms: int = server.master.read("PTTL", hold.keys.lock)
+        return self.world.now + left_ms / 1000 / server.rate + ROUNDING_SECONDS
+
+    def was_left_alone(self, process: Process, hold: Hold) -> bool:
+        """Whether a hold has ended though there was time to renew it, and nothing in the way.
+
+        Whatever went wrong before, the watchdog tries again after a tenth of the lease that is there; and after a third
+        of it at the latest. A connection may have to be opened first. How long that lease was is judged by when its
+        end was new, not by what the client takes it for.
+        """
+        deadline, seen_at = self._seen.get(hold, (hold.deadline, hold.granted_at))
+        wanted = (deadline - seen_at) / 3 + 2 * hold.terms.node_timeout + RETRY_SECONDS_MAX + LOOK_SECONDS
+        return self.plan.is_quiet and process.true(deadline) - self.hindered_until > wanted / process.rate
