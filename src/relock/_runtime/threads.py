@@ -15,7 +15,7 @@ from functools import partial
 from attrs import define, evolve
 
 from relock._core.clocks import Step
-from relock._core.effects import Answer, Ask, Failure, Undo
+from relock._core.effects import Answer, Ask, Failure, Reply, Undo
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
 from relock._core.flows.extend import extend as extend_flow
@@ -69,6 +69,7 @@ JOIN_SECONDS = 2.0
 HEIRS_SECONDS = 0.5  # for so long, a client that is closed waits for those who were given a lock at that moment
 HEIRS_LOOK_SECONDS = 0.001  # between two looks whether they have given it back
 IN_LINE_SECONDS = 1.0  # for so long after a wait, the next acquire is likely to wait as well
+CONNECTING_SECONDS_MIN = 0.005  # before a master is asked again that was being connected; then twice as long
 TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, for `Lock.lost`
 
 
@@ -498,7 +499,7 @@ class Session(Driver, MasterListener):
         """
         self.check_valid(hold)
         hold.ask_for(ttl or 0.0)
-        answers = self.run(extend_flow((hold,), self.clock, self.node_timeout))[0]
+        answers = self._renew(hold)
         if needs_healing(hold, answers):
             self.heal((hold,))
         self.check_valid(hold)
@@ -506,6 +507,26 @@ class Session(Driver, MasterListener):
         if sum(is_status(answer, b"extended") for answer in answers) >= self.quorum:
             return None
         return [answer for answer in answers if isinstance(answer, Failure)]
+
+    def _renew(self, hold: Hold) -> Sequence[Reply | Failure]:
+        """What the masters say to a renewal of `hold`.
+
+        They are asked again for a node timeout where a quorum lacks one that is well, and to which no connection was
+        free: nobody waits for such a one as long as the others may be enough.
+        """
+        until, pause = self.clock() + self.node_timeout, CONNECTING_SECONDS_MIN
+        while True:
+            answers: Sequence[Reply | Failure] = self.run(extend_flow((hold,), self.clock, self.node_timeout))[0]
+            confirmed = sum(is_status(answer, b"extended") for answer in answers)
+            if confirmed >= self.quorum or not self._is_connecting(answers) or self.clock() + pause > until:
+                return answers
+            self.platform.sleep(pause)
+            pause *= 2
+
+    def _is_connecting(self, answers: Sequence[Reply | Failure]) -> bool:
+        """Whether one of the masters could not be asked, though it is not known to be down."""
+        unasked = [isinstance(answer, Failure) and not answer.sent for answer in answers]
+        return any(master.down is None for master, missed in zip(self.masters, unasked, strict=True) if missed)
 
     def confirm(self, hold: Hold) -> float:
         """Has the masters confirm the full lease of a hold that a releaser gave; returns what then remains (s).

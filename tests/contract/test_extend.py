@@ -1,0 +1,20 @@
+"""Extending a hold while not every master can be asked, though all of them are well."""
+
+import pytest
+
+from contract.rig import Rig, key_of
+
+
+@pytest.mark.several
+def test_a_master_without_a_free_connection_is_asked_again_where_a_quorum_lacks_it(rig: Rig, name: str) -> None:
+    """Some have forgotten the hold, or gave themselves to somebody else's attempt when it was granted."""
+    client = rig.client()
+    rig.warm_up(client)
+    lock = client.lock(name)
+    rig.take_everywhere(lock, 1)
+    for master in range(rig.quorum - 1):
+        rig.ask(master, "DEL", key_of(name))
+    client.session.masters[-1]._drop_idle()
+    assert lock.extend() > 0.0
+    lock.release()
+    rig.until_free(name, "its release")
