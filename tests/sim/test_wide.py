@@ -98,3 +98,13 @@ def test_an_extension_must_last_unless_an_operator_was_there(*, is_forced: bool)
     referee.operators = int(is_forced)
     referee.extended(Belief(Process(world, "one"), cast(Any, None), hold(1.0)), 0.0, TTL_SECONDS, 1.0)
     assert bool(referee.violations) is not is_forced
+
+
+@pytest.mark.parametrize(("waited", "is_wrong"), [(0.01, True), (0.051, False)])
+def test_who_can_extend_nothing_when_all_is_well_has_waited_for_an_answer(waited: float, *, is_wrong: bool) -> None:
+    world = World(0)
+    referee = Referee(world, [], evolve(QUIET, kinds=()))
+    referee.calm_at = 0.0
+    world.run(waited)
+    referee.not_extended(Belief(Process(world, "one"), cast(Any, None), hold(1.0)), 0.0)
+    assert bool(referee.violations) is is_wrong

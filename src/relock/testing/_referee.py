@@ -231,7 +231,8 @@ class Referee:
 
     def lengthened(self, belief: Belief, begin: float, ttl: float) -> None:
         """One more level was taken, from the local time `begin` on, by a lock with a longer lease."""
-        if self.is_calm and belief.is_believed() and self._is_undisturbed(belief):
+        waited = self._waited_in_vain(belief, begin)
+        if self.is_calm and not waited and belief.is_believed() and self._is_undisturbed(belief):
             self._check_length(belief, begin, ttl)
 
     def extended(self, belief: Belief, begin: float, ttl: float | None, said: float) -> None:
@@ -241,9 +242,9 @@ class Referee:
         if said > belief.hold.deadline - begin and self._is_undisturbed(belief):
             self.violate(f"{belief.process.name} was told that {said:.3f} s remain, which is more than do")
 
-    def not_extended(self, belief: Belief) -> None:
-        """No quorum could be asked."""
-        if self.is_calm:
+    def not_extended(self, belief: Belief, begin: float) -> None:
+        """No quorum has answered since the local time `begin`."""
+        if self.is_calm and not self._waited_in_vain(belief, begin):
             self.violate(f"{belief.process.name} could not extend its hold though all is well")
 
     def ensured(self, belief: Belief, begin: float, seconds: float) -> None:
@@ -255,6 +256,13 @@ class Referee:
         """A holder was told that its hold is not valid for so long."""
         if belief.hold.remaining(belief.process.local()) >= max(seconds, ROUNDING_SECONDS):
             self.violate(f"{belief.process.name} was told that its hold is not sure for {seconds:.3f} s, which it is")
+
+    def _waited_in_vain(self, belief: Belief, begin: float) -> bool:
+        """Whether what began at the local time `begin` has waited for an answer for as long as anybody does.
+
+        All may be well, and an answer may still take longer than that, once in a million.
+        """
+        return belief.process.local() - begin >= belief.hold.terms.node_timeout - ROUNDING_SECONDS
 
     def _check_length(self, belief: Belief, begin: float, ttl: float) -> None:
         lacks = self.leases.lacks(belief.hold, begin, ttl)

@@ -260,7 +260,7 @@ class Simulation:
             with self._call():
                 said = belief.lock.extend(ttl)
         except QuorumError:
-            self.referee.not_extended(belief)
+            self.referee.not_extended(belief, begin)
         except (LockLostError, Interrupted):
             pass
         else:
