@@ -232,10 +232,13 @@ def test_no_patience_is_left_when_the_server_stays_away(
     assert error.lock == name
 
 
-def test_an_acquire_that_is_under_way_when_the_client_is_closed_leaves_nothing(
+def test_an_acquire_that_is_under_way_when_the_client_is_closed_keeps_nobody_out(
     own_server: Deployment, connect: Callable[..., Client], name: str
 ) -> None:
-    """The masters are stopped: its request is carried out only when the client is being closed, or was."""
+    """The masters are stopped: its request is carried out only when the client is being closed, or was.
+
+    A slow one of several may get it after its undo, and a closed client repeats nothing: that one is not needed.
+    """
     client = connect(own_server.url, node_timeout=5.0)
     with client.lock(name):
         pass
@@ -250,8 +253,7 @@ def test_an_acquire_that_is_under_way_when_the_client_is_closed_leaves_nothing(
         with pytest.raises(ClientClosedError):
             acquiring.result(30)
         closing.result(30)
-    masters = [one.client() for one in own_server.members]
-    until(lambda: not any(redis.exists(f"lock:{{{name}}}") for redis in masters), within=10, what="nothing is left")
+    assert connect(own_server.url).lock(name).acquire(timeout=20), "long before a lease is over"
 
 
 def test_close_ends_every_wait_and_leaves_the_queue(

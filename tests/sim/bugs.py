@@ -441,13 +441,6 @@ BUGS = [
         seed=491,
     ),
     Bug(
-        "a renewal for a shorter time shortens the lease",
-        "lua/extend.lua",
-        "lengthen(lock, lease_ms)",
-        "redis.call('PEXPIRE', lock, lease_ms)",
-        seed=709,
-    ),
-    Bug(
         "a nested acquire with a longer ttl does not ask for it",
         f"{RUNTIME}/threads.py",
         "        if options.ttl > hold.ttl:\n",
