@@ -114,7 +114,7 @@ def test_who_answers_is_not_accused_of_the_others_silence(
     with pytest.raises(QuorumError) as caught:
         connect(urls, node_timeout=2.0).lock(name).acquire(blocking=False)
     *_, of_the_third = caught.value.failures.values()
-    assert "it is connected" in of_the_third
+    assert "it has not answered" not in of_the_third  # it was asked too late, or got that too late to act on it
 
 
 @pytest.mark.parametrize("masters_count", [3])
