@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 from attrs import frozen
 from support.masters import Deployment, options_for
-from support.signs import without_signs_of_life
+from support.signs import without_any_sign_of_life
 from support.until import until
 
 from relock import Client, Lock
@@ -278,7 +278,7 @@ def wait_and_hold_for(scene: Scene, last: Callable[[], None]) -> None:
     held = scene.other.lock(scene.name, owner="whoever")
     held.acquire()
     waiter = threading.Thread(target=acquire_in_turn, args=(scene.lock, last))
-    with without_signs_of_life(), scene.counted():
+    with without_any_sign_of_life(), scene.counted():
         waiter.start()
         until(lambda: scene.other.info(scene.name).queue, within=PATIENCE_SECONDS, what="it waits")
         held.release()
