@@ -1,6 +1,6 @@
 """Masters without a vote, and others that are away for a moment."""
 
-import warnings
+from support.quiet import play, warm_up
 
 from relock.testing import Lab
 
@@ -24,17 +24,10 @@ def test_a_waiter_sees_a_master_that_is_back_long_before_another_has_its_vote() 
         client.lock("a").acquire()
         return lab.now - began
 
-    def warm_up() -> None:
-        for _ in range(3):  # all are connected then
-            with client.lock("warm-up"):
-                lab.sleep(1.0)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        lab.run(warm_up)
-        forgetful.crash()
-        forgetful.restart()
-        away.stop()
-        seconds, _ = lab.run(wait, come_back)
+    play(lab, lambda: warm_up(lab, client))
+    forgetful.crash()
+    forgetful.restart()
+    away.stop()
+    seconds, _ = play(lab, wait, come_back)
     lab.close()
     assert seconds < AWAY_SECONDS + BACK_SECONDS

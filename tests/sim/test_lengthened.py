@@ -1,8 +1,7 @@
 """Holds that are to last longer from now on, while no master answers."""
 
-import warnings
-
 import pytest
+from support.quiet import play, warm_up
 
 from relock import QuorumError
 from relock.testing import Lab
@@ -26,9 +25,7 @@ def test_a_hold_that_could_not_be_lengthened_goes_on(masters: int, how: str) -> 
             master.go_on()
 
     def work() -> bool:
-        for _ in range(3):  # all are connected then
-            with client.lock("warm-up"):
-                lab.sleep(1.0)
+        warm_up(lab, client)
         lock.acquire()
         lab.sleep(0.1)
         if how == "nested":
@@ -44,8 +41,6 @@ def test_a_hold_that_could_not_be_lengthened_goes_on(masters: int, how: str) -> 
             lab.sleep(0.05)
         away()
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        owned, _ = lab.run(work, look_away)
+    owned, _ = play(lab, work, look_away)
     lab.close()
     assert owned

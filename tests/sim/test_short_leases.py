@@ -1,6 +1,6 @@
 """Locks with a shorter lease than their client's others, and masters that are silent all at once."""
 
-import warnings
+from support.quiet import play, warm_up
 
 from relock.testing import Lab
 
@@ -13,9 +13,7 @@ def test_one_of_three_that_hangs_costs_no_short_lease() -> None:
     client = lab.client(ttl=CLIENT_TTL_SECONDS)
 
     def work() -> bool:
-        for _ in range(3):  # all are connected then
-            with client.lock("warm-up"):
-                lab.sleep(1.0)
+        warm_up(lab, client)
         with client.lock("another"):  # whose renewals may go with those of the short lease
             lock = client.lock("a", ttl=TTL_SECONDS)
             lock.acquire()
@@ -23,9 +21,7 @@ def test_one_of_three_that_hangs_costs_no_short_lease() -> None:
             lab.sleep(10 * TTL_SECONDS)
             return lock.owned()
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        (owned,) = lab.run(work)
+    (owned,) = play(lab, work)
     lab.close()
     assert owned
 
@@ -36,9 +32,7 @@ def test_a_level_of_a_short_lease_that_no_quorum_counts_in_time_costs_no_hold() 
     client = lab.client(ttl=CLIENT_TTL_SECONDS)
 
     def work() -> bool:
-        for _ in range(3):
-            with client.lock("warm-up"):
-                lab.sleep(1.0)
+        warm_up(lab, client)
         lock = client.lock("a", ttl=3 * TTL_SECONDS, renew=False)
         lock.acquire()
         for master in lab.masters[1:]:
@@ -46,8 +40,6 @@ def test_a_level_of_a_short_lease_that_no_quorum_counts_in_time_costs_no_hold() 
         lock.acquire()
         return lock.owned()
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        (owned,) = lab.run(work)
+    (owned,) = play(lab, work)
     lab.close()
     assert owned

@@ -1,0 +1,22 @@
+"""A lab's masters without a restart guard, or with one that is short, on purpose: nobody is to be warned of that."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from relock import Client
+from relock.testing import Lab
+
+
+def warm_up(lab: Lab, client: Client) -> None:
+    """Inside `Lab.run`: until the client is connected to all masters."""
+    for _ in range(3):
+        with client.lock("warm-up"):
+            lab.sleep(1.0)
+
+
+def play(lab: Lab, *functions: Callable[[], Any]) -> list[Any]:
+    """As `Lab.run`, without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return lab.run(*functions)
