@@ -18,7 +18,7 @@ from support.masters import Masters, Proxies, Urls
 from support.proxy import Fault, Match, Proxy, Words, calls_script
 from support.quorum import is_everywhere
 from support.servers import Server
-from support.signs import without_signs_of_life
+from support.signs import without_any_sign_of_life
 from support.slow import Delay, Slow, at_once
 from support.until import until
 
@@ -1070,7 +1070,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
         with client.lock(name, timeout=20):
             pass
 
-    with without_signs_of_life():  # which would go by that connection, and wait for its answers
+    with without_any_sign_of_life():  # which would go by that connection, and wait for its answers
         for one, master in zip(proxy.members, client.session.masters, strict=True):
             warm(client, name)
             assert other.acquire(timeout=20)
