@@ -143,6 +143,21 @@ def test_who_waits_for_new_masters_is_told_for_how_long(
     assert "has no vote" not in second.communicate(timeout=WITHIN)[1]
 
 
+def test_the_guard_of_the_programs_beside_it_can_be_had(start: Start, own_server: Server, name: str) -> None:
+    process = start(own_server.url, "run", name, "--ttl", "1", "--restart-guard", "1", "--", "true")
+    told = process.communicate(timeout=WITHIN)[1]
+    assert process.returncode == 0
+    assert "has no vote for 1.0 s" in told
+
+
+@pytest.mark.parametrize("masters_count", [3])
+def test_a_lease_that_would_outlast_the_guard_is_refused(start: Start, server: Masters, name: str) -> None:
+    process = start(" ".join(server.url), "run", name, "--ttl", "60", "--restart-guard", "30", "--", "true")
+    told = process.communicate(timeout=WITHIN)[1]
+    assert process.returncode == 2
+    assert "at most the restart_guard of 30 s" in told
+
+
 @pytest.mark.parametrize("option", [["--no-wait"], ["--wait", "0"], ["--wait", "0.2"]])
 def test_who_does_not_get_the_lock_has_an_exit_code_of_its_own(
     start: Start, server: Server, client: Client, name: str, option: list[str]

@@ -35,6 +35,9 @@ class Report:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--ttl", type=Seconds(TTL_SECONDS_MIN, TTL_SECONDS_MAX), default=30.0, show_default=True,
               help="The lease, renewed at a third of it.")  # fmt: skip
+@click.option("--restart-guard", type=Seconds(0.0, TTL_SECONDS_MAX),
+              help="For how long a master that restarted grants nothing: as the programs beside it have it. "
+                   "Default: none with one master, the ttl with several.")  # fmt: skip
 @click.option("--wait", "wait_seconds", type=Seconds(0.0, TTL_SECONDS_MAX),
               help="How long to wait for the lock; without it, as long as it takes.")  # fmt: skip
 @click.option("--no-wait", is_flag=True, help="Look once, and give up if somebody else has the lock or waits for it.")
@@ -50,6 +53,7 @@ def run(
     name: str,
     command: tuple[str, ...],
     ttl: float,
+    restart_guard: float | None,
     wait_seconds: float | None,
     no_wait: bool,
     grace: float | None,
@@ -79,7 +83,7 @@ def run(
     if limits.grace > ttl / 2:
         raise click.UsageError(f"--grace {limits.grace:g} is more than half of the ttl of {ttl:g} s")
     report = Report(name)
-    runner = Runner(where.client(ttl=ttl, on_event=_tell), report, limits)
+    runner = Runner(where.client(ttl=ttl, restart_guard=restart_guard, on_event=_tell), report, limits)
     try:
         report.exit_code = runner.run(command, 0.0 if no_wait else wait_seconds)
     except CommandFailed as error:
