@@ -2,6 +2,7 @@
 
 import errno
 import os
+import ssl
 
 import pytest
 import redis
@@ -35,6 +36,9 @@ def test_a_service_that_sentinels_do_not_know_is_a_mistake() -> None:
     [
         (redis.ConnectionError("max number of clients reached"), "raise maxclients"),
         (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "did not answer in time"),  # of a send
+        (redis.ConnectionError("Error -2 connecting to no-host:6379. Name or service not known."), "DNS"),
+        (redis.ConnectionError("Error -3 connecting to no-host:6379. Temporary failure in name resolution."), "DNS"),
+        (redis.InvalidResponse('Protocol error, got "H" as reply type byte'), "no Redis"),
         (TimeoutError("The write operation timed out"), "did not answer in time"),  # of a send over TLS
     ],
     ids=str,
@@ -43,6 +47,19 @@ def test_what_a_socket_says_of_a_server_comes_with_what_to_do(error: Exception, 
     failure = failure_of("m", error, sent=False)
     assert advice in failure.why
     assert not failure.permanent
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)", "speaks no TLS"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate", "ssl_ca_certs"),
+    ],
+)
+def test_what_tls_says_comes_with_what_to_do_and_is_a_mistake(words: str, advice: str) -> None:
+    failure = failure_of("m", ssl.SSLError(1, words), sent=False)
+    assert advice in failure.why
+    assert failure.permanent
 
 
 def test_a_missing_password_is_asked_for_where_the_command_line_takes_it() -> None:

@@ -56,6 +56,13 @@ _FIRST_WORDS: tuple[tuple[type[Exception], str], ...] = (
     (redis_errors.ReadOnlyError, "READONLY"),
 )
 
+# What resolvers say of a name: on Linux with glibc and with musl, on macOS.
+_NO_ADDRESS = (
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "Name does not resolve",
+    "nodename nor servname",
+)
 _NO_MORE_CONNECTIONS = "max number of clients"
 _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
 _PASSWORD = "it needs a password: in the URL, or for the command line in RELOCK_PASSWORD"
@@ -75,6 +82,10 @@ _ADVICE = (
     ("MASTERDOWN", "it is a replica that has lost its master"),
     ("No such file or directory", "correct the path of the unix socket, or of the certificate that TLS needs"),
     ("Connection refused", "nothing listens there: start it, or correct the address"),
+    *((sign, "its host has no address: correct the name, or see to DNS") for sign in _NO_ADDRESS),
+    ("certificate verify failed", "name the CA that has signed its certificate (ssl_ca_certs), and the host it is for"),
+    ("WRONG_VERSION_NUMBER", "what listens there speaks no TLS: redis:// instead of rediss://, or its TLS port"),
+    ("Protocol error", "what listens there is no Redis: correct the address"),
     (_NO_MORE_CONNECTIONS, "it takes no more connections: raise maxclients, or close some"),
     *((sign, "it did not answer in time") for sign in ("Timeout", "timed out", os.strerror(errno.EAGAIN))),
 )
