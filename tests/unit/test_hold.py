@@ -8,7 +8,7 @@ from attrs import evolve
 
 from relock._core.clocks import Step
 from relock._core.effects import Answer, Ask, Failure
-from relock._core.flows.extend import heal
+from relock._core.flows.extend import extend, heal
 from relock._core.hold import (
     EXPIRED,
     FORGOTTEN,
@@ -71,6 +71,18 @@ def test_who_confirms_the_lease_from_before_it_was_lengthened_confirms_no_longer
     one = longer()
     assert one.count_renewal([EXTENDED], 1.0, 10.0, 1.5, ttl=9.0)
     assert (one.deadline, one.renew_at) == (10.0, 4.0)
+
+
+def test_a_renewal_counts_for_the_lease_that_was_sent_also_where_a_longer_one_is_asked_for_meanwhile() -> None:
+    """The watchdog waits for the answer while the owner begins to extend the hold."""
+    one = hold()
+    flow = extend((one,), lambda: 1.0, 0.5)
+    next(flow)
+    one.ask_for(900.0)
+    with pytest.raises(StopIteration):
+        flow.send([[EXTENDED]])
+    assert 9.0 < one.deadline < 10.0
+    assert one.leased == 9.0
 
 
 def test_a_longer_lease_that_was_confirmed_is_renewed_after_a_third_of_it() -> None:
