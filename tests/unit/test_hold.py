@@ -186,6 +186,28 @@ def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> N
     assert three.deadline == 9.0
 
 
+UNREAD = Failure("c", "not yet", awaited=True)
+
+
+@pytest.mark.parametrize("said", [SILENT, [b"counted", 2000], [b"extended", 2000]], ids=["-", "counted", "extended"])
+@pytest.mark.parametrize(
+    ("granted", "end"),
+    [([b"granted", 999, 7], NEVER), ([b"granted", 1000, 7], 9.0), (UNREAD, NEVER)],
+    ids=["before", "its own answer showed it", "not read yet"],
+)
+def test_what_was_granted_before_a_clock_went_ahead_and_is_heard_of_afterwards_counts_for_nothing(
+    granted: Any, end: float, said: Any
+) -> None:
+    """Its lease has lost the step. That it is there still, as the master says of its count, is no word on how long."""
+    base = hold(masters=3, ends=[9.0, 9.0, NEVER])
+    answers: list[Any] = [*base.answers[:2], [UNREAD]]
+    three = Hold(base.terms, b"me:1", Who(1, None, None), Granted(7, 9.0, base.ends, False, answers), 1)
+    three.shift(Step(1.0, 2, 20.0, 1000))
+    answers[2][0] = granted
+    three.drop_absent([SILENT, SILENT, said])
+    assert three.ends[2] == end
+
+
 def test_a_grant_that_came_late_counts_like_the_others() -> None:
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]

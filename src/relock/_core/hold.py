@@ -248,8 +248,11 @@ class Hold:
                 self._awaited.discard(i)
 
     def _count_late_grant(self, master: int) -> None:
-        self.ends[master] = max(self.ends[master], self.granted_at + self.terms.validity)
+        """Counts it, unless its lease may have begun before the master's clock went ahead, and has lost the step."""
         self._awaited.discard(master)
+        step, reply = self._cuts.get(master), self.answers[master][0]
+        if step is None or (is_status(reply, b"granted") and reply[1] >= step.shown_us):  # type: ignore[index]
+            self.ends[master] = max(self.ends[master], self.granted_at + self.terms.validity)
 
     def count_healing(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> None:
         """Counts the masters that were given the hold again; only before the deadline, as with a renewal."""
