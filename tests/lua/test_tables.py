@@ -327,6 +327,14 @@ def test_release_gives_the_lock_to_the_first_that_listens_past_the_dead(master: 
     assert master.queue() == [b"dead:1@3000"], "it may be alive all the same: it keeps its place"
 
 
+def test_the_token_of_a_grant_is_remembered_for_longer_than_its_lease_whoever_is_passed_over(master: Master) -> None:
+    """The dead waiter before the heir takes shorter leases."""
+    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@50", HEIR]))
+    master.listen("you")
+    release(master, HOLDER)
+    assert master.redis.pttl(KEYS.token) > master.redis.pttl(KEYS.lock) > 1050
+
+
 def test_release_only_wakes_a_head_that_takes_no_grants(master: Master) -> None:
     master.put(State(holder={HOLDER: 1}, queue=[THEY, HEIR]))
     master.listen("you")

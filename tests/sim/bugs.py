@@ -333,8 +333,8 @@ BUGS = [
     Bug(
         "a grant has the master's clock as its token, whatever was given before",
         "lua/_lib/hand_over.lua",
-        "token = token or next_token(token_key, now_us, lease_ms)",
-        "token = now_us; remember(token_key, token, now_us, lease_ms)",
+        "local token = next_token(token_key, now_us, lease_ms)",
+        "local token = now_us; remember(token_key, token, now_us, lease_ms)",
         seed=2,
     ),
     Bug(
