@@ -36,6 +36,8 @@ end
 local known_ms = tonumber(redis.call('HGET', master, 'guard_ms') or 0)
 local largest_ms = math.max(known_ms, tonumber(guard_ms))
 local until_us = now_us + largest_ms * 1000
+-- HDEL comes first: a master that is out of memory takes it, and then the rest. A release there may give the lock away.
+redis.call('HDEL', master, 'no_vote_until_us')
 redis.call('HSET', master, 'incarnation', incarnation,
   'no_vote_until_us', digits(until_us), 'guard_ms', digits(largest_ms))
 return { 'quarantined', now_us, until_us }

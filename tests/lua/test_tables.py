@@ -4,12 +4,14 @@ Times: a row gives scores and deadlines relative to the master's clock, which is
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import fakeredis
 import pytest
 import redis
 from attrs import Factory, define
+from support.servers import Server
 
 from relock._keys import lock_keys
 from relock._scripts import Script, load
@@ -809,6 +811,19 @@ def test_quarantine_takes_the_vote_of_the_accused_for_its_guard(master: Master) 
     status, now_us, until_us = quarantine(master)
     assert (status, until_us) == (b"quarantined", now_us + 700_000), "the largest guard in use"
     assert enqueue(master, YOU, guarded=True, guard_ms=700)[0] == b"no_vote"
+
+
+def test_quarantine_takes_the_vote_of_a_master_that_is_out_of_memory(server: Server) -> None:
+    """A release there gives the lock to the next waiter all the same."""
+    with closing(redis.Redis.from_url(server.url)) as client:
+        client.flushall()
+        master = Master(client)
+        client.config_set("maxmemory", 1)
+        try:
+            assert quarantine(master)[0] == b"quarantined"
+        finally:
+            client.config_set("maxmemory", 0)
+        assert acquire(master, guarded=True, guard_ms=500)[0] == b"no_vote"
 
 
 @pytest.mark.parametrize("other", [{"incarnation": b"another"}, {"guarded": False}], ids=["another", "no guard"])
