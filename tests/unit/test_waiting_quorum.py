@@ -305,3 +305,15 @@ def test_a_token_that_another_may_fall_below_is_written_first(fenced: int, is_ta
     grant = driver.run()
     assert isinstance(grant, Granted)
     assert (grant.begins is not None) == is_taken
+
+
+def test_a_token_that_a_quorum_knows_is_waited_for_no_longer() -> None:
+    """A third master that hangs costs nothing."""
+    ahead, fenced = [b"granted", 60_000_000, 60_000_000], [b"fenced", 0]
+    driver = Driver([[ahead, GRANTED, AWAITED], [fenced, fenced, AWAITED]])
+    assert isinstance(driver.run(), Granted)
+    _, write = driver.effects
+    assert isinstance(write, Ask)
+    assert write.is_certain is not None
+    assert write.is_certain([[fenced], [fenced], [AWAITED]])
+    assert not write.is_certain([[fenced], [AWAITED], [AWAITED]])

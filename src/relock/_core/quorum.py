@@ -307,6 +307,11 @@ def is_count_certain(answers: Sequence[Answer]) -> bool:
     return counted >= quorum or counted + awaited < quorum
 
 
+def is_token_known(answers: Sequence[Answer]) -> bool:
+    """Whether a quorum remembers the token that was written to them."""
+    return count_status(answers, b"fenced") >= quorum_of(len(answers))
+
+
 def is_token_safe(grant: Granted, lease_ms: int) -> bool:
     """Whether no later grant can get a smaller token, though only those who granted know it (see ``docs/concepts``).
 

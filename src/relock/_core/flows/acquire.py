@@ -14,6 +14,7 @@ from relock._core.quorum import (
     count_status,
     is_attempt_certain,
     is_status,
+    is_token_known,
     is_token_safe,
     judge,
     may_be_granted,
@@ -106,8 +107,8 @@ def _is_conclusive(answer: Answer) -> bool:
 def write_token(terms: Terms, grant: Granted, clock: Clock) -> Generator[Effect, Any, Outcome]:
     """Makes a quorum know the token before anybody uses it: their clocks differ by more than the lease."""
     call = load("fence").call(terms.keys, fence=grant.token, lease_ms=terms.wording.lease_ms)
-    answers = yield Ask((call,), min(grant.end, clock() + terms.node_timeout))
-    if count_status(answers, b"fenced") >= terms.quorum and clock() < grant.end:
+    answers = yield Ask((call,), min(grant.end, clock() + terms.node_timeout), is_token_known)
+    if is_token_known(answers) and clock() < grant.end:
         return grant
     failures = tuple(answer[0] for answer in answers if isinstance(answer[0], Failure))
     failures = failures or (Failure(terms.masters[0], "its fencing token reached no quorum"),)
