@@ -317,3 +317,48 @@ def test_a_token_that_a_quorum_knows_is_waited_for_no_longer() -> None:
     assert write.is_certain is not None
     assert write.is_certain([[fenced], [fenced], [AWAITED]])
     assert not write.is_certain([[fenced], [AWAITED], [AWAITED]])
+
+
+@define
+class Slow(Driver):
+    """Silent masters are waited for until the end, and the others need nearly as long to answer."""
+
+    def _carry_out(self, effect: Effect) -> Any:
+        if isinstance(effect, Ask):
+            answers = [[answer] for answer in self.answers[0]]
+            is_certain = effect.is_certain is not None and effect.is_certain(answers)
+            is_heard = is_certain or not any(SILENT in answer for answer in answers)
+            part = 0.9 if is_heard else 1.0
+            self.now = max(self.now, min(effect.until, self.now + part * TERMS.node_timeout))
+        return super()._carry_out(effect)
+
+
+AHEAD, FENCED = [b"granted", 60_000_000, 60_000_000], [b"fenced", 0]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [[GRANTED, HELD, SILENT], [SILENT, DONE, DONE]],
+        [[AHEAD, GRANTED, DOWN], [FENCED, SILENT, DOWN], [SILENT, DONE, DOWN]],
+    ],
+    ids=["what is given back", "a token that is written"],
+)
+def test_an_acquire_ends_on_time_whatever_it_has_to_do_at_last(answers: list[list[Any]]) -> None:
+    """Masters that fall silent one after the other cost one node timeout at most; the rest is undone later."""
+    driver = Slow(answers)
+    assert not isinstance(driver.run(until=1000.0), Granted)
+    assert driver.now <= 1000.0 + TERMS.node_timeout
+    assert driver.undone() == [b"me:1"]
+
+
+def test_a_wait_ends_on_time_whatever_a_releaser_gave_it_at_last() -> None:
+    """Too little, and a token that the masters do not know."""
+    far = 5_000_000_000
+    gifts = [handed(0, 1004.0), handed(1, 1004.0, far), handed(2, 1004.0, name=b"me:1~cd.9")]
+    silent = [SILENT] * 3
+    driver = Slow([*WAITING, silent, silent, silent, silent], grants=gifts, pause=1.0)
+    until = 1000.0 + 3 * 0.9 * TERMS.node_timeout + driver.pause
+    assert isinstance(driver.run(until=until), Refused), "as it was when they were heard last"
+    assert driver.now <= until + TERMS.node_timeout
+    assert {b"me:1~ab.9", b"me:1~cd.9"} <= set(driver.undone())

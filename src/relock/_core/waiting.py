@@ -131,6 +131,9 @@ class _Waiting:
                 if granted is not None:
                     outcome = granted
                     break
+                if clock() >= self.limit:  # what had to be given back has left no time for another look
+                    yield from self._leave(outcome)
+                    break
             outcome, answers = yield from attempt(terms, self._next_call(), clock, self.limit)
         if not isinstance(outcome, Granted):
             return outcome
@@ -158,7 +161,7 @@ class _Waiting:
                 by_name.setdefault(grant.owner, []).append(grant)
         for name in sorted(by_name, key=lambda name: len(by_name[name]), reverse=True):
             self.wait.owners.append(name)  # before anything is sent for it
-            granted = yield from accept(self.wait.terms, by_name[name], self.wait.clock)
+            granted = yield from accept(self.wait.terms, by_name[name], self.wait.clock, self.limit)
             if granted is not None:
                 return granted
             self.wait.owners.remove(name)
@@ -184,7 +187,7 @@ class _Waiting:
         """Gives back what a releaser has given under `name`, for good: also where that arrives only later."""
         terms = self.wait.terms
         self.declined.add(name)
-        until = self.wait.clock() + terms.node_timeout
+        until = self._soon()
         self._doubt(until, (yield from give_back(terms, name, self.ticket, until)))
         yield Undo(terms.keys, name, terms.ttl, until, stays=True, ticket=self.ticket)
 
@@ -226,7 +229,7 @@ class _Waiting:
         if len(terms.masters) == 1:
             self.undecided = True
             return
-        until = self.wait.clock() + terms.node_timeout
+        until = self._soon()
         self._doubt(until, answers)
         undo = Undo(terms.keys, self.owner, terms.ttl, until, answers, stays=True, ticket=self.ticket)
         if count_status(answers, b"granted"):
@@ -238,6 +241,10 @@ class _Waiting:
         else:
             yield undo
         self._rename()
+
+    def _soon(self) -> float:
+        """Until when masters are waited for that are asked now; what they have not heard by then is undone later."""
+        return min(self.wait.clock() + self.wait.terms.node_timeout, self.limit)
 
     def _rename(self) -> None:
         """Later attempts ask under a new owner's name; what is still under way for the old one can't touch them."""
@@ -253,8 +260,7 @@ class _Waiting:
         now = wait.clock()
         everywhere = False
         if not isinstance(outcome, NoQuorum):
-            until = min(now + terms.node_timeout, self.limit)
-            answers = yield from end_wait(terms, wait.waiter, until)
+            answers = yield from end_wait(terms, wait.waiter, self._soon())
             everywhere = all(isinstance(answer[0], list) for answer in answers)
         if self.undecided or not everywhere:
             yield Undo(terms.keys, wait.waiter, terms.ttl, now + terms.node_timeout)

@@ -71,7 +71,7 @@ def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
             break
         before = answers
     if outcome.__class__ is Granted and len(answers) > 1 and not is_token_safe(outcome, int(terms.wording.lease_ms)):
-        outcome = yield from write_token(terms, outcome, clock)
+        outcome = yield from write_token(terms, outcome, clock, until)
     return outcome, answers
 
 
@@ -104,10 +104,13 @@ def _is_conclusive(answer: Answer) -> bool:
     return answer[0].__class__ is list and not is_status(answer[0], b"void")
 
 
-def write_token(terms: Terms, grant: Granted, clock: Clock) -> Generator[Effect, Any, Outcome]:
-    """Makes a quorum know the token before anybody uses it: their clocks differ by more than the lease."""
+def write_token(terms: Terms, grant: Granted, clock: Clock, until: float) -> Generator[Effect, Any, Outcome]:
+    """Makes a quorum know the token before anybody uses it: their clocks differ by more than the lease.
+
+    `until` is when whoever needs the answer gives up.
+    """
     call = load("fence").call(terms.keys, fence=grant.token, lease_ms=terms.wording.lease_ms)
-    answers = yield Ask((call,), min(grant.end, clock() + terms.node_timeout), is_token_known)
+    answers = yield Ask((call,), min(until, grant.end, clock() + terms.node_timeout), is_token_known)
     if is_token_known(answers) and clock() < grant.end:
         return grant
     failures = tuple(answer[0] for answer in answers if isinstance(answer[0], Failure))
