@@ -10,11 +10,11 @@ from typing import Any
 import fakeredis
 import pytest
 import redis
-from attrs import Factory, define
+from attrs import Factory, define, evolve
 from support.servers import Server
 
 from relock._keys import lock_keys
-from relock._scripts import Script, load
+from relock._scripts import Script, load, script_names
 
 KEYS = lock_keys("lock", "a")
 ME, YOU, THEY = b"me:1", b"you:1", b"they:1"
@@ -841,3 +841,93 @@ def test_nothing_stays_for_ever_but_the_marker(master: Master) -> None:
     release(master, ME)
     release(master, YOU)
     assert set(master.redis.scan_iter()) == {KEYS.token, KEYS.master}
+
+
+# headers --------------------------------------------------------------------------------------------------------------
+
+SHORT_MS, QUEUE_MS = 5_000, 20_000
+MINE = b"me:0123456789abcdef~1"
+STATES = [
+    State(),
+    State(holder={MINE: 1}, queue=[HEIR, THEY], token=5),
+    State(holder={MINE: 1}, queue=[THEY]),
+    State(holder={YOU: 1}, queue=[THEY], token=5),
+    State(queue=[THEY, YOU], token=5),
+    State(foreign=b"x", queue=[THEY]),
+]
+LIFETIMES_MS = {  # what a header says, and what that means here: at least and at most
+    "none": (-1, -1),
+    "lease_ms": (LEASE_MS - SHORT_MS, LEASE_MS),
+    "queue_ms": (QUEUE_MS - SHORT_MS, QUEUE_MS),
+    "lease_ms and a second": (LEASE_MS + 1, LEASE_MS + 1_000),
+    "the lease and what the token is ahead of the clock": (3_001, 2 * LEASE_MS + 1_001),
+    "what the waiter's name says: the lease that it may be given": (1, 3_000),
+}
+
+
+def seen(master: Master) -> dict[str, tuple[Any, int]]:
+    """What each key of the lock holds, and for how long (ms)."""
+    content: dict[str, Any] = {}
+    for name in ("lock", "queue", "waiters", "token", "master"):
+        key = getattr(KEYS, name)
+        kind = master.redis.type(key)
+        if kind == b"hash":
+            content[name] = set(master.redis.hgetall(key).items())
+        elif kind == b"zset":
+            content[name] = set(master.redis.zrange(key, 0, -1))
+        elif kind == b"string":
+            content[name] = {master.redis.get(key)}
+    return {name: (held, master.redis.pttl(getattr(KEYS, name))) for name, held in content.items()}
+
+
+def call_with(master: Master, name: str, fence: int) -> None:
+    """Calls any script."""
+    arguments = {"owner": THEY if name == "leave" else MINE, "count": 1, "lease_ms": LEASE_MS, "fair": 1, "hand": 1}
+    arguments |= {"ticket": 7, "alive_ms": 7_000, "queue_ms": QUEUE_MS, "client": "me", "limit": 9}
+    arguments |= {"fence": fence, "accused": b"this"}
+    own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
+    master.call(name, *([7, b"me:2"] if name == "tend" else []), **own, guarded=True)
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_a_script_writes_and_publishes_what_its_header_says_and_nothing_else(master: Master, name: str) -> None:
+    header = load(name).header
+    written = set()
+    says = dict(line.split(None, 1) for line in header["WRITES"] if line != "none")
+    for client in ("you", "they"):
+        master.listen(client)
+    for state in STATES:
+        master.redis.flushall()
+        master.put(evolve(state, pttl_ms=SHORT_MS))
+        for key in (KEYS.queue, KEYS.waiters, KEYS.token):
+            master.redis.pexpire(key, SHORT_MS)
+        before = seen(master)
+        call_with(master, name, fence=master.now_us() + 1_000_000)
+        for kept, (held, left_ms) in seen(master).items():
+            was, was_left_ms = before.get(kept, (set(), 0))
+            if not held <= was or not -1 < left_ms <= was_left_ms:
+                written.add(kept)
+                low, high = LIFETIMES_MS[says[kept]]
+                assert low <= left_ms <= high, (kept, state)
+    assert written == set(says)
+    told = {message.split()[0].decode() for message in master.woken()}
+    assert told == {line.split()[0] for line in header["PUBLISHES"]} - {"none"}
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_a_script_that_arrives_twice_changes_nothing_more(master: Master, name: str) -> None:
+    """But for lifetimes, and for the time without a vote, which the headers mention."""
+
+    def left() -> tuple[Any, ...]:
+        return tuple(held for key, (held, _) in seen(master).items() if key != "master")
+
+    for client in ("you", "they"):
+        master.listen(client)
+    for state in STATES:
+        master.redis.flushall()
+        master.put(state)
+        fence = master.now_us() + 1_000_000
+        call_with(master, name, fence)
+        once = left()
+        call_with(master, name, fence)
+        assert left() == once, state
