@@ -96,8 +96,13 @@ def test_a_place_is_kept_where_the_lock_is_given_after_it_was_given_back(rig: Ri
     rig.until_free(name, "both have had it")
 
 
-def ends_in_time(rig: Rig, call: Callable[[], object], seconds: float) -> None:
-    """Whether a call is over within `seconds`, and never waits for what may last longer."""
+def ends_in_time(
+    rig: Rig, call: Callable[[], object], seconds: float, at_step: Callable[[str], object] = lambda _: None
+) -> None:
+    """Whether a call is over within `seconds`, and never waits for what may last longer.
+
+    `at_step` is told each of its steps.
+    """
     begin = rig.clock()
     end = begin + seconds
     too_long: list[str] = []
@@ -105,6 +110,7 @@ def ends_in_time(rig: Rig, call: Callable[[], object], seconds: float) -> None:
     def look(what: str, wait: float) -> None:
         if wait and rig.watch.now + wait > end + MARGIN:
             too_long.append(f"{what} for {wait:.3f} s, {end - rig.watch.now:.3f} s before the end")
+        at_step(what)
 
     with rig.watch.each(look):
         call()
@@ -139,21 +145,18 @@ def test_a_timeout_holds_though_nobody_answers(answered: bool, rig: Rig, name: s
     rig.warm_up(client)
     take(others.lock(name), 1)
 
-    def fall_silent() -> None:
-        if answered:
-            rig.until(lambda: rig.is_queued(name), "the caller is queued")
-        rig.go_silent()
+    def fall_silent(what: str) -> None:
+        if what == "before queue.get":  # it is queued, and goes to sleep
+            rig.go_silent()
 
-    silence = rig.start(fall_silent)
     if not answered:
-        silence.result()
+        rig.go_silent()
     begin = rig.clock()
 
     def wait() -> None:
         with pytest.raises(QuorumError):
             client.lock(name).acquire(timeout=timeout)
 
-    ends_in_time(rig, wait, timeout + BRIEF)
+    ends_in_time(rig, wait, timeout + BRIEF, fall_silent)
     assert rig.clock() - begin >= timeout
-    silence.result()
     assert client.statistics().waiting == 0
