@@ -93,6 +93,14 @@ class LockOptions:
     on_lost: Callable[..., object] | None = field(default=None, validator=_callback)
 
 
+#: The value of a str, as no more than that: an f-string shows what a subclass likes, an enum the name of its member.
+plain: Callable[[str], str] = str.__str__
+
+
+def _plain_if_str(value: Any) -> Any:
+    return plain(value) if isinstance(value, str) else value
+
+
 def _prefix(_instance: Any, attribute: Any, value: Any) -> None:
     _check_type(attribute.name, value, str)
     if not value or "{" in value or "}" in value:
@@ -178,7 +186,7 @@ class ClientOptions:
     replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
     handoff: str = field(default="grant", validator=_handoff)
     drift_factor: float = field(default=0.01, validator=_seconds(0.0, 0.5, "between 0.0 and 0.5"))
-    prefix: str = field(default="lock", validator=_prefix)
+    prefix: str = field(default="lock", validator=_prefix, converter=_plain_if_str)
     client_name: str | None = field(default=None, validator=_client_name)
     on_lost: Callable[..., object] | None = field(default=None, validator=_callback)
     on_event: Callable[..., object] | None = field(default=None, validator=_callback)
@@ -258,4 +266,4 @@ def check_name(name: object) -> str:
     if not name or name.startswith("}"):
         raise wrong("name", name, "a non-empty str that does not begin with '}' (it would have no Cluster hash tag)")
     check_utf8("name", name)
-    return name
+    return plain(name)

@@ -19,7 +19,7 @@ from relock._core.quorum import quorum_of
 from relock._core.terms import Terms
 from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
-from relock._options import ClientArguments, ClientOptions, LockArguments, LockOptions, check_name, check_utf8
+from relock._options import ClientArguments, ClientOptions, LockArguments, LockOptions, check_name, check_utf8, plain
 from relock._runtime.links import NETWORK_ERRORS, understood
 from relock._runtime.masters import Master
 from relock._runtime.nodes import parse_nodes, warning_of_number
@@ -150,7 +150,7 @@ class Client:
             TypeError: an argument of a wrong type.
             ConfigurationError: one that can't work.
         """
-        check_name(name)
+        name = check_name(name)
         given = {"ttl": ttl, "renew": renew, "fair": fair, "timeout": timeout, "owner": owner}
         if max_hold is None and on_lost is None and not any(value is not None for value in given.values()):
             options = self._lock_options
@@ -242,7 +242,7 @@ class Client:
         if not isinstance(pattern, str):
             raise TypeError(f"pattern must be a str, not {type(pattern).__name__}")
         check_utf8("pattern", pattern)
-        return self._names(pattern)
+        return self._names(plain(pattern))
 
     def _names(self, pattern: str) -> Generator[str, None, None]:
         seen: set[str] = set()

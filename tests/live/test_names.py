@@ -1,5 +1,6 @@
 """`Client.names`: the glob matches the name itself, and does so as the server's own globs do."""
 
+import enum
 import random
 from collections.abc import Callable
 
@@ -7,7 +8,7 @@ import pytest
 from support.servers import Server
 
 from relock import Client, ConfigurationError
-from relock._keys import glob_filter
+from relock._keys import glob_filter, lock_keys
 
 LETTERS = "ab}{-^*?[]\\é"
 ROUNDS = 300
@@ -50,3 +51,29 @@ def test_the_filter_agrees_with_the_server(server: Server) -> None:
             pattern = text(6)
             matches = glob_filter(pattern)
             assert {name for name in names if matches(name)} == set(redis_client.keys(pattern)), pattern
+
+
+class Named(str, enum.Enum):  # noqa: UP042 - the f-string of a StrEnum is its value
+    """A str whose f-string is not its value."""
+
+    ORDERS = "orders"
+    APP = "app"
+
+
+def test_a_str_enum_names_the_lock_that_its_value_names(
+    connect: Callable[..., Client], server: Server, client: Client
+) -> None:
+    """Whichever of the two a process uses first: the keys must not depend on it, or two processes have two locks."""
+    lock_keys.cache_clear()  # as in a process that begins
+    with client.lock(Named.ORDERS):
+        assert b"lock:{orders}" in server.client().keys("*")
+        lock_keys.cache_clear()  # as in another one
+        assert not connect(server.url).lock("orders").acquire(blocking=False)
+        assert client.info(Named.ORDERS).held
+        assert list(client.names(Named.ORDERS)) == ["orders"]
+
+
+def test_a_str_enum_as_the_prefix_is_its_value(connect: Callable[..., Client], server: Server) -> None:
+    with connect(server.url, prefix=Named.APP).lock("orders"):
+        lock_keys.cache_clear()
+        assert not connect(server.url, prefix="app").lock("orders").acquire(blocking=False)
