@@ -9,7 +9,7 @@ import pytest
 from support.masters import Deployment
 from support.until import until
 
-from relock import Client, Lock, LockLostError, QuorumError
+from relock import Client, Event, Lock, LockLostError, NotGranted, QuorumError
 from relock._core.hold import Hold
 from relock._runtime.claims import Claim
 
@@ -64,6 +64,20 @@ def test_a_thread_behind_another_of_its_owner_hears_that_somebody_has_the_lock(
         until(lambda: client.statistics().waiting == 1, within=10, what="the first waits")
         assert client.lock(name, owner="job").acquire(blocking=False) is False
         assert waiting.result() is False
+
+
+def test_a_refusal_behind_another_of_its_owner_is_counted_and_told_like_any_other(
+    connect: Connect, server: Deployment, name: str
+) -> None:
+    told: list[Event] = []
+    client = connect(server.url, on_event=told.append)
+    with connect(server.url).lock(name), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.lock(name, owner="job").acquire, timeout=4.0)
+        until(lambda: client.statistics().waiting == 1, within=10, what="the first waits")
+        assert client.lock(name, owner="job").acquire(timeout=0.05) is False
+        assert waiting.result() is False
+    assert client.statistics().refusals == 2
+    until(lambda: len([event for event in told if isinstance(event, NotGranted)]) == 2, within=10, what="both are told")
 
 
 def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(

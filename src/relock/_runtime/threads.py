@@ -230,8 +230,10 @@ class Session(Driver, MasterListener):
             LockLostError: the caller's hold was lost and it has not left every level yet.
         """
         key = (terms.keys.name, who.key)
-        if who.name is not None and not self._enter_gate(claim, terms, key, until):
-            return self._look_once(terms)
+        if who.name is not None:
+            came_at = self.clock()
+            if not self._enter_gate(claim, terms, key, until):
+                return self._turned_away(terms, came_at)
         hold = self.holds.get(key)
         if hold is not None and hold.count > 0:
             self._nest(claim, hold, terms.options, count)
@@ -250,13 +252,14 @@ class Session(Driver, MasterListener):
             until = max(until, self.clock() + terms.node_timeout)
         return self._gates.enter(claim, key, until)
 
-    def _look_once(self, terms: Terms) -> Outcome:
+    def _turned_away(self, terms: Terms, came_at: float) -> Outcome:
         """What a caller finds that was kept waiting by another thread of its own owner: the lock is not to be had."""
         answers = self.run(inspect_flows.look(terms, self.clock))
         info = inspect_flows.agree(terms.keys.name, answers)
         if info is None:
             failures = tuple(answer for answer in answers if isinstance(answer, Failure))
             return NoQuorum(failures, len(answers) - len(failures), None)
+        self._tell_refusal(terms, came_at)
         return Refused(info.owner, len(info.queue), info.ttl, None, undecided=False)
 
     def _take(self, claim: Claim, terms: Terms, who: Who, until: float, count: int) -> Outcome | None:
@@ -284,10 +287,14 @@ class Session(Driver, MasterListener):
         self.hub.forget(waiter)
         claim.terms = None  # the flow has left nothing; the error that may follow is no interrupt
         if isinstance(outcome, Refused):
-            self.counters.refusals += 1
-            if self.is_observed:
-                self.emit(NotGranted(terms.keys.name, self.clock() - started_at))
+            self._tell_refusal(terms, started_at)
         return outcome  # type: ignore[no-any-return]
+
+    def _tell_refusal(self, terms: Terms, came_at: float) -> None:
+        """Somebody else has the lock, and who came at `came_at` has given up."""
+        self.counters.refusals += 1
+        if self.is_observed:
+            self.emit(NotGranted(terms.keys.name, self.clock() - came_at))
 
     def _count_steps(self, hold: Hold) -> None:
         """Shortens the leases of a new hold by what was seen of the masters' clocks before it was in the book."""
