@@ -172,8 +172,10 @@ class Client:
             lock_options: as for `lock`.
 
         Raises:
-            ConfigurationError: when it decorates, if the template uses an argument that the function does not have.
-            TypeError: when it decorates a coroutine function, or a generator function, whose body runs later.
+            ConfigurationError: when it decorates, if the template is no format, or uses an argument that the function
+                does not have.
+            TypeError: when it decorates a coroutine function, or a generator function, whose body runs later; also an
+                object that is called as one.
         """
         check_name(template)
 
@@ -369,20 +371,31 @@ def _used(template: str) -> Iterator[str]:
             yield from _used(specification or "")
 
 
+def _fields(template: str) -> set[str]:
+    try:
+        return set(_used(template))
+    except ValueError as error:
+        raise ConfigurationError(f"synchronized({template!r}): it is no format: {error}", option="template") from None
+
+
+def _check_runs_when_called(function: Callable[..., Any], shown: str) -> None:
+    """Refuses what would run after the call, without the lock: also an object whose ``__call__`` does."""
+    for called in (function, type(function).__call__):
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            raise TypeError(f"synchronized: {shown} is a coroutine function; this client is for threads")
+        if inspect.isgeneratorfunction(called):
+            raise TypeError(f"synchronized: {shown} is a generator function; its body runs after the call")
+
+
 def _template(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """What makes a lock's name of `template` and the arguments of a call of `function`."""
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"synchronized: {function.__qualname__} is a coroutine function; this client is for threads")
-    if inspect.isgeneratorfunction(function):
-        raise TypeError(f"synchronized: {function.__qualname__} is a generator function; its body runs after the call")
+    shown = getattr(function, "__qualname__", repr(function))  # a `functools.partial` has no name
+    _check_runs_when_called(function, shown)
     signature = inspect.signature(function)
-    missing = set(_used(template)) - set(signature.parameters)
+    missing = _fields(template) - set(signature.parameters)
     if missing:
         named = ", ".join(name or "without a name" for name in sorted(missing))
-        raise ConfigurationError(
-            f"synchronized({template!r}): {function.__qualname__} has no argument {named}",
-            option="template",
-        )
+        raise ConfigurationError(f"synchronized({template!r}): {shown} has no argument {named}", option="template")
 
     def name_for(*args: Any, **kwargs: Any) -> str:
         bound = signature.bind(*args, **kwargs)

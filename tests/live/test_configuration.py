@@ -1,5 +1,6 @@
 """Servers that can't be used, or promise less than they seem to: which one, and what to do about it."""
 
+import functools
 import pickle
 import warnings
 from collections.abc import Callable
@@ -271,7 +272,10 @@ def test_synchronized_refuses_what_runs_after_the_call(client: Client) -> None:
     def generator() -> Any:
         yield
 
-    for function in (coroutine, generator):
+    class Called:
+        async def __call__(self) -> None: ...
+
+    for function in (coroutine, generator, functools.partial(coroutine), functools.partial(generator), Called()):
         with pytest.raises(TypeError, match="synchronized"):
             client.synchronized("a")(function)
 
@@ -287,7 +291,25 @@ def test_a_guard_below_the_ttl_is_warned_of(connect: Callable[..., Client], serv
         connect(server.url, ttl=30.0, restart_guard=1.0)
 
 
-@pytest.mark.parametrize("template", ["orders:{}", "orders:{a:{b}}"])
-def test_synchronized_refuses_a_field_without_an_argument_when_it_decorates(template: str) -> None:
-    with pytest.raises(ConfigurationError):
+def test_synchronized_decorates_a_class_whose_objects_are_coroutine_functions(client: Client, name: str) -> None:
+    """What is called is the class, and that is over when the call is."""
+
+    class Job:
+        def __init__(self) -> None:
+            assert client.lock(name).owned()
+
+        async def __call__(self) -> None: ...
+
+    assert isinstance(client.synchronized(name)(Job)(), Job)
+
+
+def test_synchronized_names_a_partial_function_that_lacks_an_argument(client: Client) -> None:
+    with pytest.raises(ConfigurationError, match="has no argument b"):
+        client.synchronized("orders:{b}")(functools.partial(lambda a: a))
+
+
+@pytest.mark.parametrize("template", ["orders:{}", "orders:{a:{b}}", "orders:{", "orders:}", "orders:{a!}"])
+def test_synchronized_refuses_a_template_that_can_t_work_when_it_decorates(template: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
         Client("redis://127.0.0.1:1").synchronized(template)(lambda a: a)
+    assert caught.value.option == "template"
