@@ -267,7 +267,12 @@ class Lock:
     # What threading.Condition and CPython's tests expect of an RLock ------------------------------------------------
 
     def _is_owned(self) -> bool:
-        return self.owned()
+        """A condition asks before it waits or notifies: who has lost the hold hears that, not that it never had it."""
+        hold = self._hold()
+        if hold is None or hold.count == 0:
+            return False
+        self._client.session.check_valid(hold)
+        return True
 
     def _recursion_count(self) -> int:
         return self.hold_count
