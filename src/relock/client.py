@@ -73,7 +73,8 @@ class Client:
     """Locks on one Redis or Valkey master, or on a quorum of several independent ones.
 
     Making one checks the arguments and sends nothing; it connects when it is first used. It may be shared by
-    threads. After ``fork()`` the child's copy works as a fresh client that holds nothing.
+    threads: make one and keep it, because one that is dropped without `close` leaves its threads and connections
+    behind. After ``fork()`` the child's copy works as a fresh client that holds nothing.
 
     Args:
         nodes: a URL (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``, ``redis+cluster://``) or a

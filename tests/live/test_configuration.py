@@ -12,7 +12,7 @@ import redis
 from support.servers import Server, free_port
 from support.until import until
 
-from relock import Client, ConfigurationError, MasterBack, MasterDown, QuorumError, RelockWarning
+from relock import Client, ConfigurationError, LockLostError, MasterBack, MasterDown, QuorumError, RelockWarning
 
 
 def failure(client: Client, name: str, **acquire: Any) -> str:
@@ -228,6 +228,21 @@ def test_a_hold_may_be_released_after_close(connect: Callable[..., Client], serv
     lock.release()
     assert not lock.owned()
     assert server.client().exists(f"lock:{{{name}}}"), "its lease runs out by itself"
+
+
+def test_a_hold_that_ends_after_close_says_so_where_it_is_used(
+    connect: Callable[..., Client], server: Server, name: str
+) -> None:
+    told: list[object] = []
+    client = connect(server.url, ttl=0.3, on_lost=told.append)
+    lock = client.lock(name)
+    lock.acquire()
+    client.close()
+    until(lambda: not lock.owned(), within=10, what="the lease is over")
+    with pytest.raises(LockLostError):
+        lock.release()
+    assert not client.session.callbacks.running
+    assert told == []
 
 
 RIGHTS = ("on", "nopass", "~*", "&*", "+@all")

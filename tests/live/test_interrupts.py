@@ -341,3 +341,34 @@ def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
     client.close()
     until(lambda: not watchdog.running, within=10, what="its thread has ended")
     assert not any(master._idle for master in client.session.masters)
+
+
+def test_a_signal_handler_that_does_not_wait_leaves_the_wait_that_it_interrupts_alone(
+    client: Client, connect: Callable[..., Client], server: Deployment, name: str
+) -> None:
+    """It may use the very lock; waiting for that would take a turn that comes to the wait behind it first."""
+    holder = connect(server.url).lock(name, owner="holder")
+    holder.acquire()
+    seen: list[tuple[bool, str | None]] = []
+
+    def look(*_: object) -> None:
+        seen.append((client.lock(name).acquire(blocking=False), client.info(name).owner))
+
+    def interrupt() -> None:
+        until(lambda: client.statistics().waiting == 1, within=20, what="the main thread waits")
+        for count in range(1, 4):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            until(lambda count=count: len(seen) == count, within=20, what="the handler has run")  # type: ignore[misc]
+        holder.release()
+
+    before = signal.signal(signal.SIGUSR1, look)
+    thread = threading.Thread(target=interrupt)
+    try:
+        thread.start()
+        assert client.lock(name).acquire(timeout=60)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert [got for got, _ in seen] == [False] * 3
+    assert all(owner is not None and ":holder." in owner for _, owner in seen)
+    client.lock(name).release()
