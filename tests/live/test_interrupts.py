@@ -21,13 +21,14 @@ from support.masters import Deployment
 from support.until import until
 
 import relock
-from relock import Client, Lock
+from relock import Client, Lock, QuorumError
 from relock._core.hold import Hold
 from relock._runtime.platform import Platform
 
 pytestmark = pytest.mark.every_quorum
 
 SOURCE = str(Path(relock.__file__).parent)
+TICKS_MAX = 150  # fifteen seconds of them
 
 
 class Interrupt(BaseException):
@@ -255,6 +256,34 @@ def test_a_signal_between_request_and_reply_undoes_the_grant(own_server: Deploym
         until(lambda: not redis.exists(f"lock:{{{name}}}"), within=20.0, what="the grant is undone")
         with client.lock(name, timeout=20):
             assert redis.hlen(f"lock:{{{name}}}") == 1
+
+
+def test_signals_that_keep_coming_do_not_make_a_silent_master_be_waited_for_longer(
+    own_server: Deployment, name: str
+) -> None:
+    """Their handler returns, and Python makes the system call again that each of them has ended."""
+    ticks: list[int] = []
+    is_over = threading.Event()
+
+    def tick() -> None:
+        while len(ticks) < TICKS_MAX and not is_over.wait(0.1):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda number, _: ticks.append(number))
+    ticker = threading.Thread(target=tick)
+    try:
+        with Client(own_server.url, ttl=30.0, node_timeout=0.5) as client:
+            warm_up(client)
+            own_server.stop()
+            ticker.start()
+            with pytest.raises(QuorumError):
+                client.lock(name).acquire(timeout=0)
+            assert len(ticks) < TICKS_MAX, "it came back while signals still came"
+    finally:
+        own_server.cont()
+        is_over.set()
+        ticker.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_signal_ends_a_wait_at_once_and_leaves_the_queue(

@@ -6,6 +6,8 @@ through redis-py.
 
 The socket blocks, and its limit is the kernel's (SO_RCVTIMEO): a limit of Python's would cost another system call for
 each request and each reply. TLS has Python's: its layer takes the kernel's for a call to be made again, without end.
+A signal makes the kernel's begin anew, since Python makes the call again when the handler has returned. So who has to
+be back in time polls first, which goes on with what is left.
 """
 
 import logging
@@ -53,11 +55,9 @@ class Channel(ABC):
             redis.RedisError, OSError: it broke, or nothing came in time.
         """
 
+    @abstractmethod
     def wait(self, seconds: float) -> bool:
         """Whether something can be received within `seconds`."""
-        poller = select.poll()
-        poller.register(self.fileno, select.POLLIN)
-        return bool(poller.poll(max(0.0, seconds) * 1000))
 
 
 class SocketChannel(Channel):
@@ -68,6 +68,9 @@ class SocketChannel(Channel):
         self.fileno = sock.fileno()
         _limit(sock, timeout)
         reader = hiredis.Reader(replyError=redis_errors.ResponseError)
+        poller = select.poll()
+        poller.register(self.fileno, select.POLLIN)
+        self._poll = poller.poll
         self.send = sock.sendall
         self._recv = sock.recv
         self._feed = reader.feed
@@ -91,6 +94,10 @@ class SocketChannel(Channel):
         except hiredis.ProtocolError as error:
             raise redis_errors.InvalidResponse(f"no reply of a master: {error}") from None
         return replies
+
+    def wait(self, seconds: float) -> bool:
+        """See `Channel`."""
+        return bool(self._poll(max(0.0, seconds) * 1000))
 
 
 class PlainChannel(Channel):

@@ -19,7 +19,7 @@ from relock._runtime.links import NETWORK_ERRORS, Link, Round
 from relock._runtime.masters import Master
 from relock._runtime.platform import Platform
 
-PATIENT_PART = 0.9  # a limit of so much of the node timeout is left to the socket's own
+PATIENT_PART = 0.9  # of the node timeout; who has owed a reply for longer is silent
 LOOK_SECONDS = 0.02  # how often who waits for a connection looks whether another thread has given one back
 GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of the others, beside as long again
 
@@ -160,12 +160,16 @@ class Rounds:
 
     def _read_one(self, round_: Round, links: list[Link]) -> None:
         link = links[0]
-        patient = PATIENT_PART * link.master.node_timeout
+        longest = link.master.node_timeout
         try:
             while round_.missing:
                 left = round_.until - self._clock()
-                if left < patient and not link.channel.wait(left):
-                    return
+                is_short = left < PATIENT_PART * longest
+                # Not left to the limit of the socket: that begins anew with each signal that this thread handles.
+                if not link.channel.wait(left if is_short else longest):
+                    if is_short:
+                        return
+                    raise redis_errors.TimeoutError("Timeout reading from the master")
                 link.receive()
         except NETWORK_ERRORS as error:
             _drop(round_, links, link, error)
