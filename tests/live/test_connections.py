@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -16,6 +17,9 @@ from support.tls import Tls, certificate, skipped_without_tls
 from support.until import until
 
 from relock import Client, QuorumError
+from relock._runtime.channel import PlainChannel
+from relock._runtime.links import NETWORK_ERRORS
+from relock._runtime.nodes import parse_nodes
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 LEASE_SECONDS = 30.0  # who is woken by nobody looks again only then
@@ -165,3 +169,20 @@ def test_holds_live_on_by_the_connections_there_are_where_the_server_takes_no_ne
     until(lambda: client.statistics().renewals >= renewed + 3, within=30, what="three renewals")
     assert lock.owned()
     lock.release()
+
+
+@pytest.mark.parametrize("use", ["send", "receive", "wait"])
+def test_a_connection_that_another_thread_closed_is_not_opened_again(server: Server, use: str) -> None:
+    """Nobody would close it any more, and what was learnt of the socket before would be said of this one."""
+    connection: Any = parse_nodes(server.url)[0].connection(1.0)
+    connection.connect()
+    channel = PlainChannel(connection, connection._sock, 1.0)
+    connection.disconnect()
+    calls = {
+        "send": lambda: channel.send(b"*1\r\n$4\r\nPING\r\n"),
+        "receive": channel.receive,
+        "wait": lambda: channel.wait(0.0),
+    }
+    with pytest.raises(NETWORK_ERRORS):
+        calls[use]()  # type: ignore[no-untyped-call]
+    assert connection._sock is None

@@ -17,7 +17,8 @@ import socket
 import ssl
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -111,14 +112,24 @@ class PlainChannel(Channel):
         self._timeout = timeout
 
     def _send(self, packed: bytes) -> None:
+        self._check_open()
         self._connection.send_packed_command([packed], check_health=False)
+
+    def _check_open(self) -> None:
+        """Another thread may have closed the connection: redis-py would then open it again, and say nothing.
+
+        Raises:
+            redis.ConnectionError: it was closed.
+        """
+        if getattr(self._connection, "_sock", None) is None:
+            raise redis_errors.ConnectionError("the connection was closed")
 
     def receive(self) -> list[Any]:
         """See `Channel`."""
         self._sock.settimeout(self._timeout)  # each `can_read` puts back that of the connection
         replies = [self._read()]
         try:
-            while self._connection.can_read(0):
+            while self.wait(0.0):
                 replies.append(self._read())
         except (redis_errors.RedisError, OSError):
             # The end, or only the beginning of a reply: whoever looks again finds it. What came before it counts.
@@ -127,17 +138,27 @@ class PlainChannel(Channel):
 
     def wait(self, seconds: float) -> bool:
         """See `Channel`."""
-        return self._connection.can_read(max(0.0, seconds))
+        self._check_open()
+        with _closed_meanwhile():
+            return self._connection.can_read(max(0.0, seconds))
 
     def _read(self) -> Any:
         try:
-            return self._connection.read_response(disconnect_on_error=False)
+            with _closed_meanwhile():
+                return self._connection.read_response(disconnect_on_error=False)
         except redis_errors.ConnectionError:
             raise
         except redis_errors.ResponseError as error:
             return error
-        except (AttributeError, ValueError) as error:  # what redis-py's reader trips over when it is closed meanwhile
-            raise redis_errors.ConnectionError("the connection was closed") from error
+
+
+@contextmanager
+def _closed_meanwhile() -> Iterator[None]:
+    """What redis-py's reader trips over when another thread closes the connection is an error of the connection."""
+    try:
+        yield
+    except (AttributeError, ValueError) as error:
+        raise redis_errors.ConnectionError("the connection was closed") from error
 
 
 def open_channel(connection: Wire, timeout: float) -> Channel:
