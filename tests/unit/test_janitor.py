@@ -1,16 +1,19 @@
 """What the janitor does again, and what not: its tasks, carried out by hand."""
 
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.until import until
 
 from relock._core.clocks import Offset, Step
 from relock._core.effects import Ask, Failure
 from relock._core.hold import Hold
 from relock._keys import lock_keys
 from relock._runtime.janitor import Accuse, Doubt, Janitor, PassOn, Sample, Settle, Undo
-from relock._runtime.platform import THREADS
+from relock._runtime.platform import THREADS, Platform
 from relock.testing._master import unpack_arguments
 
 UNTOLD = Failure("a", "it is being connected", sent=False)
@@ -128,6 +131,32 @@ def test_an_interrupt_of_who_brings_a_doubt_holds_nothing_up(monkeypatch: pytest
         session.now += 1.0
     assert session.runs == 2
     assert not janitor._doubts
+
+
+class Full(Platform):
+    """A machine on which there can't be another thread, at first."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+
+    def start(self, target: Callable[[], object], name: str) -> None:
+        if self.is_full:
+            raise RuntimeError("can't start new thread")
+        super().start(target, name)
+
+
+def test_doubts_are_looked_at_though_the_first_came_when_no_thread_could_be_started() -> None:
+    """Nobody else may ever have anything for the janitor, and each release may bring a doubt."""
+    session: Any = FakeSession([b"quarantined", 0, 1])
+    session.masters, session.hub, session.platform, session.clock = (), FakeHub(), Full(), time.monotonic
+    janitor = Janitor(session)
+    for session.platform.is_full in (True, False):
+        janitor.look_later(Doubt(lambda: False, [], 0.0, lambda: UNDO))
+    try:
+        until(lambda: not janitor._doubts, within=20, what="both are looked at")
+    finally:
+        janitor.stop()
+        janitor.join(5)
 
 
 class Busy:

@@ -179,7 +179,7 @@ class Janitor(Service):
         if self._doubts_at == FOREVER:
             self._doubts_at = self._session.clock() + DOUBT_SECONDS
             self._incoming.put(None)
-            self.ensure()
+        self.ensure()  # for each: the first one may not have got it started
 
     def ensure_tending(self, lease_end: float) -> None:
         """Somebody is queued: signs of life are due from now on, the next one when the holder's lease ends."""
