@@ -1,6 +1,8 @@
 """Each kind of connection string, at work on a real server: TLS, a unix socket, a user of its own."""
 
+import errno
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from support.signs import without_signs_of_life
 from support.tls import Tls, certificate, skipped_without_tls
 from support.until import until
 
-from relock import Client, QuorumError
+from relock import Client, Lock, QuorumError
 from relock._runtime.channel import PlainChannel
 from relock._runtime.links import NETWORK_ERRORS
 from relock._runtime.nodes import parse_nodes
@@ -155,10 +157,37 @@ def test_holds_live_on_by_the_connections_there_are_where_the_server_takes_no_ne
     lock = client.lock(name, ttl=TTL)
     lock.acquire()
     own_server.cli(*refuse)
+    assert_lives_on(client, lock)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+        OSError(errno.EMFILE, "Too many open files"),
+    ],
+    ids=str,
+)
+def test_holds_live_on_by_the_connections_there_are_where_this_machine_makes_no_new_one(
+    server: Server, connect: Callable[..., Client], name: str, monkeypatch: pytest.MonkeyPatch, trouble: OSError
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise trouble
+
+    client = connect(server.url, patience=0.0)
+    lock = client.lock(name, ttl=TTL)
+    lock.acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", refuse)
+        assert_lives_on(client, lock)
+
+
+def assert_lives_on(client: Client, lock: Lock) -> None:
+    """It is renewed by the connections that there are, where others needed another one and did not get it."""
 
     def is_refused(number: int) -> bool:
         try:
-            with client.lock(f"{name}-{number}"):
+            with client.lock(f"{lock.name}-{number}"):
                 return False
         except QuorumError:
             return True

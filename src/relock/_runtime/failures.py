@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 import ssl
 
 from redis import exceptions as redis_errors
@@ -63,6 +64,7 @@ _NO_ADDRESS = (
     "Name does not resolve",
     "nodename nor servname",
 )
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 _NO_MORE_CONNECTIONS = "max number of clients"
 _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
 _PASSWORD = "it needs a password: in the URL, or for the command line in RELOCK_PASSWORD"
@@ -102,9 +104,21 @@ def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a server that is up has refused a new connection: others to it, which it took before, are still good."""
+    """Whether no new connection can be had, and that says nothing of the others to that server, from before.
+
+    It is up and refused this one, or the request for it never left this machine.
+    """
     refused = isinstance(error, redis_errors.ResponseError | redis_errors.AuthenticationError)
-    return refused or _NO_MORE_CONNECTIONS in str(error)
+    return refused or _NO_MORE_CONNECTIONS in str(error) or any(map(_is_ours, _causes(error)))
+
+
+def _is_ours(cause: BaseException | None) -> bool:
+    """Whether it lies with this process or machine: no descriptor or port is left, or the name has no address now."""
+    return isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _SHORTAGES)
+
+
+def _causes(error: BaseException) -> tuple[BaseException | None, ...]:
+    return error, error.__cause__, error.__context__
 
 
 def words_of(error: BaseException) -> str:
@@ -125,7 +139,7 @@ def with_advice(text: str) -> str:
 def _is_permanent(error: BaseException, text: str) -> bool:
     if isinstance(error, NoMasterError):  # each Sentinel's words are in the text; one that is right will find a master
         return all(cause is not None and _is_permanent(cause, words_of(cause)) for cause in error.errors)
-    causes = (error, error.__cause__, error.__context__)
+    causes = _causes(error)
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         return True
     if any(isinstance(cause, FileNotFoundError) for cause in causes) and "unix" not in text:

@@ -190,7 +190,7 @@ class Master:
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
         """The `Failure` for a connection that broke or was never made.
 
-        Idle ones to the same server are suspect, unless it merely takes no new one: its holds live on by those.
+        Idle ones to the same server are suspect, unless just no new one can be had: our holds live on by those.
         """
         failure = failure_of(self.address, error, sent=sent)
         if sent or not is_refusal(error):
