@@ -18,7 +18,8 @@ from support.signs import without_signs_of_life
 from support.tls import Tls, certificate, skipped_without_tls
 from support.until import until
 
-from relock import Client, Lock, QuorumError
+from relock import Client, Lock, MasterBack, QuorumError
+from relock._events import Event
 from relock._runtime.channel import PlainChannel
 from relock._runtime.links import NETWORK_ERRORS
 from relock._runtime.nodes import parse_nodes
@@ -180,6 +181,30 @@ def test_holds_live_on_by_the_connections_there_are_where_this_machine_makes_no_
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", refuse)
         assert_lives_on(client, lock)
+
+
+def test_a_master_that_took_no_new_connection_is_said_to_be_back_where_nobody_needs_another_one(
+    server: Server, connect: Callable[..., Client], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    events: list[Event] = []
+    client = connect(server.url, patience=0.0, on_event=events.append)
+    with client.lock(name):
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", refuse)
+        with pytest.raises(QuorumError):
+            client.check()
+    assert client.statistics().masters[0].down is not None
+
+    def is_back() -> bool:
+        with client.lock(name):
+            return client.statistics().masters[0].down is None
+
+    until(is_back, within=20, what="it is back")
+    until(lambda: any(isinstance(event, MasterBack) for event in events), within=20, what="it is said to be")
 
 
 def assert_lives_on(client: Client, lock: Lock) -> None:

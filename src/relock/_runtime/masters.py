@@ -55,6 +55,7 @@ class Master:
         self.version = ""
         self.problems: dict[str, str] = {}
         self.down: str | None = None
+        self._answers_since: float | None = None  # since then it does again, while it is down
         self.vote_at = 0.0  # our time from which it has a vote again, if it has none now
         self.offset = Offset(options.drift_factor)
         self.silence: Answer = (Failure(node.address, "it has not answered", awaited=True),)
@@ -128,9 +129,12 @@ class Master:
             raise
         self.unfit, self.was_sound = None, True
         if self.down is not None:
-            self.down = None
-            self._listener.master_back(self)
+            self._is_back()
         return link
+
+    def _is_back(self) -> None:
+        self.down = None
+        self._listener.master_back(self)
 
     def connection(self) -> Wire:
         """A new connection, not open yet, with the node timeout."""
@@ -138,11 +142,20 @@ class Master:
 
     def give_back(self, link: Link, now: float) -> None:
         """The next caller may use the link; what it owes, it may go on owing."""
+        if self.down is not None and self.opener is None and not link.owed:
+            self._has_answered(now)
         if len(self._idle) >= IDLE_MAX:
             link.close()
             return
         link.idle_since = now
         self._idle.append(link)
+
+    def _has_answered(self, now: float) -> None:
+        """It is down, and has answered: nobody may need another link for long, and no opener tries to get one."""
+        if self._answers_since is None:
+            self._answers_since = now
+        elif now - self._answers_since > RETRY_SECONDS_MAX:  # else it might be down and back with each call
+            self._is_back()
 
     def drain(self) -> None:
         """Takes what has come for idle links that nobody has used for a moment, though they owe replies."""
@@ -172,6 +185,7 @@ class Master:
 
     def turned_out(self, error: ConfigurationError) -> None:
         """It can't be used: a mistake in the configuration, or, if it could be used before, one more way to be down."""
+        self._answers_since = None
         if not self.was_sound:
             self.unfit = error
         if self.down is None:
@@ -193,6 +207,7 @@ class Master:
         Idle ones to the same server are suspect, unless just no new one can be had: our holds live on by those.
         """
         failure = failure_of(self.address, error, sent=sent)
+        self._answers_since = None
         if sent or not is_refusal(error):
             self._drop_idle()
         if self.down is None and not self._is_closed:
