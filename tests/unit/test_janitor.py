@@ -297,3 +297,41 @@ def test_those_who_leave_together_are_taken_out_in_one_round() -> None:
     janitor._act_on_due(10.1)
     assert session.rounds == 3, "and once more, for a slow master may get the first only now"
     assert session.asked[60:] == session.asked[30:60]
+
+
+class Away(Waiting):
+    """Three masters, of which the last is away until our time 30."""
+
+    def __init__(self) -> None:
+        super().__init__(waits=False, leaves=False)
+        self.now = 10.0
+        self.sent = [0, 0, 0]
+
+    def clock(self) -> float:
+        return self.now
+
+    def ask_shielded(self, ask: Ask) -> list[Any]:
+        answers: list[Any] = []
+        for master in range(3):
+            reply: Any = [b"released", 0]
+            if master not in (ask.only or range(3)) or (master == 2 and self.now < 30.0):
+                reply = UNTOLD
+            else:
+                self.sent[master] += len(ask.calls)
+            answers.append((reply,) * len(ask.calls))
+        return answers
+
+
+def test_an_undo_that_waits_for_one_master_does_not_go_to_the_others_again_and_again() -> None:
+    """Every wait that times out meanwhile leaves one, and each is kept for a ttl."""
+    session: Any = Away()
+    janitor = Janitor(session)
+    janitor._act(Undo(KEYS, WAITER, 0, 60.0, void_at=10.5, give_up_at=70.0))
+    rounds = 0
+    while janitor._due:
+        rounds += 1
+        session.now = janitor._due[0].at
+        janitor._act_on_due(session.now)
+    assert rounds > 10
+    assert session.sent[2] == 1, "when it is back"
+    assert session.sent[0] == session.sent[1] <= 5, "until nothing can arrive any more, and once after that"

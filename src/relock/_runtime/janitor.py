@@ -56,6 +56,7 @@ class Undo:
         pause: seconds until it is tried again, if it has to be.
         stays: its waiter goes on waiting.
         ticket: of that waiter, which gets its place back where it has lost it to this hold; 0 where it has none.
+        left: the masters that have not confirmed it since nothing can arrive any more; None: all.
     """
 
     keys: LockKeys
@@ -67,6 +68,7 @@ class Undo:
     pause: float = RETRY_SECONDS_MIN
     stays: bool = False
     ticket: int = 0
+    left: frozenset[int] | None = None
 
 
 class Doubt(NamedTuple):
@@ -259,18 +261,24 @@ class Janitor(Service):
         heapq.heappush(self._due, _Due(at, next(_order), task))
 
     def _undo(self, tasks: Sequence[Undo]) -> None:
-        for i in range(0, len(tasks), UNDO_BATCH):
-            self._undo_batch(tasks[i : i + UNDO_BATCH])
+        by_masters: defaultdict[frozenset[int] | None, list[Undo]] = defaultdict(list)
+        for task in tasks:
+            by_masters[task.left].append(task)
+        for left, some in by_masters.items():
+            for i in range(0, len(some), UNDO_BATCH):
+                self._undo_batch(some[i : i + UNDO_BATCH], left)
 
-    def _undo_batch(self, tasks: Sequence[Undo]) -> None:
+    def _undo_batch(self, tasks: Sequence[Undo], left: frozenset[int] | None) -> None:
         session = self._session
         tasks = [task if self._still_waits(task) else evolve(task, ticket=0) for task in tasks]
         calls = tuple(_call(task) for task in tasks)
         sent_at = session.clock()
-        answers = session.ask_shielded(Ask(calls, sent_at + session.node_timeout))
+        answers = session.ask_shielded(Ask(calls, sent_at + session.node_timeout, only=left))
+        asked = range(len(answers)) if left is None else left
         now = session.clock()
         for i, task in enumerate(tasks):
-            done = not any(isinstance(answer[i], Failure) for answer in answers)
+            silent = frozenset(master for master in asked if isinstance(answers[master][i], Failure))
+            done = not silent
             if task.stays and any(is_status(answer[i], b"released") for answer in answers):
                 session.hub.look_again(waiter_name(task.owner))  # a master tells others only whose turn it is
             if done and sent_at > task.void_at:  # sent, not answered: what it undoes may have come in between
@@ -281,6 +289,8 @@ class Janitor(Service):
                 self._later(task.void_at + 0.001, task)
             else:
                 again = evolve(task, pause=min(2 * task.pause, RETRY_SECONDS_MAX))
+                if sent_at > task.void_at:  # the others need not hear of it again, for as long as one of them is away
+                    again = evolve(again, left=silent)
                 self._later(min(now + task.pause, task.give_up_at), again)
         self._take_out([PassOn(t.keys, waiter_name(t.owner)) for t in tasks if not self._still_waits(t)])
 
