@@ -18,6 +18,7 @@ TTL_SECONDS_MIN = 0.05
 TTL_SECONDS_MAX = 10 * 365.25 * 86400.0
 NODE_TIMEOUT_SECONDS_MIN = 0.1
 NODE_TIMEOUT_SECONDS_MAX = 1.0
+POLL_SECONDS_MAX = 86400.0  # poll() takes no more than 24 days
 HANDOFFS = ("grant", "wake")
 GUARD_FACTOR = 1.02  # covers clocks that run at different rates
 
@@ -174,7 +175,10 @@ class ClientOptions:
     renew: bool = field(default=True, validator=_flag)
     fair: bool = field(default=True, validator=_flag)
     node_timeout: float | None = field(
-        default=None, validator=_seconds(0.001, TTL_SECONDS_MAX, "more than 0 and at most ttl/3 seconds", optional=True)
+        default=None,
+        validator=_seconds(
+            0.001, POLL_SECONDS_MAX, "more than 0 seconds, at most ttl/3 and at most a day", optional=True
+        ),
     )
     max_hold: float | None = field(default=None, validator=_MAX_HOLD)
     patience: float = field(default=30.0, validator=_seconds(0.0, math.inf, "0 or more seconds"))

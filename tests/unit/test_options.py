@@ -21,6 +21,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"ttl": 11 * 366 * 86400}, "10 years"),
     ({"node_timeout": 0}, "more than 0"),
     ({"node_timeout": 11.0}, "third"),
+    ({"node_timeout": 86_401.0, "ttl": 3e8}, "a day"),
     ({"max_hold": 0}, "more than 0"),
     ({"patience": -0.1}, "0 or more"),
     ({"patience": math.nan}, "nan"),
