@@ -329,6 +329,19 @@ def test_release_gives_the_lock_to_the_first_that_listens_past_the_dead(master: 
     assert master.queue() == [b"dead:1@3000"], "it may be alive all the same: it keeps its place"
 
 
+def test_a_dead_waiter_looks_alive_to_a_release_while_somebody_else_watches_the_channels(master: Master) -> None:
+    """PUBLISH counts all who receive a message: a limit that the documentation names."""
+    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", HEIR]))
+    master.listen("you")
+    watcher = master.redis.pubsub()
+    watcher.psubscribe("lock:*")
+    assert watcher.get_message(timeout=5)["type"] == "psubscribe"
+    master.subscribers.append(watcher)
+    release(master, HOLDER)
+    (holder,) = master.holder()
+    assert holder.startswith(b"dead:1@3000~")
+
+
 def test_the_token_of_a_grant_is_remembered_for_longer_than_its_lease_whoever_is_passed_over(master: Master) -> None:
     """The dead waiter before the heir takes shorter leases."""
     master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@50", HEIR]))
