@@ -1,4 +1,4 @@
-"""The control of the simulator: whatever guard is taken away, it is missed within 1,000 seeds."""
+"""The control of the simulator: whatever guard is taken away, it is missed within 1,000 seeds, the same for all."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 from sim.bugs import BUGS, Bug
 
 REPOSITORY = Path(__file__).parents[2]
-SEEDS = 1000
+FIRST, END = 1000, 2000
 
 
 def plant(bug: Bug, folder: Path) -> None:
@@ -38,10 +38,10 @@ def hunt(folder: Path, seeds: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what)
 def test_every_planted_bug_is_found(bug: Bug, tmp_path: Path) -> None:
     plant(bug, tmp_path)
-    assert bug.seed < SEEDS
+    assert FIRST <= bug.seed < END
     done = hunt(tmp_path, str(bug.seed))
     if not done.stdout.startswith("seed "):
-        done = hunt(tmp_path, f"0-{SEEDS}")
+        done = hunt(tmp_path, f"{FIRST}-{END}")
     assert done.stdout.startswith("seed "), done.stdout + done.stderr
     assert done.returncode == 1
 
