@@ -234,7 +234,7 @@ def test_a_hold_that_ends_after_close_says_so_where_it_is_used(
     connect: Callable[..., Client], server: Server, name: str
 ) -> None:
     told: list[object] = []
-    client = connect(server.url, ttl=0.3, on_lost=told.append)
+    client = connect(server.url, ttl=3.0, on_lost=told.append)  # until after the close, however slow this machine
     lock = client.lock(name)
     lock.acquire()
     client.close()
