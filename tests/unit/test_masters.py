@@ -48,9 +48,10 @@ class FakeNode:
         return self.lines[-1]
 
 
-def make(node: FakeNode | None = None) -> Master:
+def make(node: FakeNode | None = None, listener: MasterListener | None = None) -> Master:
     """One of several masters; at our time 10 its clock showed 110, and that is known to the microsecond."""
-    made = Master(0, cast("Node", node or FakeNode()), ClientOptions(restart_guard=30.0), THREADS, MasterListener())
+    listener = listener or MasterListener()
+    made = Master(0, cast("Node", node or FakeNode()), ClientOptions(restart_guard=30.0), THREADS, listener)
     made.opener = Opener(made)
     made.see_incarnation(SERVER)
     made.offset.see(100.0, 100.0, 10.0)
@@ -70,6 +71,31 @@ def test_a_grant_of_a_master_whose_clock_stepped_a_moment_ago_counts_for_nothing
     assert master.granted_at(116_000_000, SERVER, 11.0) == NEVER
     master.trust(115_500_000)
     assert master.granted_at(116_000_000, SERVER, 11.0) == pytest.approx(11.0, abs=0.01)
+
+
+class Interrupted(MasterListener):
+    """By a signal, when it begins to cut leases."""
+
+    def __init__(self) -> None:
+        self.cut: list[float] = []
+        self.strikes = 1
+
+    def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:  # noqa: ARG002
+        if self.strikes:
+            self.strikes -= 1
+            raise KeyboardInterrupt
+        self.cut.append(seconds)
+
+
+def test_a_step_is_acted_on_though_a_signal_interrupts_whoever_saw_it() -> None:
+    """No later reply shows it: the bounds are those of the new time by then, and leases would be counted in full."""
+    listener = Interrupted()
+    master = make(listener=listener)
+    step = master.offset.see(105.0, 105.0, 10.5)
+    with pytest.raises(KeyboardInterrupt):
+        master.stepped(step, [b"tended", 115_500_000])
+    assert listener.cut == [step]
+    assert master.offset.see(105.0, 105.0, 10.6) == 0.0
 
 
 @pytest.mark.parametrize(
