@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from relock._core.clocks import Offset
+from relock._core.effects import Failure
 from relock._core.quorum import NEVER
 from relock._keys import lock_keys
 from relock._options import ClientOptions
@@ -132,6 +133,16 @@ def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() 
     call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000)
     link.request(Round((call,), 12.0, 10.0, []))
     assert channel.sent.endswith(b"$16\r\n%016d\r\n" % 0)
+
+
+def test_a_grant_counts_for_nothing_as_soon_as_another_thread_has_seen_a_step() -> None:
+    """Before that one comes to say so: the hold would be lost with the step, though others had granted it as well."""
+    master = make()
+    link = Link(master, cast("Wire", None))
+    assert master.offset.see(105.0, 105.0, 10.5)
+    granted = [b"granted", 115_600_000, 115_600_000]
+    assert isinstance(link._judge(granted, load("acquire"), 10.4, 10.6), Failure)
+    assert link._judge(granted, load("acquire"), 10.55, 10.6) == granted
 
 
 class Sleep(deque[Any]):

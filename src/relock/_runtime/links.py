@@ -304,7 +304,9 @@ class Link:
             seconds = reply[1] / 1e6
             master = self.master
             step = master.offset.see(seconds - now, seconds - sent_at, now)
-            if step or sent_at < master.trusted_from or status == b"no_vote":
+            # Another thread may have seen a step, and not have come to saying from when on the master is trusted.
+            trusted_from = max(master.trusted_from, master.offset.stepped_at)
+            if step or sent_at < trusted_from or status == b"no_vote":
                 return self._look_into(reply, step, sent_at, now)
             return reply
         if isinstance(reply, redis_errors.ResponseError):
