@@ -7,7 +7,7 @@ from functools import lru_cache
 from attrs import field, frozen
 
 
-@frozen(eq=False)  # one object per lock: `lock_keys` keeps them, and identity is a fast hash
+@frozen(eq=False, repr=False)  # one object per lock: `lock_keys` keeps them, and identity is a fast hash
 class LockKeys:
     """The keys of one lock. The hash tag keeps them in one Cluster slot."""
 

@@ -10,8 +10,7 @@ import re
 import threading
 import weakref
 from collections.abc import Hashable
-
-from attrs import frozen
+from typing import NamedTuple
 
 _serials = itertools.count(1)
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -33,8 +32,7 @@ class ThreadOwner:
 ThreadRef = weakref.ref[ThreadOwner]
 
 
-@frozen
-class Who:
+class Who(NamedTuple):
     """Who calls.
 
     Attributes:

@@ -38,8 +38,7 @@ class ScriptError(Exception):
     """A script of ``lua/`` is not what its header says; it names the file and the line of the header."""
 
 
-@frozen
-class Parameter:
+class Parameter(NamedTuple):
     """One of KEYS or ARGV: its name, its Redis type or unit, and what it means."""
 
     name: str
@@ -52,7 +51,7 @@ class Parameter:
         return self.meaning.endswith("; optional")
 
 
-@frozen
+@frozen(eq=False, repr=False)  # `load` makes one of each
 class Script:
     """One Lua command, ready to be sent."""
 
@@ -64,8 +63,8 @@ class Script:
     header: dict[str, tuple[str, ...]]
     source: bytes
     sha: str
-    _plain_heads: dict[LockKeys, bytes] = field(factory=dict, init=False, eq=False, repr=False)
-    _guarded_heads: dict[LockKeys, bytes] = field(factory=dict, init=False, eq=False, repr=False)
+    _plain_heads: dict[LockKeys, bytes] = field(factory=dict, init=False)
+    _guarded_heads: dict[LockKeys, bytes] = field(factory=dict, init=False)
 
     @cached_property
     def own_arguments(self) -> tuple[str, ...]:

@@ -103,8 +103,8 @@ BUGS = [
     Bug(
         "a failed attempt is not given back",
         f"{CORE}/waiting.py",
-        "        if not outcome.undecided:\n            return\n",
-        "        return\n        yield\n",
+        "            if outcome.undecided:\n                yield from self._settle(",
+        "            if False:\n                yield from self._settle(",
         seed=1022,
     ),
     Bug(

@@ -29,7 +29,7 @@ class Step(NamedTuple):
         return self.after <= other.seen_at and other.after <= self.seen_at
 
 
-@define
+@define(eq=False, repr=False)
 class Offset:
     """Bounds on (the master's clock minus ours), in seconds.
 

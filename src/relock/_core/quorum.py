@@ -8,8 +8,6 @@ client's clock, so the hold is safe while a quorum of such ends lies ahead, that
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from attrs import frozen
-
 from relock._core.effects import Answer, Failure, Handed, Reply
 
 DRIFT_SECONDS_MIN = 0.002  # Redis expires with a resolution of a millisecond, in either direction
@@ -73,8 +71,7 @@ class Refused(NamedTuple):
     undecided: bool
 
 
-@frozen
-class NoQuorum:
+class NoQuorum(NamedTuple):
     """Too few masters answered.
 
     Attributes:

@@ -58,7 +58,7 @@ def _wording(ttl: float, *, fair: bool, hands_over: bool, takes_grants: bool) ->
     )
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class Terms:
     """The terms of one lock; times are seconds.
 

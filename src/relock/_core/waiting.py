@@ -80,7 +80,7 @@ def acquire(wait: Wait) -> Generator[Effect, Any, Outcome]:
     return (yield from _Waiting(wait, limit).run(outcome, answers))
 
 
-@define
+@define(eq=False, repr=False)
 class _Waiting:
     """A wait after its first look."""
 
@@ -117,7 +117,8 @@ class _Waiting:
         wait, terms, clock = self.wait, self.wait.terms, self.wait.clock
         patience = _Patience(wait)
         while not isinstance(outcome, Granted):
-            yield from self._settle(outcome, answers)
+            if outcome.undecided:
+                yield from self._settle(answers)
             now = clock()
             if now >= wait.until or patience.is_over(outcome, now):
                 yield from self._leave(outcome)
@@ -138,7 +139,7 @@ class _Waiting:
         if not isinstance(outcome, Granted):
             return outcome
         if self.owner == wait.waiter:
-            return outcome._replace(is_repeated=self.undecided)
+            return outcome._replace(is_repeated=True) if self.undecided else outcome
         yield from self._clear_up()
         return outcome
 
@@ -217,14 +218,12 @@ class _Waiting:
             ticket = TICKET_AT_ONCE if len(terms.masters) == 1 else TICKET_PROPOSAL
         return enqueue_call(terms, self.owner, wait.levels, ticket)
 
-    def _settle(self, outcome: Refused | NoQuorum, answers: Sequence[Answer]) -> Generator[Effect, Any, None]:
-        """Gives back what a minority may have granted, before anybody sleeps on it.
+    def _settle(self, answers: Sequence[Answer]) -> Generator[Effect, Any, None]:
+        """Gives back what a minority may have granted where the outcome is undecided, before anybody sleeps on it.
 
         What was granted goes at once; what a slow master may have granted, once that is known. A lone master is asked
         again under the same name instead: what it may have granted is then still ours.
         """
-        if not outcome.undecided:
-            return
         terms = self.wait.terms
         if len(terms.masters) == 1:
             self.undecided = True

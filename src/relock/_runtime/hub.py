@@ -45,7 +45,7 @@ _GRANT = re.compile(
 )
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Waiter:
     """One acquire that waits: who, for what, and where to wake it."""
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from attrs import evolve, field, frozen
-
 from relock._core.clocks import Step
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release
@@ -46,8 +44,7 @@ TEND_SLACK_SECONDS = 0.05  # not worth waking the thread for
 _order = itertools.count()
 
 
-@frozen
-class Undo:
+class Undo(NamedTuple):
     """A hold or a place in the queue to end on every master.
 
     Attributes:
@@ -94,24 +91,21 @@ class Doubt(NamedTuple):
         return awaited and now < self.until
 
 
-@frozen
-class PassOn:
+class PassOn(NamedTuple):
     """A turn that came for somebody who waits no more."""
 
     keys: LockKeys
     owner: bytes
 
 
-@frozen
-class Settle:
+class Settle(NamedTuple):
     """A hold whose count on the masters may differ from the true one."""
 
     hold: Hold
     pause: float = RETRY_SECONDS_MIN
 
 
-@frozen
-class Heal:
+class Heal(NamedTuple):
     """Holds that a quorum has just confirmed, and another master does not have.
 
     Attributes:
@@ -124,8 +118,7 @@ class Heal:
     pause: float = HEAL_RETRY_SECONDS_MIN
 
 
-@frozen
-class Accuse:
+class Accuse(NamedTuple):
     """A master that has shown `step`: its clock's, unless a quorum shows the same one, which then was our clock's."""
 
     master: Master
@@ -134,24 +127,21 @@ class Accuse:
     waits: bool = True  # once, where those who are not heard may show the same step
 
 
-@frozen
-class Sample:
+class Sample(NamedTuple):
     """A look at the clocks of all masters: what one of them has published looks as if it had stepped."""
 
 
-@frozen
-class Tend:
+class Tend(NamedTuple):
     """Signs of life, now; afterwards they come by themselves while anybody waits."""
 
 
 Task = Undo | PassOn | Settle | Heal | Accuse | Sample | Tend
 
 
-@frozen(order=True)
-class _Due:
+class _Due(NamedTuple):
     at: float
-    order: int
-    task: Task = field(order=False)
+    order: int  # one of its own, so that tasks are never compared
+    task: Task
 
 
 class Janitor(Service):
@@ -270,7 +260,7 @@ class Janitor(Service):
 
     def _undo_batch(self, tasks: Sequence[Undo], left: frozenset[int] | None) -> None:
         session = self._session
-        tasks = [task if self._still_waits(task) else evolve(task, ticket=0) for task in tasks]
+        tasks = [task if self._still_waits(task) else task._replace(ticket=0) for task in tasks]
         calls = tuple(_call(task) for task in tasks)
         sent_at = session.clock()
         answers = session.ask_shielded(Ask(calls, sent_at + session.node_timeout, only=left))
@@ -288,9 +278,9 @@ class Janitor(Service):
             elif done:
                 self._later(task.void_at + 0.001, task)
             else:
-                again = evolve(task, pause=min(2 * task.pause, RETRY_SECONDS_MAX))
+                again = task._replace(pause=min(2 * task.pause, RETRY_SECONDS_MAX))
                 if sent_at > task.void_at:  # the others need not hear of it again, for as long as one of them is away
-                    again = evolve(again, left=silent)
+                    again = again._replace(left=silent)
                 self._later(min(now + task.pause, task.give_up_at), again)
         self._take_out([PassOn(t.keys, waiter_name(t.owner)) for t in tasks if not self._still_waits(t)])
 
@@ -361,7 +351,7 @@ class Janitor(Service):
         now = session.clock()
         if refused and now < task.until and not self._closing.is_set():
             longer = min(2 * task.pause, HEAL_RETRY_SECONDS_MAX)
-            self._later(now + 2 * task.pause * session.platform.chance(), evolve(task, holds=refused, pause=longer))
+            self._later(now + 2 * task.pause * session.platform.chance(), task._replace(holds=refused, pause=longer))
 
     def _accuse(self, task: Accuse) -> None:
         """Takes the vote of a master whose clock stepped, for everybody, after a look at the clocks of the others."""
@@ -377,14 +367,14 @@ class Janitor(Service):
             return
         unheard = self._unheard(sampled, steps, shown.seen_at - SAME_STEP_SECONDS)
         if task.waits and is_undecided(unheard, steps, count):
-            self._later(session.clock() + session.node_timeout, evolve(task, waits=False))
+            self._later(session.clock() + session.node_timeout, task._replace(waits=False))
             return
         flow = quarantine(session.prefix, task.master.incarnation, session.clock, session.node_timeout)
         answers = session.run_shielded(flow)
         if not is_status(answers[task.master.index][0], b"quarantined"):
             logger.warning("%s keeps its vote, though its clock stepped: %s", task.master.address, answers)
             if isinstance(answers[task.master.index][0], Failure) and task.pause <= RETRY_SECONDS_MAX:
-                self._later(session.clock() + task.pause, evolve(task, pause=2 * task.pause))
+                self._later(session.clock() + task.pause, task._replace(pause=2 * task.pause))
 
     def _unheard(self, sampled: Sequence[Answer], told: Sequence[Step], since: float) -> set[int]:
         """The masters that are silent, or of which another thread has seen a step that it has not told yet."""

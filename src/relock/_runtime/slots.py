@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attrs import evolve, frozen
+from attrs import evolve
 from redis import exceptions as redis_errors
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
@@ -22,8 +22,7 @@ _REDIRECT = re.compile(r"\b(MOVED|ASK) ([0-9]+) (\S*):([0-9]+)")
 _UNKNOWN_HOSTS = (None, b"", b"?")  # what a node says where the host is the one that it was reached at
 
 
-@frozen
-class Seeds:
+class Seeds(NamedTuple):
     """Where a cluster is first asked for its nodes.
 
     Attributes:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from attrs import define, evolve
+from attrs import define
 
 from relock._core.clocks import Step
 from relock._core.effects import Answer, Ask, Failure, Reply, Undo
@@ -73,7 +73,7 @@ CONNECTING_SECONDS_MIN = 0.005  # before a master is asked again that was being 
 TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, for `Lock.lost`
 
 
-@define
+@define(eq=False, repr=False)
 class Counters:
     """Counts of a session. Each is changed by single statements that CPython does not interrupt."""
 
@@ -138,7 +138,7 @@ class Session(Driver, MasterListener):
         if not self.closed or self._closing:
             answers = undo.answers
             task = self._undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until)
-            task = evolve(task, stays=undo.stays, ticket=undo.ticket or 0)
+            task = task._replace(stays=undo.stays, ticket=undo.ticket or 0)
             if answers is None:
                 self.janitor.hand(task)
             else:

@@ -3,8 +3,6 @@
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from attrs import evolve
-
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.quorum import (
     Granted,
@@ -96,7 +94,7 @@ def _remember(
             if counts:
                 known[i] = (Failure(masters[i], "it may have granted an earlier request"),)
         return outcome._replace(answers=known), known
-    return outcome._replace(undecided=True) if isinstance(outcome, Refused) else evolve(outcome, granted=True), known
+    return outcome._replace(undecided=True) if isinstance(outcome, Refused) else outcome._replace(granted=True), known
 
 
 def _is_conclusive(answer: Answer) -> bool:
