@@ -7,6 +7,7 @@ can't work is a `ConfigurationError` that names the option, the value and what w
 import math
 import os
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any, TypedDict
 
@@ -18,6 +19,7 @@ TTL_SECONDS_MIN = 0.05
 TTL_SECONDS_MAX = 10 * 365.25 * 86400.0
 NODE_TIMEOUT_SECONDS_MIN = 0.1
 NODE_TIMEOUT_SECONDS_MAX = 1.0
+FLOAT_MAX = sys.float_info.max
 POLL_SECONDS_MAX = 86400.0  # poll() takes no more than 24 days
 HANDOFFS = ("grant", "wake")
 GUARD_FACTOR = 1.02  # covers clocks that run at different rates
@@ -43,11 +45,21 @@ def _seconds(low: float, high: float, right: str, *, optional: bool = False) -> 
         option = attribute.name
         if value is None and optional:
             return
-        _check_type(option, value, float)
-        if not low <= value <= high:  # also refuses NaN
-            raise wrong(option, value, right)
+        check_seconds(option, value, low, high, right)
 
     return validate
+
+
+def check_seconds(option: str, value: Any, low: float, high: float, right: str) -> None:
+    """Refuses what is no number of seconds from `low` to `high`.
+
+    Raises:
+        TypeError: a value of another type.
+        ConfigurationError: a value out of range, NaN, or an int that no float can hold.
+    """
+    _check_type(option, value, float)
+    if not low <= value <= high or FLOAT_MAX < value < math.inf:
+        raise wrong(option, value, right)
 
 
 def _flag(_instance: Any, attribute: Any, value: Any) -> None:
@@ -66,7 +78,7 @@ def _timeout(_instance: Any, attribute: Any, value: Any) -> None:
     if value is None:
         return
     _check_type(attribute.name, value, float)
-    if value != -1 and not 0 <= value < math.inf:
+    if value != -1 and not 0 <= value <= FLOAT_MAX:
         raise wrong(attribute.name, value, "0 or more seconds, -1 to wait as long as it takes, or None")
 
 

@@ -152,13 +152,17 @@ class Client:
             ConfigurationError: one that can't work.
         """
         name = check_name(name)
-        given = {"ttl": ttl, "renew": renew, "fair": fair, "timeout": timeout, "owner": owner}
-        if max_hold is None and on_lost is None and not any(value is not None for value in given.values()):
-            options = self._lock_options
-        else:
-            options = self._options.for_lock(**given, max_hold=max_hold, on_lost=on_lost)
-            self._options.check_guard(options.ttl, len(self._nodes))
+        options = self._options_of(
+            ttl=ttl, renew=renew, fair=fair, timeout=timeout, owner=owner, max_hold=max_hold, on_lost=on_lost
+        )
         return Lock(self, name, self._terms(lock_keys(self._options.prefix, name), options), options)
+
+    def _options_of(self, **given: Unpack[LockArguments]) -> LockOptions:
+        if all(value is None for value in given.values()):
+            return self._lock_options
+        options = self._options.for_lock(**given)
+        self._options.check_guard(options.ttl, len(self._nodes))
+        return options
 
     def _terms(self, keys: LockKeys, options: LockOptions) -> Terms:
         return Terms.of(keys, self._addresses, options, self._options)
@@ -174,11 +178,12 @@ class Client:
 
         Raises:
             ConfigurationError: when it decorates, if the template is no format, or uses an argument that the function
-                does not have.
+                does not have; also for an option that can't work.
             TypeError: when it decorates a coroutine function, or a generator function, whose body runs later; also an
-                object that is called as one.
+                object that is called as one. For an option that there is not, or of a wrong type.
         """
         check_name(template)
+        self._options_of(**lock_options)  # refuses them now, not when the function is first called
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             name_for = _template(template, function)

@@ -8,10 +8,10 @@ from typing import Never, Protocol, Self
 from relock._core.effects import Failure
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
-from relock._core.quorum import Granted, NoQuorum, Outcome, quorum_of
+from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, quorum_of
 from relock._core.terms import Terms
 from relock._errors import AcquireTimeoutError, LockLostError, QuorumError, RelockError
-from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, wrong
+from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_seconds
 from relock._owner import Who, named
 from relock._runtime.claims import Claim
 from relock._runtime.threads import Session, not_owned
@@ -191,7 +191,7 @@ class Lock:
             NotOwnedError: the caller holds nothing.
             TypeError, ConfigurationError: `seconds` is no number of seconds from 0.
         """
-        _check_seconds("seconds", seconds, 0.0, math.inf, "0 or more")
+        check_seconds("seconds", seconds, 0.0, math.inf, "0 or more")
         session = self._client.session
         hold = self._hold()
         if hold is None or hold.count == 0:
@@ -227,7 +227,7 @@ class Lock:
             TypeError, ConfigurationError: a ttl that can't be; with several masters, one above ``restart_guard``.
         """
         if ttl is not None:
-            _check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
+            check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
             self._client.session.options.check_guard(ttl, len(self._terms.masters))
         session = self._client.session
         hold = self._hold()
@@ -349,10 +349,12 @@ class Lock:
 
     def _timeout_error(self, outcome: Outcome) -> AcquireTimeoutError:
         holder, ahead = (None, 0) if isinstance(outcome, Granted | NoQuorum) else (outcome.holder, outcome.ahead)
+        why = f"{holder} had it" if holder else "it was the turn of others"
+        if isinstance(outcome, Refused) and not holder and outcome.lease_left:  # where it is free there is no lease
+            why = "its key was there, and was no hold of relock's"
         timeout = self._limit(True, NOT_PASSED)
         return AcquireTimeoutError(
-            f"{self.name!r} was not to be had within {timeout} s: at the last look "
-            f"{f'{holder} had it' if holder else 'it was the turn of others'}, and {ahead} waited ahead",
+            f"{self.name!r} was not to be had within {timeout} s: at the last look {why}, and {ahead} waited ahead",
             lock=self.name,
             timeout=timeout,
             holder=holder,
@@ -375,10 +377,3 @@ def quorum_error(
         needed=needed,
         answered=answered,
     )
-
-
-def _check_seconds(option: str, value: object, low: float, high: float, right: str) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{option} must be a number of seconds, not {type(value).__name__}: {value!r}")
-    if not low <= value <= high:
-        raise wrong(option, value, right)

@@ -10,7 +10,7 @@ from support.masters import Deployment, ProxyBefore
 from support.proxy import calls_script
 from support.until import until
 
-from relock import Client, QuorumError, ReleaseUnconfirmed
+from relock import AcquireTimeoutError, Client, QuorumError, ReleaseUnconfirmed
 
 pytestmark = pytest.mark.every_quorum
 
@@ -418,3 +418,15 @@ def test_levels_are_given_back_although_the_master_has_become_a_replica(
 def test_a_foreign_lock_with_an_endless_lease_is_waited_for(client: Client, server: Deployment, name: str) -> None:
     server.cli("SET", f"lock:{{{name}}}", "x", "PX", 9_000_000_000_000_000)
     assert client.lock(name).acquire(timeout=0.1) is False
+
+
+@pytest.mark.parametrize("lease", [(), ("PX", 60_000)], ids=["without end", "a minute"])
+def test_a_timeout_says_that_a_key_is_no_hold(
+    client: Client, server: Deployment, name: str, lease: tuple[object, ...]
+) -> None:
+    server.cli("SET", f"lock:{{{name}}}", "x", *lease)
+    with (
+        pytest.raises(AcquireTimeoutError, match=r"no hold of relock's.* 0 waited ahead"),
+        client.lock(name, timeout=0.1),
+    ):
+        pytest.fail("the body ran without the lock")

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any, get_type_hints
 
 import pytest
@@ -11,6 +12,7 @@ from relock import Client, ConfigurationError, RelockError
 from relock._options import ClientArguments, ClientOptions, LockArguments
 
 NOWHERE = "redis://127.0.0.1:1"  # nothing listens there, and nothing here asks
+NO_FLOAT = 10**400
 
 WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"ttl": 0.049}, "0.05"),
@@ -23,8 +25,10 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"node_timeout": 11.0}, "third"),
     ({"node_timeout": 86_401.0, "ttl": 3e8}, "a day"),
     ({"max_hold": 0}, "more than 0"),
+    ({"max_hold": NO_FLOAT}, "more than 0"),
     ({"patience": -0.1}, "0 or more"),
     ({"patience": math.nan}, "nan"),
+    ({"patience": NO_FLOAT}, "0 or more"),
     ({"restart_guard": -1}, "no guard"),
     ({"restart_guard": math.nan}, "nan"),
     ({"drift_factor": 0.6}, "between"),
@@ -36,6 +40,13 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"prefix": "\ud800"}, "UTF-8"),
     ({"client_name": ""}, "non-empty"),
 ]
+
+
+def shown(option: object) -> str:
+    """The name of a case: not with the four hundred digits of some."""
+    return str(option)[:40]
+
+
 WRONG_TYPES: list[dict[str, Any]] = [
     {"ttl": "30"},
     {"ttl": True},
@@ -53,7 +64,7 @@ WRONG_TYPES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("option", "hint"), WRONG_VALUES, ids=str)
+@pytest.mark.parametrize(("option", "hint"), WRONG_VALUES, ids=shown)
 def test_a_wrong_value_names_the_option_the_value_and_what_would_be_right(option: dict[str, Any], hint: str) -> None:
     name, value = next(iter(option.items()))
     with pytest.raises(ConfigurationError) as caught:
@@ -107,22 +118,37 @@ def test_names_of_a_wrong_type(name: Any) -> None:
         Client(NOWHERE).lock(name)
 
 
+@pytest.mark.parametrize("of", [Client.lock, Client.synchronized])
 @pytest.mark.parametrize(
-    "option", [{"ttl": 0.01}, {"timeout": -2}, {"timeout": math.nan}, {"owner": ""}, {"max_hold": -1}], ids=str
+    "option",
+    [
+        {"ttl": 0.01},
+        {"timeout": -2},
+        {"timeout": math.nan},
+        {"timeout": NO_FLOAT},
+        {"owner": ""},
+        {"max_hold": -1},
+        {"max_hold": NO_FLOAT},
+    ],
+    ids=shown,
 )
-def test_wrong_values_of_a_lock(option: dict[str, Any]) -> None:
+def test_wrong_values_of_a_lock(of: Callable[..., object], option: dict[str, Any]) -> None:
+    """Also where a function is decorated: they are not first heard of when it is called."""
     with pytest.raises(ConfigurationError) as caught:
-        Client(NOWHERE).lock("a", **option)
+        of(Client(NOWHERE), "a", **option)
     assert caught.value.option == next(iter(option))
 
 
-@pytest.mark.parametrize("option", [{"ttl": "1"}, {"timeout": True}, {"owner": 5}, {"on_lost": 5}], ids=str)
-def test_wrong_types_of_a_lock(option: dict[str, Any]) -> None:
+@pytest.mark.parametrize("of", [Client.lock, Client.synchronized])
+@pytest.mark.parametrize(
+    "option", [{"ttl": "1"}, {"timeout": True}, {"owner": 5}, {"on_lost": 5}, {"unheard_of": 1}], ids=str
+)
+def test_wrong_types_of_a_lock(of: Callable[..., object], option: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=next(iter(option))):
-        Client(NOWHERE).lock("a", **option)
+        of(Client(NOWHERE), "a", **option)
 
 
-@pytest.mark.parametrize("seconds", [math.nan, -1.0])
+@pytest.mark.parametrize("seconds", [math.nan, -1.0, NO_FLOAT], ids=["nan", "negative", "no float"])
 def test_ensure_judges_its_argument(seconds: float) -> None:
     with pytest.raises(ConfigurationError):
         Client(NOWHERE).lock("a").ensure(seconds)
