@@ -90,7 +90,7 @@ class _Waiting:
     ticket: int | None = None
     undecided: bool = False
     doubts: list[tuple[float, Sequence[Answer]]] = field(factory=list)  # what was sent lately, each with its void time
-    declined: set[bytes] = field(factory=set)  # names under which a releaser gave it the lock, and which it gave back
+    declined: frozenset[bytes] = frozenset()  # names under which a releaser gave it the lock, and which it gave back
     unheard: bytes | None = None  # such a name, which the last look has shown, and no message
 
     @property
@@ -187,7 +187,7 @@ class _Waiting:
     def _decline(self, name: bytes) -> Generator[Effect, Any, None]:
         """Gives back what a releaser has given under `name`, for good: also where that arrives only later."""
         terms = self.wait.terms
-        self.declined.add(name)
+        self.declined |= {name}
         until = self._soon()
         self._doubt(until, (yield from give_back(terms, name, self.ticket, until)))
         yield Undo(terms.keys, name, terms.ttl, until, stays=True, ticket=self.ticket)

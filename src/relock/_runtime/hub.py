@@ -68,7 +68,7 @@ class Waiter:
 
     def park(self, seconds: float, quorum: int) -> None:
         """Sleeps until `quorum` masters, or a moment ago fewer, have woken it; `seconds` at most."""
-        masters: set[int] = set()
+        masters: tuple[int, ...] = ()  # a set, which takes 200 bytes for as long as this waits
         until = self.clock() + max(0.0, seconds)
         while len(masters) < quorum:
             try:
@@ -79,7 +79,8 @@ class Waiter:
                 break
             if not masters:
                 until = min(until, self.clock() + GATHER_SECONDS)
-            masters.add(master)
+            if master not in masters:
+                masters += (master,)
         while not self.wakes.empty():  # several reasons to look are one
             self.wakes.get_nowait()
 
