@@ -9,14 +9,13 @@ two CPUs have no other.
 import argparse
 import json
 import logging
-import os
 import statistics
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,15 @@ from rich.table import Table
 from support.servers import Server
 
 from bench.contestants import BARE, CONTESTANTS, CONTESTANTS_OF_SEVERAL, FLOOR, Pair, relock_of_several
+from bench.footprint import import_seconds
 from bench.machine import placed, placements, program_for_servers, servers_started
 from bench.peers import ForeignPairs, missing
+from bench.quiet import undisturbed
 from relock._keys import lock_keys
 from relock._scripts import load
 
 PAIRS_PER_ROUND = 200
 SCRIPT_CALLS = 5_000
-IMPORTS = 15
 MASTERS = 5
 STOPPED = 2
 PHASES = 3  # of healthy masters, and as many of stopped ones, in turn
@@ -49,15 +49,16 @@ GOALS = {
 }
 
 
-def interleave(pairs: Mapping[str, Pair | ForeignPairs], rounds: int) -> dict[str, list[float]]:
-    """The time of one pair (us) in each of the rounds, which measure everybody in turn."""
-    times_us: dict[str, list[float]] = {name: [] for name in pairs}
+def interleave(pairs: Mapping[str, Pair | ForeignPairs], rounds: int) -> tuple[dict[str, list[float]], list[float]]:
+    """The time of one pair (us) in each of the rounds, which measure everybody in turn, and what was stolen of each."""
     for pair in pairs.values():
         many(pair, 20)
-    for _ in range(rounds):
-        for name, pair in pairs.items():
-            times_us[name].append(round(many(pair, PAIRS_PER_ROUND) / PAIRS_PER_ROUND * 1e6, 2))
-    return times_us
+    played = [undisturbed(partial(_round, pairs)) for _ in range(rounds)]
+    return {name: [times_us[name] for times_us, _ in played] for name in pairs}, [stolen for _, stolen in played]
+
+
+def _round(pairs: Mapping[str, Pair | ForeignPairs]) -> dict[str, float]:
+    return {name: round(many(pair, PAIRS_PER_ROUND) / PAIRS_PER_ROUND * 1e6, 2) for name, pair in pairs.items()}
 
 
 def medians(times_us: Mapping[str, list[float]]) -> dict[str, float]:
@@ -119,43 +120,40 @@ def _busy(client: redis.Redis, pair: Any) -> float:
 
 
 def import_ratio() -> float:
-    """How much longer ``import relock`` takes than ``import redis``, in fresh interpreters that have both compiled."""
-    seconds: dict[str, list[float]] = {"relock": [], "redis": []}
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([sys.executable, "-c", "import relock"], check=True, env=environment)
-    for _ in range(IMPORTS):
-        for module, times in seconds.items():
-            code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
-            command = [sys.executable, "-c", code]
-            shown = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-            times.append(float(shown))
-    return statistics.median(seconds["relock"]) / statistics.median(seconds["redis"])
+    """For how much longer ``import relock`` keeps a CPU busy than ``import redis``."""
+    seconds, _ = undisturbed(partial(import_seconds, "redis", "relock"))
+    return seconds["relock"] / seconds["redis"]
+
+
+def _no_results(rounds: int) -> dict[str, Any]:
+    server = program_for_servers()[0]
+    return {"server": server, "rounds": rounds, "pairs_us": {}, "rounds_us": {}, "stolen": {}}
+
+
+def _measure_pairs(
+    pairs: Mapping[str, Pair | ForeignPairs], rounds: int, placement: str, results: dict[str, Any]
+) -> None:
+    rounds_us, results["stolen"][placement] = interleave(pairs, rounds)
+    results["rounds_us"][placement], results["pairs_us"][placement] = rounds_us, medians(rounds_us)
 
 
 def measure_one(rounds: int) -> dict[str, Any]:
     """Everything on one server."""
-    results: dict[str, Any] = {"server": program_for_servers()[0], "rounds": rounds, "pairs_us": {}, "rounds_us": {}}
+    results = _no_results(rounds)
     with servers_started(1) as (server,):
         pairs = {name: make(server.port) for name, make in CONTESTANTS.items()}
         with programs_of(pairs) as programs:
             for placement in placements():
                 with placed([server], placement, programs):
-                    rounds_us = results["rounds_us"][placement] = interleave(pairs, rounds)
-                    results["pairs_us"][placement] = medians(rounds_us)
-        results["server_us"] = server_microseconds(server.port)
+                    _measure_pairs(pairs, rounds, placement, results)
+        results["server_us"], _ = undisturbed(partial(server_microseconds, server.port))
     results["import_ratio"] = import_ratio()
     return results
 
 
 def measure_several(rounds: int) -> dict[str, Any]:
     """Everything on several masters."""
-    results: dict[str, Any] = {
-        "server": program_for_servers()[0],
-        "rounds": rounds,
-        "pairs_us": {},
-        "rounds_us": {},
-        "stopped_us": {},
-    }
+    results = {**_no_results(rounds), "stopped_us": {}}
     with servers_started(MASTERS) as servers:
         ports = [server.port for server in servers]
         pairs = {name: make(ports) for name, make in CONTESTANTS_OF_SEVERAL.items()}
@@ -163,8 +161,7 @@ def measure_several(rounds: int) -> dict[str, Any]:
             many(pairs["relock"], 1)  # waits for the first votes
             for placement in placements():
                 with placed(servers, placement, programs):
-                    rounds_us = results["rounds_us"][placement] = interleave(pairs, rounds)
-                    results["pairs_us"][placement] = medians(rounds_us)
+                    _measure_pairs(pairs, rounds, placement, results)
                     results["stopped_us"][placement] = with_some_stopped(relock_of_several(ports), servers[-STOPPED:])
     return results
 
@@ -172,25 +169,16 @@ def measure_several(rounds: int) -> dict[str, Any]:
 def with_some_stopped(pair: Pair, servers: Sequence[Server]) -> dict[str, float]:
     """Of the time of one pair (us), the median with all masters, and the median and more with `servers` stopped.
 
-    The two take turns. The first pair after a change is not counted: it may wait for a master once.
+    The two take turns.
     """
     healthy: list[float] = []
     stopped: list[float] = []
     firsts: list[float] = []
     for _ in range(PHASES):
-        time.sleep(SETTLING_SECONDS)
-        pair()
-        healthy += timed(pair)
-        for server in servers:
-            server.stop()
-        try:
-            begin = time.perf_counter()
-            pair()
-            firsts.append(time.perf_counter() - begin)
-            stopped += timed(pair)
-        finally:
-            for server in servers:
-                server.cont()
+        (with_all, first, without), _ = undisturbed(partial(_both_ways, pair, servers))
+        healthy += with_all
+        stopped += without
+        firsts.append(first)
     return {
         "healthy": statistics.median(healthy) * 1e6,
         "healthy_p99": statistics.quantiles(healthy, n=100)[-1] * 1e6,
@@ -199,6 +187,26 @@ def with_some_stopped(pair: Pair, servers: Sequence[Server]) -> dict[str, float]
         "stopped_max": max(stopped) * 1e6,
         "first_max": max(firsts) * 1e6,
     }
+
+
+def _both_ways(pair: Pair, servers: Sequence[Server]) -> tuple[list[float], float, list[float]]:
+    """The times (s) of pairs with all masters, of the first one with `servers` stopped, and of those after it.
+
+    The first pair after a change is not counted: it may wait for a master once.
+    """
+    time.sleep(SETTLING_SECONDS)
+    pair()
+    healthy = timed(pair)
+    for server in servers:
+        server.stop()
+    try:
+        begin = time.perf_counter()
+        pair()
+        first = time.perf_counter() - begin
+        return healthy, first, timed(pair)
+    finally:
+        for server in servers:
+            server.cont()
 
 
 def timed(pair: Pair) -> list[float]:

@@ -1,7 +1,7 @@
 """Measures everything that the documentation shows, and writes it there: ``python -m bench.report`` in ``tests``.
 
-It takes about nine minutes. The figures go to ``docs/results/bench.json``; the tables and plots of the page about
-performance are made of that file alone.
+It takes about twenty minutes, longer where others disturb it (`bench.quiet`). The figures go to
+``docs/results/bench.json``; the tables and plots of the page about performance are made of that file alone.
 """
 
 import argparse
@@ -35,7 +35,7 @@ KINDS, WORKERS = ("processes", "threads"), (2, 8, 32, 128)
 def plans(scale: float, workers: tuple[int, ...]) -> Iterator[Plan]:
     """Every comparison of hand-offs. With client and server on CPUs of their own all of them, else what is telling."""
     pinned = placements()[-1]
-    rounds = max(1, round(2 * scale))
+    rounds = max(1, round(4 * scale))
     everybody, ours = tuple(CONTESTANTS), tuple(name for name in CONTESTANTS if not is_peer(name))
 
     def cells(masters: int, placement: str, section_ms: float, *counts: int) -> tuple[Cell, ...]:
@@ -100,7 +100,7 @@ def main() -> None:
         help="how many hand a lock over (default: 2,8,32,128)",
     )
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="measure so many times as long (default: %(default)s, some 9 minutes)"
+        "--scale", type=float, default=1.0, help="measure so many times as long (default: %(default)s, some 20 minutes)"
     )
     options = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.servers import Server
 
 from bench.handoff.contestants import CONTESTANTS, LEASE_SECONDS, is_peer
 from bench.machine import pin, placed, servers_started
+from bench.quiet import undisturbed
 from relock.cli._bench.crew import CrewFailedError, Part, Program, play, start
 from relock.cli._bench.figures import figures
 from relock.cli._bench.work import Job
@@ -119,7 +121,8 @@ class Bench:
             for round_ in range(plan.rounds):
                 for name in plan.contestants_of(cell, round_):
                     row = rows.setdefault(name, {**attrs.asdict(cell), "contestant": name, "rounds": []})
-                    row["rounds"].append(self._round(cell, name, plan.seconds_of(cell, name)))
+                    found, stolen = undisturbed(partial(self._round, cell, name, plan.seconds_of(cell, name)))
+                    row["rounds"].append({**found, "stolen": stolen})
         return list(rows.values())
 
     def _round(self, cell: Cell, contestant: str, seconds: float) -> dict[str, Any]:
