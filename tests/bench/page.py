@@ -14,7 +14,8 @@ from typing import Any
 from bench.contestants import BARE, RELOCK
 from bench.goals import PLACES, Goal, goals
 from bench.handoff.contestants import ONE_HOP
-from bench.rows import Row, contestants, middle, of, our_way, where
+from bench.quiet import STOLEN_MAX
+from bench.rows import Row, contestants, middle, of, our_way, stolen, where
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "docs" / "results" / "bench.json"
@@ -54,7 +55,20 @@ def _what_ran(report: dict[str, Any]) -> str:
     return (
         f"One run of {report['seconds'] / 60:.0f} minutes, of `{sha[:COMMIT_DIGITS]}{dirty}`. {machine['cpus']} CPUs "
         f"({machine['processor']}, {machine['system']}), with a load of {machine['load_before']} when it began. "
-        f"{taking_part}."
+        f"{taking_part}. {_disturbed(stolen(report))}"
+    )
+
+
+def _disturbed(parts: Sequence[float]) -> str:
+    """How many rounds others disturbed, however often they were played."""
+    much = [part for part in parts if part > STOLEN_MAX]
+    if not much:
+        return (
+            f"The host took at most {max(parts):.1%} of the CPUs' time from any of the {len(parts)} rounds that count."
+        )
+    return (
+        f"Of {len(parts)} rounds, {len(much)} were disturbed however often they were played again: the host took "
+        f"{min(much):.1%} to {max(much):.1%} of the CPUs' time."
     )
 
 

@@ -44,3 +44,10 @@ def cells(rows: Sequence[Row]) -> list[list[Row]]:
 def conditions(row: Row) -> tuple[Any, ...]:
     """What its cell is."""
     return tuple(row[field] for field in ("masters", "placement", "kind", "workers", "section_ms"))
+
+
+def stolen(report: dict[str, Any]) -> list[float]:
+    """The part of the CPUs' time that the host took from each round of a report."""
+    handed_over = [one["stolen"] for row in report["handoffs"] for one in row["rounds"]]
+    alone = [part for found in report["pairs"].values() for parts in found["stolen"].values() for part in parts]
+    return handed_over + alone
