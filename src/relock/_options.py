@@ -57,7 +57,8 @@ def check_seconds(option: str, value: Any, low: float, high: float, right: str) 
         TypeError: a value of another type.
         ConfigurationError: a value out of range, NaN, or an int that no float can hold.
     """
-    _check_type(option, value, float)
+    if value.__class__ is not float:  # `ensure` comes by here, and may be called in a tight loop
+        _check_type(option, value, float)
     if not low <= value <= high or FLOAT_MAX < value < math.inf:
         raise wrong(option, value, right)
 
@@ -256,10 +257,9 @@ class ClientOptions:
         return min(wanted, ttl / 3)
 
     def for_lock(self, **given: Any) -> LockOptions:
-        """The options of a lock: the client's, but for those that are given and not None."""
-        wanted = {option: value for option, value in given.items() if value is not None}
+        """The options of a lock: the client's, but for those that are given."""
         base = LockOptions(ttl=self.ttl, renew=self.renew, fair=self.fair, max_hold=self.max_hold)
-        return evolve(base, **wanted) if wanted else base
+        return evolve(base, **given) if given else base
 
 
 def check_utf8(option: str, value: str) -> None:

@@ -158,9 +158,10 @@ class Client:
         return Lock(self, name, self._terms(lock_keys(self._options.prefix, name), options), options)
 
     def _options_of(self, **given: Unpack[LockArguments]) -> LockOptions:
-        if all(value is None for value in given.values()):
+        wanted = {option: value for option, value in given.items() if value is not None}
+        if not wanted:
             return self._lock_options
-        options = self._options.for_lock(**given)
+        options = self._options.for_lock(**wanted)
         self._options.check_guard(options.ttl, len(self._nodes))
         return options
 

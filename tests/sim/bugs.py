@@ -47,8 +47,8 @@ BUGS = [
     Bug(
         "D is the end of the longest lease, not the q-th",
         f"{CORE}/quorum.py",
-        "sorted(ends, reverse=True)[quorum - 1]",
-        "sorted(ends, reverse=True)[0]",
+        "else sorted(ends, reverse=True)[quorum - 1]",
+        "else sorted(ends, reverse=True)[0]",
         seed=1013,
     ),
     Bug(

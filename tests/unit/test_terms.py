@@ -9,9 +9,10 @@ from relock._keys import lock_keys
 from relock._options import ClientOptions
 
 
-def terms(*, fair: bool | None = None, ttl: float | None = None, **options: Any) -> Terms:
+def terms(**options: Any) -> Terms:
+    of_lock = {option: options.pop(option) for option in ("fair", "ttl") if option in options}
     client = ClientOptions(**options)
-    return Terms.of(lock_keys("lock", "a"), ("a",), client.for_lock(fair=fair, ttl=ttl), client)
+    return Terms.of(lock_keys("lock", "a"), ("a",), client.for_lock(**of_lock), client)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def drift_of(ttl: float, drift_factor: float) -> float:
 
 def deadline_of(ends: Sequence[float], quorum: int) -> float:
     """D: the moment until which at least `quorum` of the leases that end at `ends` are sure to run."""
-    return sorted(ends, reverse=True)[quorum - 1]
+    return ends[0] if len(ends) == 1 else sorted(ends, reverse=True)[quorum - 1]
 
 
 class Granted(NamedTuple):

@@ -70,9 +70,12 @@ def take_stock(holds: Iterable[Hold], now: float) -> Stock:
     lost: list[tuple[Hold, str]] = []
     look_at = FOREVER
     for hold in holds:
-        due = due_at(hold)
-        if now < due - hold.ahead:  # nearly all of them, nearly always
-            look_at = min(look_at, due)
+        if hold.loss is not None:
+            continue
+        # Comparisons, not min(): ten thousand holds may come by here, a few times in each period.
+        due = hold.renew_at if hold.renew_at < hold.deadline else hold.deadline
+        if now < due - hold.ttl / AHEAD_PART:  # nearly all of them, nearly always
+            look_at = due if due < look_at else look_at
             continue
         reason = hold.reason_for_loss(now)
         if reason is not None:
@@ -80,6 +83,6 @@ def take_stock(holds: Iterable[Hold], now: float) -> Stock:
         elif hold.wants_renewal(now):
             renew.append(hold)
         else:
-            look_at = min(look_at, due_at(hold) if hold.renew_at > now else hold.deadline)
+            look_at = min(look_at, due if hold.renew_at > now else hold.deadline)
     renew.sort(key=lambda hold: hold.lease)
     return Stock(tuple(renew), tuple(lost), look_at)
