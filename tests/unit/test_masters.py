@@ -255,3 +255,32 @@ def test_a_larger_guard_is_told_of_once(recwarn: pytest.WarningsRecorder) -> Non
     assert [link.guard_ms for link in links] == [60_000, 60_000]
     (warning,) = recwarn
     assert "60.00 s, not 30.60 s" in str(warning.message)
+
+
+class Told(MasterListener):
+    """Notes for how long masters are said to have no vote."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def master_without_vote(self, master: Master, seconds: float) -> None:  # noqa: ARG002
+        self.seconds.append(round(seconds, 3))
+
+
+@pytest.mark.parametrize(
+    ("read_at", "told"), [(10.0, [30.0]), (35.0, [5.0]), (45.0, [])], ids=["at once", "late", "when the guard is over"]
+)
+def test_a_guard_ends_when_it_ends_though_the_refusal_is_read_late(read_at: float, told: list[float]) -> None:
+    """A reply that nobody waited for stays on an idle link until somebody reads from that again."""
+    listener = Told()
+    master = make(listener=listener)
+    master.without_vote(110_000_000, 140_000_000, read_at)
+    assert master.vote_at == pytest.approx(40.0)
+    assert listener.seconds == told
+
+
+def test_a_guard_of_a_master_whose_clock_is_not_known_counts_from_the_reading() -> None:
+    master = make()
+    master.offset = Offset(0.01)
+    master.without_vote(110_000_000, 140_000_000, 35.0)
+    assert master.vote_at == pytest.approx(65.0)

@@ -345,9 +345,12 @@ class Master:
         return failure_of(self.address, error, sent=True)
 
     def without_vote(self, now_us: int, until_us: int, now: float) -> None:
-        """It refused to vote until `until_us` on its clock, which showed `now_us`."""
-        vote_at = now + (until_us - now_us) / 1e6
-        if vote_at > self.vote_at + GUARD_NEWS_SECONDS:
+        """It refused to vote until `until_us` on its clock, which showed `now_us`.
+
+        That may have been long ago, if nobody has read from the link since. What is known of its clock tells.
+        """
+        vote_at = min(now + (until_us - now_us) / 1e6, until_us / 1e6 - self.offset.low)
+        if vote_at > max(self.vote_at + GUARD_NEWS_SECONDS, now):
             self._listener.master_without_vote(self, vote_at - now)
         self.vote_at = vote_at
 
