@@ -414,8 +414,9 @@ def test_what_is_not_renewed_is_looked_at_at_its_deadline(changes: dict[str, Any
 def test_without_holds_there_is_nothing_to_look_at() -> None:
     assert take_stock([], now=1.0).look_at == FOREVER
     lost = hold()
-    lost.lose(EXPIRED, 9.0)
-    assert take_stock([lost], now=10.0).look_at == FOREVER
+    lost.lose(FORGOTTEN, 1.0)
+    for now in (1.0, 10.0):
+        assert take_stock([lost], now=now) == ((), (), FOREVER), "it is said to be lost once, and by then it was"
 
 
 def handed(masters: int = 1, **changes: Any) -> Hold:
