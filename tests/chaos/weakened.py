@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 GUARDS: dict[str, Callable[[], None]] = {}
@@ -49,17 +50,20 @@ def believe_for_ever() -> None:
 def send_again() -> None:
     """A connection that breaks is made again in silence, and what had no reply is sent once more: redis-py's retries.
 
-    What was known of the master before is then taken for what the new connection leads to.
+    What was known of the master before is then taken for what the new connection leads to, by the scripts as well.
     """
+    from relock import _scripts
     from relock._runtime.channel import open_channel
     from relock._runtime.links import NETWORK_ERRORS, Link, Owed, Round
     from relock._runtime.masters import Master
 
-    receive, request, learn_info = Link.receive, Link.request, Link._learn_info
-    known: dict[int, bytes] = {}
+    receive, request, introduce, fragment = Link.receive, Link.request, Master.introduce, _scripts._fragment
 
-    def learn_once(link: Link, replies: Sequence[Any]) -> bytes:
-        return known.setdefault(id(link.master), learn_info(link, replies))
+    def introduce_once(master: Master, replies: Sequence[Any]) -> bytes:
+        return master.incarnation or introduce(master, replies)
+
+    def never_asking(folder: Path, name: str) -> str:
+        return fragment(folder, name).replace("JUST_NOW_US = 1000", "JUST_NOW_US = 2 ^ 53")
 
     def connect_again(link: Link) -> None:
         owed = list(link.owed)
@@ -89,7 +93,9 @@ def send_again() -> None:
     def always_sound(master: Master, link: Link) -> bool:
         return True
 
-    _replace(Link, "_learn_info", learn_once)
+    _replace(_scripts, "_fragment", never_asking)
+    _scripts.load.cache_clear()
+    _replace(Master, "introduce", introduce_once)
     _replace(Link, "receive", patient_receive)
     _replace(Link, "request", patient_request)
     _replace(Master, "_is_sound", always_sound)

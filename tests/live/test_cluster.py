@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 from support.cluster import ClusterOfServers, names_in, port_with_bus, slot_of
+from support.room import Crowd, Room
 from support.servers import Server, find_servers
 from support.signs import without_signs_of_life
 from support.tls import Tls, skipped_without_tls
@@ -25,6 +26,7 @@ ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 CLUSTER_RIGHTS = ("+cluster|slots", "+asking")
 SIGN_OF_LIFE_SECONDS = 2.5  # who is woken by nobody looks again only then
 LEASE_SECONDS = 30.0  # and where there are no signs of life, only when it ends
+MOVE_SECONDS = 5.0  # by when a waiter that was deaf has had its turn
 BACKOFF_SECONDS_MAX = 1.0  # the longest sleep between two looks while no node answers
 
 
@@ -532,6 +534,29 @@ def test_a_replica_that_takes_over_is_found(
     for lock in locks:
         lock.release()
     assert fresh.lock(names[0]).acquire(timeout=20)
+
+
+def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
+    own_cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    """Whoever listens at the node that was the master hears what is published at the new one, as everywhere."""
+    resigns = own_cluster.owner(name)
+    replica = own_cluster.add_replica(resigns)
+    holder, waiting, others = (connect(own_cluster.url, node_timeout=1.0) for _ in range(3))
+    held = holder.lock(name)
+    held.acquire()
+    crowd = Crowd(Room(), name)
+    crowd.wait_for_a_turn(waiting, 2, resigns)
+    crowd.come_again(others, 3, resigns)
+    replica.cli("CLUSTER", "FAILOVER")
+    until(lambda: resigns.client().role()[0] == b"slave", within=30, what="the old master follows the new one")
+    held.release()
+    late = crowd.late(MOVE_SECONDS)
+    served = crowd.room.served
+    crowd.end()
+    assert crowd.room.together == []
+    assert crowd.room.lost == []
+    assert late == [], f"all who waited were served, among {served} turns"
 
 
 def test_min_replicas_counts_those_of_the_node_that_has_the_slot(

@@ -15,6 +15,7 @@ import pytest
 import redis
 from attrs import define
 from redis.sentinel import Sentinel as RedisPySentinel
+from support.room import Crowd, Room
 from support.servers import Server, free_port, no_retry
 from support.spawn import spawn
 from support.until import until
@@ -22,6 +23,7 @@ from support.until import until
 from relock import Client, ConfigurationError, LockLostError, MasterWithoutVote, QuorumError
 
 SERVICE = "mymaster"
+MOVE_SECONDS = 5.0  # by when a waiter that was deaf has had its turn
 CONFIGURATION = """
 port {port}
 bind 127.0.0.1
@@ -181,6 +183,31 @@ def test_a_waiter_goes_on_after_a_failover(house: House, connect: Callable[..., 
     assert not holder.owned()
 
 
+@pytest.mark.parametrize("handoff", ["grant", "wake"])
+def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
+    house: House, connect: Callable[..., Client], name: str, handoff: str
+) -> None:
+    """The old master stays, as a replica, with whatever connections Sentinel leaves open."""
+    holder, waiting, others = (connect(house.url, handoff=handoff, node_timeout=1.0) for _ in range(3))
+    held = holder.lock(name)
+    held.acquire()
+    crowd = Crowd(Room(), name)
+    crowd.wait_for_a_turn(waiting, 2, house.master)
+    crowd.come_again(others, 3, house.master)
+    house.await_replication(f"lock:{{{name}}}")
+    with house.sentinel.client() as client:
+        client.execute_command("SENTINEL", "FAILOVER", SERVICE)
+    until(lambda: house.sentinel.master_port() == house.replica.port, within=60, what="the replica is promoted")
+    until(lambda: _follows(house.master), within=30, what="the old master follows it")
+    held.release()
+    late = crowd.late(MOVE_SECONDS)
+    served = crowd.room.served
+    crowd.end()
+    assert crowd.room.together == []
+    assert crowd.room.lost == []
+    assert late == [], f"all who waited were served, among {served} turns"
+
+
 def test_a_sentinel_that_does_not_know_the_service_raises_at_once(
     house: House, connect: Callable[..., Client], name: str
 ) -> None:
@@ -234,6 +261,14 @@ def test_doctor_looks_at_the_present_master(house: House) -> None:
 def test_a_sentinel_is_no_master(house: House, connect: Callable[..., Client], name: str) -> None:
     with pytest.raises((QuorumError, ConfigurationError)):
         connect(f"redis://127.0.0.1:{house.sentinel.port}").lock(name).acquire(timeout=1)
+
+
+def _follows(server: Server) -> bool:
+    """Whether it is a replica; a Sentinel that makes it one closes connections, ours as well."""
+    try:
+        return bool(server.client().role()[0] == b"slave")
+    except redis.ConnectionError:
+        return False
 
 
 def _extends(lock: Any) -> bool:

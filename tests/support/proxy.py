@@ -224,8 +224,12 @@ class Proxy(Line):
 
     def lead_to(self, port: int) -> None:
         """Another server has taken the place of the one before: connections end, and new ones go there."""
-        self._server_port = port
+        self.lead_new_to(port)
         self.break_all()
+
+    def lead_new_to(self, port: int) -> None:
+        """The address moves: new connections go to another server, and those that are open stay where they are."""
+        self._server_port = port
 
     def _accept(self) -> None:
         while True:

@@ -27,6 +27,7 @@ class FakeMaster:
     index = 1
     vote_at = 0.0
     trusted_from = NEVER
+    incarnation = b"run:repl"
 
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         assert arrived_at == NOW
@@ -87,6 +88,8 @@ def hub(told: Told) -> Hub:
     masters = cast("tuple[Master, ...]", (FakeMaster(), FakeMaster()))
     made = Hub("me", "lock", masters, THREADS, told)
     made._clock = lambda: NOW
+    for subscription in made.subscriptions:
+        subscription._incarnation = FakeMaster.incarnation
     return made
 
 
@@ -106,6 +109,14 @@ def test_a_grant_goes_to_its_waiter_with_the_time_at_which_it_was_made(hub: Hub,
     assert waiter.handed == [Handed(1, b"me:1@3000~ab.7", 200, 100, 3.0, 100 / 1e6)]
     assert waiter.wakes.get_nowait() == 1
     assert told.unclaimed_holds == []
+
+
+def test_a_grant_of_another_incarnation_than_that_of_the_subscriptions_socket_has_no_time(hub: Hub) -> None:
+    """A replica passes on what its master publishes, which gives nothing to whoever listens at the replica."""
+    waiter = hub.register(WAITER, KEYS)
+    hub.subscriptions[1]._incarnation = b"replica:repl"
+    hub.message(1, GRANT)
+    assert [grant.begins for grant in waiter.handed] == [NEVER]
 
 
 def test_a_grant_of_an_incarnation_that_is_not_known_has_no_time(hub: Hub) -> None:

@@ -13,12 +13,13 @@ import redis
 from relock._core.clocks import Offset
 from relock._core.effects import Failure
 from relock._core.quorum import NEVER
+from relock._errors import ConfigurationError
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime import masters
 from relock._runtime.channel import Channel
-from relock._runtime.links import Link, Round
-from relock._runtime.masters import Master, MasterListener, Opener
+from relock._runtime.links import NAMELESS, Link, Round
+from relock._runtime.masters import Known, Master, MasterListener, Opener
 from relock._runtime.nodes import Node, Wire
 from relock._runtime.platform import THREADS
 from relock._scripts import load
@@ -127,6 +128,7 @@ def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() 
     """Nothing is known of that one's clock until the new connection has asked for it."""
     master = make()
     link = Link(master, cast("Wire", None))
+    link.incarnation = SERVER
     channel = FakeChannel()
     link.channel = cast("Channel", channel)
     master.see_incarnation(OTHER)
@@ -139,10 +141,96 @@ def test_a_grant_counts_for_nothing_as_soon_as_another_thread_has_seen_a_step() 
     """Before that one comes to say so: the hold would be lost with the step, though others had granted it as well."""
     master = make()
     link = Link(master, cast("Wire", None))
+    link.incarnation = SERVER
     assert master.offset.see(105.0, 105.0, 10.5)
     granted = [b"granted", 115_600_000, 115_600_000]
     assert isinstance(link._judge(granted, load("acquire"), 10.4, 10.6), Failure)
     assert link._judge(granted, load("acquire"), 10.55, 10.6) == granted
+
+
+def linked(master: Master, incarnation: bytes) -> Link:
+    """A link to `incarnation`, opened when that was the master."""
+    link = Link(master, cast("Wire", Line()))
+    cast("Line", link.connection).is_open = True
+    link.incarnation = incarnation
+    return link
+
+
+def is_open(link: Link) -> bool:
+    return cast("Line", link.connection).is_open
+
+
+class Moves(MasterListener):
+    """Counts what it is told of."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def master_moved(self, master: Master) -> None:  # noqa: ARG002
+        self.count += 1
+
+
+def test_sockets_to_the_server_that_was_the_master_are_given_up() -> None:
+    """Those that nobody uses at once, the others when they are given back."""
+    moves = Moves()
+    master = make(listener=moves)
+    idle, used, new = linked(master, SERVER), linked(master, SERVER), linked(master, OTHER)
+    master.give_back(idle, 10.0)
+    assert (is_open(idle), moves.count) == (True, 1)
+    master.see_incarnation(OTHER)
+    master.give_back(used, 10.0)
+    master.give_back(new, 10.0)
+    assert [is_open(link) for link in (idle, used, new)] == [False, False, True]
+    assert master.check_out(10.0) is new
+    assert moves.count == 2
+
+
+@pytest.mark.parametrize("status", [b"granted", b"released", b"refused"])
+def test_what_the_server_says_that_was_the_master_counts_for_nothing(status: bytes) -> None:
+    """Nor does its clock: that of the master would seem to step."""
+    master = make()
+    link = linked(master, SERVER)
+    master.see_incarnation(OTHER)
+    reply = {b"granted": [status, 1, 1], b"released": [status, 1], b"refused": [status, 1, 0, 0, b""]}[status]
+    script = load("release" if status == b"released" else "acquire")
+    failure = link._judge(reply, script, 10.0, 10.1)
+    assert isinstance(failure, Failure)
+    assert failure.sent, "it may have done what it was asked"
+    assert link.is_retired
+    assert master.offset.low == NEVER
+
+
+@pytest.mark.parametrize("words", ["READONLY You can't write", "ERR Error running script: -READONLY You can't write"])
+def test_a_replica_is_not_believed_to_be_the_master_any_more(words: str) -> None:
+    """Redis 6.2 puts more words before it. Each idle link to it would meet the same, and cost a call."""
+    moves = Moves()
+    master = make(listener=moves)
+    link, idle = linked(master, SERVER), linked(master, SERVER)
+    master.give_back(idle, 10.0)
+    link._judge(redis.ResponseError(words), load("acquire"), 10.0, 10.1)
+    assert (link.is_retired, is_open(idle), moves.count) == (True, False, 2)
+    link._judge(redis.ResponseError(words), load("acquire"), 10.0, 10.1)
+    assert moves.count == 2, "that is known by now"
+
+
+def test_a_replica_that_is_found_at_the_address_gives_no_socket_to_the_master_up() -> None:
+    master = make()
+    link = linked(master, SERVER)
+    master.give_back(link, 10.0)
+    said = [b"run_id:replica\r\n", b"role:slave\r\nmaster_replid:repl\r\n", b""]
+    with pytest.raises(ConfigurationError, match="is a replica"):
+        master.introduce(said)
+    assert master.check_out(10.0) is link
+
+
+def test_who_refuses_info_has_a_name_that_is_nobodys(recwarn: pytest.WarningsRecorder) -> None:
+    """So nobody can tell whether a grant of its scripts was made by it."""
+    made = Master(0, cast("Node", FakeNode()), ClientOptions(), THREADS, MasterListener())
+    refused = redis.ResponseError("this user has no permissions to run the 'info' command")
+    assert made.introduce([refused] * 3) == NAMELESS
+    made.offset.see(100.0, 100.0, 10.0)
+    assert made.granted_at(110_000_000, NAMELESS, 10.0) == NEVER
+    assert "refuses INFO" in str(recwarn.pop().message)
 
 
 class Sleep(deque[Any]):
@@ -281,6 +369,6 @@ def test_a_guard_ends_when_it_ends_though_the_refusal_is_read_late(read_at: floa
 
 def test_a_guard_of_a_master_whose_clock_is_not_known_counts_from_the_reading() -> None:
     master = make()
-    master.offset = Offset(0.01)
+    master.known = Known(SERVER, Offset(0.01))
     master.without_vote(110_000_000, 140_000_000, 35.0)
     assert master.vote_at == pytest.approx(65.0)

@@ -1,7 +1,7 @@
 """The connection over which a client hears of its turns: what it makes of what a server sends on it."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -18,7 +18,7 @@ from relock._runtime.platform import THREADS
 KEYS = lock_keys("lock", "a")
 WAITER = b"me:1@3000"
 TIMEOUT_SECONDS = 0.2
-CONFIRMED = b"*3\r\n$9\r\nsubscribe\r\n$14\r\nlock:client:me\r\n:1\r\n"
+CONFIRMED = b"$3\r\nrun\r\n$4\r\nrepl\r\n*3\r\n$9\r\nsubscribe\r\n$14\r\nlock:client:me\r\n:1\r\n"
 
 
 def published(payload: bytes) -> bytes:
@@ -48,6 +48,7 @@ class FakeMaster:
     address = "a"
     vote_at = 0.0
     node_timeout = TIMEOUT_SECONDS
+    introduction = (("INFO", "server"), ("INFO", "replication"))
 
     def __init__(self) -> None:
         ours, self.server = socket.socketpair()
@@ -55,6 +56,10 @@ class FakeMaster:
 
     def connection(self) -> Any:
         return self.line
+
+    def introduce(self, replies: Sequence[Any]) -> bytes:
+        self.incarnation = b":".join(replies)
+        return self.incarnation
 
 
 class Listener(HubListener):
@@ -119,6 +124,46 @@ def test_the_last_message_before_the_end_is_heard(hub: Hub, master: FakeMaster) 
     assert waiter.wakes.get_nowait() == 0
     subscription.step()
     assert not subscription.confirmed.is_set()
+
+
+def test_a_subscription_moves_when_another_socket_finds_the_master_elsewhere(hub: Hub, master: FakeMaster) -> None:
+    """Its server may answer pings for ever, and pass on what is published elsewhere."""
+    subscription = hub.subscriptions[0]
+    master.server.sendall(CONFIRMED)
+    subscription.step()
+    subscription.look()
+    assert subscription.confirmed.is_set()
+    assert subscription._channel is not None, "nothing has changed"
+    master.incarnation = b"another:repl"
+    subscription.look()
+    assert subscription._channel is None
+    assert master.line._ours.fileno() == -1
+
+
+def test_a_subscription_that_was_not_told_finds_out_by_itself(hub: Hub, master: FakeMaster) -> None:
+    """Whoever was to tell it may have been interrupted."""
+    subscription = hub.subscriptions[0]
+    hub.register(WAITER, KEYS)
+    master.server.sendall(CONFIRMED)
+    subscription.step()
+    master.incarnation = b"another:repl"
+    master.server.sendall(published(b"wake 1@3000 a"))
+    subscription.step()
+    assert not subscription.confirmed.is_set()
+
+
+@pytest.mark.parametrize(("stood_for", "moves"), [(0.5, False), (1.5, True)])
+def test_a_subscription_that_hears_of_another_incarnations_grant_is_opened_anew(
+    hub: Hub, master: FakeMaster, stood_for: float, *, moves: bool
+) -> None:
+    """Unless it has just been: then it is the releaser who is behind."""
+    subscription = hub.subscriptions[0]
+    master.server.sendall(CONFIRMED)
+    subscription.step()
+    subscription._stands_since -= stood_for
+    master.server.sendall(published(b"grant 1@3000 ab.7 200 100 3000 another:repl a"))
+    subscription.step()
+    assert subscription.confirmed.is_set() == (not moves)
 
 
 def test_who_reads_through_redis_py_waits_for_as_long_as_it_was_told(

@@ -123,6 +123,7 @@ class Cluster(Master, MasterListener):
                 "in another slot than the locks; leave it out, and see the documentation's page on clusters",
                 option="restart_guard",
             )
+        self.introduction = ()  # a subscription to any node that is up hears what is published on each
         self.shards: dict[Place, Shard] = {}  # by what the cluster calls them
         self._seeds = seeds
         self._sources = list(seeds.nodes)  # who may know which node serves what, in the order of asking
@@ -239,6 +240,10 @@ class Cluster(Master, MasterListener):
         wire = node.connection(self.node_timeout)
         self._listener_at = weakref.ref(wire), node.address
         return wire
+
+    def introduce(self, replies: Sequence[Any]) -> bytes:  # noqa: ARG002
+        """See `Master.introduce`: it has no incarnation of its own."""
+        return self.incarnation
 
     def probe(self) -> None:
         """Looks who serves what, and connects to each; one that can't be is a problem, and is named.

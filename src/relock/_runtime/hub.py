@@ -19,9 +19,10 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Clock, Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
+from relock._errors import ConfigurationError
 from relock._keys import LockKeys, client_channel, lock_keys
 from relock._runtime.channel import Channel
-from relock._runtime.links import NETWORK_ERRORS, understood
+from relock._runtime.links import NETWORK_ERRORS, UNKNOWN, understood
 from relock._runtime.masters import Master
 from relock._runtime.nodes import Wire
 from relock._runtime.platform import Platform
@@ -36,6 +37,7 @@ RECONNECT_SECONDS_MAX = 1.0
 GATHER_SECONDS = 0.03  # for so long, who was woken by one master waits for a quorum of them
 SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
 SERVED_MAX = 1024
+BELIEVED_SECONDS = 1.0  # for so long, a subscription that stands is not doubted because of what was heard on it
 _NOT_SERVED = NEVER, b"", NEVER
 
 _GRANT = re.compile(
@@ -264,6 +266,11 @@ class Hub:
 class Subscription(Service):
     """The subscription to one master: connected while it is used, and again after every failure.
 
+    Its socket leads to one incarnation of the master, and stays there when another server becomes the master: a demoted
+    one keeps its subscribers, answers their pings, and passes on what is published on the new one, where nobody counts
+    them as listening. So a grant that was heard need not have been made: it counts only if it names the incarnation
+    that this socket leads to. And the subscription moves as soon as any other socket finds the master elsewhere.
+
     Attributes:
         index: the number of its master.
         confirmed: set while it stands.
@@ -277,8 +284,12 @@ class Subscription(Service):
         self.confirmed = hub.platform.event()
         self._hub = hub
         self._master = master
+        self._clock = hub.platform.clock
         self._connection: Wire | None = None
         self._channel: Channel | None = None  # of the connection, once it is subscribed
+        self._incarnation = UNKNOWN  # of the server that the socket leads to
+        self._stands_since = 0.0
+        self._is_misled = False  # it has heard of a grant that another incarnation made
         self._pinged = False
         self._failures = 0
         self._retry = hub.platform.event()
@@ -291,7 +302,7 @@ class Subscription(Service):
             else:
                 with understood():
                     self._connect()
-        except NETWORK_ERRORS as error:
+        except (*NETWORK_ERRORS, ConfigurationError) as error:
             self._lost(error)
         except Exception as error:  # redis-py raises others when a connection is closed under it
             self._lost(error)
@@ -306,24 +317,29 @@ class Subscription(Service):
             raise redis_errors.ConnectionError("it was closed before it was there")
         # Before it subscribes: messages may come right behind the confirmation, and are read by whoever reads that.
         channel = self._hub.platform.open_channel(connection, PING_SECONDS)
+        questions = self._master.introduction
         words = "SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client)
-        channel.send(b"".join(connection.pack_commands([words])))
-        reply, *messages = self._first_replies(channel)
-        if reply[0] != b"subscribe":
-            raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {reply[0]!r}")
+        channel.send(b"".join(connection.pack_commands([*questions, words])))
+        replies = self._first_replies(channel, len(questions) + 1)
+        self._incarnation = self._master.introduce(replies[: len(questions)])
+        confirmation, *messages = replies[len(questions) :]
+        if confirmation[0] != b"subscribe":
+            raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation[0]!r}")
         self._channel = channel
+        self._stands_since, self._is_misled = self._clock(), False
         self._pinged, self._failures = False, 0
         self.confirmed.set()
         self._hub.subscribed()
         self._act_on(messages)
 
-    def _first_replies(self, channel: Channel) -> list[Any]:
-        """At least one, within the time for the master."""
-        if not channel.wait(self._master.node_timeout):
-            raise redis_errors.TimeoutError("no answer to SUBSCRIBE")
-        replies = channel.receive()
-        while not replies:
-            replies = channel.receive()
+    def _first_replies(self, channel: Channel, count: int) -> list[Any]:
+        """At least `count`, within the time for the master."""
+        until = self._clock() + self._master.node_timeout
+        replies: list[Any] = []
+        while len(replies) < count:
+            if not channel.wait(until - self._clock()):
+                raise redis_errors.TimeoutError("no answer to SUBSCRIBE")
+            replies += channel.receive()
         return replies
 
     def _read(self, channel: Channel) -> None:
@@ -333,6 +349,17 @@ class Subscription(Service):
             self._ping(channel)
         else:
             self._act_on(replies)
+        if self._has_moved():
+            raise redis_errors.ConnectionError("another server has taken the place of the master")
+
+    def _has_moved(self) -> bool:
+        """Whether the master is another server by now, as other sockets have found, or what was heard suggests."""
+        return self._is_misled or self._incarnation != self._master.incarnation
+
+    def look(self) -> None:
+        """Another server may be the master now: the subscription moves there at once; called by any thread."""
+        if self._channel is not None and self._has_moved():
+            self.disconnect()
 
     def _act_on(self, replies: Sequence[Any]) -> None:
         """Raises `redis.InvalidResponse` for what nobody sends here: what comes next may be cut in two just as well."""
@@ -376,7 +403,11 @@ class Subscription(Service):
         return moment >= self._master.trusted_from
 
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
-        """See `Master.granted_at`; a master without a vote gives nothing that counts."""
+        """See `Master.granted_at`; nor does it count from a master without a vote, or from another server than ours."""
+        if incarnation != self._incarnation:
+            # A replica passes it on, or the server has another name by now. Or it is the releaser who is behind.
+            self._is_misled |= arrived_at - self._stands_since > BELIEVED_SECONDS
+            return NEVER
         if not self.has_vote(arrived_at):
             return NEVER
         return self._master.granted_at(granted_us, incarnation, arrived_at)

@@ -18,17 +18,24 @@ from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import is_given
 from relock._errors import ConfigurationError
 from relock._runtime.channel import Channel
+from relock._runtime.failures import words_of
 from relock._runtime.nodes import Wire
 from relock._scripts import Call, Script, pack_argument
 
 if TYPE_CHECKING:
     from relock._runtime.masters import Master
 
+INTRODUCTION = (("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"))  # what each new socket is asked
+UNKNOWN = b""  # the incarnation of a master of which nothing is known
+NAMELESS = b"-"  # that of one which refuses INFO; grants of its scripts name it so
+
 logger = logging.getLogger(__name__)
 
 NETWORK_ERRORS = (redis_errors.RedisError, OSError)
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
+_OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # Redis 6.2 puts more words before what a command in a script says
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
+_VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
 VOID_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
@@ -119,9 +126,10 @@ class Link:
         self.is_retired = False  # it is not to be used again
         self.owed: deque[Round | Owed] = deque()
         self.channel: Channel
-        self._incarnation = b""
+        self.incarnation = UNKNOWN  # of the server that its socket leads to, when that was opened
         self._opened_us = 0  # the master's clock when its incarnation was learnt
-        self._identity = b""  # the arguments after the void time: incarnation and guard, packed
+        self._identity = b""  # the arguments after the void time, packed: incarnation and guard
+        self._identity_head = self._identity_tail = b""  # with a guard: what the time of the last vote stands between
 
     def open(self) -> None:
         """Connects and learns what a script must be told of this socket.
@@ -136,29 +144,38 @@ class Link:
     def _open(self) -> None:
         self.connection.connect()
         marker = self.master.marker
-        commands = [("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"), ("TIME",)]
+        commands: list[tuple[str, ...]] = [*INTRODUCTION, ("TIME",)]
         if marker is not None:
             commands.append(("HMGET", marker, "guard_ms"))
         sent_at = self.master.clock()
         self._send_plain(*commands)
         replies = [self._read_plain() for _ in commands]
-        self._incarnation = pack_argument(self._learn_info(replies[:3]))
-        time_reply = _numbers(replies[3], 2)
+        self.incarnation = self.master.introduce(replies[:-2] if marker is not None else replies[:-1])
+        time_reply = _numbers(replies[len(INTRODUCTION)], 2)
         if marker is not None:
-            self._learn_marker(replies[4])
+            self._learn_marker(replies[-1])
         self._identify()
         self._opened_us = time_reply[0] * 1_000_000 + time_reply[1]
-        seconds, now = self._opened_us / 1e6, self.master.clock()
-        step = self.master.offset.see(seconds - now, seconds - sent_at, now)
-        if step:
-            self.master.stepped(step, [b"time", self._opened_us])
+        self._see_clock(sent_at)
         self.channel = self.master.platform.open_channel(self.connection, self.master.node_timeout)
+
+    def _see_clock(self, sent_at: float) -> None:
+        """The first sample of the master's clock, unless another thread has found another server there meanwhile."""
+        incarnation, offset = self.master.known
+        if incarnation == self.incarnation:
+            seconds, now = self._opened_us / 1e6, self.master.clock()
+            step = offset.see(seconds - now, seconds - sent_at, now)
+            if step:
+                self.master.stepped(step, [b"time", self._opened_us])
 
     def _identify(self) -> None:
         """The guard is the largest that any master of this client has shown: one that restarted has forgotten it."""
         self.guard_ms = max(self.guard_ms, self.master.guard_ms)
         self.guarded = self.guarded or self.guard_ms > 0
-        self._identity = self._incarnation + pack_argument(b"%d" % self.guard_ms)
+        guard = pack_argument(b"%d" % self.guard_ms)
+        self._identity = pack_argument(self.incarnation) + guard
+        self._identity_head = b"$%d\r\n%b?" % (len(self.incarnation) + 17, self.incarnation)
+        self._identity_tail = b"\r\n" + guard
 
     def _send_plain(self, *commands: tuple[str, ...]) -> None:
         packed = self.connection.pack_commands(commands)
@@ -170,24 +187,12 @@ class Link:
         except redis_errors.ResponseError as error:
             return error
 
-    def _learn_info(self, replies: Sequence[Any]) -> bytes:
-        if any(isinstance(reply, BaseException) for reply in replies):
-            self.master.info_refused(next(reply for reply in replies if isinstance(reply, BaseException)))
-            return b""
-        if not all(isinstance(reply, bytes) for reply in replies):
-            raise redis_errors.InvalidResponse(f"no reply to INFO: {replies!r:.100}")
-        info = parse_info(b"\r\n".join(replies))
-        incarnation = f"{info.get('run_id', '')}:{info.get('master_replid', '')}".encode()
-        self.master.see_incarnation(incarnation)
-        self.master.check_info(info)
-        return incarnation
-
     def _learn_marker(self, marker: Any) -> None:
         """Obeys the marker that another client has left, and takes the larger guard."""
         if marker == [None]:
             return
         (found_ms,) = _numbers(marker, 1)
-        if found_ms and self._incarnation == pack_argument(b""):
+        if found_ms and self.incarnation == NAMELESS:
             raise ConfigurationError(
                 f"{self.master.address} refuses INFO, and other clients use a restart guard there: allow the command",
                 option="restart_guard",
@@ -244,10 +249,14 @@ class Link:
 
     def _void(self, until: float) -> bytes:
         """The void time as an argument: our time `until` on the master's clock, on the early side."""
-        earliest = self.master.offset.earliest(until)
+        earliest = self.master.known.offset.earliest(until)
         # Another thread may just have found another server there, of whose clock nothing is known yet: void at once.
         void_us = int(earliest * 1e6) if earliest > 0.0 else 0
         return b"$16\r\n%016d\r\n" % (void_us if void_us < VOID_US_MAX else VOID_US_MAX)
+
+    def _guarded_identity(self) -> bytes:
+        """Incarnation and guard as arguments, for a script that is to prove the incarnation: see ``_lib/vote.lua``."""
+        return b"%b%016d%b" % (self._identity_head, self._voted_us, self._identity_tail)
 
     def _pack(self, call: Call, void: bytes, *, source: bool = False) -> bytes:
         """The call, with what only the connection knows: the void time, and for a vote incarnation and guard."""
@@ -256,7 +265,9 @@ class Link:
             return call.pack(b"", False, source)
         if self.guard_ms < self.master.guard_ms:
             self._identify()
-        return call.pack(void, False, source) if known == 1 else call.pack(void + self._identity, self.guarded, source)
+        if known == 1:
+            return call.pack(void, False, source)
+        return call.pack(void + self._identity, self.guarded, source)
 
     def receive(self) -> None:
         """Takes the replies that are there, waiting for the first; each goes to the round that asked for it.
@@ -303,15 +314,26 @@ class Link:
                 raise _unknown(reply)
             seconds = reply[1] / 1e6
             master = self.master
-            step = master.offset.see(seconds - now, seconds - sent_at, now)
+            incarnation, offset = master.known
+            if incarnation != self.incarnation:
+                return self._from_elsewhere()
+            step = offset.see(seconds - now, seconds - sent_at, now)
             # Another thread may have seen a step, and not have come to saying from when on the master is trusted.
-            trusted_from = max(master.trusted_from, master.offset.stepped_at)
+            trusted_from = max(master.trusted_from, offset.stepped_at)
             if step or sent_at < trusted_from or status == b"no_vote":
                 return self._look_into(reply, step, sent_at, now)
             return reply
         if isinstance(reply, redis_errors.ResponseError):
             return self._failure(reply)
         raise _unknown(reply)
+
+    def _from_elsewhere(self) -> Failure:
+        """A reply of a server that another one has replaced, as a socket that was opened since has shown.
+
+        Whatever it gave counts for nothing, and of its clock nothing is known any more.
+        """
+        self.is_retired = True
+        return Failure(self.master.address, "another server has taken its place")
 
     def _look_into(self, reply: Reply, step: float, sent_at: float, now: float) -> Reply | Failure:
         """A reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart."""
@@ -325,7 +347,7 @@ class Link:
         if step:
             return self.master.stepped(step, reply)
         # A hold that is there still may be extended; but not if nobody knows whether the new lease began before a step.
-        if is_given(reply) and (reply[0] != b"extended" or sent_at < self.master.offset.stepped_at):
+        if is_given(reply) and (reply[0] != b"extended" or sent_at < self.master.known.offset.stepped_at):
             return Failure(self.master.address, "its clock and ours moved apart all at once a moment ago")
         return reply
 
@@ -343,8 +365,10 @@ class Link:
     def _failure(self, error: redis_errors.ResponseError) -> Failure:
         if isinstance(error, redis_errors.NoScriptError) or str(error).startswith("NOSCRIPT"):
             return _UNKNOWN_SCRIPT
-        if isinstance(error, redis_errors.ReadOnlyError) or str(error).startswith("READONLY"):
+        words = words_of(error)
+        if any(sign in words for sign in _OF_A_REPLICA):
             self.is_retired = True  # the next connection looks where the master is now
+            self.master.demoted(self.incarnation)
         return self.master.refused(error)
 
     def _answer(self, round_: Round, replies: Sequence[Reply | Failure], now: float, *, is_known: bool) -> None:

@@ -4,9 +4,10 @@ import logging
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
 
 from redis import exceptions as redis_errors
 
@@ -17,7 +18,7 @@ from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import master_key
 from relock._options import ClientOptions
 from relock._runtime.failures import failure_of, is_refusal
-from relock._runtime.links import NETWORK_ERRORS, Link, understood
+from relock._runtime.links import INTRODUCTION, NAMELESS, NETWORK_ERRORS, UNKNOWN, Link, parse_info, understood
 from relock._runtime.nodes import Node, Wire
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
@@ -35,6 +36,18 @@ STEPS_MAX = 64  # of a clock that steps all the time, what is remembered
 
 
 Report = tuple["Master", Failure | ConfigurationError | None]
+
+
+class Known(NamedTuple):
+    """What is known of the server that is the master now: one value, so that nobody mixes two servers' up.
+
+    Attributes:
+        incarnation: its run id and its replication id; `UNKNOWN`, or `NAMELESS` where it refuses INFO.
+        offset: how far its clock is ahead of ours.
+    """
+
+    incarnation: bytes
+    offset: Offset
 
 
 class Master:
@@ -57,7 +70,8 @@ class Master:
         self.down: str | None = None
         self._answers_since: float | None = None  # since then it does again, while it is down
         self.vote_at = 0.0  # our time from which it has a vote again, if it has none now
-        self.offset = Offset(options.drift_factor)
+        self.known = Known(UNKNOWN, Offset(options.drift_factor))
+        self.introduction: Sequence[tuple[str, ...]] = INTRODUCTION  # what `introduce` takes the replies to
         self.silence: Answer = (Failure(node.address, "it has not answered", awaited=True),)
         self.asked_late = Failure(node.address, "it is connected; there was no time left to ask it", awaited=True)
         self.opener: Opener | None = None  # one of several masters has one, so that nobody waits for a connection
@@ -67,7 +81,6 @@ class Master:
         self._is_closed = False
         self.trusted_from = float("-inf")  # our time; what it gives to requests from before that counts for nothing
         self._distrusted: deque[tuple[int, float]] = deque(maxlen=STEPS_MAX)  # what it showed in a step, and until when
-        self.incarnation = b""  # run_id and replication id of the server that the latest socket leads to
         self.was_sound = False
         self.unfit: ConfigurationError | None = None  # why it was never a master that can be used
 
@@ -142,6 +155,9 @@ class Master:
 
     def give_back(self, link: Link, now: float) -> None:
         """The next caller may use the link; what it owes, it may go on owing."""
+        if link.incarnation != self.known.incarnation:
+            link.close()
+            return
         if self.down is not None and self.opener is None and not link.owed:
             self._has_answered(now)
         if len(self._idle) >= IDLE_MAX:
@@ -224,6 +240,12 @@ class Master:
             except IndexError:
                 return
 
+    def _drop(self, link: Link) -> None:
+        """Closes a link unless somebody uses it: then its next reply shows that it is of no use."""
+        with suppress(ValueError):
+            self._idle.remove(link)
+            link.close()
+
     @property
     def is_in_use(self) -> bool:
         """Whether anybody has a link, and waits for an answer on it."""
@@ -285,13 +307,55 @@ class Master:
 
     # What links report ----------------------------------------------------------------------------------------------
 
+    @property
+    def incarnation(self) -> bytes:
+        """See `Known`."""
+        return self.known.incarnation
+
+    @property
+    def offset(self) -> Offset:
+        """See `Known`."""
+        return self.known.offset
+
+    def introduce(self, replies: Sequence[Any]) -> bytes:
+        """Which incarnation a socket leads to that was just opened, for calls or for a subscription.
+
+        Where that is another one than that of the sockets before it, the master has moved, and they are given up.
+
+        Args:
+            replies: what it said to `introduction`; an error is an exception among them.
+
+        Raises:
+            ConfigurationError: it is a replica, or it refuses INFO where that is needed.
+        """
+        refused = next((reply for reply in replies if isinstance(reply, BaseException)), None)
+        if refused is not None:
+            self.info_refused(refused)
+            incarnation = NAMELESS
+        elif not all(isinstance(reply, bytes) for reply in replies):
+            raise redis_errors.InvalidResponse(f"no reply to INFO: {replies!r:.100}")
+        else:
+            info = parse_info(b"\r\n".join(replies))
+            self.check_info(info)  # first: that a replica has been found there gives no socket to the master up
+            incarnation = f"{info.get('run_id', '')}:{info.get('master_replid', '')}".encode()
+        self.see_incarnation(incarnation)
+        return incarnation
+
     def see_incarnation(self, incarnation: bytes) -> None:
-        """A socket may lead to another server than the last one, with another clock."""
-        offset = Offset(self.options.drift_factor)
-        if incarnation != self.incarnation:
-            self.offset = offset  # before the name: nobody is to go by another server's samples under it
-            self.incarnation = incarnation  # before the check: of two threads that connect to one server, one sees it
+        """The server that is the master now. Sockets to any other are of no use any more."""
+        if incarnation != self.known.incarnation:
+            # Before the check: of two threads that connect to one server, one sees it.
+            self.known = Known(incarnation, Offset(self.options.drift_factor))
+            for link in list(self._idle):
+                if link.incarnation != incarnation:
+                    self._drop(link)
+            self._listener.master_moved(self)
         self._listener.check_independent(self)
+
+    def demoted(self, incarnation: bytes) -> None:
+        """A server that a socket leads to says that it is a replica; if it was the master, none is known now."""
+        if incarnation == self.known.incarnation:
+            self.see_incarnation(UNKNOWN)
 
     def check_info(self, info: dict[str, str]) -> None:
         """Judges what INFO says: a replica is refused, a policy that evicts is warned of."""
@@ -361,9 +425,9 @@ class Master:
         moment ago, or the grant seems to lie in the future. Then its clock has stepped, and a new sample is to show it.
         """
         seconds = granted_us / 1e6
-        if incarnation != (self.incarnation or b"-") or arrived_at < self.trusted_from:
+        known, offset = self.known
+        if incarnation != known or incarnation == NAMELESS or arrived_at < self.trusted_from:
             return NEVER
-        offset = self.offset  # only now: it is replaced before the name is
         if offset.is_ahead(seconds, arrived_at):
             self._listener.clock_in_doubt(self)
             return NEVER
@@ -418,8 +482,11 @@ class MasterListener:
     def master_without_vote(self, master: Master, seconds: float) -> None:
         """It may have forgotten leases, and has no vote for `seconds` more."""
 
+    def master_moved(self, master: Master) -> None:
+        """Another server is the master now, or it is not known which is."""
+
     def check_independent(self, master: Master) -> None:
-        """A link leads to another server than before: a `ConfigurationError` if that is another master, too."""
+        """A socket was opened to it: a `ConfigurationError` if the server is another master, too."""
 
     def larger_guard(self, found_ms: int) -> None:
         """Other clients protect these locks for longer, on all masters."""

@@ -56,6 +56,7 @@ from relock._runtime.cluster import make_masters
 from relock._runtime.driver import Driver
 from relock._runtime.hub import Hub, Waiter
 from relock._runtime.janitor import Janitor
+from relock._runtime.links import NAMELESS
 from relock._runtime.masters import Master, MasterListener, Opener
 from relock._runtime.nodes import Node
 from relock._runtime.platform import THREADS, Platform
@@ -104,6 +105,7 @@ class Session(Driver, MasterListener):
         self.watchdog = Watchdog(self)
         self.callbacks = Callbacks(platform)
         self.steps: deque[Step] = deque(maxlen=64)
+        self._may_be_handed = True
         self.closed = False
         self._closing = False  # closed, but what is handed to the janitor now is still done
         self._is_half_closed = False  # an interrupt came before its end
@@ -265,7 +267,7 @@ class Session(Driver, MasterListener):
     def _take(self, claim: Claim, terms: Terms, who: Who, until: float, count: int) -> Outcome | None:
         started_at = self.clock()
         waiter = self._owner_head + new_uuid(self.platform.token(16), who.name).encode()
-        if count == 1:
+        if count == 1 and self._may_be_handed:
             waiter += terms.wording.mark  # a releaser gives one level
         owners = [waiter]
         claim.owners, claim.terms = owners, terms
@@ -587,11 +589,16 @@ class Session(Driver, MasterListener):
         why = "it restarted, failed over, was flushed or is new, or its clock stepped: it may have forgotten leases"
         self.emit(MasterWithoutVote(None, master.address, seconds, why))
 
+    def master_moved(self, master: Master) -> None:
+        """See `relock._runtime.masters.MasterListener`. Nobody may be given a lock where no server has a name."""
+        self._may_be_handed = all(one.incarnation != NAMELESS for one in self.masters)
+        self.hub.subscriptions[master.index].look()
+
     def check_independent(self, master: Master) -> None:
         """See `relock._runtime.masters.MasterListener`."""
-        server = master.incarnation.partition(b":")[0]
+        server, is_named, _ = master.incarnation.partition(b":")
         for other in self.masters:
-            if other is not master and other.incarnation.partition(b":")[0] == server:
+            if is_named and other is not master and other.incarnation.partition(b":")[0] == server:
                 raise ConfigurationError(
                     f"{master.address} and {other.address} are the same server: name each master once", option="nodes"
                 )
