@@ -12,7 +12,7 @@
 --   lease_ms     ms     lease of the hold
 --   fair         flag   1: whoever waits and listens comes first
 --   void_us      us     time on this master's clock after which this call does nothing
---   incarnation  text   what the caller's socket is connected to
+--   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
 --   guard_ms     ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   granted  now_us token                the hold is the caller's

@@ -16,7 +16,7 @@
 --   alive_ms     ms     for how long the waiter counts as alive without a sign
 --   queue_ms     ms     for how long the queue outlives its last sign of life
 --   void_us      us     time on this master's clock after which this call does nothing
---   incarnation  text   what the caller's socket is connected to
+--   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
 --   guard_ms     ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   granted  now_us token                       the hold is the caller's

@@ -10,7 +10,7 @@
 --   lease_ms     ms     its lease from now on
 --   fence        int    its fencing token
 --   void_us      us     time on this master's clock after which this call does nothing
---   incarnation  text   what the caller's socket is connected to
+--   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
 --   guard_ms     ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   healed   now_us           the hold is here (again), or was

@@ -5,7 +5,7 @@
 -- ARGV
 --   accused      text   the incarnation whose clock stepped; another one is not meant
 --   void_us      us     time on this master's clock after which this call does nothing
---   incarnation  text   what the caller's socket is connected to
+--   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
 --   guard_ms     ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   quarantined  now_us until_us  it has no vote until then
@@ -30,7 +30,8 @@ local guard_ms = ARGV[4]
 if now_us > tonumber(void_us) then
   return { 'void', now_us }
 end
-if not master or accused ~= incarnation then
+local named = string.match(incarnation, '^[^?]*')
+if not master or accused ~= named then
   return { 'absent', now_us }
 end
 local known_ms = tonumber(redis.call('HGET', master, 'guard_ms') or 0)
@@ -38,6 +39,6 @@ local largest_ms = math.max(known_ms, tonumber(guard_ms))
 local until_us = now_us + largest_ms * 1000
 -- HDEL comes first: a master that is out of memory takes it, and then the rest. A release there may give the lock away.
 redis.call('HDEL', master, 'no_vote_until_us')
-redis.call('HSET', master, 'incarnation', incarnation,
+redis.call('HSET', master, 'incarnation', named,
   'no_vote_until_us', digits(until_us), 'guard_ms', digits(largest_ms))
 return { 'quarantined', now_us, until_us }

@@ -14,7 +14,7 @@
 --   lease_ms     ms     for how long the token is remembered at least
 --   hand         flag   1: a waiter that takes grants is given the lock; 0: it is told that it is its turn
 --   void_us      us     time on this master's clock after which nobody is given anything
---   incarnation  text   what the caller's socket is connected to
+--   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
 --   guard_ms     ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   released  now_us  the hold was here and has ended

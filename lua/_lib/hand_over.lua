@@ -10,6 +10,7 @@
 -- the first waiter lives: nobody is given anything.
 local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
   local room = string.sub(string.match(releaser, '^[^:]*:([^@~]*)'), -16)
+  local named = string.match(incarnation, '^[^?]+') or '-'
   local lease_ms, hold
   local heir = tell_first(lock, queue, nil, function(uuid, name, ticket)
     lease_ms = publish_counts and string.match(uuid, '@(%d+)$')
@@ -19,8 +20,7 @@ local function hand_over(lock, queue, waiters, token_key, releaser, incarnation,
     hold = room .. '.' .. digits(ticket)
     -- A token for each that is tried, since each has its own lease, which the token is to outlive.
     local token = next_token(token_key, now_us, lease_ms)
-    return table.concat({ 'grant', uuid, hold, digits(token), digits(now_us), lease_ms,
-      incarnation == '' and '-' or incarnation, name }, ' ')
+    return table.concat({ 'grant', uuid, hold, digits(token), digits(now_us), lease_ms, named, name }, ' ')
   end)
   if heir and lease_ms then
     redis.call('HSET', lock, heir .. '~' .. hold, 1)

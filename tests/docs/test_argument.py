@@ -9,7 +9,7 @@ from sim.bugs import BUGS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "concepts" / "argument.md").read_text()
-RULES = range(1, 15)
+RULES = range(1, 16)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 BUG = re.compile(r"`bug: ([^`]+)`")
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from support.clock import Clock
@@ -135,3 +136,16 @@ def test_a_single_master_is_asked_for_its_vote_only_where_there_is_a_guard(
     assert "votes" not in findings(judged(own_server.url)[1]["masters"][0])
     connect(own_server.url, ttl=0.05, restart_guard=0.05).lock("a").acquire(timeout=5)
     assert findings(judged(own_server.url)[1]["masters"][0])["votes"][0] == "ok"
+
+
+@pytest.mark.every_server
+def test_a_user_who_may_swap_databases_under_the_guard_is_told(
+    own_server: Server, connect: Callable[..., Client]
+) -> None:
+    """The guard does not notice that; and to ask swaps nothing."""
+    connect(own_server.url, ttl=0.05, restart_guard=0.05).lock("a").acquire(timeout=5)
+    keys = set(own_server.cli("KEYS", "*:master"))
+    assert findings(judged(own_server.url)[1]["masters"][0])["rights"] == ("note", mock.ANY)
+    assert set(own_server.cli("KEYS", "*:master")) == keys
+    own_server.cli("ACL", "SETUSER", "default", "-swapdb")
+    assert findings(judged(own_server.url)[1]["masters"][0])["rights"][0] == "ok"

@@ -14,7 +14,7 @@ from attrs import Factory, define, evolve
 from support.servers import Server
 
 from relock._keys import lock_keys
-from relock._scripts import Script, load, script_names
+from relock._scripts import Script, _fragment, find_folder, load, script_names
 
 KEYS = lock_keys("lock", "a")
 ME, YOU, THEY = b"me:1", b"you:1", b"they:1"
@@ -40,6 +40,7 @@ class Master:
 
     redis: Any
     subscribers: list[Any] = Factory(list)
+    incarnation: bytes = b"this"  # what it says that it is; fakeredis says nothing
 
     def now_us(self) -> int:
         seconds, micros = self.redis.time()
@@ -61,8 +62,10 @@ class Master:
 
     def call(self, name: str, *rest: Any, guarded: Any = False, **arguments: Any) -> list[Any]:
         script: Script = load(name)
-        connection = {"void_us": FAR, "incarnation": b"this", "guard_ms": 0}
+        connection = {"void_us": FAR, "incarnation": self.incarnation, "guard_ms": 0}
         given = {**connection, **arguments}
+        if guarded:
+            given["incarnation"] += b"?%016d" % 0  # it was long ago that a vote was written on this socket
         ordered = [given[p.name] for p in script.arguments if p.name != "..."]
         keys = [getattr(KEYS, p.name) for p in script.keys if guarded or not p.optional]
         reply: list[Any] = self.redis.eval(script.source, len(keys), *keys, *ordered, *rest)
@@ -104,6 +107,18 @@ def master(request: pytest.FixtureRequest) -> Iterator[Master]:
     for subscriber in made.subscribers:
         subscriber.close()
     client.close()
+
+
+@pytest.fixture
+def real(server: Server) -> Iterator[Master]:
+    """A real server, for scripts that ask it what it is."""
+    with closing(redis.Redis.from_url(server.url)) as client:
+        client.flushall()
+        info = client.info()
+        made = Master(client, incarnation=f"{info['run_id']}:{info['master_replid']}".encode())
+        yield made
+        for subscriber in made.subscribers:
+            subscriber.close()
 
 
 def acquire(master: Master, owner: bytes = ME, count: int = 1, fair: int = 1, **other: Any) -> list[Any]:
@@ -362,18 +377,18 @@ def test_release_only_wakes_a_head_that_takes_no_grants(master: Master) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    [{"hand": 0}, {"void_us": 1}, {"guarded": True, "incarnation": b"another", "guard_ms": 1000}],
+    [{"hand": 0}, {"void_us": 1}, {"guarded": True, "guard_ms": 1000}],
     ids=["not to be handed", "too late", "no vote"],
 )
-def test_release_only_wakes(master: Master, how: dict[str, Any]) -> None:
+def test_release_only_wakes(real: Master, how: dict[str, Any]) -> None:
     """One that comes late, or on a master that may have forgotten a hold, gives nobody anything."""
-    acquire(master, HOLDER, guarded=True)
-    master.redis.zadd(KEYS.queue, {HEIR: 1})
-    master.redis.zadd(KEYS.waiters, {HEIR: FAR})
-    master.listen("you")
-    assert release(master, HOLDER, **how)[0] == b"released"
-    assert master.holder() == {}
-    assert master.woken() == [b"wake 1@3000 a"]
+    acquire(real, HOLDER)
+    real.redis.zadd(KEYS.queue, {HEIR: 1})
+    real.redis.zadd(KEYS.waiters, {HEIR: FAR})
+    real.listen("you")
+    assert release(real, HOLDER, **how)[0] == b"released"
+    assert real.holder() == {}
+    assert real.woken() == [b"wake 1@3000 a"]
 
 
 def test_release_only_wakes_where_nobody_counts_who_listens(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -763,80 +778,137 @@ def test_force_release_of_a_free_lock_changes_no_token(master: Master) -> None:
 
 # the vote -------------------------------------------------------------------------------------------------------------
 
+TAKES = pytest.mark.parametrize("take", [acquire, enqueue, heal], ids=["acquire", "enqueue", "heal"])
 
-@pytest.mark.parametrize("take", [acquire, enqueue, heal], ids=["acquire", "enqueue", "heal"])
+
+def mark(real: Master, incarnation: bytes, *, until_us: int = 1, guard_ms: int = 900) -> None:
+    """Somebody has looked at the master, as `incarnation`."""
+    marker = {"incarnation": incarnation, "no_vote_until_us": until_us, "guard_ms": guard_ms}
+    real.redis.hset(KEYS.master, mapping=marker)
+
+
+def outlived(real: Master) -> bytes:
+    """What the same process was called before it followed another one, and was a master again."""
+    return real.incarnation.partition(b":")[0] + b":" + b"0" * 40
+
+
+VOTE = f"""
+{_fragment(find_folder(), "digits")}
+{_fragment(find_folder(), "vote")}
+return no_vote_until(KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])) or false
+"""
+
+
+@TAKES
 def test_a_master_without_its_marker_has_no_vote_until_the_guard_is_over(
-    master: Master, take: Callable[..., list[Any]]
+    real: Master, take: Callable[..., list[Any]]
 ) -> None:
-    status, now_us, until_us = take(master, guarded=True, guard_ms=500)
+    status, now_us, until_us = take(real, guarded=True, guard_ms=500)
     assert (status, until_us) == (b"no_vote", now_us + 500_000)
-    assert take(master, guarded=True, guard_ms=500)[2] == until_us, "the guard began once"
-    assert (master.holder(), master.queue()) == ({}, [])
-    master.redis.hset(KEYS.master, "no_vote_until_us", master.now_us() - 1)
-    assert take(master, guarded=True, guard_ms=500)[0] in (b"granted", b"healed")
+    assert take(real, guarded=True, guard_ms=500)[2] == until_us, "the guard began once"
+    assert (real.holder(), real.queue()) == ({}, [])
+    real.redis.hset(KEYS.master, "no_vote_until_us", real.now_us() - 1)
+    assert take(real, guarded=True, guard_ms=500)[0] in (b"granted", b"healed")
 
 
-def test_another_incarnation_starts_the_guard_again(master: Master) -> None:
-    marker = {"incarnation": "that", "no_vote_until_us": 0, "guard_ms": 900}
-    master.redis.hset(KEYS.master, mapping=marker)
-    status, now_us, until_us = acquire(master, guarded=True, guard_ms=500)
+def test_another_incarnation_starts_the_guard_again(real: Master) -> None:
+    mark(real, b"that")
+    status, now_us, until_us = acquire(real, guarded=True, guard_ms=500)
     assert (status, until_us) == (b"no_vote", now_us + 900_000), "the largest guard in use counts"
-    assert master.redis.hget(KEYS.master, "incarnation") == b"this"
+    assert real.redis.hget(KEYS.master, "incarnation") == real.incarnation
 
 
-def test_a_larger_guard_is_written_down_for_all(master: Master) -> None:
-    marker = {"incarnation": "this", "no_vote_until_us": 0, "guard_ms": 900}
-    master.redis.hset(KEYS.master, mapping=marker)
-    assert acquire(master, guarded=True, guard_ms=1_500)[0] == b"granted"
-    assert master.redis.hget(KEYS.master, "guard_ms") == b"1500"
+def test_a_larger_guard_is_written_down_for_all(real: Master) -> None:
+    mark(real, real.incarnation)
+    assert acquire(real, guarded=True, guard_ms=1_500)[0] == b"granted"
+    assert real.redis.hget(KEYS.master, "guard_ms") == b"1500"
 
 
-def test_a_larger_guard_that_comes_later_lengthens_one_that_runs(master: Master) -> None:
+def test_a_larger_guard_that_comes_later_lengthens_one_that_runs(real: Master) -> None:
     """Its client's leases may be among those that were forgotten, when the smaller guard began."""
-    began_us = master.now_us()
-    marker = {"incarnation": "this", "no_vote_until_us": began_us + 900_000, "guard_ms": 900}
-    master.redis.hset(KEYS.master, mapping=marker)
-    status, _, until_us = acquire(master, guarded=True, guard_ms=1_500)
+    began_us = real.now_us()
+    mark(real, real.incarnation, until_us=began_us + 900_000)
+    status, _, until_us = acquire(real, guarded=True, guard_ms=1_500)
     assert (status, until_us) == (b"no_vote", began_us + 1_500_000)
-    assert acquire(master, guarded=True, guard_ms=500)[2] == until_us, "for everybody"
+    assert acquire(real, guarded=True, guard_ms=500)[2] == until_us, "for everybody"
 
 
-def test_a_clock_that_was_set_back_does_not_lengthen_the_guard(master: Master) -> None:
-    marker = {"incarnation": "this", "no_vote_until_us": master.now_us() + 10**12, "guard_ms": 500}
-    master.redis.hset(KEYS.master, mapping=marker)
-    status, now_us, until_us = acquire(master, guarded=True, guard_ms=500)
+def test_a_clock_that_was_set_back_does_not_lengthen_the_guard(real: Master) -> None:
+    mark(real, real.incarnation, until_us=real.now_us() + 10**12, guard_ms=500)
+    status, now_us, until_us = acquire(real, guarded=True, guard_ms=500)
     assert (status, until_us) == (b"no_vote", now_us + 500_000)
-    assert acquire(master, guarded=True, guard_ms=500)[2] == until_us, "the guard does not begin again and again"
-    assert master.redis.ttl(KEYS.master) == -1
+    assert acquire(real, guarded=True, guard_ms=500)[2] == until_us, "the guard does not begin again and again"
+    assert real.redis.ttl(KEYS.master) == -1
+
+
+@TAKES
+@pytest.mark.every_server
+@pytest.mark.parametrize("is_marked", [True, False], ids=["with its old marker", "after the guard"])
+def test_a_socket_that_outlived_its_incarnation_has_no_vote(
+    real: Master, take: Callable[..., list[Any]], *, is_marked: bool
+) -> None:
+    """Its data set may be a copy from elsewhere. With the old marker the guard begins; the socket never votes again."""
+    mark(real, outlived(real) if is_marked else real.incarnation)
+    status, now_us, until_us = take(real, guarded=True, incarnation=outlived(real), guard_ms=500)
+    assert (status, until_us) == (b"no_vote", now_us + (900_000 if is_marked else 0))
+    assert real.redis.hget(KEYS.master, "incarnation") == real.incarnation
+    assert real.holder() == {}
+
+
+@pytest.mark.parametrize(
+    ("quiet_us", "is_asked"), [(0, False), (1_000, False), (1_001, True), (10**15, True), (-1, True)]
+)
+def test_the_server_is_asked_what_it_is_unless_a_vote_was_written_on_the_socket_just_now(
+    real: Master, quiet_us: int, *, is_asked: bool
+) -> None:
+    """No data set is copied in a millisecond. A clock that was set back does not tell how long ago it was."""
+    now_us = real.now_us()
+    mark(real, outlived(real))
+    socket = outlived(real) + b"?%016d" % (now_us - quiet_us)
+    until_us = real.redis.eval(VOTE, 1, KEYS.master, socket, 500, now_us)
+    assert until_us == (now_us + 900_000 if is_asked else None)
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("has_moved", [True, False], ids=["it has moved", "it has not"])
+def test_a_release_gives_the_lock_only_if_its_socket_leads_to_what_it_led_to(real: Master, *, has_moved: bool) -> None:
+    socket = outlived(real) if has_moved else real.incarnation
+    mark(real, socket)
+    real.put(State({ME: 1}, queue=[b"you:1@3000"]))
+    real.listen("you")
+    release(real, guarded=True, incarnation=socket, guard_ms=500)
+    (message,) = real.woken()
+    if has_moved:
+        assert message == b"wake 1@3000 a"
+    else:
+        assert message.startswith(b"grant 1@3000 ")
+        assert message.endswith(b" 3000 " + real.incarnation + b" a"), "the time of the vote is no part of the name"
 
 
 # tidiness -------------------------------------------------------------------------------------------------------------
 
 
 def quarantine(master: Master, **other: Any) -> list[Any]:
-    return master.call("quarantine", accused=b"this", guarded=True, guard_ms=500, **other)
+    return master.call("quarantine", accused=master.incarnation, guarded=True, guard_ms=500, **other)
 
 
-def test_quarantine_takes_the_vote_of_the_accused_for_its_guard(master: Master) -> None:
-    acquire(master, guarded=True, guard_ms=700)
-    master.redis.hset(KEYS.master, "no_vote_until_us", 0)
-    assert acquire(master, guarded=True, guard_ms=700)[0] == b"granted"
-    status, now_us, until_us = quarantine(master)
+def test_quarantine_takes_the_vote_of_the_accused_for_its_guard(real: Master) -> None:
+    acquire(real, guarded=True, guard_ms=700)
+    real.redis.hset(KEYS.master, "no_vote_until_us", 0)
+    assert acquire(real, guarded=True, guard_ms=700)[0] == b"granted"
+    status, now_us, until_us = quarantine(real)
     assert (status, until_us) == (b"quarantined", now_us + 700_000), "the largest guard in use"
-    assert enqueue(master, YOU, guarded=True, guard_ms=700)[0] == b"no_vote"
+    assert enqueue(real, YOU, guarded=True, guard_ms=700)[0] == b"no_vote"
 
 
-def test_quarantine_takes_the_vote_of_a_master_that_is_out_of_memory(server: Server) -> None:
+def test_quarantine_takes_the_vote_of_a_master_that_is_out_of_memory(real: Master) -> None:
     """A release there gives the lock to the next waiter all the same."""
-    with closing(redis.Redis.from_url(server.url)) as client:
-        client.flushall()
-        master = Master(client)
-        client.config_set("maxmemory", 1)
-        try:
-            assert quarantine(master)[0] == b"quarantined"
-        finally:
-            client.config_set("maxmemory", 0)
-        assert acquire(master, guarded=True, guard_ms=500)[0] == b"no_vote"
+    real.redis.config_set("maxmemory", 1)
+    try:
+        assert quarantine(real)[0] == b"quarantined"
+    finally:
+        real.redis.config_set("maxmemory", 0)
+    assert acquire(real, guarded=True, guard_ms=500)[0] == b"no_vote"
 
 
 @pytest.mark.parametrize("other", [{"incarnation": b"another"}, {"guarded": False}], ids=["another", "no guard"])
@@ -846,14 +918,14 @@ def test_quarantine_of_another_master_or_without_a_guard_does_nothing(master: Ma
     assert not master.redis.exists(KEYS.master)
 
 
-def test_nothing_stays_for_ever_but_the_marker(master: Master) -> None:
-    enqueue(master, YOU, guarded=True, guard_ms=0)
-    enqueue(master, ME, guarded=True, guard_ms=0)
-    immortal = [key for key in master.redis.scan_iter() if master.redis.ttl(key) == -1]
+def test_nothing_stays_for_ever_but_the_marker(real: Master) -> None:
+    enqueue(real, YOU, guarded=True, guard_ms=0)
+    enqueue(real, ME, guarded=True, guard_ms=0)
+    immortal = [key for key in real.redis.scan_iter() if real.redis.ttl(key) == -1]
     assert immortal == [KEYS.master]
-    release(master, ME)
-    release(master, YOU)
-    assert set(master.redis.scan_iter()) == {KEYS.token, KEYS.master}
+    release(real, ME)
+    release(real, YOU)
+    assert set(real.redis.scan_iter()) == {KEYS.token, KEYS.master}
 
 
 # headers --------------------------------------------------------------------------------------------------------------
@@ -897,50 +969,50 @@ def call_with(master: Master, name: str, fence: int) -> None:
     """Calls any script."""
     arguments = {"owner": THEY if name == "leave" else MINE, "count": 1, "lease_ms": LEASE_MS, "fair": 1, "hand": 1}
     arguments |= {"ticket": 7, "alive_ms": 7_000, "queue_ms": QUEUE_MS, "client": "me", "limit": 9}
-    arguments |= {"fence": fence, "accused": b"this"}
+    arguments |= {"fence": fence, "accused": master.incarnation}
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
     master.call(name, *([7, b"me:2"] if name == "tend" else []), **own, guarded=True)
 
 
 @pytest.mark.parametrize("name", script_names())
-def test_a_script_writes_and_publishes_what_its_header_says_and_nothing_else(master: Master, name: str) -> None:
+def test_a_script_writes_and_publishes_what_its_header_says_and_nothing_else(real: Master, name: str) -> None:
     header = load(name).header
     written = set()
     says = dict(line.split(None, 1) for line in header["WRITES"] if line != "none")
     for client in ("you", "they"):
-        master.listen(client)
+        real.listen(client)
     for state in STATES:
-        master.redis.flushall()
-        master.put(evolve(state, pttl_ms=SHORT_MS))
+        real.redis.flushall()
+        real.put(evolve(state, pttl_ms=SHORT_MS))
         for key in (KEYS.queue, KEYS.waiters, KEYS.token):
-            master.redis.pexpire(key, SHORT_MS)
-        before = seen(master)
-        call_with(master, name, fence=master.now_us() + 1_000_000)
-        for kept, (held, left_ms) in seen(master).items():
+            real.redis.pexpire(key, SHORT_MS)
+        before = seen(real)
+        call_with(real, name, fence=real.now_us() + 1_000_000)
+        for kept, (held, left_ms) in seen(real).items():
             was, was_left_ms = before.get(kept, (set(), 0))
             if not held <= was or not -1 < left_ms <= was_left_ms:
                 written.add(kept)
                 low, high = LIFETIMES_MS[says[kept]]
                 assert low <= left_ms <= high, (kept, state)
     assert written == set(says)
-    told = {message.split()[0].decode() for message in master.woken()}
+    told = {message.split()[0].decode() for message in real.woken()}
     assert told == {line.split()[0] for line in header["PUBLISHES"]} - {"none"}
 
 
 @pytest.mark.parametrize("name", script_names())
-def test_a_script_that_arrives_twice_changes_nothing_more(master: Master, name: str) -> None:
+def test_a_script_that_arrives_twice_changes_nothing_more(real: Master, name: str) -> None:
     """But for lifetimes, and for the time without a vote, which the headers mention."""
 
     def left() -> tuple[Any, ...]:
-        return tuple(held for key, (held, _) in seen(master).items() if key != "master")
+        return tuple(held for key, (held, _) in seen(real).items() if key != "master")
 
     for client in ("you", "they"):
-        master.listen(client)
+        real.listen(client)
     for state in STATES:
-        master.redis.flushall()
-        master.put(state)
-        fence = master.now_us() + 1_000_000
-        call_with(master, name, fence)
+        real.redis.flushall()
+        real.put(state)
+        fence = real.now_us() + 1_000_000
+        call_with(real, name, fence)
         once = left()
-        call_with(master, name, fence)
+        call_with(real, name, fence)
         assert left() == once, state

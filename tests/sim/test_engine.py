@@ -43,6 +43,8 @@ START_US = 1_700_000_000_000_000
 COMMAND_US = 7  # what a script takes where the clock is ours
 SLACK_MS = 2_000  # how much later than its reply says a real server on a busy machine may look at its clock
 ROUNDING_MS = 2  # fakeredis computes with seconds
+REPLICATION_ID = "this"  # in its place comes that of the server
+REPLICATION_ID_OF_SERVER = "return string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')"
 PTTL_AT = {b"refused": 2, b"queued": 2, b"proposed": 2, b"tended": 2, b"held": 2}
 
 
@@ -53,7 +55,7 @@ class Step(NamedTuple):
     arguments: dict[str, Any]
     rest: tuple[Any, ...]
     void_us: int
-    incarnation: bytes
+    incarnation: str
     guard_ms: int
 
 
@@ -92,7 +94,7 @@ def _steps(name: str) -> st.SearchStrategy[Step]:
         arguments=st.fixed_dictionaries({argument: VALUES[argument] for argument in own}),
         rest=st.lists(st.tuples(relative, waiters), max_size=2).map(tuple) if name == "tend" else st.just(()),
         void_us=st.sampled_from([FAR, FAR, FAR, FAR, 0]),
-        incarnation=st.sampled_from([b"this", b"this", b"this", b"that"]),
+        incarnation=st.sampled_from([REPLICATION_ID, REPLICATION_ID, REPLICATION_ID, "0" * 40]),
         guard_ms=guards,
     )
 
@@ -114,12 +116,13 @@ harm = st.just((b"SET", KEYS.queue, b"x", b"PX", b"60000"))
 class Twins:
     """A virtual master, and a server that runs the same; what they reply, publish and hold is compared."""
 
-    def __init__(self, client: Any, listening: Sequence[str], slack_ms: int) -> None:
+    def __init__(self, client: Any, listening: Sequence[str], slack_ms: int, replication_id: str | None = None) -> None:
         self.client = client
         self.slack_ms = slack_ms
         self.client.response_callbacks.clear()
         self.now_us = int(time.time() * 1e6)
-        self.model = VirtualMaster(lambda: self.now_us, "this")
+        self.replication_id = replication_id  # None for a server that can't be asked
+        self.model = VirtualMaster(lambda: self.now_us, replication_id or "this")
         self.heard: dict[str, list[bytes]] = {name: [] for name in listening}
         self.subscriptions = {name: self._subscribe(name) for name in listening}
         self._last = 0  # token or ticket
@@ -135,15 +138,23 @@ class Twins:
     def run(self, step: Step) -> None:
         call = self._call(step)
         guarded, guard_ms = step.guard_ms is not None, step.guard_ms or 0
-        connection = [pack_argument(b"%d" % step.void_us), pack_argument(step.incarnation), _number(guard_ms)]
+        incarnation = self._socket(step.incarnation)
+        connection = [pack_argument(b"%d" % step.void_us), pack_argument(incarnation), _number(guard_ms)]
         packed = call.pack(b"".join(connection[: call.script.connection_argument_count]), guarded, source=True)
         real = attempt(lambda: self.client.execute_command(*unpacked(packed)))
         self.now_us = real[1] if isinstance(real, list) else self._server_us()
-        arguments = (call, step.void_us, step.incarnation, guard_ms)
+        arguments = (call, step.void_us, incarnation, guard_ms)
         model = attempt(lambda: self.model.execute(*arguments, guarded=guarded))
         compare(real, model, step, self.slack_ms)
         if isinstance(real, list) and real[0] in (b"granted", b"queued"):
             self._last = real[-1]
+
+    def _socket(self, replication_id: str) -> bytes:
+        """What a socket leads to, with its last vote: long ago, or just now where the server can't be asked."""
+        if self.replication_id is None:
+            return b"run:%b?%016d" % (replication_id.encode(), self.now_us)
+        known = self.replication_id if replication_id == REPLICATION_ID else replication_id
+        return b"run:%b?%016d" % (known.encode(), 0)
 
     def _server_us(self) -> int:
         seconds, micros = self.client.execute_command("TIME")
@@ -251,7 +262,7 @@ def test_the_scripts_do_the_same_on_a_real_server(
 ) -> None:
     """A bool: its memory is full from now on, or is not."""
     client.flushall()
-    twins = Twins(client, listening, SLACK_MS)
+    twins = Twins(client, listening, SLACK_MS, client.eval(REPLICATION_ID_OF_SERVER, 0).decode())
     try:
         for step in steps:
             if isinstance(step, bool):

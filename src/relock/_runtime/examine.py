@@ -17,7 +17,7 @@ from redis.crc import key_slot
 
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys, client_channel, master_key, scan_pattern
-from relock._runtime.failures import failure_of, with_advice
+from relock._runtime.failures import failure_of, with_advice, words_of
 from relock._runtime.links import NETWORK_ERRORS, parse_info
 from relock._runtime.nodes import Node, Wire, warning_of_number
 from relock._runtime.slots import Range, members
@@ -135,6 +135,7 @@ def examine(
         _look_at_clock(wire, found)
         _look_at_votes(wire, found, prefix, masters)
         _look_at_persistence(wire, found, masters)
+        _look_at_rights(wire, found)
         _look_at_listing(wire, found, prefix)
         _try_locks(node, _Scratch(wire, prefix, ranges), found, timeout)
     except NETWORK_ERRORS as error:
@@ -391,6 +392,18 @@ def _look_at_persistence(wire: Wire, found: Examination, masters: int) -> None:
     else:
         forgets = "every lock: it writes nothing to disk"
     _judge_persistence(found, forgets, masters)
+
+
+def _look_at_rights(wire: Wire, found: Examination) -> None:
+    """Whether this user may do what no guard notices. The names are none of databases, so nothing is swapped."""
+    if not found.guard:
+        return
+    reply = _try(wire, "SWAPDB", "this", "that")
+    if isinstance(reply, Exception) and "NOPERM" in words_of(reply):
+        found.add("rights", Verdict.OK, "this user may not SWAPDB, which the restart guard would not notice")
+    else:
+        says = "this user may SWAPDB: that takes all locks of a database away, and the restart guard does not notice"
+        found.add("rights", Verdict.NOTE, says, "take the right away (-swapdb in its ACL), from every user")
 
 
 def _judge_persistence(found: Examination, forgets: str, masters: int) -> None:

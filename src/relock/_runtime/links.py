@@ -128,6 +128,7 @@ class Link:
         self.channel: Channel
         self.incarnation = UNKNOWN  # of the server that its socket leads to, when that was opened
         self._opened_us = 0  # the master's clock when its incarnation was learnt
+        self._voted_us = 0  # the master's clock when a vote was written on this socket last
         self._identity = b""  # the arguments after the void time, packed: incarnation and guard
         self._identity_head = self._identity_tail = b""  # with a guard: what the time of the last vote stands between
 
@@ -217,7 +218,8 @@ class Link:
         else:
             if self.guard_ms < self.master.guard_ms:
                 self._identify()
-            packed = round_.pack(self.guarded) + self._void(round_.until) + self._identity
+            identity = self._guarded_identity() if self.guarded else self._identity
+            packed = round_.pack(self.guarded) + self._void(round_.until) + identity
         self.owed.append(round_)
         self.channel.send(packed)
 
@@ -267,7 +269,8 @@ class Link:
             self._identify()
         if known == 1:
             return call.pack(void, False, source)
-        return call.pack(void + self._identity, self.guarded, source)
+        identity = self._guarded_identity() if self.guarded else self._identity
+        return call.pack(void + identity, self.guarded, source)
 
     def receive(self) -> None:
         """Takes the replies that are there, waiting for the first; each goes to the round that asked for it.
@@ -322,6 +325,8 @@ class Link:
             trusted_from = max(master.trusted_from, offset.stepped_at)
             if step or sent_at < trusted_from or status == b"no_vote":
                 return self._look_into(reply, step, sent_at, now)
+            if status in _VOTES:
+                self._voted_us = reply[1]
             return reply
         if isinstance(reply, redis_errors.ResponseError):
             return self._failure(reply)

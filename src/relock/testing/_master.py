@@ -27,11 +27,15 @@ class VirtualMaster:
     """
 
     def __init__(self, clock_us: Callable[[], int], incarnation: str) -> None:
-        self.incarnation = incarnation
         self._clock_us = clock_us
         self._store = Store()
+        self._become(incarnation)
         self._engine = shared_engine()
         self._subscribers: dict[bytes, list[Subscriber]] = {}
+
+    def _become(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+        self._store.replication = f"role:master\r\nmaster_replid:{incarnation}\r\n".encode()
 
     # Requests -------------------------------------------------------------------------------------------------------
 
@@ -122,7 +126,7 @@ class VirtualMaster:
 
         Nobody is subscribed any more.
         """
-        self.incarnation = incarnation
+        self._become(incarnation)
         self._subscribers.clear()
         self._store.listeners.clear()
         self.flush()

@@ -109,11 +109,13 @@ class Store:
         listeners: how many are subscribed to each channel.
         published: what was published to channels that anybody listens to, for the master to deliver.
         is_full: out of memory: a script whose first write would take more of it is refused.
+        replication: what it says of its role and its replication id.
     """
 
     listeners: dict[bytes, int] = Factory(dict)
     published: list[tuple[bytes, bytes]] = Factory(list)
     is_full: bool = False
+    replication: bytes = b""
     _now_us: int = 0
     _now_ms: int = 0
     _has_written: bool = False
@@ -193,6 +195,10 @@ class Store:
         """TIME."""
         seconds, micros = divmod(self._now_us, 1_000_000)
         return b"%d" % seconds, b"%d" % micros
+
+    def info(self, section: bytes) -> bytes:  # noqa: ARG002
+        """INFO replication: a script asks for no other section."""
+        return self.replication
 
     def exists(self, *keys: bytes) -> int:
         """EXISTS key [key ...]."""
@@ -427,7 +433,7 @@ class Store:
 
 
 COMMANDS = {
-    **{name.upper(): name for name in ("time", "exists", "pexpire", "pttl", "type", "get", "set", "incr")},
+    **{name.upper(): name for name in ("time", "info", "exists", "pexpire", "pttl", "type", "get", "set", "incr")},
     **{name.upper(): name for name in ("hset", "hincrby", "hget", "hmget", "hexists", "hkeys", "hlen", "hdel")},
     **{name.upper(): name for name in ("zadd", "zrem", "zcard", "zscore", "zrank")},
     **{name.upper(): name for name in ("zrange", "zrevrange", "zrangebyscore")},
