@@ -2,45 +2,46 @@
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from typing import NamedTuple
 
-from attrs import field, frozen
+#: What a key of a lock has behind that of the hold.
+TAILS = {"lock": b"", "queue": b":queue", "waiters": b":waiters", "token": b":token"}
 
 
-@frozen(eq=False, repr=False)  # one object per lock: `lock_keys` keeps them, and identity is a fast hash
-class LockKeys:
-    """The keys of one lock. The hash tag keeps them in one Cluster slot."""
+class LockKeys(NamedTuple):
+    """The keys of one lock, made by `lock_keys`. The hash tag keeps them in one Cluster slot.
+
+    A value: those of the same lock are equal, wherever each was made.
+    """
 
     prefix: str
     name: str
-    lock: bytes = field(init=False)
-    queue: bytes = field(init=False)
-    waiters: bytes = field(init=False)
-    token: bytes = field(init=False)
-    master: bytes = field(init=False)
+    lock: bytes
 
-    def __attrs_post_init__(self) -> None:
-        lock = f"{self.prefix}:{{{self.name}}}"
-        self._set("lock", lock.encode())
-        self._set("queue", f"{lock}:queue".encode())
-        self._set("waiters", f"{lock}:waiters".encode())
-        self._set("token", f"{lock}:token".encode())
-        self._set("master", _master_key(self.prefix))
+    @property
+    def queue(self) -> bytes:
+        """Who waits, in order."""
+        return self.lock + TAILS["queue"]
 
-    def _set(self, field_name: str, key: bytes) -> None:
-        object.__setattr__(self, field_name, key)
+    @property
+    def waiters(self) -> bytes:
+        """When each who waits gave its last sign of life."""
+        return self.lock + TAILS["waiters"]
+
+    @property
+    def token(self) -> bytes:
+        """The last fencing token."""
+        return self.lock + TAILS["token"]
+
+    @property
+    def master(self) -> bytes:
+        """The marker of the master's incarnation, the same for all locks below a prefix."""
+        return master_key(self.prefix).encode()
 
 
-@lru_cache(maxsize=64)
-def _master_key(prefix: str) -> bytes:
-    """The same object for all locks below `prefix`."""
-    return master_key(prefix).encode()
-
-
-@lru_cache(maxsize=4096)
 def lock_keys(prefix: str, name: str) -> LockKeys:
     """The keys of the lock `name` below `prefix`."""
-    return LockKeys(prefix, name)
+    return LockKeys(prefix, name, f"{prefix}:{{{name}}}".encode())
 
 
 def master_key(prefix: str) -> str:

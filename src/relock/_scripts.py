@@ -10,20 +10,23 @@ The wheel carries ``lua/`` as ``relock/_lua``; an editable install and a checkou
 
 import hashlib
 import re
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from attrs import evolve, field, frozen
 
-from relock._keys import LockKeys
+from relock._caches import Cache
+from relock._keys import TAILS, LockKeys
 
 SECTIONS = ("KEYS", "ARGV", "RETURNS", "WRITES", "PUBLISHES", "REPEATABLE")
 UNITS = ("text", "int", "ms", "us", "flag", "pairs")
 _FIELD_TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # all others are int
 CONNECTION_ARGUMENTS = ("void_us", "incarnation", "guard_ms")
 REST = "..."
-HEADS_MAX = 4096  # packed heads that a script remembers: as many as there are cached keys
+
+# The beginning of a command but for the lock's key, which stands between each two of these parts.
+Frame = tuple[bytes, ...]
 
 # The only line of `lua/_lib/queue.lua` in which a cluster's scripts differ.
 _COUNTS, _COUNTS_NOT = b"local publish_counts = true\n", b"local publish_counts = false\n"
@@ -63,8 +66,7 @@ class Script:
     header: dict[str, tuple[str, ...]]
     source: bytes
     sha: str
-    _plain_heads: dict[LockKeys, bytes] = field(factory=dict, init=False)
-    _guarded_heads: dict[LockKeys, bytes] = field(factory=dict, init=False)
+    _frames: Cache[int | tuple[int, str], Frame] = field(factory=Cache, init=False)
 
     @cached_property
     def own_arguments(self) -> tuple[str, ...]:
@@ -138,20 +140,34 @@ class Script:
         return Prepared(self, b"".join([_bulk(_encode(value)) for value in arguments.values()]))
 
     def usual_head(self, keys: LockKeys, *, guarded: bool) -> bytes:
-        """The beginning of the command on the wire, EVALSHA and the keys: made once, while not too many are in use."""
-        heads = self._guarded_heads if guarded else self._plain_heads
-        head = heads.get(keys)
-        if head is None:
-            if len(heads) >= HEADS_MAX:
-                heads.clear()
-            head = heads[keys] = self.head(keys, b"EVALSHA", self.sha_bytes, 0, guarded=guarded)
-        return head
+        """The beginning of the command on the wire, EVALSHA and the keys.
+
+        Its frame is the same for all locks whose keys are of the same length; a guarded one names the prefix as well.
+        """
+        lock = keys.lock
+        key = (len(lock), keys.prefix) if guarded else len(lock)
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = self._frame(keys, b"EVALSHA", self.sha_bytes, 0, guarded=guarded)
+            self._frames.keep(key, frame, sum(map(len, frame)))
+        return lock.join(frame)
 
     def head(self, keys: LockKeys, command: bytes, body: bytes, rest: int, *, guarded: bool) -> bytes:
         """The beginning of a command with `rest` arguments for ``...``."""
+        return keys.lock.join(self._frame(keys, command, body, rest, guarded=guarded))
+
+    def _frame(self, keys: LockKeys, command: bytes, body: bytes, rest: int, *, guarded: bool) -> Frame:
         names = self._all_key_names if guarded else self._plain_key_names
-        opening = _opening(command, body, len(names), len(self.own_arguments) + self.connection_argument_count + rest)
-        return opening + b"".join([_bulk(getattr(keys, name)) for name in names])
+        words = 3 + len(names) + len(self.own_arguments) + self.connection_argument_count + rest
+        parts = [b"*%d\r\n%b" % (words, b"".join(map(_bulk, (command, body, b"%d" % len(names)))))]
+        for name in names:
+            if name == "master":
+                parts[-1] += _bulk(keys.master)
+            else:
+                tail = TAILS[name]
+                parts[-1] += b"$%d\r\n" % (len(keys.lock) + len(tail))
+                parts.append(b"%b\r\n" % tail)
+        return tuple(parts)
 
 
 class Call(NamedTuple):
@@ -193,12 +209,6 @@ class Prepared(NamedTuple):
 def pack_argument(value: bytes) -> bytes:
     """One argument on the wire."""
     return _bulk(value)
-
-
-@lru_cache(maxsize=256)
-def _opening(command: bytes, body: bytes, keys: int, arguments: int) -> bytes:
-    """A command on the wire as far as it is the same for all locks: up to the first of so many keys."""
-    return b"*%d\r\n%b" % (3 + keys + arguments, b"".join(map(_bulk, (command, body, b"%d" % keys))))
 
 
 def _encode(value: bytes | str | int) -> bytes:

@@ -113,6 +113,10 @@ class Rig(ABC):
         """Whether somebody waits, on a quorum."""
         return sum(map(bool, self.queued(name))) >= self.quorum
 
+    def queues_are(self, name: str, count: int) -> bool:
+        """Whether so many wait, on every master."""
+        return self.queued(name) == [count] * self.masters
+
     def is_free(self, name: str) -> bool:
         """Whether nothing is left of the lock anywhere, but for its token."""
         keys = [f"{key_of(name)}{part}" for part in ("", ":queue", ":waiters")]

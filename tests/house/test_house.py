@@ -14,7 +14,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 # The storeys, from the ground: a module imports only from its own storey and those below.
 STOREYS = [
-    ("_errors", "_options", "_keys", "_owner", "_events"),
+    ("_caches", "_errors", "_options", "_keys", "_owner", "_events"),
     ("_scripts",),
     ("_core",),
     ("_runtime",),
@@ -70,6 +70,19 @@ def test_the_core_reads_no_clock_and_throws_no_dice() -> None:
     for path in (SOURCE / "_core").rglob("*.py"):
         roots = {name.split(".")[0] for name in imports(path)}
         assert roots <= {"relock", "attrs", "collections", "functools", "typing", "math"}, path
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_caches_are_those_that_the_tests_can_make_small(path: Path) -> None:
+    """Only scripts are read once and for good; and what the simulator remembers is nothing of a client's."""
+    remembers = {
+        name
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in ast.unparse(node).replace(",", " ").replace(".", " ").split()
+        if isinstance(node, ast.ImportFrom | ast.Attribute) and name in ("cache", "lru_cache")
+    }
+    allowed = {"cache"} if path.stem == "_scripts" else set()
+    assert room(path) == "testing" or remembers == allowed
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

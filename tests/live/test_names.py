@@ -8,7 +8,7 @@ import pytest
 from support.servers import Server
 
 from relock import Client, ConfigurationError
-from relock._keys import glob_filter, lock_keys
+from relock._keys import glob_filter
 
 LETTERS = "ab}{-^*?[]\\é"
 ROUNDS = 300
@@ -63,11 +63,9 @@ class Named(str, enum.Enum):  # noqa: UP042 - the f-string of a StrEnum is its v
 def test_a_str_enum_names_the_lock_that_its_value_names(
     connect: Callable[..., Client], server: Server, client: Client
 ) -> None:
-    """Whichever of the two a process uses first: the keys must not depend on it, or two processes have two locks."""
-    lock_keys.cache_clear()  # as in a process that begins
+    """Two processes that name a lock in these two ways are to have one lock."""
     with client.lock(Named.ORDERS):
         assert b"lock:{orders}" in server.client().keys("*")
-        lock_keys.cache_clear()  # as in another one
         assert not connect(server.url).lock("orders").acquire(blocking=False)
         assert client.info(Named.ORDERS).held
         assert list(client.names(Named.ORDERS)) == ["orders"]
@@ -75,5 +73,4 @@ def test_a_str_enum_names_the_lock_that_its_value_names(
 
 def test_a_str_enum_as_the_prefix_is_its_value(connect: Callable[..., Client], server: Server) -> None:
     with connect(server.url, prefix=Named.APP).lock("orders"):
-        lock_keys.cache_clear()
         assert not connect(server.url, prefix="app").lock("orders").acquire(blocking=False)

@@ -20,6 +20,16 @@ def test_the_keys_of_a_lock_share_one_hash_tag() -> None:
     assert keys.master == b"lock:master"
 
 
+def test_keys_are_those_of_the_same_lock_wherever_they_were_made() -> None:
+    """A grant names its lock, and a waiter that came long before has keys that were made then."""
+    one, same = lock_keys("lock", "orders:42"), lock_keys("lo" + "ck", "orders:" + str(42))
+    assert one is not same, "else this says nothing"
+    assert one == same
+    assert len({one, same}) == 1
+    assert lock_keys("lock", "orders:43") != one
+    assert lock_keys("other", "orders:42") != one
+
+
 @given(NAMES)
 def test_a_name_is_found_in_its_hold_and_in_its_queue(name: str) -> None:
     keys = lock_keys("lock", name)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from relock import _scripts
 from relock._keys import lock_keys
 from relock._scripts import ScriptError, find_folder, load, script_names
 
@@ -141,16 +140,6 @@ def test_only_a_guarded_call_names_the_master_key() -> None:
     call = load("acquire").call(lock_keys("lock", "a"), owner="me", count=1, lease_ms=5, fair=1)
     assert call.keys.master not in call.pack(b"", guarded=False)
     assert call.keys.master in call.pack(b"", guarded=True)
-
-
-def test_the_cache_of_heads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_scripts, "HEADS_MAX", 3)
-    script = load("leave")
-    for i in range(10):
-        call = script.call(lock_keys("lock", f"bounded-{i}"), owner="me")
-        for guarded, heads in ((False, script._plain_heads), (True, script._guarded_heads)):
-            call.pack(b"", guarded=guarded)
-            assert len(heads) <= 3
 
 
 def test_scripts_read_the_masters_clock_once_and_never_take_a_clients() -> None:

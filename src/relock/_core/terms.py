@@ -1,11 +1,11 @@
 """What one lock asks of the masters, worked out once from its options."""
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 from attrs import frozen
 
+from relock._caches import Cache
 from relock._core.quorum import drift_of, quorum_of
 from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions
@@ -41,8 +41,11 @@ class Wording(NamedTuple):
     keep: Prepared
 
 
-@lru_cache(maxsize=256)
-def _wording(ttl: float, *, fair: bool, hands_over: bool, takes_grants: bool) -> Wording:
+Options = tuple[float, bool, bool, bool]
+_wordings: Cache[Options, Wording] = Cache()
+
+
+def _wording(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> Wording:
     lease, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % fair, b"%d" % hands_over
     taking: dict[str, bytes | int] = {"count": 1, "lease_ms": lease, "fair": is_fair}
     queueing: dict[str, bytes | int] = {"ticket": TICKET_AT_ONCE, "alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS}
@@ -82,6 +85,9 @@ class Terms:
     def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "Terms":
         """The terms of the lock with these keys and options."""
         hands_over = options.fair and client.handoff == "grant"
+        # What replicas are to have is worth nothing before they have it: the waiter asks for it itself then.
+        takes_grants = hands_over and not client.min_replicas
+        said_by = options.ttl, options.fair, hands_over, takes_grants
         return cls(
             keys=keys,
             masters=masters,
@@ -92,13 +98,7 @@ class Terms:
             drift_factor=client.drift_factor,
             validity=options.ttl - drift_of(options.ttl, client.drift_factor),
             patience=client.patience,
-            wording=_wording(
-                options.ttl,
-                fair=options.fair,
-                hands_over=hands_over,
-                # What replicas are to have is worth nothing before they have it: the waiter asks for it itself then.
-                takes_grants=hands_over and not client.min_replicas,
-            ),
+            wording=_wordings.get(said_by) or _wordings.keep(said_by, _wording(*said_by)),
         )
 
 

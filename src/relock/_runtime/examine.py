@@ -16,7 +16,7 @@ from redis import exceptions as redis_errors
 from redis.crc import key_slot
 
 from relock._errors import ConfigurationError
-from relock._keys import LockKeys, client_channel, master_key, scan_pattern
+from relock._keys import LockKeys, client_channel, lock_keys, master_key, scan_pattern
 from relock._runtime.failures import failure_of, with_advice, words_of
 from relock._runtime.links import NETWORK_ERRORS, parse_info
 from relock._runtime.nodes import Node, Wire, warning_of_number
@@ -460,7 +460,7 @@ class _Scratch:
     def __attrs_post_init__(self) -> None:
         while True:
             self.client = f"doctor-{os.urandom(8).hex()}"
-            self.keys = LockKeys(self.prefix, f"relock {self.client}")
+            self.keys = lock_keys(self.prefix, f"relock {self.client}")
             slot = key_slot(self.keys.lock)
             if not self.ranges or any(first <= slot <= last for first, last, *_ in self.ranges):
                 break

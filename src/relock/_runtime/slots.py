@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import evolve
@@ -60,7 +59,6 @@ class Redirection(NamedTuple):
     asking: bool
 
 
-@lru_cache(maxsize=4096)
 def slot_of(keys: LockKeys) -> int:
     """The slot of a lock: all of its keys have the same hash tag."""
     return key_slot(keys.lock)
