@@ -183,6 +183,28 @@ def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(h
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
 
 
+def test_who_has_had_its_turn_is_known_for_its_time_however_many_others_have_theirs(hub: Hub, told: Told) -> None:
+    hub.register(WAITER, KEYS)
+    hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7"))
+    for number in range(10_000):
+        hub.register(b"me:other-%d" % number, KEYS)
+        hub.forget(b"me:other-%d" % number, served=_hold(b"me:other-%d~1" % number))
+    hub.message(1, GRANT)
+    hub.message(1, b"wake 1@3000 a b")
+    assert told.unclaimed_holds == []
+    assert told.passed == []
+
+
+def test_who_has_had_its_turn_is_forgotten_after_its_time(hub: Hub) -> None:
+    kept = []
+    for number in range(20_000):
+        hub._clock = lambda now=NOW + number: now  # type: ignore[misc]
+        hub.register(b"me:%d" % number, KEYS)
+        hub.forget(b"me:%d" % number, served=_hold(b"me:%d~1" % number, late_until=NOW + number + 10))
+        kept.append(len(hub._served))
+    assert max(kept) < 3000
+
+
 def test_a_hold_is_not_kept_for_the_messages_that_may_come(hub: Hub) -> None:
     """It knows the callbacks of its owner, and whatever these know."""
     hub.register(WAITER, KEYS)
@@ -216,6 +238,15 @@ def test_what_is_no_grant_is_nothing_to_anybody(hub: Hub, told: Told, message: b
     assert waiter.wakes.empty()
     assert told.unclaimed_holds == []
     assert told.passed == []
+
+
+def test_a_grant_goes_to_its_waiter_whatever_other_locks_the_process_has_used_since(hub: Hub, told: Told) -> None:
+    waiter = hub.register(WAITER, KEYS)
+    for number in range(10_000):
+        lock_keys("lock", f"other-{number}")
+    hub.message(1, GRANT)
+    assert len(waiter.handed) == 1
+    assert told.unclaimed_holds == []
 
 
 def test_a_grant_for_another_lock_is_not_taken(hub: Hub, told: Told) -> None:

@@ -8,7 +8,6 @@ queue, so that a message that comes before the wait is not lost. A message for a
 
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -36,7 +35,7 @@ RECONNECT_SECONDS_MIN = 0.02
 RECONNECT_SECONDS_MAX = 1.0
 GATHER_SECONDS = 0.03  # for so long, who was woken by one master waits for a quorum of them
 SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
-SERVED_MAX = 1024
+SERVED_UNSWEPT = 1024  # so many who have had their turn may be kept, though that is over
 BELIEVED_SECONDS = 1.0  # for so long, a subscription that stands is not doubted because of what was heard on it
 _NOT_SERVED = NEVER, b"", NEVER
 
@@ -121,7 +120,8 @@ class Hub:
         self.subscriptions = tuple(Subscription(self, master) for master in masters)
         self._quorum = quorum_of(len(masters))
         self._changed = platform.event()
-        self._served: OrderedDict[bytes, tuple[float, bytes, float]] = OrderedDict()  # when, its hold, late until
+        self._served: dict[bytes, tuple[float, bytes, float]] = {}  # when, its hold, late until
+        self._sweep_at = SERVED_UNSWEPT
 
     def register(self, owner: bytes, keys: LockKeys) -> Waiter:
         """The waiter `owner`, from now on found by its wake-ups."""
@@ -141,8 +141,16 @@ class Hub:
         self._give_back(waiter, settled)  # what has come meanwhile
         if served is not None:
             self._served[owner] = (self._clock(), served.owner, served.late_until)
-            while len(self._served) > SERVED_MAX:
-                self._served.popitem(last=False)
+            if len(self._served) > self._sweep_at:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Forgets who has had its turn so long ago that no message comes for it any more; nobody else, however many."""
+        now = self._clock()
+        for owner, (served_at, _, late_until) in self._served.copy().items():
+            if now - served_at > SERVED_SECONDS and now >= late_until:
+                self._served.pop(owner, None)
+        self._sweep_at = SERVED_UNSWEPT + 2 * len(self._served)
 
     def _give_back(self, waiter: Waiter, settled: set[bytes]) -> None:
         """Has the holds that `waiter` was given ended, but for those that are `settled`."""
