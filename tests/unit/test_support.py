@@ -372,6 +372,27 @@ def test_a_free_port_can_be_bound() -> None:
         assert listener.getsockname()[1]
 
 
+# --- the smallest caches ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("said", "bounds"), [("1", "1 1 1"), (None, "256 256 256")])
+def test_caches_are_as_small_as_the_tests_are_told_wherever_relock_runs(said: str | None, bounds: str) -> None:
+    """In the tests, in what inherits their environment, and in what is given their path."""
+    code = (
+        "import os, subprocess, sys; from support.caches import limit_caches; limit_caches(); "
+        "from relock import _caches; look = 'from relock import _caches; print(_caches.COUNT_MAX)'; "
+        "run = lambda **more: subprocess.run([sys.executable, '-c', look], capture_output=True, text=True, check=True, "
+        "env=os.environ | more).stdout.strip(); "
+        "print(_caches.COUNT_MAX, run(), run(PYTHONPATH=os.pathsep.join(sys.path)))"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in ("RELOCK_TEST_CACHES", "PYTHONPATH")}
+    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    if said is not None:
+        environment["RELOCK_TEST_CACHES"] = said
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == bounds
+
+
 # --- several masters ----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,24 @@
+"""The tests with the smallest caches: nothing may depend on what is remembered only to save time.
+
+``RELOCK_TEST_CACHES=1`` has every cache of relock keep one entry, in the tests and in each Python that they start.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from relock import _caches
+
+VARIABLE = "RELOCK_TEST_CACHES"
+STARTUP = str(Path(__file__).parent / "startup")
+
+
+def limit_caches() -> None:
+    """Has caches keep as many entries as the environment says, if it does."""
+    if VARIABLE not in os.environ:
+        return
+    _caches.COUNT_MAX = int(os.environ[VARIABLE])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if STARTUP not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([STARTUP, *filter(None, paths)])
+        sys.path.insert(0, STARTUP)  # of which some tests make the PYTHONPATH of what they start
