@@ -179,7 +179,20 @@ def test_a_client_that_may_not_look_never_touches_the_guard_that_it_finds(
     with pytest.raises(ConfigurationError, match="refuses INFO") as caught, pytest.warns(RelockWarning):
         connect(server.url, ttl=GUARD, restart_guard=0).lock(name).acquire(timeout=30)
     assert caught.value.option == "restart_guard"
+    server.cli("ACL", "SETUSER", "default", "+info")
     assert guarded.lock(name).acquire(timeout=0)
+
+
+def test_a_client_whose_right_to_look_is_taken_away_gets_no_vote_and_says_why(
+    start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
+) -> None:
+    """Nothing proves any more that its sockets lead to what they led to."""
+    server = start_server()
+    client = connect(server.url, ttl=GUARD, restart_guard=GUARD)
+    take(client, name)
+    server.cli("ACL", "SETUSER", "default", "-info")
+    with pytest.raises(QuorumError, match=r"'info' command.*ACL page"):
+        client.lock(name).acquire(timeout=0)
 
 
 def replication_ids(server: Deployment) -> set[str]:
