@@ -1,5 +1,6 @@
 """`relock run`: real processes, real signals, real servers."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -67,13 +69,13 @@ def start() -> Iterator[Start]:
     """Starts `relock ...` with the URL of a server in the environment."""
     started: list[Popen] = []
 
-    def start(url: str, *words: str) -> Popen:
+    def start(url: str, *words: str, stderr: int = subprocess.PIPE) -> Popen:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": url}
         process = subprocess.Popen(
             [sys.executable, "-m", "relock", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             env=environment,
             preexec_fn=begin,  # noqa: PLW1509
@@ -381,6 +383,92 @@ def use_terminal(terminal: int) -> None:
     die_with_parent()
     os.setsid()
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+
+# Nobody reads what relock writes --------------------------------------------------------------------------------------
+
+# It holds the file for as long as it lives, by the kernel's word, and says so unless somebody else holds it.
+ALONE_CHILD = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+file = open(sys.argv[1], 'a')
+try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    os.write(1, b'beside another one\\n')
+    os._exit(1)
+os.write(1, b'alone\\n')
+if sys.argv[2] == 'stay':
+    while True:
+        signal.pause()
+"""
+
+
+@pytest.fixture(params=["pipe", "terminal"])
+def unread(request: pytest.FixtureRequest) -> Iterator[int]:
+    """What takes no more: a pipe that is full, or a terminal whose user has pressed Ctrl-S."""
+    reader, writer = os.pipe() if request.param == "pipe" else pty.openpty()
+    if request.param == "pipe":
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * 4096)
+        os.set_blocking(writer, True)
+    else:
+        termios.tcflow(writer, termios.TCOOFF)
+    yield writer
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_lost_lock_ends_the_command_though_nobody_reads_what_is_said_of_it(
+    start: Start, server: Server, client: Client, name: str, unread: int
+) -> None:
+    process = start(server.url, "run", name, "--ttl", "1", "--json", *python(DEAF_CHILD), stderr=unread)
+    assert line(process) == "ready"
+    child = child_of(process)
+    assert client.force_release(name)
+    until(lambda: has_ended(child), within=WITHIN, what="the command has ended")
+    process.wait(WITHIN)
+    assert process.returncode == 79
+
+
+def test_two_commands_never_run_side_by_side_though_nobody_reads_what_is_said(
+    start: Start, own_server: Server, name: str, unread: int, tmp_path: Path
+) -> None:
+    """The lock can't be renewed, and what is said of that is never read; then the server is there for the next one."""
+    words = "run", name, "--ttl", "3", *python(ALONE_CHILD, str(tmp_path / "held"))
+    first = start(own_server.url, *words, "stay", stderr=unread)
+    assert line(first) == "alone"
+    child = child_of(first)
+    with own_server.client() as redis_client:
+        lease = redis_client.pttl(f"lock:{{{name}}}") / 1000
+    own_server.stop()
+    time.sleep(lease)
+    own_server.cont()
+    second = start(own_server.url, *words, "leave")
+    assert second.communicate(timeout=WITHIN)[0] == "alone\n"
+    assert has_ended(child)
+    first.wait(WITHIN)
+    assert first.returncode == 79
+
+
+def test_a_wait_that_is_in_vain_ends_though_nobody_reads_why(
+    start: Start, server: Server, client: Client, name: str, unread: int
+) -> None:
+    with client.lock(name):
+        process = start(server.url, "run", name, "--no-wait", "--json", "--", "true", stderr=unread)
+        process.wait(WITHIN)
+    assert process.returncode == 75
+
+
+def test_a_command_line_that_finds_no_server_ends_though_nobody_reads_why(
+    start: Start, own_server: Server, name: str, unread: int
+) -> None:
+    own_server.kill()
+    process = start(own_server.url, "run", name, "--no-wait", "--", "true", stderr=unread)
+    process.wait(WITHIN)
+    assert process.returncode == 69
 
 
 def test_no_server_is_an_exit_code_of_its_own(start: Start, own_server: Server, name: str) -> None:

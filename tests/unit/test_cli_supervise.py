@@ -5,6 +5,7 @@ import signal
 import pytest
 from attrs import define, field
 
+from relock.cli import _supervise
 from relock.cli._supervise import Limits, supervise
 
 TERM_AT, KILL_AT = 10.0 - 3.0, 10.0 - 0.05
@@ -60,6 +61,17 @@ def test_a_lock_that_is_not_renewed_costs_sigterm_at_the_grace_and_sigkill_befor
     assert [at for at, _ in world.sent] == pytest.approx([TERM_AT, TERM_AT, KILL_AT], abs=0.01)
     assert world.ends_at < world.deadline
     assert world.sleeps < 5
+
+
+def test_what_is_said_of_a_signal_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes may have to wait until somebody reads, and the lease ends meanwhile."""
+    world = World()
+    sent_before: list[list[int]] = []
+    monkeypatch.setattr(_supervise, "say", lambda _text: sent_before.append([signum for _, signum in world.sent]))
+    world.run()
+    first, second = sent_before
+    assert signal.SIGTERM in first
+    assert signal.SIGKILL in second
 
 
 def test_a_command_that_obeys_sigterm_is_not_killed() -> None:

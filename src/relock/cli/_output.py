@@ -1,7 +1,9 @@
 """What the commands print: plain text that can't take over a terminal, JSON, and errors of one line."""
 
+import atexit
 import contextlib
 import json
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from relock._errors import (
     RelockWarning,
 )
 from relock.cli._exit_codes import ExitCode
+from relock.cli._scribe import Scribe
 
 _CODES: tuple[tuple[type[RelockError], ExitCode], ...] = (
     (AcquireTimeoutError, ExitCode.NOT_AVAILABLE),
@@ -24,6 +27,7 @@ _CODES: tuple[tuple[type[RelockError], ExitCode], ...] = (
     (ConfigurationError, ExitCode.CONFIGURATION),
 )
 _ON_THE_COMMAND_LINE = ("name", "ttl", "prefix")
+_scribes: list[Scribe] = []  # the one that writes to stderr, once nobody is to wait for that
 
 
 if TYPE_CHECKING:
@@ -52,10 +56,28 @@ def failed(error: RelockError) -> CommandFailed:
     return CommandFailed(str(error), code)
 
 
+def never_wait_for_stderr() -> None:
+    """From now on nobody waits until what goes to stderr is read: but at the end of the process, for a second.
+
+    It starts a thread, so call it after a fork.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # there is no stderr, or it is no file: nothing to wait for
+        scribe = Scribe(sys.stderr.fileno())
+        atexit.register(scribe.flush)
+        _scribes[:] = [scribe]
+
+
+def _print_to_stderr(line: str) -> None:
+    if _scribes:
+        _scribes[0].write(f"{line}\n".encode(sys.stderr.encoding, "backslashreplace"))
+        return
+    with contextlib.suppress(OSError):  # stderr may be closed, its reader gone: nothing that matters fails for that
+        click.echo(line, err=True)
+
+
 def say(message: str) -> None:
     """One line for people, on stderr. In ``run``, stdout belongs to the command."""
-    with contextlib.suppress(OSError):  # stderr may be closed, its reader gone: nothing that matters fails for that
-        click.echo(f"relock: {printable(message)}", err=True)
+    _print_to_stderr(f"relock: {printable(message)}")
 
 
 def printable(text: str) -> str:
@@ -65,7 +87,10 @@ def printable(text: str) -> str:
 
 def print_json(value: Any, *, err: bool = False) -> None:
     """One JSON document on one line."""
-    click.echo(json.dumps(value), err=err)
+    if err:
+        _print_to_stderr(json.dumps(value))
+    else:
+        click.echo(json.dumps(value))
 
 
 def show_warnings() -> None:

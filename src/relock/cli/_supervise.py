@@ -57,13 +57,13 @@ def supervise(command: Supervised, lock: Kept, signals: Signals, limits: Limits)
         left = lock.remaining()
         if left <= limits.kill and sent != signal.SIGKILL:
             sent = signal.SIGKILL
+            command.send(sent)  # before a word is said of it
             say("the lock is gone, or about to end: the command gets SIGKILL")
-            command.send(sent)
         elif left <= limits.grace and not sent:
             sent = signal.SIGTERM
-            say(f"the lock can't be kept, its lease ends in {left:.1f} s: the command gets SIGTERM")
             command.send(sent)
             command.send(signal.SIGCONT)  # a stopped one could not act on it
+            say(f"the lock can't be kept, its lease ends in {left:.1f} s: the command gets SIGTERM")
         _forward(command, signals.wait(_seconds_to_sleep(left, sent, limits)))
     return sent != 0
 

@@ -11,7 +11,7 @@ from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from relock.cli._command import Command
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
 from relock.cli._nodes import Where, json_option, node_options
-from relock.cli._output import CommandFailed, Seconds, print_json, printable, say
+from relock.cli._output import CommandFailed, Seconds, never_wait_for_stderr, print_json, printable, say
 from relock.cli._signals import Interrupted, Signals, ignore_terminal_stop
 from relock.cli._supervise import Limits, supervise
 
@@ -109,6 +109,7 @@ class Runner:
         command = Command.prepare(words)  # before there are threads
         signals = Signals()
         try:
+            never_wait_for_stderr()
             signals.install()
             with self.client:
                 lock = self.client.lock(self.report.name, on_lost=lambda _loss: signals.wake())

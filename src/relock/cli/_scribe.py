@@ -1,0 +1,57 @@
+"""Writes lines to stderr on a thread of its own, so that nobody else waits for whoever reads them.
+
+A terminal can be stopped (Ctrl-S), and a pipe be full because its reader sleeps: then a write lasts until that is over.
+That the descriptor doesn't block would be no way out: it is a property of the open file, which the command shares.
+"""
+
+import contextlib
+import os
+import select
+import threading
+from queue import SimpleQueue
+
+LINES_MAX = 1000  # that wait to be written; what comes then is dropped, and counted
+FLUSH_SECONDS = 1.0
+
+
+class Scribe:
+    """The thread, and what it is yet to write."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._waiting: SimpleQueue[bytes | threading.Event] = SimpleQueue()
+        self._dropped = 0
+        threading.Thread(target=self._run, name="relock-stderr", daemon=True).start()
+
+    def write(self, line: bytes) -> None:
+        """Has `line` written, after those before it; returns at once."""
+        if self._waiting.qsize() < LINES_MAX:
+            self._waiting.put(line)
+        else:
+            self._dropped += 1
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Waits until what was handed in before is written, `seconds` at most."""
+        done = threading.Event()
+        self._waiting.put(done)
+        done.wait(seconds)
+
+    def _run(self) -> None:
+        while True:
+            one = self._waiting.get()
+            if not isinstance(one, threading.Event):
+                self._write(one)
+            if self._dropped and self._waiting.empty():
+                dropped, self._dropped = self._dropped, 0
+                self._write(b"relock: %d lines are missing here: nobody read them in time\n" % dropped)
+            if isinstance(one, threading.Event):
+                one.set()
+
+    def _write(self, line: bytes) -> None:
+        """Not through `sys.stderr`: the end of the interpreter would wait for the one who writes there."""
+        with contextlib.suppress(OSError):  # it may be closed, its reader gone: nothing that matters fails for that
+            while line:
+                try:
+                    line = line[os.write(self._descriptor, line) :]
+                except BlockingIOError:  # somebody else has made it so
+                    select.select([], [self._descriptor], [])
