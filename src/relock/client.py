@@ -57,13 +57,21 @@ class MasterState:
 
 @frozen
 class Statistics:
-    """Counts of one client since it was made (or forked), and the state of its masters."""
+    """Counts of one client since it was made (or forked), and the state of its masters.
+
+    Attributes:
+        callbacks_dropped: calls of ``on_lost`` and ``on_event`` that were not made, because too many waited behind one
+            that takes too long.
+        records_dropped: log records of all clients of this process that were dropped in the same way.
+    """
 
     grants: int
     refusals: int
     waits: int
     renewals: int
     losses: int
+    callbacks_dropped: int
+    records_dropped: int
     held: int
     waiting: int
     masters: tuple[MasterState, ...]
@@ -212,6 +220,7 @@ class Client:
         return self._agree(name, answers)
 
     def _agree(self, name: str, answers: inspect_flows.Answers) -> LockInfo:
+        self.session.say_warnings(stacklevel=4)
         info = inspect_flows.agree(name, answers)
         if info is None:
             raise self._no_quorum(name, answers)
@@ -234,6 +243,7 @@ class Client:
         return bool(released)
 
     def _agree_on_end(self, name: str, answers: inspect_flows.Answers) -> None:
+        self.session.say_warnings(stacklevel=4)
         if sum(isinstance(answer, list) for answer in answers) < quorum_of(len(answers)):
             raise self._no_quorum(name, answers)
 
@@ -294,6 +304,7 @@ class Client:
         if answered < quorum_of(len(self.session.masters)):
             raise quorum_error(None, failures, quorum_of(len(self.session.masters)), answered)
         check_independent({address: run_id for address, run_id in run_ids.items() if run_id})
+        self.session.say_warnings()
         problems = [text for master in self.session.masters for text in master.problems.values()]
         return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))
 
@@ -319,6 +330,8 @@ class Client:
             waits=counters.waits,
             renewals=counters.renewals,
             losses=counters.losses,
+            callbacks_dropped=session.losses.dropped + session.events.dropped,
+            records_dropped=session.platform.log.dropped,
             held=sum(hold.loss is None for hold in session.holds.copy().values()),
             waiting=len(session.hub.waiters),
             masters=tuple(_state_of(master, session.clock()) for master in session.masters),

@@ -78,9 +78,13 @@ class Lock:
         session = self._client.session
         try:
             outcome = session.acquire(claim, self._terms, self._who(), session.clock() + limit)
+            if session.unsaid:
+                session.say_warnings()
             return outcome is None or self._refusal(outcome)
-        except BaseException:
+        except BaseException as error:
             session.abandon(claim)
+            if session.unsaid:
+                session.say_warnings(beside=error)
             raise
 
     def release(self) -> None:
@@ -93,6 +97,8 @@ class Lock:
             LockLostError: the hold was lost before.
         """
         self._release(levels=1)
+        if self._client.session.unsaid:
+            self._client.session.say_warnings()
 
     def _release(self, levels: int) -> int:
         claim = Claim()
@@ -117,11 +123,15 @@ class Lock:
         session = self._client.session
         try:
             outcome = session.acquire(claim, self._terms, self._who(), session.clock() + limit)
+            if session.unsaid:
+                session.say_warnings()
             if outcome is None or self._refusal(outcome):
                 return self
             raise self._timeout_error(outcome)
-        except BaseException:
+        except BaseException as error:
             session.abandon(claim)
+            if session.unsaid:
+                session.say_warnings(beside=error)
             raise
 
     def __exit__(
@@ -143,6 +153,8 @@ class Lock:
         except BaseException:
             self._client.session.give_up(claim, self.name, self._who(), 1)
             raise
+        if kind is None and self._client.session.unsaid:
+            self._client.session.say_warnings()
 
     # Looking, without I/O -------------------------------------------------------------------------------------------
 

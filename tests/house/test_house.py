@@ -126,6 +126,20 @@ def test_the_package_is_typed_and_names_its_version() -> None:
     assert relock.__version__.count(".") == 2
 
 
+TELLS = {"debug", "info", "warning", "error", "exception", "critical", "log", "handle"}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "_runtime"], ids=lambda path: path.name)
+def test_what_a_user_can_block_is_called_by_the_teller_alone(path: Path) -> None:
+    """A handler that hangs must keep no renewal, no undo and no waiter. ``examine`` is for doctors, without a hold."""
+    if path.stem in ("telling", "examine"):
+        return
+    called = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+    assert not {name for name in called if name.startswith("warnings.")}
+    assert not {name for name in called if "logger" in name.rpartition(".")[0] and name.rpartition(".")[2] in TELLS}
+    assert not {name for name in called if name.rpartition(".")[2] in ("on_lost", "on_event", "callback")}
+
+
 @pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "_runtime"], ids=lambda path: path.name)
 def test_the_runtime_waits_and_draws_only_through_its_platform(path: Path) -> None:
     """Else a simulation would not decide all that happens. ``examine`` is for doctors, and has no place in one."""

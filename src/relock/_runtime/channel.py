@@ -10,7 +10,6 @@ A signal makes the kernel's begin anew, since Python makes the call again when t
 be back in time polls first, which goes on with what is left.
 """
 
-import logging
 import os
 import select
 import socket
@@ -18,7 +17,7 @@ import ssl
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -29,8 +28,6 @@ try:
     import hiredis
 except ImportError:  # the extra is not installed
     hiredis = None  # type: ignore[assignment]
-
-logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 65536
 
@@ -128,12 +125,10 @@ class PlainChannel(Channel):
         """See `Channel`."""
         self._sock.settimeout(self._timeout)  # each `can_read` puts back that of the connection
         replies = [self._read()]
-        try:
+        # The end, or only the beginning of a reply: whoever looks again finds it. What came before it counts.
+        with suppress(redis_errors.RedisError, OSError):
             while self.wait(0.0):
                 replies.append(self._read())
-        except (redis_errors.RedisError, OSError):
-            # The end, or only the beginning of a reply: whoever looks again finds it. What came before it counts.
-            logger.debug("what comes after %d replies can't be read", len(replies), exc_info=True)
         return replies
 
     def wait(self, seconds: float) -> bool:

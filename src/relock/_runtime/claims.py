@@ -53,7 +53,7 @@ class Gates:
             try:
                 claim.gate.release()
             except RuntimeError:  # interrupted before it got in, or right after it left
-                logger.debug("a gate was left by who was not in")
+                self._platform.log.debug(logger, "a gate was left by who was not in")
             claim.gate = None  # not before: an interrupt between the two must find it
 
     def remove(self, key: HoldKey) -> None:

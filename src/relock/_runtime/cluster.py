@@ -176,7 +176,7 @@ class Cluster(Master, MasterListener):
             self._stale = True
             if not self._slots:
                 raise
-            logger.debug("no node of %s could be asked who serves what: %s", self.address, error)
+            self.platform.log.debug(logger, "no node of %s could be asked who serves what: %s", self.address, error)
 
     def _learn(self, until: float) -> None:
         """Asks one source after the other. Each goes to the end of the line: it may be cut off, and know old things."""
@@ -306,6 +306,10 @@ class Cluster(Master, MasterListener):
     def master_without_vote(self, master: Master, seconds: float) -> None:
         """See `MasterListener`; it does not happen, because there is no guard."""
         self._listener.master_without_vote(master, seconds)
+
+    def warn(self, text: str) -> None:
+        """See `MasterListener`."""
+        self._listener.warn(text)
 
     def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:  # noqa: ARG002
         """See `MasterListener`. Which holds are on that node may have changed, so it costs all of them the time."""

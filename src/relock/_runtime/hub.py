@@ -315,7 +315,8 @@ class Subscription(Service):
         except Exception as error:  # redis-py raises others when a connection is closed under it
             self._lost(error)
             if not self.stopping:
-                logger.exception("the subscription to %s failed unexpectedly", self._master.address)
+                text = "the subscription to %s failed unexpectedly"
+                self._platform.log.error(logger, text, self._master.address, exc_info=True)
 
     def _connect(self) -> None:
         connection = self._connection = self._master.connection()
@@ -394,7 +395,7 @@ class Subscription(Service):
         self.disconnect()
         if self.stopping:
             return
-        logger.debug("the subscription to %s broke: %s", self._master.address, error)
+        self._platform.log.debug(logger, "the subscription to %s broke: %s", self._master.address, error)
         if self._failures:
             # Connecting failed as well, so the waiters' own requests will tell what is wrong.
             self._hub.wake_all()
@@ -427,7 +428,8 @@ class Subscription(Service):
             try:
                 connection.disconnect()
             except NETWORK_ERRORS:
-                logger.debug("closing the subscription to %s failed", self._master.address, exc_info=True)
+                text = "closing the subscription to %s failed"
+                self._platform.log.debug(logger, text, self._master.address, exc_info=True)
 
     def stop(self) -> None:
         """Ends the thread, wherever it sleeps."""

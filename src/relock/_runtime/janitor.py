@@ -274,7 +274,8 @@ class Janitor(Service):
             if done and sent_at > task.void_at:  # sent, not answered: what it undoes may have come in between
                 continue
             if self._closing.is_set() or (now >= task.give_up_at and not done):
-                logger.debug("%s could not be undone everywhere; its lease has run out", task.owner.decode())
+                text = "%s could not be undone everywhere; its lease has run out"
+                session.platform.log.debug(logger, text, task.owner.decode())
             elif done:
                 self._later(task.void_at + 0.001, task)
             else:
@@ -362,8 +363,9 @@ class Janitor(Service):
         steps = [step for step in session.steps.copy() if abs(step.seen_at - shown.seen_at) < SAME_STEP_SECONDS]
         count = len(session.masters)
         if is_own_step(shown, steps, count):
-            logger.warning("a quorum of the masters shows the same step: it was this machine's clock")
             task.master.trust(shown.shown_us)
+            text = "a quorum of the masters shows the same step: it was this machine's clock"
+            session.platform.log.warning(logger, text)
             return
         unheard = self._unheard(sampled, steps, shown.seen_at - SAME_STEP_SECONDS)
         if task.waits and is_undecided(unheard, steps, count):
@@ -372,7 +374,8 @@ class Janitor(Service):
         flow = quarantine(session.prefix, task.master.incarnation, session.clock, session.node_timeout)
         answers = session.run_shielded(flow)
         if not is_status(answers[task.master.index][0], b"quarantined"):
-            logger.warning("%s keeps its vote, though its clock stepped: %s", task.master.address, answers)
+            text = "%s keeps its vote, though its clock stepped: %s"
+            session.platform.log.warning(logger, text, task.master.address, answers)
             if isinstance(answers[task.master.index][0], Failure) and task.pause <= RETRY_SECONDS_MAX:
                 self._later(session.clock() + task.pause, task._replace(pause=2 * task.pause))
 

@@ -410,7 +410,8 @@ class Link:
         try:
             self.connection.disconnect()
         except NETWORK_ERRORS:
-            logger.debug("closing a connection to %s failed", self.master.address, exc_info=True)
+            log = self.master.platform.log
+            log.debug(logger, "closing a connection to %s failed", self.master.address, exc_info=True)
 
 
 def _unknown(reply: Any) -> redis_errors.InvalidResponse:

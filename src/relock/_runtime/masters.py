@@ -1,7 +1,6 @@
 """One master: its connections, and what is known of its state."""
 
 import logging
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from redis import exceptions as redis_errors
 from relock._core.clocks import Offset
 from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import NEVER, is_given
-from relock._errors import ConfigurationError, RelockWarning
+from relock._errors import ConfigurationError
 from relock._keys import master_key
 from relock._options import ClientOptions
 from relock._runtime.failures import failure_of, is_refusal
@@ -112,7 +111,7 @@ class Master:
             if not link.channel.wait(0.0):  # nothing is owed, so what can be read is the end, or a mistake
                 return True
         except NETWORK_ERRORS:
-            logger.debug("an idle connection to %s has broken", self.address, exc_info=True)
+            self.platform.log.debug(logger, "an idle connection to %s has broken", self.address, exc_info=True)
         link.close()
         return False
 
@@ -263,7 +262,7 @@ class Master:
             try:
                 return list(self._links)
             except RuntimeError:  # another thread has added one meanwhile
-                logger.debug("the connections to %s are looked at again", self.address)
+                self.platform.log.debug(logger, "the connections to %s are looked at again", self.address)
 
     def abandon(self) -> None:
         """In a forked child: closes the copies of the parent's sockets, without a word to the server.
@@ -389,23 +388,23 @@ class Master:
 
     def larger_guard_found(self, found_ms: int) -> None:
         """Another client protects these locks for longer: that holds for all."""
+        self._listener.larger_guard(found_ms)
         self._warn(
             "guard",
             f"{self.address} has a larger restart guard than this client ({found_ms / 1000:.2f} s, not "
             f"{self.options.guard_ms / 1000:.2f} s): the larger one is used; set the same restart_guard everywhere",
         )
-        self._listener.larger_guard(found_ms)
 
     def _warn(self, kind: str, text: str) -> None:
         if self.problems.get(kind) == text:
             return
         self.problems[kind] = text
-        logger.warning(text)
-        warnings.warn(text, RelockWarning, stacklevel=2)
+        self.platform.log.warning(logger, text)
+        self._listener.warn(text)
 
     def refused(self, error: redis_errors.ResponseError) -> Failure:
         """The `Failure` for a script that the master answered with an error."""
-        logger.debug("%s refused a script: %s", self.address, error)
+        self.platform.log.debug(logger, "%s refused a script: %s", self.address, error)
         return failure_of(self.address, error, sent=True)
 
     def without_vote(self, now_us: int, until_us: int, now: float) -> None:
@@ -414,9 +413,10 @@ class Master:
         That may have been long ago, if nobody has read from the link since. What is known of its clock tells.
         """
         vote_at = min(now + (until_us - now_us) / 1e6, until_us / 1e6 - self.offset.low)
-        if vote_at > max(self.vote_at + GUARD_NEWS_SECONDS, now):
-            self._listener.master_without_vote(self, vote_at - now)
+        is_news = vote_at > max(self.vote_at + GUARD_NEWS_SECONDS, now)
         self.vote_at = vote_at
+        if is_news:
+            self._listener.master_without_vote(self, vote_at - now)
 
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         """The earliest of our times at which it may have made the grant of a message that came at `arrived_at`.
@@ -484,6 +484,9 @@ class MasterListener:
 
     def master_moved(self, master: Master) -> None:
         """Another server is the master now, or it is not known which is."""
+
+    def warn(self, text: str) -> None:
+        """Something deserves a `RelockWarning`, at a moment when that can do no harm."""
 
     def check_independent(self, master: Master) -> None:
         """A socket was opened to it: a `ConfigurationError` if the server is another master, too."""

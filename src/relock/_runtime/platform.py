@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relock._core.effects import Clock
 from relock._owner import Who, current_thread
 from relock._runtime.channel import Channel, open_channel
 from relock._runtime.nodes import Wire
+
+if TYPE_CHECKING:
+    from relock._runtime.telling import Log
 
 #: The one clock of the client side. It goes on while the machine is suspended, where the system has such a clock.
 CLOCK: Clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
@@ -47,6 +50,17 @@ class Platform:
     chance: Callable[[], float] = staticmethod(random.random)
     who: Callable[[], Who] = staticmethod(current_thread)
     open_channel: Callable[[Wire, float], Channel] = staticmethod(open_channel)
+
+    @property
+    def log(self) -> "Log":
+        """What writes the log: nobody else does, so that nobody waits for a handler."""
+        made: Log | None = self.__dict__.get("_log")
+        return made or self.__dict__.setdefault("_log", self._make_log())
+
+    def _make_log(self) -> "Log":
+        from relock._runtime.telling import Log  # not at the top: its thread is of a platform
+
+        return Log(self)
 
     def token(self, count: int) -> str:
         """`count` bytes that nobody else draws, in hex."""

@@ -35,6 +35,10 @@ class Service(ABC):
         """Whether the thread runs."""
         return self._running.locked()
 
+    def is_caller(self) -> bool:
+        """Whether it is its thread that calls."""
+        return self._thread is not None and self._thread is self._platform.current()
+
     def ensure(self) -> None:
         """Starts the thread unless it runs. Where that fails it is logged, and tried again with the next call."""
         if self._running.locked() or self.stopping:
@@ -50,7 +54,8 @@ class Service(ABC):
         """Says it once, not with each acquire, until a start succeeds."""
         is_news = not (self._start_failed or sys.is_finalizing())
         self._start_failed = True
-        logger.log(
+        self._platform.log.write(
+            logger,
             logging.WARNING if is_news else logging.DEBUG,
             "the thread %s can't be started: what it is for is not done until it can",
             self.name,
@@ -75,7 +80,7 @@ class Service(ABC):
                 self._platform.sleep(FAILURE_PAUSE_SECONDS)
         except Exception:
             if not self.stopping:
-                logger.exception("%s goes on after a failure", self.name)
+                self._platform.log.error(logger, "%s goes on after a failure", self.name, exc_info=True)
                 self._platform.sleep(FAILURE_PAUSE_SECONDS)
 
     @abstractmethod
@@ -88,6 +93,5 @@ class Service(ABC):
 
     def join(self, timeout: float) -> None:
         """Waits for the thread to end, `timeout` seconds at most; nothing when called on that thread."""
-        thread = self._thread
-        if thread is not None and thread is not self._platform.current():
-            thread.join(timeout)
+        if self._thread is not None and not self.is_caller():
+            self._thread.join(timeout)

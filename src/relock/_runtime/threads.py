@@ -9,7 +9,7 @@ byte is sent, and is undone in the background.
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from attrs import define
@@ -34,7 +34,13 @@ from relock._core.quorum import (
 )
 from relock._core.terms import Terms
 from relock._core.waiting import Wait, acquire
-from relock._errors import ClientClosedError, ConfigurationError, LockLostError, NotOwnedError
+from relock._errors import (
+    ClientClosedError,
+    ConfigurationError,
+    LockLostError,
+    NotOwnedError,
+    RelockError,
+)
 from relock._events import (
     Event,
     Lost,
@@ -50,7 +56,6 @@ from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions, default_client_name
 from relock._owner import OwnerKey, Who, new_uuid, readable
 from relock._runtime import janitor as tasks
-from relock._runtime.callbacks import Callbacks
 from relock._runtime.claims import Claim, Gates, HoldKey
 from relock._runtime.cluster import make_masters
 from relock._runtime.driver import Driver
@@ -60,6 +65,8 @@ from relock._runtime.links import NAMELESS
 from relock._runtime.masters import Master, MasterListener, Opener
 from relock._runtime.nodes import Node
 from relock._runtime.platform import THREADS, Platform
+from relock._runtime.service import Service
+from relock._runtime.telling import Teller, warn_caller
 from relock._runtime.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -71,6 +78,8 @@ HEIRS_SECONDS = 0.5  # for so long, a client that is closed waits for those who 
 HEIRS_LOOK_SECONDS = 0.001  # between two looks whether they have given it back
 IN_LINE_SECONDS = 1.0  # for so long after a wait, the next acquire is likely to wait as well
 CONNECTING_SECONDS_MIN = 0.005  # before a master is asked again that was being connected; then twice as long
+UNSAID_MAX = 100  # warnings that wait for a caller
+SETTLE_SECONDS = 0.5  # for so long, a client that is closed waits for the log
 TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, for `Lock.lost`
 
 
@@ -103,7 +112,9 @@ class Session(Driver, MasterListener):
         self.hub = Hub(self.client_id, options.prefix, self.masters, platform, self)
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)
-        self.callbacks = Callbacks(platform)
+        self.losses = Teller(platform, "relock-losses")
+        self.events = Teller(platform, "relock-events")
+        self.unsaid: deque[str] = deque(maxlen=UNSAID_MAX)  # what callers are to be warned of
         self.steps: deque[Step] = deque(maxlen=64)
         self._may_be_handed = True
         self.closed = False
@@ -205,21 +216,44 @@ class Session(Driver, MasterListener):
         if loss is None:
             return
         self.counters.losses += 1
-        logger.warning("lock %r was lost after %.3f s: %s", loss.lock, loss.held_for, reason)
-        for callback in hold.callbacks:
-            self.callbacks.call(callback, loss)
-        if self.options.on_lost is not None:
-            self.callbacks.call(self.options.on_lost, loss)
-        self.emit(Lost(loss.lock, reason))
         # Also where the masters have forgotten it: a minority may have it still, or get it yet.
         self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(now, hold.late_until))
+        for callback in hold.callbacks:
+            self.losses.hand(callback, loss)
+        if self.options.on_lost is not None:
+            self.losses.hand(self.options.on_lost, loss)
+        self.emit(Lost(loss.lock, reason))
+        text = "lock %r was lost after %.3f s: %s"
+        self.platform.log.warning(logger, text, loss.lock, loss.held_for, reason)
 
     def emit(self, event: Event) -> None:
         """Tells an event to the logger ``relock.events`` and to the client's callback."""
-        level = logging.DEBUG if isinstance(event, _ORDINARY_EVENTS) else logging.WARNING
-        event_logger.log(level, "%s", event)
+        is_ordinary = isinstance(event, _ORDINARY_EVENTS)
         if self.options.on_event is not None:
-            self.callbacks.call(self.options.on_event, event)
+            self.events.hand(self.options.on_event, event, is_ordinary=is_ordinary)
+        self.platform.log.write(event_logger, logging.DEBUG if is_ordinary else logging.WARNING, "%s", event)
+
+    def warn(self, text: str) -> None:
+        """See `relock._runtime.masters.MasterListener`; the call in which it was found raises it, when it has done."""
+        if any(service.is_caller() for service in self._services()):
+            self.platform.log.warn(text)
+        else:
+            self.unsaid.append(text)
+
+    def _services(self) -> Iterator[Service]:
+        """What has threads that work, and must not be kept from it."""
+        yield from (self.watchdog, self.janitor, *self.hub.subscriptions)
+        yield from (master.opener for master in self.masters if master.opener is not None)
+
+    def say_warnings(self, stacklevel: int = 3, *, beside: BaseException | None = None) -> None:
+        """Warns a caller, whose call has done its work, of what it has found; see `telling.warn_caller`.
+
+        Args:
+            stacklevel: as for `warnings.warn`, where this is the second.
+            beside: the error that the call ends with.
+        """
+        if beside is None or isinstance(beside, RelockError):  # an interrupt is in a hurry
+            warn_caller(self.unsaid, stacklevel + 1, beside)
 
     # Acquire --------------------------------------------------------------------------------------------------------
 
@@ -610,7 +644,6 @@ class Session(Driver, MasterListener):
 
     def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:
         """See `relock._runtime.masters.MasterListener`. Leases end by the master's clock, so earlier on ours."""
-        logger.warning("the clock of %s and ours moved apart by %+.3f s at once", master.address, seconds)
         step = Step(self.clock(), master.index, seconds, shown_us, master.offset.stepped_after)
         self.steps.append(step)  # before the look at the book: what enters it now looks here
         if seconds > 0:
@@ -619,6 +652,8 @@ class Session(Driver, MasterListener):
             self.watchdog.poke()
         if len(self.masters) > 1:
             self.janitor.hand(tasks.Accuse(master, step))
+        text = "the clock of %s and ours moved apart by %+.3f s at once"
+        self.platform.log.warning(logger, text, master.address, seconds)
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -649,7 +684,9 @@ class Session(Driver, MasterListener):
             service.join(JOIN_SECONDS)
         for master in self.masters:
             master.close()
-        self.callbacks.stop()
+        self.losses.stop()
+        self.events.stop()
+        self.platform.log.settle(SETTLE_SECONDS)
 
     def _leave_queues(self) -> list[Waiter]:
         """Gives up the places of all who wait here, and returns those who had none any more on some master.

@@ -98,7 +98,7 @@ class Watchdog(Service):
         try:
             answers = session.run(extend(holds, session.clock, session.node_timeout))
         except ConfigurationError:  # the master has become a replica, say: no reason to give up before the deadline
-            logger.warning("a renewal failed", exc_info=True)
+            session.platform.log.warning(logger, "a renewal failed", exc_info=True)
             now = session.clock()
             for hold in holds:
                 hold.retry_renewal(now)

@@ -440,6 +440,10 @@ class VirtualQueue:
         """See `queue.SimpleQueue`."""
         return not self._items
 
+    def qsize(self) -> int:
+        """See `queue.SimpleQueue`."""
+        return len(self._items)
+
 
 class VirtualEvent:
     """A `threading.Event` for tasks."""

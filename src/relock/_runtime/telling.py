@@ -1,0 +1,268 @@
+"""Tells users what has happened, on threads that do nothing else: whatever a user can block is run here.
+
+A callback may hang, and so may a handler of the log: on a terminal that nobody reads, on a server that is gone. So none
+of them runs on a thread that renews, undoes, wakes or connects, nor in the midst of a call. They are handed in here, in
+order, and told one after the other. There are three threads, so that one that hangs keeps none of the others: one for
+losses and one for events, of each client, and one for the log, of the process, whose handlers are everybody's.
+
+What waits is bounded. Where more comes in than is told, the newest is dropped, ordinary things first; it is counted,
+and the log says when that begins, and when it ends how much it was.
+
+What a caller's own thread finds to warn of is not told here, but by that thread when its call is over.
+"""
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from relock._errors import RelockWarning
+from relock._runtime.platform import Platform
+from relock._runtime.service import Service
+
+logger = logging.getLogger(__name__)
+
+WAITING_MAX = 10_000  # what waits to be told by one thread
+ORDINARY_MAX = 9_000  # of it; the rest is left to what matters
+IDLE_SECONDS = 1.0  # after which the thread of the log ends
+EXIT_SECONDS = 0.5  # for so long, the end of the interpreter waits for what is yet to be told
+LOOK_SECONDS = 0.01
+_tellers: "weakref.WeakSet[Teller]" = weakref.WeakSet()
+
+#: What a record has of the moment and the thread that it was made in.
+_OF_ITS_MOMENT = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")
+
+
+class Teller(Service):
+    """One thread that tells what it is handed, in order.
+
+    Attributes:
+        dropped: how many things were not told, because too many waited.
+    """
+
+    def __init__(self, platform: Platform, name: str) -> None:
+        super().__init__(platform)
+        self.name = name
+        self.dropped = 0
+        self._waiting: SimpleQueue[tuple[Callable[[Any], object], Any]] = platform.queue()
+        self._dropped_before: int | None = None  # how many were, before those that are being dropped now
+        _tellers.add(self)
+
+    def hand(self, tell: Callable[[Any], object], value: object, *, is_ordinary: bool = False) -> None:
+        """Has `tell` called with `value`; returns at once."""
+        if self._waiting.qsize() < (ORDINARY_MAX if is_ordinary else WAITING_MAX):
+            self._waiting.put((tell, value))
+        else:
+            self._drop()
+        self.ensure()
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        if self._dropped_before is None:
+            self._dropped_before = self.dropped - 1
+            self._platform.log.warning(
+                logger, "%s can't keep up, because of a callback or a handler that hangs: more is dropped", self.name
+            )
+
+    def _say_what_was_dropped(self) -> None:
+        before = self._dropped_before
+        if before is not None and self._waiting.qsize() <= ORDINARY_MAX // 2:
+            self._dropped_before = None
+            self._platform.log.warning(logger, "%s goes on; %d were dropped", self.name, self.dropped - before)
+
+    def step(self) -> None:
+        """Tells the next one; what that raises is told as well, and harms nothing."""
+        self._tell(*self._waiting.get())
+
+    def _tell(self, tell: Callable[[Any], object], value: object) -> None:
+        try:
+            tell(value)
+        except BaseException:  # also SystemExit: it would end this thread, and nothing else
+            self._failed(tell, value)
+        self._say_what_was_dropped()
+
+    def _failed(self, tell: Callable[[Any], object], value: object) -> None:
+        """Within the handling of the error."""
+        self._platform.log.error(logger, "the callback %r failed on %r", tell, value, exc_info=True)
+
+    def stop(self) -> None:
+        """Ends the thread after what was handed in before."""
+        if self.running or not self._waiting.empty():  # its thread may not have come to run yet
+            self._waiting.put((self._end, None))
+        else:
+            super().stop()
+
+    def _end(self, _: object) -> None:
+        self.stopping = True
+
+    def settle(self, seconds: float) -> None:
+        """Waits until all that was handed in before is told, `seconds` at most; never on the thread that tells it."""
+        if (self._waiting.empty() and not self.running) or self.is_caller():
+            return
+        until, done = self._platform.clock() + seconds, self._platform.event()
+        self._waiting.put((_set, done))
+        self.ensure()
+        while not done.is_set() and self._platform.clock() < until and (self.running or not self.stopping):
+            done.wait(LOOK_SECONDS)
+
+    def settle_at_exit(self, until: float) -> None:
+        """As `settle`, at the end of the interpreter; nothing where its thread is virtual, or the fork's parent's."""
+        is_gone = self._thread is not None and not self._thread.is_alive()
+        if isinstance(self._waiting, SimpleQueue) and not is_gone:
+            self.settle(until - self._platform.clock())
+
+
+class Log(Teller):
+    """What is logged; handlers and filters run on its thread. What is disabled costs a look.
+
+    A record is as one that was logged on the spot: its moment, its thread, its line and its context variables are
+    those of the caller. Where no thread can be had (there are too many, or the interpreter is about to end), who has
+    something to log runs the handlers itself: better late than never told.
+    """
+
+    def __init__(self, platform: Platform) -> None:
+        super().__init__(platform, "relock-log")
+        self._is_idle = False
+
+    def debug(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
+        """See `logging.Logger.debug`."""
+        self._write(logger, logging.DEBUG, text, args, exc_info)
+
+    def warning(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
+        """See `logging.Logger.warning`."""
+        self._write(logger, logging.WARNING, text, args, exc_info)
+
+    def error(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
+        """See `logging.Logger.error`."""
+        self._write(logger, logging.ERROR, text, args, exc_info)
+
+    def write(self, logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
+        """See `logging.Logger.log`."""
+        self._write(logger, level, text, args, exc_info)
+
+    def warn(self, text: str) -> None:
+        """Issues a `RelockWarning` for a background thread. A filter may make an error of it; the log has it too."""
+        self.hand(_warn, text)
+
+    def _write(self, logger: logging.Logger, level: int, text: str, args: tuple[Any, ...], exc_info: bool) -> None:
+        if not logger.isEnabledFor(level):
+            return
+        frame = sys._getframe(2)
+        error, code = sys.exc_info() if exc_info else None, frame.f_code
+        made = logging.LogRecord(logger.name, level, code.co_filename, frame.f_lineno, text, args, error, code.co_name)
+        self.hand(self._handle, (copy_context(), logger, made, args), is_ordinary=level < logging.WARNING)
+
+    def _handle(self, what: tuple[Context, logging.Logger, logging.LogRecord, tuple[Any, ...]]) -> None:
+        context, logger, made, args = what
+        context.run(_handle, logger, made, args)
+
+    def _failed(self, tell: Callable[[Any], object], value: object) -> None:  # noqa: ARG002
+        """A filter has raised, or a handler that does not keep to the rules: as in any thread, that is printed."""
+        if isinstance(sys.exception(), Exception):  # else it is an exit, of what runs there
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), None)))
+
+    def ensure(self) -> None:
+        """Starts the thread unless it runs. Where that fails, the caller tells what waits."""
+        if self._running.locked():
+            return
+        try:
+            self._platform.start(self._run, self.name)
+        except RuntimeError:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        while True:
+            try:
+                told = self._waiting.get_nowait()
+            except Empty:
+                return
+            self._tell(*told)
+
+    def _run(self) -> None:
+        """Ends when nothing has come for a while: it belongs to no client, so there is nobody to stop it."""
+        while self._running.acquire(blocking=False):
+            self._thread, self._is_idle = self._platform.current(), False
+            try:
+                while not self._is_idle:
+                    self.step()
+            finally:
+                self._running.release()
+            if self._waiting.empty():  # looked at after that: what comes from here on finds no thread, and starts one
+                return
+
+    def step(self) -> None:
+        """Tells the next one, if one comes."""
+        try:
+            told = self._waiting.get(timeout=IDLE_SECONDS)
+        except Empty:
+            self._is_idle = True
+        else:
+            self._tell(*told)
+
+    def renew(self) -> None:
+        """In a forked child: its parent tells what waits, and no thread of the parent's is here."""
+        self._running, self._thread = threading.Lock(), None
+        self._waiting = self._platform.queue()
+        self.dropped, self._dropped_before = 0, None
+
+
+def _handle(logger: logging.Logger, made: logging.LogRecord, args: tuple[Any, ...]) -> None:
+    """Logs a record like `made`. It is made anew: how records are made is the user's choice, and may take long."""
+    where = made.pathname, made.lineno
+    record = logger.makeRecord(made.name, made.levelno, *where, made.msg, args, made.exc_info, made.funcName)
+    record.__dict__.update({name: made.__dict__[name] for name in _OF_ITS_MOMENT if name in made.__dict__})
+    logger.handle(record)
+
+
+def warn_caller(unsaid: deque[str], stacklevel: int, beside: BaseException | None) -> None:
+    """Warns of all that is `unsaid`, on the thread of a caller whose call has done its work.
+
+    There a `warnings.showwarning` that hangs harms nobody else, and where a filter makes an error of a warning, the
+    caller undoes what the call has done, as after any other error; but it does not replace the one that is `beside` it.
+    """
+    while unsaid:
+        try:
+            text = unsaid.popleft()
+        except IndexError:  # another thread has said the last one
+            return
+        try:
+            warnings.warn(text, RelockWarning, stacklevel=stacklevel)
+        except Exception:
+            if beside is None:
+                raise
+
+
+def _warn(text: str) -> None:
+    with suppress(RelockWarning):
+        warnings.warn(text, RelockWarning, stacklevel=2)
+
+
+def _set(event: Any) -> None:
+    event.set()
+
+
+def _settle_at_exit() -> None:
+    until: float | None = None
+    for teller in list(_tellers):
+        until = until or teller._platform.clock() + EXIT_SECONDS
+        teller.settle_at_exit(until)
+
+
+def _renew_in_child() -> None:
+    for teller in list(_tellers):
+        if isinstance(teller, Log):
+            teller.renew()
+
+
+atexit.register(_settle_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_in_child)
