@@ -25,14 +25,14 @@ class VirtualClient(Client):
     def __init__(self, process: Process, servers: list[Server], **options: Unpack[ClientArguments]) -> None:
         self._platform = process.platform
         self._servers = servers
-        super().__init__([node_of(process, server) for server in servers], **options)
+        super().__init__([node_of(process, servers, number) for number in range(len(servers))], **options)
 
     def in_child(self, child: Process) -> "VirtualClient":
         """What a process that has just been forked has of this client, before anything else is done in it."""
         copied = object.__new__(type(self))  # no `copy`: users are kept from copying clients
         copied.__dict__.update(self.__dict__)
         copied._platform = child.platform
-        copied._nodes = parse_nodes([node_of(child, server) for server in self._servers])
+        copied._nodes = parse_nodes([node_of(child, self._servers, number) for number in range(len(self._servers))])
         copied.session = inherited(self.session, child)
         return copied
 

@@ -1,7 +1,7 @@
 """A virtual master: a store, its clock, its Pub/Sub, and the scripts that run on it.
 
-What is not here: connections, and so what they know and lose; ``EVALSHA`` of a script that was never loaded; replicas.
-Whoever carries requests to a master models these.
+What is not here: connections, and so what they know and lose; ``EVALSHA`` of a script that was never loaded; who
+follows whom. Whoever carries requests to a master models these.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,12 @@ from relock._scripts import Call, Script, load
 from relock.testing._engine import ScriptReply, shared_engine
 from relock.testing._store import COMMANDS, ReplyError, Snapshot, Status, Store
 
-__all__ = ["ReplyError", "Snapshot", "Subscriber", "VirtualMaster"]
+__all__ = ["Message", "ReplyError", "Snapshot", "Subscriber", "VirtualMaster"]
+
+NO_REPLID = "0" * 40
+
+Message = tuple[bytes, bytes]
+"""A channel, and what is published to it."""
 
 Subscriber = Callable[[bytes, bytes], object]
 """Takes a channel and a message."""
@@ -24,9 +29,13 @@ class VirtualMaster:
 
     Attributes:
         incarnation: its run id; a new one with each restart.
+        replid: the replication id: that of its master, once its data are.
+        replicate: takes what a script, or a command outside of one, has published, each time that one has published or
+            written; None as long as nobody follows this master.
     """
 
     def __init__(self, clock_us: Callable[[], int], incarnation: str) -> None:
+        self._replicate: Callable[[list[Message]], object] | None = None
         self._clock_us = clock_us
         self._store = Store()
         self._become(incarnation)
@@ -35,7 +44,17 @@ class VirtualMaster:
 
     def _become(self, incarnation: str) -> None:
         self.incarnation = incarnation
-        self._store.replication = f"role:master\r\nmaster_replid:{incarnation}\r\n".encode()
+        self.have_data_of(incarnation, NO_REPLID)
+
+    def have_data_of(self, replid: str, before: str) -> None:
+        """Its data have this replication id from now on, and had another one before."""
+        self.replid, self._replid_before = replid, before
+        self._describe()
+
+    def _describe(self) -> None:
+        role = "slave" if self.is_replica else "master"
+        names = f"master_replid:{self.replid}\r\nmaster_replid2:{self._replid_before}\r\n"
+        self._store.replication = f"# Replication\r\nrole:{role}\r\n{names}".encode()
 
     # Requests -------------------------------------------------------------------------------------------------------
 
@@ -51,7 +70,7 @@ class VirtualMaster:
         try:
             return self._engine.run(script, self._store, keys, arguments)
         finally:
-            if self._store.published:
+            if self._store.published or self._replicate is not None:
                 self._deliver()
 
     def execute(
@@ -110,10 +129,14 @@ class VirtualMaster:
     def _deliver(self) -> None:
         """After the script, as a server does: so a subscriber may ask the master something itself."""
         published = self._store.published
+        if self._replicate is not None and (published or self._store.has_written):
+            self._replicate(published.copy())
         while published:
-            channel, message = published.pop(0)
-            for subscriber in list(self._subscribers.get(channel, ())):
-                subscriber(channel, message)
+            self._hand_out(*published.pop(0))
+
+    def _hand_out(self, channel: bytes, message: bytes) -> None:
+        for subscriber in list(self._subscribers.get(channel, ())):
+            subscriber(channel, message)
 
     # What happens to a master ---------------------------------------------------------------------------------------
 
@@ -132,6 +155,45 @@ class VirtualMaster:
         self.flush()
         if snapshot is not None:
             self._store.load(snapshot)
+
+    @property
+    def replicate(self) -> Callable[[list[Message]], object] | None:
+        """See above."""
+        return self._replicate
+
+    @replicate.setter
+    def replicate(self, replicate: Callable[[list[Message]], object] | None) -> None:
+        """Somebody begins to follow it, or nobody does any more."""
+        self._replicate = replicate
+        self._store.is_replicated = replicate is not None
+
+    def follow(self, snapshot: Snapshot, messages: Sequence[Message] = ()) -> None:
+        """As a replica: it holds now what its master held, and whoever listens here hears what that published."""
+        self._store.load(snapshot)
+        for channel, message in messages:
+            self._hand_out(channel, message)
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it refuses every write."""
+        return self._store.is_read_only
+
+    @is_replica.setter
+    def is_replica(self, is_replica: bool) -> None:
+        """It begins to follow another one, or is a master from now on."""
+        self._store.is_read_only = is_replica
+        self._describe()
+
+    def info(self, *sections: bytes) -> bytes:
+        """INFO, or what it says in these sections."""
+        texts = {
+            b"server": b"# Server\r\nredis_version:7.4.0\r\nredis_mode:standalone\r\nrun_id:%b\r\n"
+            % self.incarnation.encode(),
+            b"memory": b"# Memory\r\nmaxmemory_policy:noeviction\r\n",
+            b"replication": self._store.replication,
+        }
+        asked = {section.lower() for section in sections} or set(texts)
+        return b"\r\n".join(text for section, text in texts.items() if section in asked)
 
     def flush(self) -> None:
         """FLUSHALL: it holds nothing any more, and is otherwise the same."""

@@ -5,6 +5,8 @@ two connections anything may pass anything. What the masters are sent is RESP, a
 
 Something between the two may repeat what passes it: a script then runs twice, and a published message comes twice. The
 reply to a repeated request reaches nobody.
+
+A server may follow another one, and an address may lead to another server than before: what is open stays as it is.
 """
 
 from collections import deque
@@ -20,7 +22,8 @@ from redis import exceptions as redis_errors
 from relock._runtime.channel import Channel
 from relock._runtime.nodes import Node, Wire
 from relock._scripts import load
-from relock.testing._master import ReplyError, VirtualMaster
+from relock.testing._master import NO_REPLID, Message, ReplyError, VirtualMaster
+from relock.testing._replication import Feed
 from relock.testing._world import Parking, Process, World
 
 SCRIPTS = (
@@ -59,20 +62,29 @@ class Conditions:
 
 
 class Server:
-    """A virtual master with its sockets.
+    """A virtual master, or a replica of one, with its sockets.
 
     Attributes:
+        number: of the address behind which it is.
+        epoch: how often its data have been replaced, or lost.
+        source: what it gets from its master; None as long as it is one.
+        feeds: what others get from it.
+        lost_at: the true time at which it last became a master before all had come that its master had.
         is_up: whether it takes connections; False from a crash to its restart.
         is_stopped: as by SIGSTOP: the kernel still takes what is sent.
         accused_at: the true time at which a client has last taken its vote, because its clock had stepped.
         accused_by: the process of that client.
         asked_at: the true time at which each client has last had a script run.
         repeated: how many requests and messages came twice.
+        tell: is told of each script that has run.
     """
 
-    def __init__(self, world: World, index: int, conditions: Conditions, *, rate: float, offset: float) -> None:
+    def __init__(
+        self, world: World, number: int, conditions: Conditions, *, rate: float, offset: float, name: str = "master"
+    ) -> None:
         self.world = world
-        self.name = f"master-{index}"
+        self.number = number
+        self.name = f"{name}-{number}"
         self.conditions = conditions
         self.is_up = True
         self.is_stopped = False
@@ -85,8 +97,15 @@ class Server:
         self.offset = offset
         self.wires: dict[VirtualWire, None] = {}
         self.master = VirtualMaster(self.clock_us, self._new_incarnation())
+        self.epoch = 0
+        self.source: Feed | None = None
+        self.feeds: dict[Feed, None] = {}
+        self.lost_at = float("-inf")
+        self.tell: Callable[[Server], object] | None = None
         self._known: set[bytes] = set()
         self._held_up: deque[Callable[[], object]] = deque()
+        self._is_write_paused = False
+        self._paused: set[VirtualWire] = set()  # connections on which a script waits for the end of that
 
     def _new_incarnation(self) -> str:
         return f"{self.world.random.getrandbits(160):040x}"
@@ -104,15 +123,20 @@ class Server:
     def crash(self) -> None:
         """It is gone, with all connections."""
         self.is_up = False
-        self.is_stopped = False
+        self.is_stopped = self._is_write_paused = False
         self._held_up.clear()
+        self._paused.clear()
         self._break_all()
 
     def restart(self, snapshot: Any = None) -> None:
-        """It is there again, empty or with old data, and has another name."""
+        """It is there again, empty or with old data, as a master, and has another name; its replicas take its data."""
         self.is_up = True
         self._known.clear()
+        self._follow(None)
         self.master.restart(self._new_incarnation(), snapshot)
+        self.epoch += 1
+        for feed in list(self.feeds):
+            feed.begin_again()
 
     def stop(self) -> None:
         """As SIGSTOP."""
@@ -121,8 +145,9 @@ class Server:
     def go_on(self) -> None:
         """As SIGCONT: it does all that it has been sent meanwhile."""
         self.is_stopped = False
-        while self._held_up and not self.is_stopped:
-            self._held_up.popleft()()
+        held_up, self._held_up = self._held_up, deque()
+        while held_up:
+            held_up.popleft()()
 
     def step(self, seconds: float) -> None:
         """Its clock is set."""
@@ -133,6 +158,64 @@ class Server:
         self.offset += (self.rate - rate) * self.world.now
         self.rate = rate
 
+    # Masters and replicas --------------------------------------------------------------------------------------------
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it follows another one."""
+        return self.source is not None
+
+    def follow(self, master: "Server", lag: float, sync_seconds: float) -> None:
+        """As REPLICAOF: it refuses writes from now on, and has that one's data a while later. Its connections stay.
+
+        Args:
+            master: whom it follows.
+            lag: for how many seconds what that writes and publishes is under way on average.
+            sync_seconds: until its own data are replaced.
+        """
+        self._follow(Feed(master, self, lag))
+        self.world.after(sync_seconds, partial(self._begin, self.source))
+
+    def _begin(self, feed: "Feed | None") -> None:
+        if feed is not None:
+            feed.begin()
+
+    def promote(self) -> None:
+        """As REPLICAOF NO ONE: it is a master, with what has come so far and with a replication id of its own."""
+        if self.source is not None:
+            if self.source.arrives_at > self.world.now:
+                self.lost_at = self.world.now
+            self._follow(None)
+            self.master.have_data_of(self._new_incarnation(), self.master.replid)
+
+    def _follow(self, feed: "Feed | None") -> None:
+        if self.source is not None:
+            self.source.cut()
+        self.source = feed
+        self.master.is_replica = feed is not None
+
+    def take_over(self, feed: "Feed") -> None:
+        """All that its master holds has come, in place of what it held itself."""
+        self.epoch += 1
+        self.master.have_data_of(feed.source.master.replid, NO_REPLID)
+        self.master.follow(feed.source.master.snapshot())
+
+    def replicate(self, messages: list[Message]) -> None:
+        """What it has just written and published is on its way to its replicas."""
+        for feed in self.feeds:
+            feed.send(messages)
+
+    def pause_writes(self) -> None:
+        """As CLIENT PAUSE WRITE: scripts wait, and what comes behind them on their connections."""
+        self._is_write_paused = True
+
+    def go_on_writing(self) -> None:
+        """What has waited is done, whatever this server is by now."""
+        self._is_write_paused = False
+        self._paused.clear()
+        if not self.is_stopped:
+            self.go_on()
+
     def forget_scripts(self) -> None:
         """As SCRIPT FLUSH."""
         self._known.clear()
@@ -140,6 +223,18 @@ class Server:
     def kill_connections(self) -> None:
         """As CLIENT KILL."""
         self._break_all()
+
+    def kill_normal(self) -> None:
+        """As CLIENT KILL TYPE normal: whoever has subscribed to something stays."""
+        for wire in list(self.wires):
+            if not wire.subscriptions:
+                wire.end()
+
+    def drop(self, process: Process) -> None:
+        """The connections of one process break."""
+        for wire in list(self.wires):
+            if wire.process is process:
+                wire.end()
 
     def reach(self, process: Process) -> None:
         """Messages arrive again; connections on which some were lost break."""
@@ -159,7 +254,7 @@ class Server:
         """What has arrived on a connection is done now, or when it goes on."""
         if not self.is_up:
             return
-        if self.is_stopped:
+        if self.is_stopped or (self._is_write_paused and self._waits(wire, commands)):
             self._held_up.append(partial(self.receive, wire, commands))
             return
         replies = [self._execute(wire, command) for command in commands]
@@ -169,9 +264,17 @@ class Server:
         else:
             wire.send_back(replies)
 
+    def _waits(self, wire: "VirtualWire", commands: Sequence[Sequence[bytes]]) -> bool:
+        """Whether a pause of the writes holds this up."""
+        if any(command[0].upper() in _SCRIPTED for command in commands):
+            self._paused.add(wire)
+        return wire in self._paused
+
     def _execute(self, wire: "VirtualWire", command: Sequence[bytes]) -> Any:
         word = command[0].upper()
-        if word in (b"EVALSHA", b"EVAL"):
+        if wire.subscriptions and word not in _SUBSCRIBED:
+            return redis_errors.ResponseError(f"ERR Can't execute '{word.decode().lower()}': only (P|S)SUBSCRIBE")
+        if word in _SCRIPTED:
             self.asked_at[wire.process.name] = self.world.now
             reply = self._run(word, command, wire.process)
             if self.conditions.repeats and self.world.chance() < self.conditions.repeats:
@@ -197,6 +300,9 @@ class Server:
             reply = self.master.run(_SCRIPTS[sha], command[3 : 3 + keys], command[3 + keys :])
         except ReplyError as error:
             return redis_errors.ResponseError(str(error))
+        finally:
+            if self.tell is not None:
+                self.tell(self)
         if sha == _QUARANTINE and isinstance(reply, list) and reply[0] == b"quarantined":
             self.accused_at, self.accused_by = self.world.now, asker.name
         return reply
@@ -223,13 +329,13 @@ class Server:
             now_us = self.clock_us()
             return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
         if word == b"INFO":
-            return _info(self.master.incarnation)
+            return self.master.info(*command[1:])
         if word == b"HMGET":
             return [self.master.read("HGET", command[1], field) for field in command[2:]]
-        if word == b"PING":
-            return [b"pong", b""]
         if word == b"SCAN":  # all at once: whoever asks looks at each name himself
             return [b"0", self.master.keys()]
+        if word in _ALWAYS_SO:
+            return _ALWAYS_SO[word]
         return redis_errors.ResponseError(f"ERR unknown command {word!r}")
 
 
@@ -237,14 +343,9 @@ _SCRIPTS = {load(name).sha.encode(): load(name) for name in SCRIPTS}
 _SHAS = {script.source: sha for sha, script in _SCRIPTS.items()}
 _QUARANTINE = load("quarantine").sha.encode()
 _BLUNT = frozenset({load("force_release").sha.encode(), load("force_release").source})
-
-
-@lru_cache
-def _info(incarnation: str) -> bytes:
-    return (
-        f"redis_version:7.4.0\r\nredis_mode:standalone\r\nrun_id:{incarnation}\r\nrole:master\r\n"
-        f"master_replid:{incarnation}\r\nmaxmemory_policy:noeviction\r\n"
-    ).encode()
+_SCRIPTED = frozenset({b"EVALSHA", b"EVAL"})
+_ALWAYS_SO = {b"PING": [b"pong", b""], b"CLIENT": b"OK"}
+_SUBSCRIBED = frozenset({b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"RESET", b"QUIT"})
 
 
 class VirtualWire(Wire):
@@ -494,13 +595,14 @@ class VirtualChannel(Channel):
         return self._wire.can_read(max(0.0, seconds))
 
 
-def node_of(process: Process, server: Server) -> Node:
-    """How a process reaches a server."""
+def node_of(process: Process, servers: Sequence[Server], number: int) -> Node:
+    """How a process reaches whichever server stands there in `servers` when it connects."""
 
     def connect(**options: Any) -> VirtualWire:
-        return VirtualWire(process, server, **options)
+        return VirtualWire(process, servers[number], **options)
 
-    return Node(server.name, connect, {}, frozenset({server.name}))
+    name = f"master-{number}"
+    return Node(name, connect, {}, frozenset({name}))
 
 
 @lru_cache(4096)

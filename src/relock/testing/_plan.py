@@ -14,7 +14,10 @@ MUCH_LONGER = 20.0  # times a lease: more than the tenths of it after which a re
 SETTLING_SECONDS = 6.0  # guards and leases end, signs of life come, connections are made
 CALM_SECONDS = 4.0  # until all is well where nothing goes wrong: all masters have votes, and all clients connections
 
-FORGETTING = frozenset({"crash", "restart old", "flush", "flush a quorum"})
+FAILING_BACK = ("fail back", "fail all back")
+MOVING = ("fail over", "promote", "split", "lose master", *FAILING_BACK)
+AROUND = ("kill normal", "drop client", "stall replica")  # in runs in which masters move
+FORGETTING = frozenset({"crash", "restart old", "flush", "flush a quorum", *MOVING})
 KINDS = (
     "crash", "restart old", "flush", "flush a quorum", "stop", "kill connections", "partition", "lose a quorum",
     "isolate client", "forget scripts", "fill up", "crash client", "pause client", "force release",
@@ -25,7 +28,11 @@ DELAYING = ("pause client", "kill connections", "interrupt", "step", "crash clie
 HARMLESS = frozenset({"crash client", "force release", "change rate", *CALLS})  # to everybody else
 
 
-WIDE_PART = 0.25  # of all runs
+CROWDED_PART = 0.05  # of all runs, and
+BLOCKED_PART = 0.05
+OTHER_NAMES = (2, 5)
+MOVED_PART = 0.15  # of all runs
+WIDE_PART = 0.25  # of the others
 LENGTHENED_PART = 0.1  # of these
 
 
@@ -52,6 +59,23 @@ class Wide:
 
 
 @frozen
+class Moves:
+    """What only those runs draw in which masters move.
+
+    Attributes:
+        lag: for how many seconds what a master writes is under way to its replica on average.
+        is_guarded: there is a restart guard; without one a lone master may forget holds when it moves.
+        handoffs: of each client.
+        goes_on: for how many seconds everybody goes on when all is well again, and is judged as where nothing is wrong.
+    """
+
+    lag: float
+    is_guarded: bool
+    handoffs: tuple[str, ...]
+    goes_on: float
+
+
+@frozen
 class Plan:
     """One run.
 
@@ -69,6 +93,9 @@ class Plan:
         timeouts: for how many seconds an acquire waits, 0 for a single look.
         named: the threads of a client name one ``owner=``, and take turns.
         wide: what is drawn beside; None in most runs.
+        moves: how masters move; None in most runs.
+        names: how many other locks each process uses, with caches that are too small for so many.
+        is_blocked: nobody reads the log of one client, nor what it warns of, and its callbacks never return.
     """
 
     masters: int
@@ -92,6 +119,14 @@ class Plan:
     named: bool = False
     lasting: tuple[float, ...] = (0.01, 0.2, 0.8, 1.5)
     wide: Wide | None = None
+    moves: Moves | None = None
+    names: int = 0
+    is_blocked: bool = False
+
+    @property
+    def guard(self) -> float:
+        """The restart guard (s)."""
+        return self.longest if self.moves is None or self.moves.is_guarded else 0.0
 
     @property
     def longest(self) -> float:
@@ -123,6 +158,103 @@ def draw(random: Random) -> Plan:
     """A plan: some are calm; in others everything goes wrong, or little but time, or hand-offs come in dozens."""
     (drawn,) = random.choices(list(_SORTS), list(_SORTS.values()))
     return drawn(random)
+
+
+def plan_of(seed: int, random: Random) -> Plan:
+    """The plan of a seed, most of which `random` draws."""
+    plan = widened(seed, draw(random))
+    return crowded(seed, moved(seed) or plan)
+
+
+def crowded(seed: int, plan: Plan) -> Plan:
+    """The plan of a seed; in some runs with other locks in the same processes, or with output that nobody reads."""
+    random = Random(f"crowded {seed}")
+    if random.random() < CROWDED_PART:
+        plan = evolve(plan, names=random.choice(OTHER_NAMES))
+    if random.random() < BLOCKED_PART:
+        plan = evolve(plan, is_blocked=True)
+    return plan
+
+
+def moved(seed: int) -> Plan | None:
+    """The plan of a seed in which masters move; None in most runs.
+
+    That is drawn by a generator of its own, so that all other runs are what they were before there was any of this.
+    """
+    random = Random(f"moved {seed}")
+    if random.random() >= MOVED_PART:
+        return None
+    (drawn,) = random.choices(list(_MOVED_SORTS), list(_MOVED_SORTS.values()))
+    return drawn(random)
+
+
+def _draw_planned(random: Random) -> Plan:
+    """Masters that change their roles in an orderly way, while most of the clients do nothing but wait."""
+    return evolve(
+        _draw_moved(random),
+        kinds=("fail over", "promote", "drop client", "drop client"),
+        clients=4,
+        threads=1,
+        fault_pause=0.7,
+        stays=(0.3, 1.0),
+        timeouts=(20.0,),
+        pause=0.1,
+    )
+
+
+def _draw_failed_back(random: Random) -> Plan:
+    """Masters that are failed back while connections stay open, most of them idle; what is newest is lost then."""
+    masters, ttl = random.choice([1, 3]), random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
+    return evolve(
+        _draw_moved(random),
+        kinds=FAILING_BACK if masters > 1 else ("fail back",),
+        masters=masters,
+        clients=3,
+        threads=1,
+        ttl=ttl,
+        begins=CALM_SECONDS / 2 + ttl,  # with the masters' first votes, and connections
+        faults=CALM_SECONDS + 6 * ttl + 4.0,
+        fault_pause=1.0 + 1.5 * ttl,  # most come when masters have their votes again
+        skew=0.3,
+        stays=(0.5, 1.0),
+        timeouts=(0.0, 0.05, 0.5),
+        pause=random.choice([0.5, 1.0]),
+        renew=True,
+        settling=2 * ttl + SETTLING_SECONDS,
+        moves=Moves(lag=random.choice([0.01, 0.1]), is_guarded=True, handoffs=("grant",), goes_on=1.0),
+    )
+
+
+def _draw_moved(random: Random) -> Plan:
+    """Masters that move while connections stay open, and little else; then everybody goes on for a while."""
+    moving = tuple(kind for kind in MOVING if random.random() < 0.3) or (random.choice(MOVING),)
+    around = tuple(kind for kind in AROUND if random.random() < 0.5)
+    also = tuple(kind for kind in ("pause client", "kill connections", *CALLS) if random.random() < 0.1)
+    masters = random.choice([1, 1, 1, 3])
+    ttl = random.choice([TTL_SECONDS, TTL_SECONDS, MIDDLE_TTL_SECONDS])
+    is_guarded = masters > 1 or random.random() < 0.6
+    return evolve(
+        _draw(random, (*moving, *moving, *around, *also), is_calm=True),
+        masters=masters,
+        clients=random.choice([3, 4]),
+        threads=random.choice([1, 1, 2]),
+        ttl=ttl,
+        begins=CALM_SECONDS / 2 + (ttl if is_guarded else 0.0),  # with the masters' first votes, and connections
+        faults=CALM_SECONDS + 2 * ttl + random.choice([2.0, 6.0]),
+        fault_pause=random.choice([0.5, 1.5]),
+        skew=0.3 if is_guarded else 0.0,
+        stays=random.choice([(0.0, 0.01), (0.01, 0.3), (0.01, 0.3, 1.6)]),
+        timeouts=random.choice([(3.0, 20.0), (0.0, 0.05, 3.0)]),
+        fair=True,
+        renew=random.random() < 0.8,
+        settling=2 * ttl + SETTLING_SECONDS,
+        moves=Moves(
+            lag=random.choice([0.0005, 0.01, 0.1, 0.5]),
+            is_guarded=is_guarded,
+            handoffs=random.choice([("grant",), ("grant",), ("grant", "wake")]),
+            goes_on=random.choice([1.0, 3.0]),
+        ),
+    )
 
 
 def widened(seed: int, plan: Plan) -> Plan:
@@ -398,3 +530,4 @@ _SORTS = {
     _draw_handed: 0.10,
     _draw_restart: 0.03,
 }
+_MOVED_SORTS = {_draw_moved: 0.45, _draw_planned: 0.25, _draw_failed_back: 0.3}

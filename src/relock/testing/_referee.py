@@ -28,6 +28,7 @@ from relock._runtime.hub import Waiter
 from relock._runtime.threads import Session
 from relock.lock import Lock
 from relock.testing._clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, Step
+from relock.testing._given import Given
 from relock.testing._leases import ROUNDING_SECONDS, Leases
 from relock.testing._network import InheritedWire, Server
 from relock.testing._plan import LOCK, Plan
@@ -39,6 +40,7 @@ EXPIRY_SECONDS = 0.1  # from D until the leases have ended on all masters, and m
 EXPIRY_PART = 0.02  # of a long lease, for the same
 HAND_OFF_SECONDS = 0.5  # from the end of a hold to the next grant, when all is well and somebody waits
 RELEASED_SECONDS = 0.6  # from a release until no master has that hold, when all is well
+SPLIT_SECONDS = 2.0  # after it, by which the clocks of two servers behind one address differ at most, and more
 OVERSHOOT_SECONDS = 0.7  # by which a wait may be longer than its timeout: two node timeouts, and some
 
 
@@ -84,12 +86,14 @@ class Referee:
 
     Attributes:
         calm_at: the true time from which all is well; infinity as long as it is not known.
+        given: where holds have been, if masters move.
     """
 
     world: World
     servers: list[Server]
     plan: Plan
     calm_at: float = float("inf")
+    given: Given | None = None
     beliefs: list[Belief] = field(factory=list)
     grants: int = 0
     violations: list[str] = field(factory=list)
@@ -105,7 +109,7 @@ class Referee:
     _sessions: list[tuple[Process, Session]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        self.clocks = Clocks(self.world, self.servers, self.plan.longest)
+        self.clocks = Clocks(self.world, self.servers, self.plan.guard)
         self.leases = Leases(self.world, self.servers, self.plan)
         self._judges_votes = self.plan.only_clocks_fail
 
@@ -157,6 +161,8 @@ class Referee:
             counted_at=self.world.now,
             may_be_ended=was_ended or self.operators > 0,
         )
+        if self.given is not None and self.given.places(hold) < quorum_of(len(self.servers)):
+            self.violate(f"{process.name} has what no quorum has given: {hold.owner.decode()}")
         if belief.is_believed():  # else its process stood still until it was over: others may have had it since
             self._check_grant(belief, call)
         self.beliefs = [one for one in self.beliefs if not one.has_left and not one.process.is_dead]
@@ -373,10 +379,15 @@ class Referee:
             if self._are_rivals([other, belief]):
                 self.violate(f"two holders: {other.process.name} and {process.name}")
         highest = self._highest_before(belief, call)
-        if token <= highest and not self.clocks.may_tokens_fall():
+        if token <= highest and not self._may_tokens_fall():
             self.violate(f"{process.name} got token {token}, which is not above {highest}")
         if token > self._highest:
             self._highest, self._leader = token, process
+
+    def _may_tokens_fall(self) -> bool:
+        """Whether clocks, or two servers behind one address that both took writes a moment ago, let a token fall."""
+        is_split = self.given is not None and self.given.was_split(self.world.now - SPLIT_SECONDS)
+        return is_split or self.clocks.may_tokens_fall()
 
     def _highest_before(self, belief: Belief, call: Call) -> int:
         """The largest token that somebody got before this one was granted.
@@ -391,9 +402,14 @@ class Referee:
     def _are_rivals(self, believers: list[Belief]) -> bool:
         """Whether two of them have a right to believe, for all that their clients could know of clocks."""
         return any(
-            not self._is_deceived(one, other) and not self._is_deceived(other, one)
+            not self._is_deceived(one, other) and not self._is_deceived(other, one) and not self._are_apart(one, other)
             for one, other in combinations(believers, 2)
         )
+
+    def _are_apart(self, one: Belief, other: Belief) -> bool:
+        """Whether what one of them has was lost when a master moved, as far as that may be."""
+        since = min(one.since, other.since)
+        return self.given is not None and self.given.may_both_be(one.hold, other.hold, since)
 
     def _is_deceived(self, one: Belief, other: Belief) -> bool:
         return self.clocks.is_deceived(one.process, one.hold, one.since, other.process)

@@ -6,19 +6,21 @@ for always holds all the time. Then everything is healed, everybody must come to
 
 import contextlib
 import gc
-import logging
-import warnings
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from relock import Client, LockLostError, QuorumError, RelockError
+from relock import Client, LockLostError, QuorumError, RelockError, _caches
 from relock.lock import Lock
+from relock.testing._blocked import block, unread
+from relock.testing._given import Given
 from relock.testing._lab import VirtualClient
+from relock.testing._moves import Mover
 from relock.testing._network import Server
-from relock.testing._plan import CALM_SECONDS, FORGETTING, LOCK, Plan, Wide, draw, widened
-from relock.testing._referee import COUNT_SECONDS, Belief, Referee
+from relock.testing._plan import CALM_SECONDS, FORGETTING, LOCK, MOVING, Moves, Plan, Wide, plan_of
+from relock.testing._referee import COUNT_SECONDS, LOCK_KEY, Belief, Referee
 from relock.testing._world import Process, Task, World, current_task
 
 STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
@@ -56,7 +58,7 @@ class Simulation:
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         self.world = world = World(seed)
         random = world.random
-        self.plan = plan = plan or widened(seed, draw(random))
+        self.plan = plan = plan or plan_of(seed, random)
         self.servers = [
             Server(
                 world,
@@ -67,6 +69,7 @@ class Simulation:
             )
             for number in range(plan.masters)
         ]
+        self.everywhere = list(self.servers)  # in runs in which masters move, two for each address
         self.referee = Referee(world, self.servers, plan)
         self.processes: list[Process] = []
         self.clients: list[VirtualClient] = []
@@ -87,8 +90,31 @@ class Simulation:
         }
         self._newborn: set[Process] = set()  # forked children that have done nothing yet
         self._turns: dict[Process, Any] = {}  # what threads that name one ``owner=`` take turns by
+        if plan.moves is not None:
+            self._mover = self._pair_up(plan.moves)
         for number in range(plan.clients):
             self._start_client(f"client-{number}")
+
+    def _pair_up(self, moves: Moves) -> Mover:
+        """Behind each address there is another server."""
+        world, skew = self.world, self.plan.skew
+        standbys = [
+            Server(
+                world,
+                server.number,
+                server.conditions,
+                rate=server.rate,
+                offset=server.offset + world.random.uniform(-skew, skew),
+                name="standby",
+            )
+            for server in self.servers
+        ]
+        self.everywhere += standbys
+        self.referee.given = Given(LOCK_KEY, self.servers, standbys, moves.is_guarded, self.plan.longest)
+        for kind in MOVING:
+            self._others[kind] = partial(self._move, kind)
+        self._others["stall replica"] = self._stall_replica
+        return Mover(world, self.servers, standbys, moves)
 
     # Who takes part -------------------------------------------------------------------------------------------------
 
@@ -102,17 +128,19 @@ class Simulation:
 
     def _make_client(self, name: str) -> tuple[Process, VirtualClient]:
         random, plan = self.world.random, self.plan
+        drawn = plan.wide or plan.moves
         rate, offset = 1 + random.uniform(-RATE_ERROR, RATE_ERROR), random.uniform(0.0, 100_000.0)
         process = Process(self.world, name, rate=rate, offset=offset)
         client = VirtualClient(
             process,
             self.servers,
             ttl=plan.ttl,
-            restart_guard=plan.longest,
+            restart_guard=plan.guard,
             node_timeout=plan.node_timeout,
             fair=plan.fair,
-            handoff=random.choice(plan.wide.handoffs) if plan.wide else "grant",
+            handoff=random.choice(drawn.handoffs) if drawn is not None else "grant",
             client_name=name,
+            on_event=partial(_block, process) if plan.is_blocked else None,
         )
         self.processes.append(process)
         self.clients.append(client)
@@ -144,10 +172,12 @@ class Simulation:
 
     def _take_turns(self, process: Process, client: Client) -> None:
         random, plan = self.world.random, self.plan
-        for _ in range(plan.turns):
+        for _ in itertools.count() if plan.moves else range(plan.turns):
             process.sleep(random.expovariate(1.0) * plan.pause)
             if self._is_about_to_end:
                 break
+            if plan.names:
+                self._use_others(client, random.randrange(plan.names))
             lock = self._lock(client, renew=plan.renew)
             with contextlib.suppress(RelockError):
                 self._turn(process, lock, random.choice(plan.timeouts), random.choice(plan.stays))
@@ -160,7 +190,18 @@ class Simulation:
     @property
     def _is_about_to_end(self) -> bool:
         """Whether the rest of the run is for the last turns."""
+        moves = self.plan.moves
+        if moves is not None:
+            return self.world.now >= self.referee.calm_at + moves.goes_on
         return self.is_healed and not self.plan.is_calm
+
+    def _use_others(self, client: Client, count: int) -> None:
+        """Uses so many other locks for a moment."""
+        for number in range(count):
+            with contextlib.suppress(RelockError):
+                other = client.lock(f"other-{number}")
+                if other.acquire(blocking=False):
+                    other.release()
 
     def _is_served(self, process: Process, lock: Lock) -> bool:
         try:
@@ -344,7 +385,7 @@ class Simulation:
                 one.pause(stops_clock=True)
                 world.after(seconds, one.resume)
         else:
-            for server in self.servers:
+            for server in self.everywhere:
                 self._part(server, process, seconds)
 
     def _strike_server(self, kind: str, server: Server, seconds: float) -> None:
@@ -358,6 +399,8 @@ class Simulation:
             world.after(seconds, server.go_on)
         elif kind == "partition":
             self._part(server, world.random.choice(self.processes), seconds)
+        elif kind == "drop client":
+            server.drop(world.random.choice(self.processes))
         elif kind == "lose a quorum":
             process = world.random.choice(self.processes)
             for other in world.random.sample(self.servers, len(self.servers) // 2 + 1):
@@ -374,7 +417,7 @@ class Simulation:
             world.after(seconds + 0.05, partial(self._restart, server, snapshot))
         else:
             {"flush": server.master.flush, "kill connections": server.kill_connections,
-             "forget scripts": server.forget_scripts}[kind]()  # fmt: skip
+             "kill normal": server.kill_normal, "forget scripts": server.forget_scripts}[kind]()  # fmt: skip
 
     def _part(self, server: Server, process: Process, seconds: float) -> None:
         """Nothing arrives between the two for a while; what was under way then is lost."""
@@ -384,6 +427,20 @@ class Simulation:
     def _restart(self, server: Server, snapshot: Any) -> None:
         if not server.is_up:
             server.restart(snapshot)
+
+    def _move(self, kind: str) -> None:
+        """Another server becomes a master."""
+        count = len(self.servers)
+        for number in range(count) if kind == "fail all back" else [self.world.random.randrange(count)]:
+            if self._mover.strike(kind, number):
+                self._note_fault(self.servers[number].name, kind, 0.0)
+                self.referee.clocks.has_forgotten = True
+
+    def _stall_replica(self) -> None:
+        """For a while nothing comes to a replica."""
+        number, seconds = self.world.random.randrange(len(self.servers)), self.world.random.choice(self.plan.lasting)
+        if self._mover.stall(number, seconds):
+            self._note_fault(self.servers[number].name, "stall replica", seconds)
 
     def _step(self) -> None:
         """Somebody sets the clock of one master."""
@@ -496,7 +553,7 @@ class Simulation:
         """Everything works again, from now on."""
         world = self.world
         world.note("world", "all is healed")
-        for server in self.servers:
+        for server in self.everywhere:
             self._restart(server, None)
             server.go_on()
             server.master.is_full = False
@@ -504,6 +561,8 @@ class Simulation:
                 server.reach(process)
             conditions = server.conditions
             conditions.straggles = conditions.cuts = conditions.drops = conditions.lags = conditions.repeats = 0.0
+        if self.plan.moves is not None:
+            self._mover.heal()
         for process in self.processes:
             process.resume()
         self.is_healed = True
@@ -517,8 +576,8 @@ class Simulation:
             ViolationError: something that must hold did not; the message has the timeline.
         """
         world, plan = self.world, self.plan
-        with warnings.catch_warnings(), _quiet(), _uncollected():
-            warnings.simplefilter("ignore")
+        whose = self.processes[0] if plan.is_blocked else None
+        with unread(whose), _uncollected(), _forgetful(is_forgetful=plan.names > 0):
             self._schedule_faults()
             self._look_again()
             if plan.is_calm:
@@ -554,7 +613,7 @@ class Simulation:
                 process.start(client.close, "closing")
         world.run(world.now + FORGOTTEN_SECONDS + self.plan.longest - self.plan.ttl)
         self.referee.check_nothing_left()
-        self.faults["repeat"] += sum(server.repeated for server in self.servers)
+        self.faults["repeat"] += sum(server.repeated for server in self.everywhere)
         for process in self.processes:
             process.end()
 
@@ -564,16 +623,20 @@ class Simulation:
             raise ViolationError(f"seed {self.world.seed}: {problems[0]}\n{self.plan}\n{self.world.timeline()}")
 
 
+def _block(process: Process, _event: object) -> None:
+    """A callback that never returns."""
+    block(process)
+
+
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Nobody wants to read the log of a virtual night."""
-    logger = logging.getLogger("relock")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+def _forgetful(*, is_forgetful: bool) -> Iterator[None]:
+    """Caches are as small as they can be, so that a few names are more than they hold."""
+    before = _caches.COUNT_MAX
+    _caches.COUNT_MAX = 1 if is_forgetful else before
     try:
         yield
     finally:
-        logger.setLevel(level)
+        _caches.COUNT_MAX = before
 
 
 @contextlib.contextmanager

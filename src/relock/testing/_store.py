@@ -5,9 +5,9 @@ Strings, hashes and sorted sets, each with or without an expiry in milliseconds.
 `begin`: it reads no clock, so time stands still during a script, as it does in Redis since 7.2.
 
 Modelled: types, and the error where a command meets another one; a key that goes with its last member; lazy expiry; the
-refusal of a write for lack of memory; the order of sorted sets.
+refusal of a write for lack of memory, and of any on a replica; the order of sorted sets.
 
-Not modelled: databases, options that no script uses, the memory that is really used, eviction, replication, the
+Not modelled: databases, options that no script uses, the memory that is really used, eviction, the
 order of fields in large hashes (here they keep the order in which they came), and the notation of scores beyond 17
 digits.
 """
@@ -49,6 +49,7 @@ NO_RANGE = "ERR min or max is not a float"
 NO_ARGUMENT = "ERR Command arguments must be strings or integers"
 OVERFLOW = "ERR increment or decrement would overflow"
 SYNTAX = "ERR syntax error"
+READ_ONLY = "READONLY You can't write against a read only replica."
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 
 
@@ -107,18 +108,24 @@ class Store:
 
     Attributes:
         listeners: how many are subscribed to each channel.
-        published: what was published to channels that anybody listens to, for the master to deliver.
+        published: what was published to channels that anybody listens to, for the master to deliver; if it is
+            replicated, to any channel.
         is_full: out of memory: a script whose first write would take more of it is refused.
+        is_read_only: it is a replica's: every write is refused.
         replication: what it says of its role and its replication id.
+        is_replicated: somebody else may listen to what is published, elsewhere.
+        has_written: the script, or the command outside of one, has written.
     """
 
     listeners: dict[bytes, int] = Factory(dict)
     published: list[tuple[bytes, bytes]] = Factory(list)
     is_full: bool = False
+    is_read_only: bool = False
     replication: bytes = b""
+    is_replicated: bool = False
+    has_written: bool = False
     _now_us: int = 0
     _now_ms: int = 0
-    _has_written: bool = False
     _values: dict[bytes, Any] = Factory(dict)
     _expiries: dict[bytes, int] = Factory(dict)
 
@@ -126,7 +133,7 @@ class Store:
         """A script, or a command outside of one, begins at this time."""
         self._now_us = now_us
         self._now_ms = now_us // 1000
-        self._has_written = False
+        self.has_written = False
 
     # The store as a whole -------------------------------------------------------------------------------------------
 
@@ -185,9 +192,15 @@ class Store:
 
     def _grow(self) -> None:
         """A write begins that a master without memory refuses, unless its script has written before."""
-        if self.is_full and not self._has_written:
+        if self.is_full and not self.has_written and not self.is_read_only:
             raise ReplyError(OUT_OF_MEMORY)
-        self._has_written = True
+        self._write()
+
+    def _write(self) -> None:
+        """A write begins that takes no memory."""
+        if self.is_read_only:
+            raise ReplyError(READ_ONLY)
+        self.has_written = True
 
     # Any key --------------------------------------------------------------------------------------------------------
 
@@ -206,7 +219,7 @@ class Store:
 
     def delete(self, *keys: bytes) -> int:
         """DEL key [key ...]."""
-        self._has_written = True
+        self._write()
         found = 0
         for key in keys:
             if self._find(key) is not None:
@@ -216,7 +229,7 @@ class Store:
 
     def pexpire(self, key: bytes, ttl_ms: Argument) -> int:
         """PEXPIRE key milliseconds."""
-        self._has_written = True
+        self._write()
         expiry = _integer(ttl_ms) + self._now_ms
         if not -INTEGER_MAX <= expiry <= INTEGER_MAX:
             raise ReplyError("ERR invalid expire time in 'pexpire' command")
@@ -323,7 +336,7 @@ class Store:
 
     def hdel(self, key: bytes, *fields: Argument) -> int:
         """HDEL key field [field ...]."""
-        self._has_written = True
+        self._write()
         words = [_text(field) for field in fields]
         found = self._hash(key)
         if found is None:
@@ -357,7 +370,7 @@ class Store:
 
     def zrem(self, key: bytes, *members: Argument) -> int:
         """ZREM key member [member ...]."""
-        self._has_written = True
+        self._write()
         words = [_text(member) for member in members]
         found = self._set(key)
         if found is None:
@@ -427,7 +440,7 @@ class Store:
     def publish(self, channel: bytes, message: Argument) -> int:
         """PUBLISH channel message."""
         heard = self.listeners.get(channel, 0)
-        if heard:
+        if heard or self.is_replicated:
             self.published.append((channel, _text(message)))
         return heard
 

@@ -47,6 +47,9 @@ class World:
 
     Args:
         seed: decides everything that chance decides.
+
+    Attributes:
+        looks: so many looks at a clock from now on, the next one is that may be followed by a pause.
     """
 
     def __init__(self, seed: int) -> None:
@@ -59,7 +62,7 @@ class World:
         self.errors: list[tuple[str, BaseException]] = []
         self._events: list[Event] = []
         self._order = itertools.count()
-        self._looks = self._draw_looks()
+        self.looks = self._draw_looks()
         self._doomed: tuple[Task, BaseException, int] | None = None  # who, by what, and after how many looks at a clock
         self._hub = getcurrent()
         self._filenos = itertools.count(1000)
@@ -99,16 +102,13 @@ class World:
         self._hub.switch()
 
     def is_preempted(self) -> bool:
-        """Whether the caller is made to wait after this look at a clock; nobody is but a task."""
-        self._looks -= 1
-        if self._looks:
-            return False
-        self._looks = self._draw_looks() if self._doomed is None else 1
+        """Whether the caller is made to wait after a look at a clock that is one of these; nobody is but a task."""
+        self.looks = self._draw_looks() if self._doomed is None else 1
         return self.in_task()
 
     def doom(self, task: "Task", error: BaseException, looks: int) -> None:
         """Has `error` raised in `task` when it looks at its clock for so many times, unless it is spared before."""
-        self._doomed, self._looks = (task, error, looks), 1
+        self._doomed, self.looks = (task, error, looks), 1
 
     def spare(self, task: "Task") -> None:
         """What `task` was doomed to does not happen any more."""
@@ -181,7 +181,8 @@ class Process:
         if self.is_dead and world.in_task():
             raise GreenletExit
         seen = self.offset + self.rate * world.now
-        if world.is_preempted() and not world.is_doomed():
+        world.looks -= 1
+        if not world.looks and world.is_preempted() and not world.is_doomed():
             self.sleep(world.chance() * PREEMPTION_SECONDS)
         return seen
 

@@ -1,0 +1,81 @@
+"""Which servers have had which holds: what the referee judges in runs in which masters move.
+
+Replication is late, so a server that becomes a master may lack what was given by the one before. Without a restart
+guard two may believe then that they have a lock, each by what one of two sets of data says, and nothing is promised.
+With one, that is so only where two servers behind one address took writes at the same time. But nobody may believe in a
+hold that no quorum has ever given; nor may two whose holds one set of data has had.
+"""
+
+from collections import defaultdict
+
+from attrs import define, field
+
+from relock._core.hold import Hold
+from relock.testing._network import Server
+
+NEVER = float("-inf")
+
+Data = tuple[Server, int]
+"""The data of a server, since they were last replaced or lost."""
+
+
+@define
+class Given:
+    """What was found on masters when scripts had run there.
+
+    Args:
+        lock: the key whose holds are looked at.
+        servers: those to which the addresses lead.
+        standbys: the others.
+        is_guarded: there is a restart guard.
+        longest: the longest lease.
+    """
+
+    lock: bytes
+    servers: list[Server]
+    standbys: list[Server]
+    is_guarded: bool
+    longest: float
+    _found: defaultdict[bytes, defaultdict[int, set[Data]]] = field(
+        factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
+    _split_at: defaultdict[int, float] = field(factory=lambda: defaultdict(lambda: NEVER))  # by address
+
+    def __attrs_post_init__(self) -> None:
+        for server in [*self.servers, *self.standbys]:
+            server.tell = self._look
+
+    def _look(self, server: Server) -> None:
+        """A script has run on this server."""
+        if server.is_replica:
+            return
+        behind = self.servers[server.number], self.standbys[server.number]
+        if all(one.is_up and not one.is_replica for one in behind):
+            self._split_at[server.number] = server.world.now
+        for owner in server.master.contents(self.lock) or ():
+            self._found[owner][server.number].add((server, server.epoch))
+
+    def places(self, hold: Hold) -> int:
+        """On the masters of how many addresses a hold has been."""
+        return len(self._found[hold.owner])
+
+    def was_split(self, since: float) -> bool:
+        """Whether two servers behind one address have taken writes at the same time after the true time `since`."""
+        return any(at >= since for at in self._split_at.values())
+
+    def may_both_be(self, one: Hold, other: Hold, since: float) -> bool:
+        """Whether two holds may be valid at the same time for all that is promised, the first of them since `since`."""
+        return any(self._may_both_be_at(number, one, other, since) for number in range(len(self.servers)))
+
+    def _may_both_be_at(self, number: int, one: Hold, other: Hold, since: float) -> bool:
+        mine, theirs = self._found[one.owner][number], self._found[other.owner][number]
+        if not mine or not theirs:
+            return False
+        are_elsewhere = any(a is not b for a, _ in mine for b, _ in theirs)
+        if are_elsewhere and self._split_at[number] >= since:
+            return True
+        return not self.is_guarded and (mine.isdisjoint(theirs) or self._has_lost(theirs, since))
+
+    def _has_lost(self, data: set[Data], since: float) -> bool:
+        """Whether a server became a master before all had come that its master had, and leases may be too short."""
+        return any(server.lost_at >= since - self.longest for server, _ in data)

@@ -1,0 +1,183 @@
+"""How masters move: behind each address there are two servers, and one follows the other until somebody says otherwise.
+
+Whatever is done here leaves connections open, as it does with real servers, unless connections are what it ends. New
+connections reach the server to which the address leads by then; that may be a little before or after roles change.
+
+* ``fail over``: the master's writes wait until its replica has everything, and the two change their roles (FAILOVER).
+* ``promote``: somebody makes the replica a master (REPLICAOF NO ONE), and a moment later the master its replica. What
+  was under way is lost.
+* ``split``: the same, and for some time nobody sees to the old master, which goes on taking writes.
+* ``fail back``: the replica becomes a master, the master takes its data, and then is made the master again: what the
+  replica had not heard of by then is lost, and the rest comes back as it was. The address stays. ``fail all back``: of
+  each address.
+* ``lose master``: the master crashes, its replica becomes one, and it comes back as the replica of that.
+* ``kill normal``: a master ends the connections of all who have not subscribed, as old Sentinels had it do.
+* ``drop client``: a master ends those of one client.
+* ``stall replica``: for a while nothing comes to the replica.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from relock.testing._network import Server
+from relock.testing._plan import FAILING_BACK, Moves
+from relock.testing._world import World
+
+GAP_SECONDS = (0.001, 0.05)  # between two commands of whoever moves masters
+SYNC_SECONDS = (0.1, 0.2)  # of a full one: ten times a second a server looks whether the child that writes it is done
+SPLIT_SECONDS = (0.3, 2.0)  # for so long nobody sees to the old master
+AWAY_SECONDS = (0.005, 0.2)  # for so long, after that, a master is a replica that will be the master again
+ADDRESS_SECONDS = (-0.05, 0.3)  # after the roles, the address moves
+BEHIND_SECONDS = (0.0, 1.0)  # for so long nothing has come to a replica when somebody fails back
+DOWN_SECONDS = (0.1, 0.8)  # from a crash to its failover, and from that until the old master is back
+PATIENCE_SECONDS = 1.0  # for so long a FAILOVER waits for a replica
+AFTERWARDS_SECONDS = 0.2  # within which the old master is seen to once more
+DEAF_PART = 0.3  # of the old masters hear nothing of the new one: all they do is to answer
+
+
+class Mover:
+    """Moves masters.
+
+    Args:
+        servers: those to which the addresses lead, in their order; it is changed.
+        standbys: the others.
+        moves: what is drawn.
+    """
+
+    def __init__(self, world: World, servers: list[Server], standbys: list[Server], moves: Moves) -> None:
+        self._world = world
+        self._servers = servers
+        self._standbys = standbys
+        self._moves = moves
+        self._moving: set[int] = set()  # addresses
+        self._is_over = False
+        self._kinds: dict[str, Callable[[int], None]] = {
+            "fail over": self._fail_over,
+            "promote": partial(self._promote, seconds=GAP_SECONDS),
+            "split": partial(self._promote, seconds=SPLIT_SECONDS),
+            **dict.fromkeys(FAILING_BACK, self._fall_behind),
+            "lose master": self._lose_master,
+        }
+        for server, standby in zip(servers, standbys, strict=True):
+            standby.follow(server, moves.lag, 0.0)
+
+    def strike(self, kind: str, number: int) -> bool:
+        """Begins to do what `kind` says with the servers of an address; returns whether it can."""
+        old, new = self._servers[number], self._standbys[number]
+        source = new.source
+        is_ready = source is not None and source.is_synced and source.source is old
+        if number in self._moving or not is_ready or not old.is_up or old.is_stopped or new.is_stopped:
+            return False
+        self._moving.add(number)
+        self._kinds[kind](number)
+        return True
+
+    def stall(self, number: int, seconds: float) -> bool:
+        """For a while nothing comes to a replica; returns whether there is one."""
+        feeds = [*self._servers[number].feeds]
+        for feed in feeds:
+            feed.stall(seconds)
+        return bool(feeds)
+
+    def _later(self, seconds: float, action: Callable[[], object]) -> None:
+        """What nobody does any more when all is healed."""
+        self._world.after(max(0.0, seconds), lambda: None if self._is_over else action())
+
+    def _draw(self, bounds: tuple[float, float]) -> float:
+        return self._world.random.uniform(*bounds)
+
+    # What is done ---------------------------------------------------------------------------------------------------
+
+    def _fail_over(self, number: int) -> None:
+        old, new = self._servers[number], self._standbys[number]
+        old.pause_writes()
+        feed = new.source
+        lacks = feed.arrives_at - self._world.now if feed is not None else 0.0
+        if lacks > PATIENCE_SECONDS:
+            self._later(PATIENCE_SECONDS, partial(self._give_up, number))
+            return
+        seconds = max(0.0, lacks) + self._draw(GAP_SECONDS)
+        self._later(seconds, partial(self._change_roles, old, new))
+        self._lead_to(number, new, seconds)
+
+    def _give_up(self, number: int) -> None:
+        self._servers[number].go_on_writing()
+        self._moving.discard(number)
+
+    def _change_roles(self, old: Server, new: Server) -> None:
+        if old.is_up and not old.is_stopped:
+            new.promote()
+        self._demote(old, new)
+        old.go_on_writing()
+
+    def _promote(self, number: int, seconds: tuple[float, float]) -> None:
+        old, new = self._servers[number], self._standbys[number]
+        new.promote()
+        left = self._draw(seconds)
+        self._later(left, partial(self._demote, old, new))
+        self._lead_to(number, new, min(left, max(GAP_SECONDS)))
+
+    def _fall_behind(self, number: int) -> None:
+        """First nothing comes to the replica for a while."""
+        seconds = self._draw(BEHIND_SECONDS)
+        self.stall(number, 2 * seconds)
+        self._later(seconds, partial(self._fail_back, number))
+
+    def _fail_back(self, number: int) -> None:
+        old, new = self._servers[number], self._standbys[number]
+        new.promote()
+        gap, sync, away = self._draw(GAP_SECONDS), self._draw(SYNC_SECONDS), self._draw(AWAY_SECONDS)
+        self._later(gap, partial(old.follow, new, self._moves.lag, sync))
+        self._later(gap + sync + away, partial(self._take_back, number))
+
+    def _take_back(self, number: int) -> None:
+        old, new = self._servers[number], self._standbys[number]
+        old.promote()
+        new.follow(old, self._moves.lag, self._draw(SYNC_SECONDS))
+        self._moving.discard(number)
+
+    def _lose_master(self, number: int) -> None:
+        old, new = self._servers[number], self._standbys[number]
+        old.crash()
+        seconds = self._draw(DOWN_SECONDS)
+        self._later(seconds, new.promote)
+        self._lead_to(number, new, seconds)
+        self._later(seconds + max(ADDRESS_SECONDS) + self._draw(DOWN_SECONDS), partial(self._bring_back, old, new))
+
+    def _bring_back(self, old: Server, new: Server) -> None:
+        if not old.is_up:
+            old.restart()
+        old.follow(new, self._moves.lag, self._draw(SYNC_SECONDS))
+
+    def _lead_to(self, number: int, new: Server, seconds: float) -> None:
+        """The address leads to another server, about so many seconds from now."""
+        self._later(max(0.0, seconds + self._draw(ADDRESS_SECONDS)), partial(self._arrive_at, number, new))
+
+    def _arrive_at(self, number: int, new: Server) -> None:
+        old = self._servers[number]
+        self._servers[number], self._standbys[number] = new, old
+        self._moving.discard(number)
+
+    def _demote(self, old: Server, new: Server) -> None:
+        """The old master follows the new one; and maybe connections to it are ended, or it hears nothing from there."""
+        if not old.is_up or new.is_replica:
+            return
+        old.follow(new, self._moves.lag, self._draw(SYNC_SECONDS))
+        action = self._world.random.choice([None, None, old.kill_normal, old.kill_connections])
+        if action is not None:
+            self._later(self._world.chance() * AFTERWARDS_SECONDS, action)
+        if self._world.chance() < DEAF_PART:
+            feed = old.source
+            self._later(AFTERWARDS_SECONDS, lambda: feed.stall(float("inf")) if feed is not None else None)
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Each address leads to a master, and the other server there follows that. Connections stay."""
+        self._is_over = True
+        for server, standby in zip(self._servers, self._standbys, strict=True):
+            server.promote()
+            if standby.source is None or standby.source.source is not server:
+                standby.follow(server, self._moves.lag, 0.0)
+            server.go_on_writing()
+            standby.go_on_writing()

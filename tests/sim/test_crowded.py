@@ -1,0 +1,95 @@
+"""Processes that use more names than they remember, and output that nobody reads."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from relock.testing import Simulation
+from relock.testing._blocked import block, unread
+from relock.testing._master import VirtualMaster
+from relock.testing._plan import BLOCKED_PART, CROWDED_PART, OTHER_NAMES, crowded, draw
+from relock.testing._world import Process, World
+
+logger = logging.getLogger("relock.anything")
+PLAN = draw(Random(0))
+
+
+@pytest.fixture
+def world() -> World:
+    return World(0)
+
+
+@pytest.fixture
+def process(world: World) -> Iterator[Process]:
+    process = Process(world, "client")
+    yield process
+    process.end()
+
+
+def done_by(process: Process, *, is_background: bool) -> list[str]:
+    """How far a thread comes that logs, and then warns."""
+    done: list[str] = []
+
+    def write() -> None:
+        logger.debug("which is not written at all")
+        done.append("begun")
+        logger.warning("something")
+        done.append("logged")
+        warnings.warn("something else", stacklevel=1)
+        done.append("warned")
+
+    process.start(write, "writer", waits_without_timer=is_background)
+    process.world.run(process.world.now + 1000.0)
+    return done
+
+
+def test_a_few_runs_are_crowded_and_all_others_are_what_they_were() -> None:
+    plans = [crowded(seed, PLAN) for seed in range(2000)]
+    others, blocked = [plan.names for plan in plans if plan.names], sum(plan.is_blocked for plan in plans)
+    assert 0.7 * CROWDED_PART < len(others) / len(plans) < 1.3 * CROWDED_PART
+    assert 0.7 * BLOCKED_PART < blocked / len(plans) < 1.3 * BLOCKED_PART
+    assert set(others) == set(OTHER_NAMES)
+    assert sum(plan is PLAN for plan in plans) > (1 - CROWDED_PART - BLOCKED_PART) * 0.95 * len(plans)
+
+
+def test_a_background_thread_that_writes_where_nobody_reads_never_goes_on(process: Process) -> None:
+    with unread(process):
+        assert done_by(process, is_background=True) == ["begun"]
+
+
+def test_a_users_thread_and_other_processes_go_on(process: Process, world: World) -> None:
+    other = Process(world, "other")
+    with unread(process):
+        assert done_by(process, is_background=False)[-1] == "warned"
+        assert done_by(other, is_background=True)[-1] == "warned"
+        block(process)  # no task at all
+    other.end()
+
+
+def test_of_most_runs_nothing_is_written_and_the_log_is_as_before_afterwards(
+    process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = logging.getLogger("relock")
+    before = root.level, root.propagate, [*root.handlers]
+    for whose in (process, None):
+        with unread(whose):
+            assert done_by(process, is_background=whose is None)[-1] == "warned"
+        assert (root.level, root.propagate, root.handlers) == before
+    assert caplog.records == []
+
+
+def test_processes_use_other_locks_in_a_crowded_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = next(seed for seed in range(1000) if crowded(seed, PLAN).names)
+    run, used = VirtualMaster.run, set()
+
+    def watched(self: VirtualMaster, script: Any, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Any:
+        used.add(keys[0])
+        return run(self, script, keys, arguments)
+
+    monkeypatch.setattr(VirtualMaster, "run", watched)
+    Simulation(seed).run()
+    assert {b"lock:{a}", b"lock:{other-0}"} <= used

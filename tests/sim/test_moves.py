@@ -1,0 +1,355 @@
+"""Masters that move: that the world does what real servers do, and what the referee makes of it."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from redis import exceptions as redis_errors
+
+from relock._core.hold import Hold
+from relock._runtime.links import parse_info
+from relock._scripts import load
+from relock.testing._given import Given
+from relock.testing._moves import Mover
+from relock.testing._network import Conditions, Server, VirtualWire, node_of
+from relock.testing._plan import AROUND, FAILING_BACK, MOVED_PART, MOVING, Moves, moved
+from relock.testing._world import Process, World
+
+EPOCH_SECONDS = 1_700_000_000.0
+LAG_SECONDS = 0.05
+LOCK = b"lock:{a}"
+LONG_US = b"9" * 16
+LONG_SECONDS = 1.0  # for all that is under way to arrive
+
+
+class Pair:
+    """Two servers behind one address, and a process that uses it."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.world = World(seed)
+        self.process = Process(self.world, "client")
+        self.master, self.replica = (
+            Server(self.world, 0, Conditions(), rate=1.0, offset=EPOCH_SECONDS, name=name)
+            for name in ("master", "standby")
+        )
+        self.servers, self.standbys = [self.master], [self.replica]
+        moves = Moves(lag=LAG_SECONDS, is_guarded=True, handoffs=("grant",), goes_on=0.0)
+        self.mover = Mover(self.world, self.servers, self.standbys, moves)
+        self.world.run(0.0)
+
+    def pass_time(self, seconds: float = LONG_SECONDS) -> None:
+        self.world.run(self.world.now + seconds)
+
+    def play(self, function: Callable[[], Any]) -> Any:
+        """What a function returns that waits; time passes until then, and no longer."""
+        results: list[Any] = []
+        task = self.process.start(lambda: results.append(function()), "test")
+        self.world.run(self.world.now + 100.0, is_over=lambda: task.is_over)
+        assert not self.world.errors
+        return results[0]
+
+    def connect(self) -> VirtualWire:
+        wire: Any = node_of(self.process, self.servers, 0).connection(1.0)
+        self.play(wire.connect)
+        assert isinstance(wire, VirtualWire)
+        return wire
+
+    def ask(self, wire: VirtualWire, *words: str | bytes | int) -> Any:
+        def answer() -> Any:
+            wire.send_command(*words)
+            try:
+                return wire.read_response()
+            except redis_errors.ResponseError as error:
+                return str(error)
+
+        return self.play(answer)
+
+    def info(self, wire: VirtualWire, *sections: str) -> dict[str, str]:
+        return parse_info(self.ask(wire, "INFO", *sections))
+
+    def take(self, server: Server, owner: bytes) -> None:
+        """Somebody gets the lock there."""
+        server.master.read("HSET", LOCK, owner, b"1")
+        server.master.read("PEXPIRE", LOCK, 60_000)
+        if server.tell is not None:
+            server.tell(server)
+
+    def holder(self, server: Server) -> list[bytes]:
+        return list(server.master.contents(LOCK) or ())
+
+
+def give_back(pair: Pair, wire: VirtualWire) -> Any:
+    """What a script that writes is answered."""
+    keys = LOCK, LOCK + b":queue", LOCK + b":waiters"
+    return pair.ask(wire, "EVAL", load("give_back").source, len(keys), *keys, b"me", 1, 7000, 30_000, LONG_US)
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+# What is drawn --------------------------------------------------------------------------------------------------------
+
+
+def test_masters_move_in_some_runs_in_every_way() -> None:
+    plans = [plan for seed in range(2000) if (plan := moved(seed)) is not None]
+    assert 0.8 * MOVED_PART < len(plans) / 2000 < 1.2 * MOVED_PART
+    assert {kind for plan in plans for kind in plan.kinds} >= {*MOVING, *FAILING_BACK, *AROUND}
+    assert {(plan.masters > 1, plan.guard > 0) for plan in plans} == {(True, True), (False, True), (False, False)}
+    assert Random(f"moved {3}").random() == Random("moved 3").random(), "of the seed alone"
+
+
+# Replicas -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_replica_has_what_its_master_wrote_after_the_lag(pair: Pair) -> None:
+    pair.take(pair.master, b"me")
+    assert pair.holder(pair.replica) == []
+    pair.pass_time()
+    assert pair.holder(pair.replica) == [b"me"]
+
+
+def test_who_listens_at_a_replica_hears_what_nobody_heard_at_the_master(pair: Pair) -> None:
+    heard: list[tuple[float, bytes]] = []
+    pair.replica.master.subscribe(b"channel", lambda _channel, message: heard.append((pair.world.now, message)))
+    began = pair.world.now
+    assert pair.master.master.read("PUBLISH", b"channel", b"hello") == 0
+    assert heard == []
+    pair.pass_time()
+    ((at, message),) = heard
+    assert message == b"hello"
+    assert at > began
+
+
+def test_a_replica_refuses_writes_and_answers_all_else(pair: Pair) -> None:
+    pair.take(pair.master, b"me")
+    pair.pass_time()
+    pair.servers[0] = pair.replica
+    wire = pair.connect()
+    assert give_back(pair, wire).startswith("READONLY")
+    keys = LOCK, LOCK + b":queue", LOCK + b":token"
+    assert b"me" in pair.ask(wire, "EVAL", load("inspect").source, len(keys), *keys, 10)
+    assert pair.ask(wire, "PING") == [b"pong", b""]
+    assert pair.info(wire)["role"] == "slave"
+
+
+def test_info_says_what_is_so_when_it_is_asked(pair: Pair) -> None:
+    wire = pair.connect()
+    before = pair.info(wire)
+    assert set(pair.info(wire, "replication")) == {"role", "master_replid", "master_replid2"}
+    assert "run_id" in pair.info(wire, "server")
+    pair.replica.promote()
+    pair.master.follow(pair.replica, LAG_SECONDS, 0.1)
+    assert pair.info(wire)["role"] == "slave"
+    assert pair.info(wire)["master_replid"] == before["master_replid"], "until it has the data of the new one"
+    pair.pass_time()
+    after = pair.info(wire)
+    assert after["master_replid"] == pair.replica.master.replid != before["master_replid"]
+    assert after["run_id"] == before["run_id"]
+    pair.master.promote()
+    back = pair.info(wire)
+    assert back["role"] == "master"
+    assert back["master_replid2"] == after["master_replid"] != back["master_replid"]
+    assert back["master_replid"] != before["master_replid"], "a replication id never comes back"
+
+
+def test_who_has_subscribed_may_ask_nothing_else(pair: Pair) -> None:
+    wire = pair.connect()
+    assert pair.ask(wire, "INFO", "server").startswith(b"# Server")
+    assert pair.ask(wire, "SUBSCRIBE", "channel") == [b"subscribe", b"channel", 1]
+    assert pair.ask(wire, "INFO", "server").startswith("ERR Can't execute 'info'")
+    assert pair.ask(wire, "PING") == [b"pong", b""]
+
+
+# Moves ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["fail over", "promote", "split"])
+def test_what_is_open_stays_where_it_is_and_what_is_new_leads_to_the_new_master(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless somebody ends it afterwards."""
+    for ending in ("kill_normal", "kill_connections"):
+        monkeypatch.setattr(Server, ending, lambda _server: None)
+    pair = Pair()
+    listening, wire = pair.connect(), pair.connect()
+    pair.ask(listening, "SUBSCRIBE", "channel")
+    run_id = pair.info(wire)["run_id"]
+    assert pair.mover.strike(kind, 0)
+    assert not pair.mover.strike(kind, 0), "one at a time"
+    pair.pass_time(3 * LONG_SECONDS)
+    assert not listening.is_broken
+    assert pair.info(wire)["run_id"] == run_id
+    assert pair.info(wire)["role"] == "slave"
+    assert pair.info(pair.connect())["role"] == "master"
+    assert pair.servers == [pair.replica]
+    assert pair.master.master.incarnation == run_id
+
+
+def test_a_failover_loses_nothing_and_holds_scripts_up_meanwhile() -> None:
+    pair = Pair()
+    wire = pair.connect()
+    pair.take(pair.master, b"me")
+    feed = pair.replica.source
+    assert feed is not None
+    feed.stall(0.3)
+    assert pair.mover.strike("fail over", 0)
+    asked_at = pair.world.now
+    assert give_back(pair, wire).startswith("READONLY")
+    assert pair.world.now - asked_at > 0.2, "as long as the replica lacked something"
+    pair.pass_time()
+    assert pair.holder(pair.replica) == [b"me"]
+    assert not pair.replica.is_replica
+
+
+def test_a_promotion_loses_what_is_under_way(pair: Pair) -> None:
+    feed = pair.replica.source
+    assert feed is not None
+    feed.stall(0.5)
+    pair.take(pair.master, b"me")
+    assert pair.mover.strike("promote", 0)
+    pair.pass_time(3 * LONG_SECONDS)
+    assert pair.holder(pair.replica) == pair.holder(pair.master) == []
+    assert pair.replica.lost_at == 0.0
+
+
+def test_both_take_writes_while_nobody_sees_to_the_old_master(pair: Pair) -> None:
+    assert pair.mover.strike("split", 0)
+    pair.pass_time(0.1)
+    assert not pair.master.is_replica
+    assert not pair.replica.is_replica
+    pair.take(pair.master, b"me")
+    pair.take(pair.replica, b"you")
+    pair.pass_time(3 * LONG_SECONDS)
+    assert pair.holder(pair.master) == pair.holder(pair.replica) == [b"you"]
+
+
+def test_who_fails_back_gets_old_data_home_with_a_new_replication_id(pair: Pair) -> None:
+    pair.master.master.read("HSET", b"lock:master", b"incarnation", b"the old one")
+    pair.pass_time()
+    feed = pair.replica.source
+    assert feed is not None
+    feed.stall(10.0)
+    pair.take(pair.master, b"me")
+    replid, run_id, epoch = pair.master.master.replid, pair.master.master.incarnation, pair.master.epoch
+    assert pair.mover.strike("fail back", 0)
+    pair.pass_time(3 * LONG_SECONDS)
+    assert pair.servers == [pair.master]
+    assert not pair.master.is_replica
+    assert pair.replica.is_replica
+    assert pair.holder(pair.master) == []
+    assert pair.master.master.contents(b"lock:master") == {b"incarnation": b"the old one"}
+    assert pair.master.master.replid != replid
+    assert pair.master.master.incarnation == run_id
+    assert pair.master.epoch > epoch
+
+
+def test_a_master_that_was_lost_comes_back_as_a_replica(pair: Pair) -> None:
+    wire = pair.connect()
+    run_id = pair.master.master.incarnation
+    assert pair.mover.strike("lose master", 0)
+    pair.pass_time(3 * LONG_SECONDS)
+    assert wire.is_broken
+    assert pair.servers == [pair.replica]
+    assert pair.master.is_replica
+    assert pair.master.master.incarnation != run_id
+
+
+def test_only_those_who_have_not_subscribed_are_ended(pair: Pair) -> None:
+    listening, wire = pair.connect(), pair.connect()
+    pair.ask(listening, "SUBSCRIBE", "channel")
+    pair.master.kill_normal()
+    assert (listening.is_broken, wire.is_broken) == (False, True)
+    pair.master.drop(pair.process)
+    assert listening.is_broken
+
+
+def test_when_all_is_healed_each_address_leads_to_a_master_that_is_followed(pair: Pair) -> None:
+    assert pair.mover.strike("split", 0)
+    pair.pass_time(0.01)
+    pair.mover.heal()
+    pair.pass_time(3 * LONG_SECONDS)
+    assert [server.is_replica for server in (*pair.servers, *pair.standbys)] == [False, True]
+    pair.take(pair.servers[0], b"me")
+    pair.pass_time()
+    assert pair.holder(pair.standbys[0]) == [b"me"]
+
+
+# What the referee makes of it -----------------------------------------------------------------------------------------
+
+
+class Held:
+    """As much of a hold as the record looks at."""
+
+    def __init__(self, owner: bytes) -> None:
+        self.owner = owner
+
+
+def hold(owner: bytes) -> Hold:
+    held: Any = Held(owner)
+    return held  # type: ignore[no-any-return]
+
+
+MINE, YOURS = hold(b"me"), hold(b"you")
+
+
+def record(pair: Pair, *, is_guarded: bool) -> Given:
+    return Given(LOCK, pair.servers, pair.standbys, is_guarded, longest=1.0)
+
+
+def release(server: Server) -> None:
+    server.master.read("DEL", LOCK)
+
+
+def test_what_was_on_no_master_was_given_by_nobody(pair: Pair) -> None:
+    given = record(pair, is_guarded=True)
+    assert given.places(MINE) == 0
+    pair.take(pair.master, b"me")
+    assert given.places(MINE) == 1
+    pair.replica.master.is_replica = False
+    pair.take(pair.replica, b"you")
+    assert given.places(YOURS) == 0, "a replica gives nothing"
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_the_same_data_give_no_two_holds(pair: Pair, *, is_guarded: bool) -> None:
+    given = record(pair, is_guarded=is_guarded)
+    pair.take(pair.master, b"me")
+    release(pair.master)
+    pair.take(pair.master, b"you")
+    assert not given.may_both_be(MINE, YOURS, 0.0)
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_what_was_lost_with_a_move_is_promised_with_a_guard_alone(pair: Pair, *, is_guarded: bool) -> None:
+    given = record(pair, is_guarded=is_guarded)
+    pair.take(pair.master, b"me")
+    pair.master.follow(pair.replica, LAG_SECONDS, 0.0)
+    pair.replica.promote()
+    pair.take(pair.replica, b"you")
+    assert given.may_both_be(MINE, YOURS, 0.0) is not is_guarded
+    assert not given.was_split(0.0)
+
+
+def test_who_fails_back_has_other_data_and_is_one_server(pair: Pair) -> None:
+    for is_guarded in (True, False):
+        given = record(pair, is_guarded=is_guarded)
+        pair.take(pair.master, b"me")
+        pair.master.epoch += 1
+        release(pair.master)
+        pair.take(pair.master, b"you")
+        release(pair.master)
+        assert given.may_both_be(MINE, YOURS, 0.0) is not is_guarded
+
+
+def test_two_masters_behind_one_address_are_no_fault_of_anybody(pair: Pair) -> None:
+    given = record(pair, is_guarded=True)
+    pair.replica.promote()
+    pair.take(pair.master, b"me")
+    pair.world.run(5.0)
+    pair.take(pair.replica, b"you")
+    assert given.was_split(4.0)
+    assert given.may_both_be(MINE, YOURS, 0.0)
+    assert not given.may_both_be(MINE, YOURS, 6.0), "that was before"
