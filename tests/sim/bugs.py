@@ -458,4 +458,33 @@ BUGS = [
         "redis.call('HSET', lock, owner, math.min(tonumber(count), 2))",
         seed=1008,
     ),
+    # Only runs in which masters move, or in which a process uses other locks as well, find these.
+    Bug(
+        "a subscription stays where it was when its master has moved",
+        f"{RUNTIME}/hub.py",
+        "return self._is_misled or self._incarnation != self._master.incarnation",
+        "return False",
+        seed=1011,
+    ),
+    Bug(
+        "a grant is taken whichever incarnation has made it",
+        f"{RUNTIME}/hub.py",
+        "        if incarnation != self._incarnation:\n",
+        "        incarnation = self._master.incarnation\n        if False:\n",
+        seed=1001,
+    ),
+    Bug(
+        "the keys of a lock are those of another one when they were made anew",
+        f"{RUNTIME}/hub.py",
+        "waiter.keys == keys",
+        "waiter.keys is keys",
+        seed=1001,
+    ),
+    Bug(
+        "a socket counts as leading to what it led to when it was opened",
+        "lua/_lib/vote.lua",
+        "  if quiet_us < 0 or quiet_us > JUST_NOW_US then\n",
+        "  if false then\n",
+        seed=1068,
+    ),
 ]
