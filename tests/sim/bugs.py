@@ -49,14 +49,14 @@ BUGS = [
         f"{CORE}/quorum.py",
         "else sorted(ends, reverse=True)[quorum - 1]",
         "else sorted(ends, reverse=True)[0]",
-        seed=1013,
+        seed=1047,
     ),
     Bug(
         "validity does not count the time that the request took",
         f"{CORE}/flows/acquire.py",
         "outcome = judge(answers, terms.masters, sent_at + terms.validity, clock())",
         "outcome = judge(answers, terms.masters, clock() + terms.validity, clock())",
-        seed=1008,
+        seed=1019,
     ),
     Bug(
         "a renewal counts from its reply",
@@ -70,7 +70,7 @@ BUGS = [
         f"{CORE}/hold.py",
         "is_in_time = now < deadline_of(self.ends, self.quorum)",
         "is_in_time = True",
-        seed=1042,
+        seed=1212,
     ),
     Bug(
         "a hold is believed for ever",
@@ -91,7 +91,7 @@ BUGS = [
         f"{CORE}/flows/extend.py",
         "holds = [hold for hold in holds if is_current(hold)]",
         "holds = list(holds)",
-        seed=1022,
+        seed=1577,
     ),
     Bug(
         "nothing is undone",
@@ -112,7 +112,7 @@ BUGS = [
         f"{CORE}/waiting.py",
         "owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket))",
         "owners.append(self.wait.waiter)",
-        seed=1000,
+        seed=1013,
     ),
     Bug(
         "one uuid for all holds of a client",
@@ -126,7 +126,7 @@ BUGS = [
         f"{RUNTIME}/links.py",
         "int(earliest * 1e6) if earliest > 0.0 else 0",
         "VOID_US_MAX",
-        seed=1024,
+        seed=1030,
     ),
     Bug(
         "an enqueue is never void",
@@ -140,7 +140,7 @@ BUGS = [
         "lua/count.lua",
         "redis.call('HSET', lock, owner, count)",
         "redis.call(count == '1' and 'HDEL' or 'HSET', lock, owner, count == '1' and owner or count, count)",
-        seed=1000,
+        seed=1001,
     ),
     Bug(
         "the hold count is added to, not set",
@@ -161,7 +161,7 @@ BUGS = [
         "lua/release.lua",
         "on_hash('HDEL', lock, owner) == 1",
         "redis.call('DEL', lock) == 1",
-        seed=1000,
+        seed=1001,
     ),
     Bug(
         "newcomers pass the queue",
@@ -189,14 +189,14 @@ BUGS = [
         f"{CORE}/waiting.py",
         "patience.is_over(outcome, now):\n                yield from self._leave(outcome)\n",
         "patience.is_over(outcome, now):\n",
-        seed=1407,
+        seed=1089,
     ),
     Bug(
         "a token is not above the last one",
         "lua/_lib/remember.lua",
         "  if not last or tonumber(last) < now_us then",
         "  if true then",
-        seed=1005,
+        seed=1000,
     ),
     Bug(
         "the smallest token that was granted is taken",
@@ -210,7 +210,7 @@ BUGS = [
         "lua/release.lua",
         "if fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then",
         "if false then",
-        seed=1005,
+        seed=1000,
     ),
     Bug("no restart guard", "lua/_lib/vote.lua", "  if now_us < until_us then\n", "  if false then\n", seed=1013),
     Bug(
@@ -218,14 +218,14 @@ BUGS = [
         "lua/_lib/vote.lua",
         "if marker[1] ~= incarnation then",
         "if not marker[1] then",
-        seed=1013,
+        seed=1101,
     ),
     Bug(
         "a reply is given to the request after the one that it belongs to",
         f"{RUNTIME}/links.py",
         "            owed = owing[0]\n",
         "            owed = owing[-1]\n",
-        seed=1013,
+        seed=1005,
     ),
     Bug(
         "the last of the queue is woken",
@@ -241,7 +241,7 @@ BUGS = [
         "    return now_us\n",
         "  local last = remember(token_key, 1, now_us, lease_ms)\n  if not last or tonumber(last) < 1 then\n"
         "    return 1\n",
-        seed=1012,
+        seed=1032,
     ),
     Bug(
         "tickets are read from the client's clock",
@@ -255,7 +255,7 @@ BUGS = [
         f"{CORE}/quorum.py",
         "grant.token >= reply[1] + lease_ms * 1000",
         "grant.token < 0",
-        seed=1006,
+        seed=1288,
     ),
     Bug(
         "signs of life are never given",
@@ -290,14 +290,14 @@ BUGS = [
         f"{CORE}/waiting.py",
         "            if grant.owner not in self.declined:\n",
         "            if grant.owner:\n",
-        seed=1424,
+        seed=1284,
     ),
     Bug(
         "a grant counts from the arrival of its message",
         f"{RUNTIME}/hub.py",
         'begins=subscription.granted_at(granted_us, found["incarnation"], self._clock()),',
         "begins=self._clock(),",
-        seed=1067,
+        seed=1001,
     ),
     Bug(
         "the short lease of a grant counts as the full one",
@@ -325,7 +325,7 @@ BUGS = [
         f"{CORE}/waiting.py",
         "by_name.setdefault(grant.owner, []).append(grant)",
         "by_name.setdefault(grants[0].owner, []).append(grant)",
-        seed=1078,
+        seed=1001,
     ),
     Bug(
         "a hold that was handed over is named after its waiter alone",
@@ -339,7 +339,7 @@ BUGS = [
         "lua/_lib/hand_over.lua",
         "local token = next_token(token_key, now_us, lease_ms)",
         "local token = now_us; remember(token_key, token, now_us, lease_ms)",
-        seed=1005,
+        seed=1000,
     ),
     Bug(
         "a clock that steps goes unnoticed",
@@ -374,14 +374,14 @@ BUGS = [
         f"{CORE}/hold.py",
         "        self.ends[step.master] -= step.seconds\n",
         "",
-        seed=1495,
+        seed=1085,
     ),
     Bug(
         "a forked child keeps its parent's holds",
         "src/relock/client.py",
         "        self.session.closed = parents.closed\n",
         "        self.session.closed = parents.closed\n        self.session.holds = parents.holds\n",
-        seed=1076,
+        seed=1122,
     ),
     Bug(
         "a forked child keeps its parent's connections",
@@ -416,14 +416,14 @@ BUGS = [
         "lua/count.lua",
         "redis.call('HSET', lock, owner, count)",
         "redis.call('HINCRBY', lock, owner, tonumber(count) > tonumber(redis.call('HGET', lock, owner)) and 1 or -1)",
-        seed=1131,
+        seed=1022,
     ),
     Bug(
         "an acquire that arrives again is never void",
         "lua/acquire.lua",
         "if now_us > tonumber(void_us) then",
         "if now_us > tonumber(void_us) + 1e12 then",
-        seed=1079,
+        seed=1691,
     ),
     Bug(
         "a forked child goes by its parent's name",
