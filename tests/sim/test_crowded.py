@@ -11,7 +11,7 @@ import pytest
 from relock.testing import Simulation
 from relock.testing._blocked import block, unread
 from relock.testing._master import VirtualMaster
-from relock.testing._plan import BLOCKED_PART, CROWDED_PART, OTHER_NAMES, crowded, draw
+from relock.testing._plan import BLOCKED_PART, CROSSED_PART, CROWDED_PART, OTHER_NAMES, crossed, crowded, draw
 from relock.testing._world import Process, World
 
 logger = logging.getLogger("relock.anything")
@@ -54,6 +54,12 @@ def test_a_few_runs_are_crowded_and_all_others_are_what_they_were() -> None:
     assert 0.7 * BLOCKED_PART < blocked / len(plans) < 1.3 * BLOCKED_PART
     assert set(others) == set(OTHER_NAMES)
     assert sum(plan is PLAN for plan in plans) > (1 - CROWDED_PART - BLOCKED_PART) * 0.95 * len(plans)
+
+
+def test_hand_offs_cross_each_other_in_a_few_runs_in_which_all_is_well() -> None:
+    plans = [plan for seed in range(2000) if (plan := crossed(seed)) is not None]
+    assert 0.7 * CROSSED_PART < len(plans) / 2000 < 1.3 * CROSSED_PART
+    assert all(plan.is_calm and plan.masters > 1 for plan in plans)
 
 
 def test_a_background_thread_that_writes_where_nobody_reads_never_goes_on(process: Process) -> None:

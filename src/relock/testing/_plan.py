@@ -28,7 +28,8 @@ DELAYING = ("pause client", "kill connections", "interrupt", "step", "crash clie
 HARMLESS = frozenset({"crash client", "force release", "change rate", *CALLS})  # to everybody else
 
 
-CROWDED_PART = 0.05  # of all runs, and
+CROSSED_PART = 0.03  # of all runs,
+CROWDED_PART = 0.05  # and
 BLOCKED_PART = 0.05
 OTHER_NAMES = (2, 5)
 MOVED_PART = 0.15  # of all runs
@@ -163,7 +164,37 @@ def draw(random: Random) -> Plan:
 def plan_of(seed: int, random: Random) -> Plan:
     """The plan of a seed, most of which `random` draws."""
     plan = widened(seed, draw(random))
-    return crowded(seed, moved(seed) or plan)
+    return crowded(seed, moved(seed) or crossed(seed) or plan)
+
+
+def crossed(seed: int) -> Plan | None:
+    """The plan of a seed in which hand-offs cross each other; None in most runs. It has a generator of its own."""
+    random = Random(f"crossed {seed}")
+    return _draw_crossed(random) if random.random() < CROSSED_PART else None
+
+
+def _draw_crossed(random: Random) -> Plan:
+    """Turns that are shorter than the way to three masters, which so see releases and newcomers in other orders."""
+    plan = _draw(random, (), is_calm=True)
+    return evolve(
+        plan,
+        masters=3,
+        clients=random.choice([2, 3]),
+        threads=2,
+        conditions=evolve(plan.conditions, delay=random.choice([0.003, 0.004]), repeats=0.0),
+        ttl=MIDDLE_TTL_SECONDS,
+        begins=MIDDLE_TTL_SECONDS + CALM_SECONDS,  # with the masters' first votes, and connections
+        faults=3 * MIDDLE_TTL_SECONDS,
+        settling=3 * MIDDLE_TTL_SECONDS + 2.0,
+        stays=(0.0, 0.001),
+        timeouts=(0.05, 20.0, 20.0),
+        node_timeout=0.05,
+        fair=True,
+        renew=True,
+        named=False,
+        turns=16,
+        pause=0.02,
+    )
 
 
 def crowded(seed: int, plan: Plan) -> Plan:
