@@ -29,7 +29,8 @@ def is_own_step(shown: Step, steps: Sequence[Step], masters: int) -> bool:
     """Whether a quorum of the masters shows the step that one of them has shown.
 
     `steps` are those of a short time; of them, those count that may have happened at the same moment. A machine that
-    stood still twice may show that to some masters in two steps and to others in one: so the sums are compared as well.
+    stood still twice may show that to some masters in two steps and to others in one: so the sums are compared as well,
+    but only with those of masters that may have shown this step in one of theirs.
     """
     own = [step for step in steps if step.master == shown.master]
     sums: defaultdict[int, float] = defaultdict(float)
@@ -37,7 +38,8 @@ def is_own_step(shown: Step, steps: Sequence[Step], masters: int) -> bool:
         if any(map(step.may_be_one_with, own)):
             sums[step.master] += step.seconds
     alike = [(step.master, step.seconds) for step in steps if step.may_be_one_with(shown)]
-    return _is_shown(shown.seconds, alike, masters) or _is_shown(sums[shown.master], list(sums.items()), masters)
+    summed = [(master, sums[master]) for master in {shown.master, *(master for master, _ in alike)}]
+    return _is_shown(shown.seconds, alike, masters) or _is_shown(sums[shown.master], summed, masters)
 
 
 def _is_shown(seconds: float, steps: Sequence[tuple[int, float]], masters: int) -> bool:
