@@ -8,15 +8,18 @@ import logging
 import warnings
 from collections.abc import Iterator
 
+from greenlet import GreenletExit
+
 from relock.testing._world import Parking, Process, current_task
 
 
 def block(process: Process) -> None:
-    """Lets the caller wait for ever, if it is a background thread of this process."""
+    """Lets the caller wait until the run is over, if it is a background thread of this process."""
     if process.world.in_task():
         task = current_task()
         if task.process is process and task.waits_without_timer:
-            Parking(process).wait(None)
+            with contextlib.suppress(GreenletExit):  # who reports what a handler raises is not to report this
+                Parking(process).wait(None)
 
 
 class Unread(logging.Handler):
