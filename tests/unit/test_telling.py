@@ -133,6 +133,31 @@ def test_what_is_disabled_is_not_even_made(kept: Kept, log: Log) -> None:
     assert log._waiting.empty()
 
 
+def test_who_has_the_lock_of_the_logging_module_keeps_nobody_from_going_on(kept: Kept, log: Log) -> None:
+    """Who configures the log anew has it, while it waits for the handlers that there were."""
+    held, over, written = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with logging._lock:  # type: ignore[attr-defined]
+            held.set()
+            over.wait(2 * WITHIN)
+
+    def write() -> None:
+        log.warning(LOGGER, "a")
+        written.set()
+
+    LOGGER.setLevel(logging.INFO)  # makes it forget what is enabled
+    holding, writing = threading.Thread(target=hold), threading.Thread(target=write)
+    holding.start()
+    assert held.wait(WITHIN)
+    writing.start()
+    is_written = written.wait(WITHIN)
+    over.set()
+    writing.join()
+    holding.join()
+    assert is_written
+
+
 def test_a_filter_that_raises_harms_nothing(kept: Kept, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", printed.append)

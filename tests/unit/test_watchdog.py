@@ -45,6 +45,7 @@ class Messages(deque[Any]):
         self._desk = desk
 
     put = deque.append
+    qsize = deque.__len__
 
     def get(self, timeout: float) -> Any:
         if self:

@@ -154,7 +154,7 @@ class Log(Teller):
         self.hand(_warn, text)
 
     def _write(self, logger: logging.Logger, level: int, text: str, args: tuple[Any, ...], exc_info: bool) -> None:
-        if not logger.isEnabledFor(level):
+        if not _is_enabled(logger, level):
             return
         frame = sys._getframe(2)
         error, code = sys.exc_info() if exc_info else None, frame.f_code
@@ -213,6 +213,13 @@ class Log(Teller):
         self._running, self._thread = threading.Lock(), None
         self._waiting = self._platform.queue()
         self.dropped, self._dropped_before = 0, None
+
+
+def _is_enabled(logger: logging.Logger, level: int) -> bool:
+    """As `logging.Logger.isEnabledFor`, but without a lock: who configures the log anew has it, and may wait for a
+    handler that hangs.
+    """
+    return not logger.disabled and level > logger.manager.disable and level >= logger.getEffectiveLevel()
 
 
 def _handle(logger: logging.Logger, made: logging.LogRecord, args: tuple[Any, ...]) -> None:
