@@ -71,4 +71,7 @@ local granted, holder = try_to_take(lock, queue, waiters, token, owner, waiter_o
 if granted then
   return granted
 end
+-- A demoted master may have a copy of a hold for as long as its lease, and nobody is to be told of that: so this writes
+-- what changes nothing, which a replica refuses.
+on_hash('HDEL', lock, '')
 return { 'refused', now_us, holder and redis.call('PTTL', lock) or 0, redis.call('ZCARD', queue), holder or '' }

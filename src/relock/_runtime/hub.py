@@ -21,7 +21,7 @@ from relock._core.quorum import NEVER, quorum_of
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys, client_channel, lock_keys
 from relock._runtime.channel import Channel
-from relock._runtime.links import NETWORK_ERRORS, UNKNOWN, understood
+from relock._runtime.links import NAMELESS, NETWORK_ERRORS, UNKNOWN, understood
 from relock._runtime.masters import Master
 from relock._runtime.nodes import Wire
 from relock._runtime.platform import Platform
@@ -37,6 +37,7 @@ GATHER_SECONDS = 0.03  # for so long, who was woken by one master waits for a qu
 SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
 SERVED_UNSWEPT = 1024  # so many who have had their turn may be kept, though that is over
 BELIEVED_SECONDS = 1.0  # for so long, a subscription that stands is not doubted because of what was heard on it
+STRANGERS_MAX = 64  # names of other servers that are remembered
 _NOT_SERVED = NEVER, b"", NEVER
 
 _GRANT = re.compile(
@@ -298,6 +299,7 @@ class Subscription(Service):
         self._incarnation = UNKNOWN  # of the server that the socket leads to
         self._stands_since = 0.0
         self._is_misled = False  # it has heard of a grant that another incarnation made
+        self._strangers: set[bytes] = set()  # the names of such ones
         self._pinged = False
         self._failures = 0
         self._retry = hub.platform.event()
@@ -336,7 +338,7 @@ class Subscription(Service):
             raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation[0]!r}")
         self._channel = channel
         self._stands_since, self._is_misled = self._clock(), False
-        self._pinged, self._failures = False, 0
+        self._pinged = False
         self.confirmed.set()
         self._hub.subscribed()
         self._act_on(messages)
@@ -370,6 +372,11 @@ class Subscription(Service):
         if self._channel is not None and self._has_moved():
             self.disconnect()
 
+    def doubt(self) -> None:
+        """A server without a name was connected to: none tells whether the subscription is at that one."""
+        if self._channel is not None and self._clock() - self._stands_since > BELIEVED_SECONDS:
+            self.disconnect()
+
     def _act_on(self, replies: Sequence[Any]) -> None:
         """Raises `redis.InvalidResponse` for what nobody sends here: what comes next may be cut in two just as well."""
         for reply in replies:
@@ -391,12 +398,15 @@ class Subscription(Service):
 
     def _lost(self, error: BaseException) -> None:
         """Closes the connection; the first time one waits a moment only, then longer and longer."""
+        has_stood = self.confirmed.is_set()
+        if has_stood and self._clock() - self._stands_since > BELIEVED_SECONDS:
+            self._failures = 0  # else each connection may lead elsewhere than the one before
         self.confirmed.clear()
         self.disconnect()
         if self.stopping:
             return
         self._platform.log.debug(logger, "the subscription to %s broke: %s", self._master.address, error)
-        if self._failures:
+        if self._failures and not has_stood:
             # Connecting failed as well, so the waiters' own requests will tell what is wrong.
             self._hub.wake_all()
         pause = min(RECONNECT_SECONDS_MIN * 2 ** min(self._failures, 10), RECONNECT_SECONDS_MAX)
@@ -414,12 +424,24 @@ class Subscription(Service):
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         """See `Master.granted_at`; nor does it count from a master without a vote, or from another server than ours."""
         if incarnation != self._incarnation:
-            # A replica passes it on, or the server has another name by now. Or it is the releaser who is behind.
-            self._is_misled |= arrived_at - self._stands_since > BELIEVED_SECONDS
+            self._heard_of(incarnation, arrived_at)
             return NEVER
         if not self.has_vote(arrived_at):
             return NEVER
         return self._master.granted_at(granted_us, incarnation, arrived_at)
+
+    def _heard_of(self, incarnation: bytes, now: float) -> None:
+        """Another incarnation has granted something: a replica passes it on, or the server has another name by now.
+
+        Or the releaser is behind, and will be for as long as its connections stand: so each name is looked into once.
+        """
+        is_believed = now - self._stands_since <= BELIEVED_SECONDS
+        if is_believed or incarnation == NAMELESS or incarnation in self._strangers:
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            self._strangers.clear()
+        self._strangers.add(incarnation)
+        self._is_misled = True
 
     def disconnect(self) -> None:
         """Closes the socket; from another thread, this ends a read that is under way."""

@@ -319,7 +319,9 @@ class Link:
             master = self.master
             incarnation, offset = master.known
             if incarnation != self.incarnation:
-                return self._from_elsewhere()
+                self.is_retired = True
+                if server_of(incarnation) != server_of(self.incarnation):
+                    return self._from_elsewhere()
             step = offset.see(seconds - now, seconds - sent_at, now)
             # Another thread may have seen a step, and not have come to saying from when on the master is trusted.
             trusted_from = max(master.trusted_from, offset.stepped_at)
@@ -337,7 +339,6 @@ class Link:
 
         Whatever it gave counts for nothing, and of its clock nothing is known any more.
         """
-        self.is_retired = True
         return Failure(self.master.address, "another server has taken its place")
 
     def _look_into(self, reply: Reply, step: float, sent_at: float, now: float) -> Reply | Failure:
@@ -429,6 +430,11 @@ def _numbers(reply: Any, count: int) -> list[int]:
     if isinstance(reply, list) and len(reply) == count and all(isinstance(n, bytes) and n.isdigit() for n in reply):
         return [int(number) for number in reply]
     raise redis_errors.InvalidResponse(f"not {count} numbers: {reply!r:.100}")
+
+
+def server_of(incarnation: bytes) -> bytes:
+    """The process that an incarnation is of: with its first replica, it gets another name and has all its data."""
+    return incarnation.partition(b":")[0]
 
 
 def parse_info(text: bytes) -> dict[str, str]:

@@ -384,7 +384,7 @@ class Master:
                 "allow the command, or set restart_guard=0",
                 option="restart_guard",
             )
-        self._warn("info", f"{self.address} refuses INFO ({error}): whether it is a replica or may evict is not known")
+        self._warn("info", f"{self.address} refuses INFO: whether it is a replica or may evict is not known")
 
     def larger_guard_found(self, found_ms: int) -> None:
         """Another client protects these locks for longer: that holds for all."""

@@ -631,6 +631,8 @@ class Session(Driver, MasterListener):
     def check_independent(self, master: Master) -> None:
         """See `relock._runtime.masters.MasterListener`."""
         server, is_named, _ = master.incarnation.partition(b":")
+        if server == NAMELESS:
+            self.hub.subscriptions[master.index].doubt()
         for other in self.masters:
             if is_named and other is not master and other.incarnation.partition(b":")[0] == server:
                 raise ConfigurationError(
