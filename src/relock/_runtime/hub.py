@@ -339,6 +339,8 @@ class Subscription(Service):
         self._channel = channel
         self._stands_since, self._is_misled = self._clock(), False
         self._pinged = False
+        if self._has_moved():  # before there was anything that whoever found that could have closed
+            raise redis_errors.ConnectionError("another server has taken the place of the master")
         self.confirmed.set()
         self._hub.subscribed()
         self._act_on(messages)

@@ -443,7 +443,7 @@ class Master:
         if self.opener is not None:
             trusted_from += self.guard_ms / 1000
             self._distrusted.append((reply[1], trusted_from))
-        self.trusted_from = trusted_from
+        self.trusted_from = max(self.trusted_from, trusted_from)  # another thread may have found another server there
         try:
             self._listener.master_stepped(self, seconds, reply[1])
         except BaseException:  # an interrupt: no later reply shows this step; leases cut twice end too early at worst
