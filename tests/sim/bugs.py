@@ -487,4 +487,12 @@ BUGS = [
         "  if false then\n",
         seed=1068,
     ),
+    # Only runs in which nobody reads what one client logs.
+    Bug(
+        "what is logged is told on the thread that has found it",
+        f"{RUNTIME}/telling.py",
+        "self.hand(self._handle, (copy_context(), logger, made, args), is_ordinary=level < logging.WARNING)",
+        "self._handle((copy_context(), logger, made, args))",
+        seed=1173,
+    ),
 ]

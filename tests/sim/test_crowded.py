@@ -1,6 +1,8 @@
 """Processes that use more names than they remember, and output that nobody reads."""
 
 import logging
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -99,3 +101,11 @@ def test_processes_use_other_locks_in_a_crowded_run(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(VirtualMaster, "run", watched)
     Simulation(seed).run()
     assert {b"lock:{a}", b"lock:{other-0}"} <= used
+
+
+def test_a_process_that_has_played_such_a_run_ends_without_a_word() -> None:
+    """What waits to be told there waits for virtual threads, which are no more."""
+    seed = next(seed for seed in range(1000, 2000) if crowded(seed, PLAN).is_blocked)
+    code = f"from relock.testing import Simulation; keep = Simulation({seed}).run()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

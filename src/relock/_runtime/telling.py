@@ -116,8 +116,9 @@ class Teller(Service):
 
     def settle_at_exit(self, until: float) -> None:
         """As `settle`, at the end of the interpreter; nothing where its thread is virtual, or the fork's parent's."""
-        is_gone = self._thread is not None and not self._thread.is_alive()
-        if isinstance(self._waiting, SimpleQueue) and not is_gone:
+        if not isinstance(self._waiting, SimpleQueue):
+            return
+        if self._thread is None or self._thread.is_alive():
             self.settle(until - self._platform.clock())
 
 
