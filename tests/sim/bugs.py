@@ -203,14 +203,14 @@ BUGS = [
         f"{CORE}/quorum.py",
         "token = max(tokens)",
         "token = min(tokens)",
-        seed=1096,
+        seed=1006,
     ),
     Bug(
         "a release does not write the token back",
         "lua/release.lua",
         "if fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then",
         "if false then",
-        seed=1000,
+        seed=1009,
     ),
     Bug("no restart guard", "lua/_lib/vote.lua", "  if now_us < until_us then\n", "  if false then\n", seed=1013),
     Bug(
@@ -255,7 +255,7 @@ BUGS = [
         f"{CORE}/quorum.py",
         "grant.token >= reply[1] + lease_ms * 1000",
         "grant.token < 0",
-        seed=1288,
+        seed=1812,
     ),
     Bug(
         "signs of life are never given",
