@@ -234,6 +234,47 @@ def test_who_refuses_info_has_a_name_that_is_nobodys() -> None:
     assert ["refuses INFO" in text for text in told.texts] == [True]
 
 
+class LateChannel(FakeChannel):
+    """Has replies that nobody has read yet."""
+
+    def __init__(self, *replies: Any) -> None:
+        super().__init__()
+        self.replies = [*replies]
+
+    def wait(self, seconds: float) -> bool:
+        assert seconds == 0.0
+        return bool(self.replies)
+
+    def receive(self) -> list[Any]:
+        replies, self.replies = self.replies, []
+        return replies
+
+
+@pytest.mark.parametrize(
+    ("replies", "is_drained", "owed"),
+    [
+        ([[b"absent", 110_000_000]], True, 0),
+        ([redis.exceptions.NoScriptError("NOSCRIPT No matching script.")], True, 1),
+        ([], False, 1),
+    ],
+    ids=["answered", "script not known", "silent"],
+)
+def test_a_link_is_not_overdue_with_what_it_was_sent_while_its_late_replies_were_read(
+    replies: list[Any], is_drained: bool, owed: int
+) -> None:
+    """A script that the master did not know, which it has had no time to run yet."""
+    master = make()
+    clock = iter([12.0, 12.001, 12.002])
+    master.clock = lambda: next(clock)
+    link = Link(master, cast("Wire", None))
+    channel = link.channel = cast("Any", LateChannel(*replies))
+    call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000)
+    link.owed.append(Round((call,), 10.5, 10.0, [(Failure("a", "silent", awaited=True),)]))
+    assert master.is_drained(link, master.clock()) is is_drained
+    assert len(link.owed) == owed
+    assert (b"EVAL\r\n" in channel.sent) is (is_drained and owed == 1), "it is sent, and the link is to wait for it"
+
+
 class Sleep(deque[Any]):
     """What an opener waits with; nothing wakes it but what comes meanwhile."""
 

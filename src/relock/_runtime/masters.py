@@ -97,7 +97,7 @@ class Master:
             if not owed:
                 if now - link.idle_since < FRESH_SECONDS or self._is_sound(link):
                     return link
-            elif now - owed[0].sent_at > self.node_timeout and not self.is_drained(link):
+            elif now - owed[0].sent_at > self.node_timeout and not self.is_drained(link, now):
                 self.broke(link, redis_errors.TimeoutError("Timeout waiting for a reply"))
             elif len(owed) < OWED_MAX:
                 return link
@@ -115,13 +115,16 @@ class Master:
         link.close()
         return False
 
-    def is_drained(self, link: Link) -> bool:
-        """Whether the replies that are overdue on a link have come in the meantime, while nobody read them."""
+    def is_drained(self, link: Link, now: float) -> bool:
+        """Whether the replies that a link owes at `now` have come in the meantime, while nobody read them.
+
+        A script that turns out to be unknown is sent while they are read, and the link has its time to answer that.
+        """
         try:
             link.drain()
         except NETWORK_ERRORS:
             return False
-        return not link.owed
+        return not link.owed or link.owed[0].sent_at >= now
 
     def open(self) -> Link:
         """A new link, for the caller alone.

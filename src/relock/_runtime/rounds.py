@@ -202,7 +202,7 @@ class Rounds:
             master, owed = link.master, link.owed
             if link.is_retired:
                 link.close()
-            elif not owed or now - owed[0].sent_at < PATIENT_PART * master.node_timeout or master.is_drained(link):
+            elif not owed or now - owed[0].sent_at < PATIENT_PART * master.node_timeout or master.is_drained(link, now):
                 master.give_back(link, now)
             else:
                 round_.fail(master, master.broke(link, redis_errors.TimeoutError("Timeout waiting for a reply")))
