@@ -23,6 +23,7 @@ SECTIONS = ("KEYS", "ARGV", "RETURNS", "WRITES", "PUBLISHES", "REPEATABLE")
 UNITS = ("text", "int", "ms", "us", "flag", "pairs")
 _FIELD_TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # all others are int
 CONNECTION_ARGUMENTS = ("void_us", "incarnation", "guard_ms")
+TOKEN_MAX = 8 * 10**15 - 1  # as a clock, that is the year 2223
 REST = "..."
 
 # The beginning of a command but for the lock's key, which stands between each two of these parts.
@@ -82,6 +83,16 @@ class Script:
     def shapes(self) -> dict[bytes, list[type]]:
         """What its replies look like: the types of status and fields, by status."""
         return {status.encode(): _shape(status, line) for status, line in self.statuses.items()}
+
+    @cached_property
+    def token_places(self) -> dict[bytes, int]:
+        """Where in its replies a fencing token stands, by status.
+
+        A token is one above the last one, or a clock, so none is larger than `TOKEN_MAX`. One that is must not be
+        believed: the next one would have to be larger still, and Lua can't count beyond 2**53.
+        """
+        fields = {status.encode(): _fields(status, line) for status, line in self.statuses.items()}
+        return {status: 1 + names.index("token") for status, names in fields.items() if "token" in names}
 
     @cached_property
     def gives(self) -> bool:
@@ -329,10 +340,14 @@ def _fragment(folder: Path, name: str) -> str:
         raise ScriptError(f"{path}: {error.strerror}") from error
 
 
+def _fields(status: str, line: str) -> list[str]:
+    """The fields of a line of RETURNS, after the status; two blanks part them from their meaning."""
+    return re.split(r"\s{2,}", line[len(status) :].strip())[0].split()
+
+
 def _shape(status: str, line: str) -> list[type]:
-    """The types of the status and the fields of a line of RETURNS; two blanks part the fields from their meaning."""
-    fields = re.split(r"\s{2,}", line[len(status) :].strip())[0].split()
-    return [bytes, *(_FIELD_TYPES.get(name, int) for name in fields)]
+    """The types of the status and the fields of a line of RETURNS."""
+    return [bytes, *(_FIELD_TYPES.get(name, int) for name in _fields(status, line))]
 
 
 def _statuses(path: Path, sections: dict[str, tuple[str, ...]], source: str) -> dict[str, str]:

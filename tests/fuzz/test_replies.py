@@ -210,3 +210,34 @@ def test_one_of_three_masters_that_lies(
         until(lambda: works(client), within=20, what="it works with the others")
         proxy.members[liar].faults.clear()
         until(lambda: works(client), within=20, what="it works with all")
+
+
+LIES_ABOUT_NUMBERS = [
+    *((0, length) for length in (10**8, 2**31, 2**32 - 1)),
+    *((3, token) for token in (2**53, 10**16 - 1, 2**63 - 1, -(2**63), 4 * 10**15)),
+]
+
+
+@pytest.mark.parametrize("masters_count", [3])
+@pytest.mark.parametrize(("number", "value"), LIES_ABOUT_NUMBERS)
+def test_what_one_of_three_masters_says_of_a_number_costs_neither_the_hold_nor_the_tokens(
+    *, server: Masters, proxy: Proxies, number: int, value: int
+) -> None:
+    """A length that nobody has the memory for, or a token that no later one could be larger than."""
+    server.let_vote()
+    options = {**OPTIONS, "ttl": 10.0, "node_timeout": 2.0}
+    with without_complaint(), Client(Urls(proxy.url, None), restart_guard=GUARD_SECONDS, **options) as client:
+        lie = proxy.members[1].forge_reply(is_script, lambda reply: changed(reply, number, value))
+        lock = client.lock(NAMES[0])
+        tokens = []
+        for _ in range(3):
+            with lock:
+                began = time.monotonic()
+                assert lock.extend() > 0
+                assert time.monotonic() - began < options["node_timeout"]
+                tokens.append(lock.token or 0)
+        until(lie.struck.is_set, within=20, what="it has lied")
+        with lock:
+            tokens.append(lock.token or 0)
+        assert tokens == sorted({*tokens})
+        assert tokens[0] > 0

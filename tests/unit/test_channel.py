@@ -80,3 +80,39 @@ def test_a_server_that_reads_nothing_is_not_waited_for_any_longer(channel: Chann
     error = error_of(lambda: channel.send(MUCH))
     assert isinstance(error, OSError | redis_errors.TimeoutError)
     assert "it did not answer in time" in failure_of("m", error, sent=True).why
+
+
+LONG = b"*99999999\r\n"
+MESSAGE = b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$%d\r\n%b\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        LONG,
+        LONG[:-1],
+        b"*99999999",
+        b">99999999\r\n",
+        b":1\r\n" + LONG,
+        b"*2\r\n$5\r\na\r\nbc\r\n" + LONG,
+        MESSAGE % (len(LONG), LONG) + LONG,
+    ],
+)
+def test_a_list_of_more_items_than_any_reply_has_is_refused_before_it_is_made(data: bytes) -> None:
+    """The parser makes room for all at once: for two thousand million, in seconds, or until the memory is used up."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = SocketChannel(cast("Wire", SimpleNamespace()), ours, TIMEOUT_SECONDS)
+        theirs.sendall(data)
+        with pytest.raises(redis_errors.InvalidResponse, match="99999999 items"):
+            channel.receive()
+
+
+@pytest.mark.parametrize("name", [LONG, b"\r\n" + LONG, b"x*99999999", b"\n" + LONG + LONG])
+def test_a_name_that_looks_like_a_long_list_is_a_name(name: bytes) -> None:
+    """Names are the users', or come from their users, who may know what the protocol looks like."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = SocketChannel(cast("Wire", SimpleNamespace()), ours, TIMEOUT_SECONDS)
+        theirs.sendall(2 * (MESSAGE % (len(name), name)))
+        assert channel.receive() == 2 * [[b"message", b"a", name]]

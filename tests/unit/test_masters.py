@@ -234,6 +234,23 @@ def test_who_refuses_info_has_a_name_that_is_nobodys() -> None:
     assert ["refuses INFO" in text for text in told.texts] == [True]
 
 
+@pytest.mark.parametrize(
+    ("script", "reply"),
+    [
+        ("acquire", [b"granted", 110_000_000, 2**53]),
+        ("acquire", [b"granted", 110_000_000, -1]),
+        ("enqueue", [b"granted", 110_000_000, 2**63 - 1]),
+        ("inspect", [b"held", 110_000_000, 0, b"", 0, 2**53, []]),
+        ("inspect", [b"free", 110_000_000, 2**53, []]),
+    ],
+)
+def test_a_token_that_nothing_could_rise_above_is_no_reply(script: str, reply: list[Any]) -> None:
+    """Believed, it would be written to all masters, and every later holder would get the same token for ever."""
+    link = Link(make(), cast("Wire", None))
+    with pytest.raises(redis.exceptions.InvalidResponse, match="no script gives"):
+        link._judge(reply, load(script), 10.0, 10.0)
+
+
 class LateChannel(FakeChannel):
     """Has replies that nobody has read yet."""
 

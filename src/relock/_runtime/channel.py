@@ -11,6 +11,7 @@ be back in time polls first, which goes on with what is left.
 """
 
 import os
+import re
 import select
 import socket
 import ssl
@@ -30,6 +31,9 @@ except ImportError:  # the extra is not installed
     hiredis = None  # type: ignore[assignment]
 
 CHUNK_BYTES = 65536
+DIGITS_MAX = 7  # of the length of a list: more items than any reply of a master has
+
+_LONG_LIST = re.compile(rb"[*~>|]\d{8}")
 
 
 class Channel(ABC):
@@ -82,6 +86,8 @@ class SocketChannel(Channel):
             raise redis_errors.TimeoutError("Timeout reading from the master") from None
         if not data:
             raise redis_errors.ConnectionError("the server closed the connection")
+        if _LONG_LIST.search(data):
+            _check_lengths(data)
         replies: list[Any] = []
         try:
             self._feed(data)
@@ -145,6 +151,28 @@ class PlainChannel(Channel):
             raise
         except redis_errors.ResponseError as error:
             return error
+
+
+def _check_lengths(data: bytes) -> None:
+    """Refuses a list of more items than any reply has: hiredis makes room for all of them before the first has come.
+
+    For two thousand million that takes seconds, in which no other thread runs either, or all the memory that there is.
+    What only looks like the beginning of such a list, in a name, say, is none.
+
+    Raises:
+        redis.InvalidResponse: there is one.
+    """
+    start = 0
+    while start < len(data):
+        end = data.find(b"\r\n", start)
+        kind, number = data[start : start + 1], data[start + 1 : end if end >= 0 else None].rstrip(b"\r")
+        if kind in (b"*", b"~", b">", b"|") and number.isdigit() and len(number) > DIGITS_MAX:
+            raise redis_errors.InvalidResponse(f"a list of {number.decode():.20} items")
+        if end < 0:
+            return
+        start = end + 2
+        if kind in (b"$", b"=", b"!") and number.isdigit():
+            start += int(number) + 2
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from relock._runtime.masters import Master
 from relock._runtime.nodes import Wire
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
+from relock._scripts import TOKEN_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +198,7 @@ class Hub:
     def _given(self, subscription: "Subscription", payload: bytes) -> None:
         found = _GRANT.fullmatch(payload)
         keys = None if found is None else self._keys_of(found["name"])
-        if found is None or keys is None:
+        if found is None or keys is None or int(found["token"]) > TOKEN_MAX:
             return
         owner = b"%b:%b" % (self._client_name, found["uuid"])
         granted_us = int(found["granted_us"])

@@ -20,7 +20,7 @@ from relock._errors import ConfigurationError
 from relock._runtime.channel import Channel
 from relock._runtime.failures import words_of
 from relock._runtime.nodes import Wire
-from relock._scripts import Call, Script, pack_argument
+from relock._scripts import TOKEN_MAX, Call, Script, pack_argument
 
 if TYPE_CHECKING:
     from relock._runtime.masters import Master
@@ -52,7 +52,7 @@ def understood() -> Iterator[None]:
         yield
     except ConfigurationError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise redis_errors.InvalidResponse(f"a reply that no server gives: {error!r:.100}") from error
 
 
@@ -314,6 +314,9 @@ class Link:
         if reply.__class__ is list:
             status = reply[0] if reply else None
             if status.__class__ is not bytes or script.shapes.get(status) != [*map(type, reply)]:
+                raise _unknown(reply)
+            place = script.token_places.get(status)
+            if place is not None and not 0 <= reply[place] <= TOKEN_MAX:
                 raise _unknown(reply)
             seconds = reply[1] / 1e6
             master = self.master
