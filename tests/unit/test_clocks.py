@@ -1,5 +1,7 @@
 """Bounds on the difference of two clocks."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,8 +34,8 @@ def test_a_void_time_gets_earlier_with_the_age_of_the_sample() -> None:
 def test_a_step_ahead_is_reported_as_the_most_it_may_be() -> None:
     offset = Offset(0.01)
     offset.see(100.0, 100.1, now=0.0)
-    assert round(offset.see(103.0, 103.2, now=0.0), 9) == 3.202
-    assert offset.see(103.0, 103.2, now=0.0) == 0.0, "once"
+    assert round(offset.see(103.0, 103.2, now=0.5), 9) == 3.207
+    assert offset.see(103.0, 103.2, now=1.0) == 0.0, "once"
 
 
 def test_a_step_came_after_the_last_reply_that_did_not_show_it_was_asked_for() -> None:
@@ -51,7 +53,7 @@ def test_a_step_came_after_the_last_reply_that_did_not_show_it_was_asked_for() -
 def test_a_step_back_is_below_zero() -> None:
     offset = Offset(0.01)
     offset.see(100.0, 100.1, now=0.0)
-    assert offset.see(90.0, 90.1, now=0.0) < -9
+    assert offset.see(90.0, 90.1, now=0.5) < -9
 
 
 def test_what_was_too_little_to_be_a_step_counts_with_the_next_one() -> None:
@@ -70,6 +72,54 @@ def test_a_reply_from_before_a_step_is_no_step_back() -> None:
     assert offset.see(99.9, 100.1, now=1.1) == 0.0, "it was sent before the step was seen, and answered before it"
     assert round(offset.high - offset.low, 9) == 0.0101, "the bounds are those from after the step"
     assert offset.see(100.0, 100.01, now=1.2) < -2, "back again"
+
+
+@pytest.mark.parametrize("seconds", [0.2, -0.2])
+def test_two_replies_that_do_not_agree_show_no_direction_until_a_newer_one_does(seconds: float) -> None:
+    """They were under way together, and the older one is read last: a clock that went back seems to go ahead."""
+    offset = Offset(0.0)
+    offset.see(99.7, 100.3, now=0.0)  # a slow one, so the step that comes is not seen at once
+    after, before = 100.0 + seconds, 100.0
+    assert offset.see(after, after + 0.01, now=1.01) == 0.0, "asked for at 1.0, after the step"
+    assert offset.see(before - 0.05, before + 0.07, now=1.05) == 0.0, "asked for at 0.93, before it"
+    assert offset.is_in_doubt
+    assert offset.stepped_at == 1.05, "what both gave counts for nothing"
+    assert offset.stepped_after == pytest.approx(0.93)
+    assert offset.earliest(1.05) == 1.05 + min(before - 0.05, after), "on the early side of either"
+    assert offset.shown_at(102.0, now=9.0) == pytest.approx(102.0 - max(before + 0.07, after + 0.01))
+    assert offset.see(after, after + 0.01, now=1.06) == 0.0, "asked for no later"
+    step = offset.see(after, after + 0.01, now=2.0)
+    assert seconds * step > 0
+    assert abs(step) >= abs(seconds)
+    assert not offset.is_in_doubt
+    assert (offset.low, offset.high) == (after, after + 0.01)
+    assert offset.see(after, after + 0.01, now=3.0) == 0.0, "once"
+
+
+def test_a_reply_that_agrees_with_both_leaves_the_direction_to_the_next_one() -> None:
+    offset = Offset(0.0)
+    offset.see(99.7, 100.3, now=0.0)
+    offset.see(99.8, 99.81, now=1.01)
+    offset.see(99.95, 100.07, now=1.05)
+    assert offset.see(99.5, 100.5, now=3.0) == 0.0
+    assert offset.is_in_doubt
+    assert offset.see(99.8, 99.81, now=4.0) < -0.1
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_whatever_order_replies_are_read_in_a_step_has_one_direction(sign: int) -> None:
+    dice = random.Random(sign)
+    for _ in range(5_000):
+        step, step_at = sign * dice.choice([0.06, 0.2, 2.0]), dice.uniform(0, 20)
+        replies = []
+        for _ in range(dice.randrange(3, 10)):
+            sent_at = dice.uniform(0, 20)
+            answered_at = sent_at + dice.choice([0.0005, 0.01, 0.2]) * dice.random()
+            replies.append((answered_at + dice.choice([0.0005, 0.01, 0.2, 3.0]) * dice.random(), answered_at, sent_at))
+        offset = Offset(0.01)
+        for now, answered_at, sent_at in sorted(replies):
+            master = answered_at + 100.0 + (step if answered_at >= step_at else 0.0)
+            assert sign * offset.see(master - now, master - sent_at, now) >= 0.0
 
 
 @given(

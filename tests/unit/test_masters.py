@@ -234,6 +234,29 @@ def test_who_refuses_info_has_a_name_that_is_nobodys() -> None:
     assert ["refuses INFO" in text for text in told.texts] == [True]
 
 
+class Doubter(MasterListener):
+    """Notes how often a new sample of a clock is asked for."""
+
+    doubts = 0
+
+    def clock_in_doubt(self, master: Master) -> None:  # noqa: ARG002
+        self.doubts += 1
+
+
+def test_a_step_of_which_nobody_knows_the_direction_yet_is_looked_into_at_once() -> None:
+    """Two replies were under way together, and don't agree. If the clock went ahead, leases end earlier."""
+    listener = Doubter()
+    master = make(listener=listener)
+    master.offset = Offset(0.01)
+    master.offset.see(99.7, 100.3, 10.0)
+    link = Link(master, cast("Wire", None))
+    absent = [b"absent", 111_000_000]
+    assert link._judge(absent, load("extend"), 11.2, 11.21) == absent
+    granted = [b"granted", 111_200_000, 111_200_000]
+    assert isinstance(link._judge(granted, load("acquire"), 11.15, 11.22), Failure)
+    assert listener.doubts == 1
+
+
 @pytest.mark.parametrize(
     ("script", "reply"),
     [

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from attrs import define, field
 
+Bounds = tuple[float, ...]  # low and high, once or more often
+
 STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the next have not stepped
 
 
@@ -37,6 +39,10 @@ class Offset:
     reply was read, and that time less our clock when the request was sent. Between replies the bounds widen by
     `drift_factor`, because the clocks may run at different rates; and so they did while a reply was under way.
 
+    Replies on two connections may be read in another order than that in which they were given. So where one that was
+    under way together with the last one does not agree with the bounds, the clock has stepped, but nobody knows which
+    way: until the next request, whose reply is newer than either, the bounds are those of both.
+
     Attributes:
         stepped_at: our time at which a step was seen last. Replies to requests from before it may show the time from
             before the step, and say nothing of the bounds.
@@ -50,29 +56,57 @@ class Offset:
     stepped_at: float = float("-inf")
     stepped_after: float = float("-inf")
     _asked_at: float = float("-inf")  # when the last reply that counted was asked for
+    _rivals: Bounds | None = None  # twice, where a step is in doubt: one of the two is from before it
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the clock has stepped, and the reply to the next request is to show which way."""
+        return self._rivals is not None
 
     def see(self, low: float, high: float, now: float) -> float:
         """Narrows the bounds. Returns by how many seconds the master's clock stepped, 0.0 if it did not.
 
         Bounds that don't overlap the old ones are a step, ahead (above 0) or back (below 0); the most that it may
-        have been is returned.
+        have been is returned, as soon as its direction is known.
         """
         asked_at = now - (high - low)
         if asked_at < self.stepped_at:
             return 0.0
-        was_asked_at, self._asked_at = self._asked_at, asked_at
         high += self.drift_factor * (high - low)  # the master's clock has run on since, and maybe faster than ours
         widened = self.drift_factor * (now - self.seen_at)
         old_low, old_high = self.low - widened, self.high + widened
-        self.seen_at = now
-        if low > old_high + STEP_SECONDS or high < old_low - STEP_SECONDS:
-            self.low, self.high, self.stepped_after, self.stepped_at = low, high, was_asked_at, now
-            # A smaller step before this one may have moved one bound beyond the other, unnoticed.
-            return high - min(old_low, old_high) if low > old_high else low - max(old_low, old_high)
+        if low > old_high + STEP_SECONDS or high < old_low - STEP_SECONDS or self._rivals is not None:
+            return self._see_step(asked_at, low, high, now)
+        self.seen_at, self._asked_at = now, asked_at
         # Comparisons, not max() and min(): every reply of every master comes by here.
         self.low = low if low > old_low else old_low
         self.high = high if high < old_high else old_high
         return 0.0
+
+    def _see_step(self, asked_at: float, low: float, high: float, now: float) -> float:
+        """What a reply comes to that does not agree with the bounds, or comes while a step is in doubt."""
+        if asked_at < self.stepped_at:  # another thread has seen the step meanwhile
+            return 0.0
+        widened = self.drift_factor * (now - self.seen_at)
+        old: Bounds = (self.low - widened, self.high + widened)
+        if self._rivals is not None:
+            old = tuple([bound + (-widened, widened)[i % 2] for i, bound in enumerate(self._rivals)])
+        elif asked_at < self.seen_at:
+            self.stepped_after = min(asked_at, self._asked_at)
+            self.stepped_at = self.seen_at = now
+            self._rivals = (*old, low, high)
+            self.low, self.high = min(self._rivals), max(self._rivals)
+            return 0.0
+        else:
+            self.stepped_after = self._asked_at
+        ahead, back = low - min(old[1::2]), max(old[::2]) - high
+        if max(ahead, back) <= 0.0:
+            return 0.0  # it agrees with both, so a later one is to tell
+        # The moment comes first: what was asked for before it says nothing of the new bounds, to no thread.
+        self.stepped_at, self._rivals = now, None
+        self.low, self.high, self.seen_at, self._asked_at = low, high, now, asked_at
+        # A smaller step before this one may have moved one bound beyond the other, unnoticed.
+        return high - min(old) if ahead > STEP_SECONDS or ahead >= back else low - max(old)
 
     def shown_at(self, seconds: float, now: float) -> float:
         """The earliest of our times at which the master's clock may have shown `seconds`, which it did before `now`."""

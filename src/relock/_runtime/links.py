@@ -355,6 +355,8 @@ class Link:
                 self.is_retired = True
         if step:
             return self.master.stepped(step, reply)
+        if self.master.offset.is_in_doubt:
+            self.master.doubt_clock()
         # A hold that is there still may be extended; but not if nobody knows whether the new lease began before a step.
         if is_given(reply) and (reply[0] != b"extended" or sent_at < self.master.known.offset.stepped_at):
             return Failure(self.master.address, "its clock and ours moved apart all at once a moment ago")

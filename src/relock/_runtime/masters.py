@@ -432,9 +432,13 @@ class Master:
         if incarnation != known or incarnation == NAMELESS or arrived_at < self.trusted_from:
             return NEVER
         if offset.is_ahead(seconds, arrived_at):
-            self._listener.clock_in_doubt(self)
+            self.doubt_clock()
             return NEVER
         return offset.shown_at(seconds, arrived_at)
+
+    def doubt_clock(self) -> None:
+        """Its clock has stepped, and a new sample is to show which way: whoever has holds is to know at once."""
+        self._listener.clock_in_doubt(self)
 
     def stepped(self, seconds: float, reply: Reply) -> Reply | Failure:
         """Its clock and ours moved apart by `seconds` at once: among several, what it gives counts for nothing then.
