@@ -274,7 +274,7 @@ BUGS = [
     Bug(
         "nobody wakes the thread that gives signs of life",
         f"{RUNTIME}/janitor.py",
-        "        if self._tend_at < self._wakes_at:\n",
+        "        if min(due, self._tend_at) < self._wakes_at:\n",
         "        if False:\n",
         seed=1030,
     ),

@@ -1,7 +1,8 @@
 """What the janitor does again, and what not: its tasks, carried out by hand."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,9 +11,12 @@ from support.until import until
 
 from relock._core.clocks import Offset, Step
 from relock._core.effects import Ask, Failure
+from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.hold import Hold
+from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import lock_keys
-from relock._runtime.janitor import Accuse, Doubt, Janitor, PassOn, Sample, Settle, Undo
+from relock._runtime.hub import Waiter
+from relock._runtime.janitor import BATCH, Accuse, Doubt, Janitor, PassOn, Sample, Settle, Tend, Undo
 from relock._runtime.platform import THREADS, Platform
 from relock.testing._master import unpack_arguments
 
@@ -297,6 +301,140 @@ def test_those_who_leave_together_are_taken_out_in_one_round() -> None:
     janitor._act_on_due(10.1)
     assert session.rounds == 3, "and once more, for a slow master may get the first only now"
     assert session.asked[60:] == session.asked[30:60]
+
+
+class Burst(Waiting):
+    """One of several masters takes its time for each round; what is done at which moment is written down."""
+
+    client_id, masters = "me", (SimpleNamespace(vote_at=0.0),)
+
+    def __init__(self, seconds: float, waiters: Sequence[Waiter] = ()) -> None:
+        super().__init__(waits=False, leaves=False)
+        self.now = 10.0
+        self.seconds = seconds
+        self.waiters: Any = {waiter.owner: waiter for waiter in waiters}
+        self.tended_at: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def ask_shielded(self, ask: Ask) -> list[Any]:
+        self.now += self.seconds
+        return super().ask_shielded(ask)
+
+    def run_shielded(self, flow: Any) -> Any:
+        """Plays a flow; all that it asks is answered as if nobody else were there."""
+        ask = flow.send(None)
+        while True:
+            started_at, answers = self.now, self.ask_shielded(ask)
+            replies = {b"tend": [b"tended", 0, -1, b"", b""], b"count": [b"counted", 0]}
+            answers = [tuple([replies[call.script.name.encode()] for call in ask.calls])]
+            if ask.calls[0].script.name == "tend":
+                self.tended_at.append(started_at)
+            try:
+                ask = flow.send(answers)
+            except StopIteration as end:
+                return end.value
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No janitor has a thread: each step is done by hand."""
+    monkeypatch.setattr(Janitor, "ensure", lambda _self: None)
+
+
+def queued(number: int) -> Waiter:
+    waiter = Waiter(b"me:%d" % number, KEYS, SimpleQueue(), time.monotonic)
+    waiter.tickets[:] = [number]
+    return waiter
+
+
+@pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize("make", [lambda owner: UNDO._replace(owner=owner), lambda owner: PassOn(KEYS, owner)])
+def test_what_is_handed_in_together_goes_out_together(make: Callable[[bytes], Any]) -> None:
+    """A slow master keeps each round for as long as it takes: a thousand of them, for minutes."""
+    session: Any = Burst(0.4)
+    janitor = Janitor(session)
+    for number in range(1000):
+        janitor.hand(make(b"me:%d" % number))
+    janitor.step()
+    while janitor._due:
+        janitor.step()
+    assert len({*session.asked}) == 1000
+    assert session.rounds == 1000 / BATCH
+
+
+@pytest.mark.usefixtures("idle")
+def test_counts_that_are_to_be_settled_go_out_together() -> None:
+    session: Any = Burst(0.4)
+    janitor = Janitor(session)
+    holds: list[Any] = [
+        SimpleNamespace(keys=KEYS, owner=b"me:%d" % i, count=1, wanted=1, settling=True, counts_until=9.0)
+        for i in range(100)
+    ]
+    for hold in holds:
+        hold.remaining, hold.drop_absent = (lambda _now: 1.0), (lambda _replies: None)
+        janitor.hand(Settle(hold))
+    janitor.step()
+    assert session.asked == [f"count me:{i} 1" for i in range(100)]
+    assert session.rounds == 1
+    assert not any(hold.settling for hold in holds)
+
+
+@pytest.mark.usefixtures("idle")
+def test_the_sign_of_life_comes_in_time_however_much_there_is_to_do() -> None:
+    """Those who queue meanwhile, all with leases before them that are far from over, do not put it off."""
+    session: Any = Burst(0.4, [queued(1)])
+    janitor = Janitor(session)
+    janitor.ensure_tending(session.now + 60)
+    for number in range(2000):
+        janitor.hand(UNDO._replace(owner=b"me:%d" % number, give_up_at=99.0))
+    janitor.step()
+    while janitor._due:
+        janitor.ensure_tending(session.now + 60)
+        janitor.step()
+    assert len(session.tended_at) == 3
+    gaps = [later - earlier for earlier, later in zip([10.0, *session.tended_at], session.tended_at, strict=False)]
+    assert max(gaps) <= SIGN_OF_LIFE_SECONDS + 2 * session.seconds
+
+
+@pytest.mark.usefixtures("idle")
+def test_a_sign_of_life_that_is_asked_for_while_another_is_given_comes_when_it_was_asked_for() -> None:
+    """The lease of the holder before whoever asks ends sooner than any that the masters have spoken of."""
+    session: Any = Burst(0.4, [queued(1)])
+    janitor = Janitor(session)
+    janitor.hand(Tend())
+    ask = session.ask_shielded
+
+    def meanwhile(asked: Ask) -> list[Any]:
+        janitor.ensure_tending(session.now + 1.0)
+        return list(ask(asked))
+
+    session.ask_shielded = meanwhile
+    janitor.step()
+    assert session.tended_at == [10.0]
+    session.ask_shielded = ask
+    session.now = 11.0 + EXPIRY_SECONDS
+    assert janitor._next_moment() == session.now
+    janitor._act_on_due(session.now)
+    assert session.tended_at == [10.0, session.now - session.seconds]
+
+
+@pytest.mark.usefixtures("idle")
+def test_who_queues_first_after_a_while_gets_no_sign_of_life_at_once() -> None:
+    """A moment that was there for others who are gone says nothing."""
+    session: Any = Burst(0.0)
+    janitor = Janitor(session)
+    for _ in range(2):
+        session.now += 100.0
+        waiter = queued(1)
+        session.waiters[waiter.owner] = waiter
+        janitor.ensure_tending(session.now + 60.0)
+        janitor.step()
+        assert janitor._next_moment() == session.now + SIGN_OF_LIFE_SECONDS
+        session.waiters.clear()
+        assert janitor._next_moment() is None
+    assert session.tended_at == []
 
 
 class Away(Waiting):

@@ -2,6 +2,9 @@
 
 An undo goes out at once, and again once whatever it undoes can't arrive late any more (its void time); where it finds
 no quorum it is repeated until the lease has run out by itself.
+
+What is due at a moment goes out together, many tasks in one round: each round waits for all masters, and a slow one
+would else keep each task for as long as it takes, and the signs of life behind them.
 """
 
 import heapq
@@ -10,7 +13,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relock._core.clocks import Step
 from relock._core.effects import Answer, Ask, Failure
@@ -36,7 +39,7 @@ RETRY_SECONDS_MAX = 2.0
 HEAL_RETRY_SECONDS_MIN = 0.002
 HEAL_RETRY_SECONDS_MAX = 0.05
 HEAL_SECONDS = 1.0  # for so long a quorum's word is good enough to heal; the next renewal brings a new one
-UNDO_BATCH = 100
+BATCH = 100  # tasks that are carried out together, before the next look at what is due
 DOUBT_SECONDS = 0.1  # between two looks at what slow masters have answered
 SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
 TEND_SECONDS_MIN = 0.25  # however short the holders' leases are
@@ -154,11 +157,21 @@ class Janitor(Service):
         self._session = session
         self._incoming: SimpleQueue[Task | None] = session.platform.queue()
         self._due: list[_Due] = []
-        self._tend_at = 0.0
+        self._tend_at = FOREVER  # when the next sign of life is due; set by this thread alone
+        self._asked_for: deque[float] = deque()  # moments for it, by those who need it sooner
         self._wakes_at = FOREVER  # until when the thread sleeps
         self._closing = session.platform.event()
         self._doubts: deque[Doubt] = deque()
         self._doubts_at = FOREVER
+        self._deeds: dict[type[Any], Callable[[Sequence[Any]], None]] = {
+            Undo: self._undo,
+            PassOn: self._pass_on,
+            Settle: self._settle,
+            Heal: self._heal,
+            Accuse: self._accuse_all,
+            Sample: self._sample,
+            Tend: self._tend,
+        }
 
     def hand(self, task: Task) -> None:
         """Takes on a task; returns at once."""
@@ -177,14 +190,14 @@ class Janitor(Service):
         """Somebody is queued: signs of life are due from now on, the next one when the holder's lease ends."""
         now = self._session.clock()
         due = now + _tending_pause(lease_end - now)
-        if self._tend_at <= now or due < self._tend_at - TEND_SLACK_SECONDS:
-            self._tend_at = due
-        if self._tend_at < self._wakes_at:
+        if due < self._tend_at - TEND_SLACK_SECONDS:
+            self._asked_for.append(due)
+        if min(due, self._tend_at) < self._wakes_at:
             self._incoming.put(None)  # the thread sleeps for longer, or without a timer, or is about to
         self.ensure()
 
     def step(self) -> None:
-        """Waits for a task or the next due moment, and acts."""
+        """Waits for a task or the next due moment, and acts on all that is due by then."""
         if self._closing.is_set():
             self._finish()
             return
@@ -197,9 +210,18 @@ class Janitor(Service):
         except Empty:
             task = None
         self._wakes_at = FOREVER
+        now = self._session.clock()
         if task is not None:
-            self._act(task)
-        self._act_on_due(self._session.clock())
+            self._later(now, task)
+        self._take_in(now)
+        self._act_on_due(now)
+
+    def _take_in(self, at: float) -> None:
+        """Takes what was handed in; it is due `at` that moment."""
+        while not self._incoming.empty():
+            task = self._incoming.get_nowait()
+            if task is not None:
+                self._later(at, task)
 
     def _next_moment(self) -> float | None:
         moments = []
@@ -209,43 +231,44 @@ class Janitor(Service):
             moments.append(self._doubts_at)
         if self._due:
             moments.append(self._due[0].at)
-        if self._session.hub.waiters:
-            moments.append(self._tend_at)
+        tend_at = self._next_sign_of_life()
+        if tend_at < FOREVER:
+            moments.append(tend_at)
         return min(moments, default=None)
 
+    def _next_sign_of_life(self) -> float:
+        """When it is due; infinity while nobody waits."""
+        waiters = self._session.hub.waiters
+        if not waiters and self._tend_at < FOREVER:
+            self._tend_at = FOREVER
+            if waiters:  # who came in between may have gone by the moment that was there
+                self._tend_at = self._session.clock()
+        while self._asked_for:
+            self._tend_by(self._asked_for.popleft())
+        return self._tend_at if waiters else FOREVER
+
     def _act_on_due(self, now: float) -> None:
-        undos, gone = [], []
-        while self._due and self._due[0].at <= now and not self.stopping:
-            task = heapq.heappop(self._due).task
-            if isinstance(task, Undo):
-                undos.append(task)
-            elif isinstance(task, PassOn):
-                gone.append(task)
-            else:
-                self._act(task)
-        self._undo(undos)
-        self._pass_on(gone)
+        """The signs of life come first, between any two batches: however many tasks there are, they come in time."""
+        if self._next_sign_of_life() <= now:
+            self._tend()
+        due: list[Task] = []
+        while self._due and self._due[0].at <= now and len(due) < BATCH:
+            due.append(heapq.heappop(self._due).task)
+        self._act(*due)
         if self._doubts_at <= now:
             self._resolve_doubts()
-        if self._session.hub.waiters and self._tend_at <= now:
-            self._tend()
 
-    def _act(self, task: Task) -> None:
-        if isinstance(task, Undo):
-            self._undo([task])
-        elif isinstance(task, PassOn):
-            self._pass_on([task])
-        elif isinstance(task, Settle):
-            self._settle(task)
-        elif isinstance(task, Heal):
-            self._heal(task)
-        elif isinstance(task, Accuse):
-            self._accuse(task)
-        elif isinstance(task, Sample):
-            session = self._session
-            session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
-        else:
-            self._tend()
+    def _act(self, *tasks: Task) -> None:
+        """Carries out tasks, those of a kind together; what the master of one of them keeps, it keeps for all."""
+        by_kind: defaultdict[type[Task], list[Any]] = defaultdict(list)
+        for task in tasks:
+            by_kind[task.__class__].append(task)
+        for kind, some in by_kind.items():
+            self._deeds[kind](some)
+
+    def _sample(self, _tasks: Sequence[Sample]) -> None:
+        session = self._session
+        session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
 
     def _later(self, at: float, task: Task) -> None:
         heapq.heappush(self._due, _Due(at, next(_order), task))
@@ -255,8 +278,7 @@ class Janitor(Service):
         for task in tasks:
             by_masters[task.left].append(task)
         for left, some in by_masters.items():
-            for i in range(0, len(some), UNDO_BATCH):
-                self._undo_batch(some[i : i + UNDO_BATCH], left)
+            self._undo_batch(some, left)
 
     def _undo_batch(self, tasks: Sequence[Undo], left: frozenset[int] | None) -> None:
         session = self._session
@@ -315,44 +337,57 @@ class Janitor(Service):
     def _pass_on(self, tasks: Sequence[PassOn]) -> None:
         """All in one batch: those who wait still need their sign of life, however slow a master is."""
         session = self._session
-        for i in range(0, len(tasks), UNDO_BATCH):
-            calls = tuple([release.leave_call(task.keys, task.owner) for task in tasks[i : i + UNDO_BATCH]])
+        for i in range(0, len(tasks), BATCH):
+            calls = tuple([release.leave_call(task.keys, task.owner) for task in tasks[i : i + BATCH]])
             session.ask_shielded(Ask(calls, session.clock() + session.node_timeout))
 
-    def _settle(self, task: Settle) -> None:
-        """Writes the count until every master has the true one: the owner may go on meanwhile, and write another."""
-        session, hold = self._session, task.hold
-        while hold.count > 0 and hold.remaining(session.clock()) > 0:
-            count, sent_at = hold.wanted, session.clock()
-            flow = release.write_count(hold, count, session.clock, session.node_timeout, is_certain=None)
-            if release.may_be_uncounted(session.run_shielded(flow)):
-                if self._closing.is_set():
-                    return
-                again = Settle(hold, min(2 * task.pause, RETRY_SECONDS_MAX))
-                self._later(session.clock() + task.pause, again)
-                return
-            if hold.wanted != count:
-                continue
-            hold.settling = False  # before the look: whoever has another count settled from now on hands that in
-            if sent_at > hold.counts_until or self._closing.is_set():
-                break
+    def _settle(self, tasks: Sequence[Settle]) -> None:
+        """Writes the counts until every master has the true ones: the owners may go on meanwhile, and write others."""
+        session, now, open_ = self._session, self._session.clock(), []
+        for task in tasks:
+            if task.hold.count > 0 and task.hold.remaining(now) > 0:
+                open_.append((task, task.hold.wanted))
+            else:
+                task.hold.settling = False
+        if open_:
+            counts = [(task.hold, count) for task, count in open_]
+            answers = session.run_shielded(release.write_counts(counts, session.clock, session.node_timeout))
+            for i, (task, count) in enumerate(open_):
+                self._look_after(task, count, now, is_left=release.may_be_uncounted(answers, i))
+
+    def _look_after(self, task: Settle, count: int, sent_at: float, *, is_left: bool) -> None:
+        """What is left to do after a `count` was written: by now another one may be right, or may yet arrive."""
+        hold, now = task.hold, self._session.clock()
+        if is_left:
+            if not self._closing.is_set():
+                self._later(now + task.pause, Settle(hold, min(2 * task.pause, RETRY_SECONDS_MAX)))
+            return
+        if hold.wanted != count:
+            self._later(now, task)
+            return
+        hold.settling = False  # before the look: whoever has another count settled from now on hands that in
+        if sent_at <= hold.counts_until and not self._closing.is_set():
             hold.settling = True
             self._later(hold.counts_until + 0.001, task)  # another count may be under way yet, of an interrupted call
-            return
-        hold.settling = False
 
-    def _heal(self, task: Heal) -> None:
+    def _heal(self, tasks: Sequence[Heal]) -> None:
         """Heals; and again in a moment where an attempt of somebody who keeps on trying was in the way.
 
         Such attempts come and go by the millisecond, so chance decides who finds the master free: the pauses are
         short, and drawn, so that no rhythm keeps the two apart for ever.
         """
         session = self._session
-        refused = session.run_shielded(heal(task.holds, session.is_current, session.clock, session.node_timeout))
+        holds = tuple(dict.fromkeys(hold for task in tasks for hold in task.holds))
+        until, pause = min(task.until for task in tasks), min(task.pause for task in tasks)
+        refused = session.run_shielded(heal(holds, session.is_current, session.clock, session.node_timeout))
         now = session.clock()
-        if refused and now < task.until and not self._closing.is_set():
-            longer = min(2 * task.pause, HEAL_RETRY_SECONDS_MAX)
-            self._later(now + 2 * task.pause * session.platform.chance(), task._replace(holds=refused, pause=longer))
+        if refused and now < until and not self._closing.is_set():
+            longer = min(2 * pause, HEAL_RETRY_SECONDS_MAX)
+            self._later(now + 2 * pause * session.platform.chance(), Heal(refused, until, longer))
+
+    def _accuse_all(self, tasks: Sequence[Accuse]) -> None:
+        for task in tasks:
+            self._accuse(task)
 
     def _accuse(self, task: Accuse) -> None:
         """Takes the vote of a master whose clock stepped, for everybody, after a look at the clocks of the others."""
@@ -388,7 +423,7 @@ class Janitor(Service):
             if isinstance(answer[0], Failure) or master.offset.stepped_at > told_at.get(master.index, since)
         }
 
-    def _tend(self) -> None:
+    def _tend(self, _tasks: Sequence[Tend] = ()) -> None:
         """The sign of life for all waiters that are queued, one script for each lock, all in one batch."""
         session = self._session
         self._tend_at = session.clock() + SIGN_OF_LIFE_SECONDS
@@ -402,7 +437,7 @@ class Janitor(Service):
         tended: Tended = session.run_shielded(
             tend(session.client_id, tuple(queues.items()), votes, session.clock, session.node_timeout)
         )
-        self._tend_at = session.clock() + _tending_pause(tended.lease_left)
+        self._tend_by(session.clock() + _tending_pause(tended.lease_left))
         for owner in tended.turns:
             waiter_or_none = session.hub.waiters.get(owner)
             if waiter_or_none is not None:
@@ -414,17 +449,17 @@ class Janitor(Service):
             [PassOn(keys, owner) for keys, waiters in queues.items() for _, owner in waiters if owner not in waiting]
         )
 
+    def _tend_by(self, moment: float) -> None:
+        """The next sign of life is due then, unless an earlier one is."""
+        self._tend_at = min(self._tend_at, moment)
+
     def _finish(self) -> None:
         """Does what was handed in before the client was closed, once and not for long; then ends the thread."""
         give_up_at = self._session.clock() + self._session.node_timeout
-        while not self._incoming.empty():
-            task = self._incoming.get_nowait()
-            if task is not None:
-                self._later(0.0, task)
+        self._take_in(0.0)
         while self._due and self._session.clock() < give_up_at:
-            task = heapq.heappop(self._due).task
-            if not isinstance(task, Tend):
-                self._act(task)
+            some = [heapq.heappop(self._due).task for _ in range(min(BATCH, len(self._due)))]
+            self._act(*[task for task in some if not isinstance(task, Tend)])
         super().stop()
 
     def stop(self) -> None:

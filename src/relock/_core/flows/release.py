@@ -3,9 +3,9 @@
 from collections.abc import Callable, Generator, Sequence
 
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
-from relock._core.flows.ask import first_of_each
+from relock._core.flows.ask import first_of_each, nth_of_each
 from relock._core.hold import Hold
-from relock._core.quorum import count_status, is_count_certain, is_release_certain
+from relock._core.quorum import count_status, is_count_certain, is_release_certain, is_status
 from relock._core.terms import ALIVE_MS, QUEUE_MS, Terms, lease_ms
 from relock._keys import LockKeys
 from relock._scripts import Call, load
@@ -54,9 +54,7 @@ def leave_call(keys: LockKeys, owner: bytes) -> Call:
     return load("leave").call(keys, owner=owner)
 
 
-def write_count(
-    hold: Hold, count: int, clock: Clock, node_timeout: float, is_certain: Certain | None = is_count_certain
-) -> Answers:
+def write_count(hold: Hold, count: int, clock: Clock, node_timeout: float) -> Answers:
     """Writes the hold count.
 
     The hold is valid until its deadline whatever the masters answer; only *absent* from so many that no quorum is
@@ -64,13 +62,33 @@ def write_count(
     """
     call = load("count").call(hold.keys, owner=hold.owner, count=count, lease_ms=0)
     for _ in range(2):  # a second time, with a new clock sample, where the first came too late
-        answers = yield Ask((call,), clock() + node_timeout, is_certain)
+        answers = yield Ask((call,), clock() + node_timeout, is_count_certain)
         if not count_status(answers, b"void"):
             break
     hold.drop_absent(first_of_each(answers))
     return answers
 
 
-def may_be_uncounted(answers: Sequence[Answer]) -> bool:
-    """Whether a master may have another count than it was told: it was silent, or was told too late."""
-    return any(isinstance(answer[0], Failure) or answer[0][0] == b"void" for answer in answers)
+def write_counts(counts: Sequence[tuple[Hold, int]], clock: Clock, node_timeout: float) -> Answers:
+    """Writes the hold counts of several holds in one batch, and waits for all masters. See `write_count`."""
+    script = load("count")
+    calls = tuple([script.call(hold.keys, owner=hold.owner, count=count, lease_ms=0) for hold, count in counts])
+    for _ in range(2):
+        answers = yield Ask(calls, clock() + node_timeout)
+        if not any(is_status(reply, b"void") for answer in answers for reply in answer):
+            break
+    for i, (hold, _) in enumerate(counts):
+        hold.drop_absent(nth_of_each(answers, i))
+    return answers
+
+
+def may_be_uncounted(answers: Sequence[Answer], place: int = 0) -> bool:
+    """Whether a master may have another count than it was told: it was silent, or was told too late.
+
+    `place` is that of the hold among those whose counts were written.
+    """
+    for answer in answers:
+        reply = answer[place]
+        if isinstance(reply, Failure) or reply[0] == b"void":
+            return True
+    return False
