@@ -3,6 +3,8 @@
 import gc
 import threading
 import weakref
+from collections.abc import Callable
+from queue import Empty
 from typing import Any, cast
 
 import pytest
@@ -11,7 +13,7 @@ from relock._core.effects import Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER
 from relock._keys import LockKeys, lock_keys
-from relock._runtime.hub import Hub, HubListener, Subscription
+from relock._runtime.hub import GATHER_SECONDS, Hub, HubListener, Subscription, Waiter
 from relock._runtime.masters import Master
 from relock._runtime.platform import THREADS
 
@@ -214,6 +216,75 @@ def test_a_hold_is_not_kept_for_the_messages_that_may_come(hub: Hub) -> None:
     del hold
     gc.collect()
     assert kept() is None
+
+
+class Messages:
+    """A waiter's queue in which each message comes at its moment, on a clock of its own."""
+
+    def __init__(self, *moments: tuple[float, Callable[[Waiter], object]]) -> None:
+        self.now = 0.0
+        self.moments = [*moments]
+        self.items: list[int | None] = []
+        self.put = self.items.append
+        self.waiter = Waiter(WAITER, KEYS, cast("Any", self), lambda: self.now)
+
+    def get(self, timeout: float) -> int | None:
+        until = self.now + timeout
+        while not self.items:
+            if not self.moments or self.moments[0][0] > until:
+                self.now = until
+                raise Empty
+            self.now, come = self.moments.pop(0)
+            come(self.waiter)
+        return self.items.pop(0)
+
+    def get_nowait(self) -> int | None:
+        return self.items.pop(0)
+
+    def empty(self) -> bool:
+        return not self.items
+
+
+def wakes(master: int | None) -> Callable[[Waiter], object]:
+    return lambda waiter: waiter.wake(master)
+
+
+def gives(master: int) -> Callable[[Waiter], object]:
+    return lambda waiter: waiter.give(Handed(master, WAITER + b"~ab.7", 200, 100, 3.0, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("messages", "ends"),
+    [
+        ([(1.0, wakes(0)), (1.02, wakes(1))], 1.02),
+        ([(1.0, wakes(0)), (1.04, wakes(1))], 1.0 + GATHER_SECONDS),
+        ([(1.0, wakes(0)), (1.02, wakes(0)), (1.025, wakes(None))], 1.025),
+        ([(1.0, gives(0)), (1.04, gives(1))], 1.04),
+        ([(1.0, gives(0)), (1.04, wakes(1))], 1.04),
+        ([(1.0, wakes(0)), (1.02, gives(0)), (1.04, gives(1))], 1.04),
+        ([(1.0, gives(0)), (1.2, gives(1))], 1.1),
+        ([(9.95, gives(0)), (10.01, gives(1))], 10.0),
+        ([], 10.0),
+    ],
+)
+def test_who_was_given_the_lock_by_one_waits_longer_for_a_quorum(messages: list[Any], ends: float) -> None:
+    """For what it was given by too few it has to give back; who was only woken has nothing to lose by asking."""
+    queue = Messages(*messages)
+    queue.waiter.park(10.0, 2, lambda: 0.1)
+    assert queue.now == pytest.approx(ends)
+
+
+def test_who_gave_the_lock_back_waits_for_wake_ups_as_before() -> None:
+    queue = Messages((1.0, gives(0)), (2.0, wakes(0)), (2.05, wakes(1)))
+    for ends in (1.1, 2.0 + GATHER_SECONDS):
+        queue.waiter.park(10.0, 2, lambda: 0.1)
+        assert queue.now == pytest.approx(ends)
+
+
+def test_a_lone_master_is_enough_at_once() -> None:
+    queue = Messages((1.0, gives(0)))
+    queue.waiter.park(10.0, 1, lambda: pytest.fail("nothing is to be gathered"))
+    assert queue.now == 1.0
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from relock._core.quorum import (
     Refused,
     deadline_of,
     drift_of,
+    gather_seconds,
     is_attempt_certain,
     is_count_certain,
     is_token_safe,
@@ -234,3 +235,33 @@ def test_a_count_is_written_by_a_quorum_or_waits_for_whoever_may_complete_it(
     answers: list[Reply | Failure], is_certain: bool
 ) -> None:
     assert is_count_certain([[answer] for answer in answers]) is is_certain
+
+
+@pytest.mark.parametrize(
+    ("one_way_ms", "quorum", "expected_ms"),
+    [
+        ((1, 20, 20), 2, 70),
+        ((1, 40, 40), 2, 110),
+        ((10, 60, 110), 2, 150),
+        ((110, 10, 60), 2, 150),
+        ((1, 2, 300, 300, 300), 3, 530),
+        ((0, 0, 0), 2, 30),
+        ((1, float("inf"), float("inf")), 2, 530),  # none of two was heard of yet
+        ((1, 2, float("inf")), 2, 34),
+        ((-1, -1, 5), 2, 30),  # bounds that a small step has moved beyond each other
+    ],
+    ids=str,
+)
+def test_grants_are_gathered_for_as_long_as_asking_a_quorum_would_take(
+    one_way_ms: tuple[float, ...], quorum: int, expected_ms: float
+) -> None:
+    round_trips = [2 * ms / 1000 for ms in one_way_ms]
+    assert gather_seconds(round_trips, quorum, 0.03, 0.5) == pytest.approx(expected_ms / 1000)
+
+
+@given(st.lists(st.floats(0.0, 0.25), min_size=1, max_size=7))
+def test_nobody_gives_a_grant_back_whose_quorum_is_on_its_way_from_a_releaser_as_far_away(delays: list[float]) -> None:
+    quorum = quorum_of(len(delays))
+    arrivals = sorted(2 * delay for delay in delays)  # to the master, and from there
+    waits = gather_seconds([2 * delay for delay in delays], quorum, 0.0, 0.5)
+    assert arrivals[quorum - 1] - arrivals[0] <= waits

@@ -59,6 +59,11 @@ class Offset:
     _rivals: Bounds | None = None  # twice, where a step is in doubt: one of the two is from before it
 
     @property
+    def round_trip(self) -> float:
+        """For how long (s) a request and its reply are under way, as far as the last ones have shown."""
+        return self.high - self.low
+
+    @property
     def is_in_doubt(self) -> bool:
         """Whether the clock has stepped, and the reply to the next request is to show which way."""
         return self._rivals is not None

@@ -29,6 +29,18 @@ def deadline_of(ends: Sequence[float], quorum: int) -> float:
     return ends[0] if len(ends) == 1 else sorted(ends, reverse=True)[quorum - 1]
 
 
+def gather_seconds(round_trips: Sequence[float], quorum: int, least: float, most: float) -> float:
+    """For how long a waiter that was given the lock by one master waits for a quorum of them.
+
+    `least` (s), and beside it as long as asking them would take, which is what it does next: that is the `quorum`-th of
+    the `round_trips` (s). So it loses no more by waiting than by asking too early, after which it has to give back what
+    it was given. Where the releaser is about as far from each master as the waiter is, the messages come no later.
+
+    `most` (s) bounds what it waits beside `least`, for nobody knows what a master takes that was not heard of yet.
+    """
+    return least + min(max(0.0, sorted(round_trips)[quorum - 1]), most)
+
+
 class Granted(NamedTuple):
     """A quorum granted the hold.
 

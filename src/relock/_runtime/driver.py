@@ -95,7 +95,7 @@ class Driver:
             waiter.tickets[:] = [park.ticket]
             self.queued(park.lease_end)
         self.check_open()  # after registering, so that close() finds whoever comes too late for this
-        waiter.park(park.until - self.clock(), self.quorum)
+        waiter.park(park.until - self.clock(), self.quorum, self.hub.gather_seconds)
         self.check_open()
         return self.hub.handed_to(waiter)
 

@@ -8,7 +8,7 @@ queue, so that a message that comes before the wait is not lost. A message for a
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from redis import exceptions as redis_errors
 
 from relock._core.effects import Clock, Handed
 from relock._core.hold import Hold
-from relock._core.quorum import NEVER, quorum_of
+from relock._core.quorum import NEVER, gather_seconds, quorum_of
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys, client_channel, lock_keys
 from relock._runtime.channel import Channel
@@ -34,7 +34,7 @@ PING_SECONDS = 2.5
 PING = b"*1\r\n$4\r\nPING\r\n"
 RECONNECT_SECONDS_MIN = 0.02
 RECONNECT_SECONDS_MAX = 1.0
-GATHER_SECONDS = 0.03  # for so long, who was woken by one master waits for a quorum of them
+GATHER_SECONDS = 0.03  # for so long, who was woken by one master waits for a quorum of them; who was given it, longer
 SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
 SERVED_UNSWEPT = 1024  # so many who have had their turn may be kept, though that is over
 BELIEVED_SECONDS = 1.0  # for so long, a subscription that stands is not doubted because of what was heard on it
@@ -59,6 +59,7 @@ class Waiter:
     tickets: list[int] = field(factory=list)  # at most one: empty until it is queued
     handed: list[Handed] = field(factory=list)  # what releasers have given it, so far
     parks: int = 0  # how often it has gone to sleep
+    is_given: bool = False  # since it last woke, a releaser has given it the lock on some master
 
     def wake(self, master: int | None = None) -> None:
         """Master number `master` says that it is its turn there; None: it is to look again in any case."""
@@ -67,25 +68,32 @@ class Waiter:
     def give(self, grant: Handed) -> None:
         """A releaser has given it the lock on one master."""
         self.handed.append(grant)
+        self.is_given = True
         self.wakes.put(grant.master)
 
-    def park(self, seconds: float, quorum: int) -> None:
-        """Sleeps until `quorum` masters, or a moment ago fewer, have woken it; `seconds` at most."""
+    def park(self, seconds: float, quorum: int, gathers: Callable[[], float]) -> None:
+        """Sleeps until `quorum` masters, or a moment ago fewer, have woken it; `seconds` at most.
+
+        `gathers` says how long that moment is (s) where one of them has given it the lock.
+        """
         masters: tuple[int, ...] = ()  # a set, which takes 200 bytes for as long as this waits
-        until = self.clock() + max(0.0, seconds)
+        until = last = self.clock() + max(0.0, seconds)
+        first_at = None
         while len(masters) < quorum:
             try:
                 master = self.wakes.get(timeout=max(0.0, until - self.clock()))
             except Empty:
-                return
+                break
             if master is None:
                 break
-            if not masters:
-                until = min(until, self.clock() + GATHER_SECONDS)
             if master not in masters:
                 masters += (master,)
+            if len(masters) < quorum:
+                first_at = self.clock() if first_at is None else first_at
+                until = min(last, first_at + (gathers() if self.is_given else GATHER_SECONDS))
         while not self.wakes.empty():  # several reasons to look are one
             self.wakes.get_nowait()
+        self.is_given = False
 
 
 class HubListener(Protocol):
@@ -120,6 +128,7 @@ class Hub:
         self._clock = platform.clock
         self._listener = owner
         self.subscriptions = tuple(Subscription(self, master) for master in masters)
+        self._masters = masters
         self._quorum = quorum_of(len(masters))
         self._changed = platform.event()
         self._served: dict[bytes, tuple[float, bytes, float]] = {}  # when, its hold, late until
@@ -167,6 +176,11 @@ class Hub:
             grant if self.subscriptions[grant.master].trusts(grant.begins) else grant._replace(begins=NEVER)
             for grant in waiter.handed.copy()
         )
+
+    def gather_seconds(self) -> float:
+        """For how long who was given the lock by one master waits for a quorum of them."""
+        round_trips = [master.offset.round_trip for master in self._masters]
+        return gather_seconds(round_trips, self._quorum, GATHER_SECONDS, self._masters[0].node_timeout)
 
     def listen(self, until: float) -> bool:
         """Whether a quorum has confirmed the subscription, waiting for that until `until` at most."""
