@@ -225,7 +225,7 @@ def test_what_one_of_three_masters_says_of_a_number_costs_neither_the_hold_nor_t
 ) -> None:
     """A length that nobody has the memory for, or a token that no later one could be larger than."""
     server.let_vote()
-    options = {**OPTIONS, "ttl": 10.0, "node_timeout": 2.0}
+    options = {**OPTIONS, "ttl": 10.0, "node_timeout": 2.0, "patience": 20.0}  # one may not be connected at once
     with without_complaint(), Client(Urls(proxy.url, None), restart_guard=GUARD_SECONDS, **options) as client:
         lie = proxy.members[1].forge_reply(is_script, lambda reply: changed(reply, number, value))
         lock = client.lock(NAMES[0])
