@@ -35,6 +35,7 @@ OTHER_NAMES = (2, 5)
 MOVED_PART = 0.15  # of all runs
 WIDE_PART = 0.25  # of the others
 LENGTHENED_PART = 0.1  # of these
+IMPATIENT_PART = 0.4  # of the runs with slow requests
 
 
 @frozen
@@ -438,7 +439,17 @@ def _draw_patient(random: Random) -> Plan:
 
 
 def _draw_slow(random: Random) -> Plan:
-    """Requests that arrive when nobody waits for them any more, and leases so long that what they leave is noticed."""
+    """Requests that arrive when nobody waits for them any more, and leases so long that what they leave is noticed.
+
+    A lone master is outvoted by nobody: what is left there by those who do not wait for long keeps the others.
+    """
+    slow = _draw_any_slow(random)
+    if random.random() < IMPATIENT_PART:
+        return evolve(slow, masters=1, stays=(0.0, 0.01, 0.3), timeouts=(0.05,), turns=12)
+    return slow
+
+
+def _draw_any_slow(random: Random) -> Plan:
     return evolve(
         _draw(random, (), is_calm=True),
         masters=random.choice([1, 3, 3]),
