@@ -60,7 +60,7 @@ if redis.call('EXISTS', lock, queue) == 0 then
   return grant(lock, token, owner, count, lease_ms, now_us)
 end
 
---#include on_hash
+--#include on_own
 --#include holder
 --#include lengthen
 --#include queue
@@ -73,5 +73,5 @@ if granted then
 end
 -- A demoted master may have a copy of a hold for as long as its lease, and nobody is to be told of that: so this writes
 -- what changes nothing, which a replica refuses.
-on_hash('HDEL', lock, '')
-return { 'refused', now_us, holder and redis.call('PTTL', lock) or 0, redis.call('ZCARD', queue), holder or '' }
+on_own('HDEL', lock, '')
+return { 'refused', now_us, holder and redis.call('PTTL', lock) or 0, on_own('ZCARD', queue) or 0, holder or '' }

@@ -19,7 +19,7 @@
 --   The count is absolute: a second arrival writes the same.
 
 --#include clock
---#include on_hash
+--#include on_own
 --#include mine
 --#include lengthen
 

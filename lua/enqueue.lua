@@ -38,7 +38,7 @@
 --#include clock
 --#include digits
 --#include spare
---#include on_hash
+--#include on_own
 --#include holder
 --#include lengthen
 --#include remember
@@ -93,17 +93,27 @@ end
 local pttl_ms = holder and redis.call('PTTL', lock) or 0
 
 agreed = tonumber(redis.call('ZSCORE', queue, waiter) or ticket)
-if agreed <= 0 then
-  local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
-  -- The ticket of who has got the lock here, and may give it back: its name ends with that. See hand_over.
-  local heir = holder and string.match(holder, '~%x+%.(%d+)$')
-  local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(heir or 0) + 1, now_us)
-  if agreed < 0 then
-    return { 'proposed', now_us, pttl_ms, redis.call('ZCARD', queue), holder or '', proposal }
-  end
-  agreed = proposal
-end
 if tonumber(ticket) <= 0 then
+  local end_of_tickets = 2 ^ 53 -- where one more is no other number any more
+  if agreed <= 0 or agreed >= end_of_tickets then
+    local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
+    if tonumber(last[2] or 0) >= end_of_tickets then
+      -- Somebody else wrote that: no master proposes it, and nobody could come behind it.
+      local wrong = redis.call('ZRANGEBYSCORE', queue, digits(end_of_tickets), '+inf', 'LIMIT', 0, 1000)
+      redis.call('ZREM', queue, unpack(wrong))
+      last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
+    end
+    -- The ticket of who has got the lock here, and may give it back: its name ends with that. See hand_over.
+    local heir = holder and string.match(holder, '~%x+%.(%d+)$')
+    local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(heir or 0) + 1, now_us)
+    if proposal >= end_of_tickets then
+      proposal = now_us
+    end
+    if tonumber(ticket) < 0 then
+      return { 'proposed', now_us, pttl_ms, redis.call('ZCARD', queue), holder or '', proposal }
+    end
+    agreed = proposal
+  end
   place(agreed)
 end
 return { 'queued', now_us, pttl_ms, redis.call('ZRANK', queue, waiter), holder or '', agreed }

@@ -21,7 +21,7 @@
 
 --#include clock
 --#include spare
---#include on_hash
+--#include on_own
 --#include mine
 --#include lengthen
 

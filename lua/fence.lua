@@ -18,12 +18,13 @@
 --#include digits
 --#include spare
 --#include remember
+--#include last_token
 
 local token = KEYS[1]
 local fence = ARGV[1]
 local lease_ms = ARGV[2]
 
-if tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
+if tonumber(fence) > last_token(token) then
   remember(token, tonumber(fence), now_us, lease_ms)
 end
 return { 'fenced', now_us }

@@ -24,6 +24,8 @@
 --#include digits
 --#include spare
 --#include remember
+--#include last_token
+--#include on_own
 --#include queue
 
 local lock = KEYS[1]
@@ -40,7 +42,7 @@ end
 local left_ms = math.max(0, redis.call('PTTL', lock))
 local ended = redis.call('DEL', lock) == 1
 if ended then
-  local last = math.max(tonumber(fence), tonumber(redis.call('GET', token) or 0))
+  local last = math.max(tonumber(fence), last_token(token))
   if fence ~= '0' then
     -- Another master may have given the token, after the operator looked or without being heard. It lies below the end
     -- of this lease, or a quorum knows it (is_token_safe); a lease is given in the middle of a millisecond.
@@ -49,5 +51,5 @@ if ended then
   remember(token, last, now_us, lease_ms)
 end
 drop_overdue(queue, waiters, now_us)
-wake_first(lock, queue, nil)
+wake_first(lock, queue, waiters, nil)
 return { ended and 'released' or 'absent', now_us }

@@ -23,7 +23,7 @@
 
 --#include clock
 --#include digits
---#include on_hash
+--#include on_own
 --#include queue
 --#include waiter
 
@@ -37,7 +37,7 @@ local queue_ms = ARGV[4]
 local void_us = ARGV[5]
 local waiter = waiter_of(owner)
 
-local ended = on_hash('HDEL', lock, owner) == 1
+local ended = on_own('HDEL', lock, owner) == 1
 if ended and ticket ~= '0' and now_us <= tonumber(void_us) then
   -- The grant took it out of the queue.
   redis.call('ZADD', queue, 'NX', ticket, waiter)
@@ -47,6 +47,6 @@ if ended and ticket ~= '0' and now_us <= tonumber(void_us) then
 end
 if redis.call('EXISTS', queue) == 1 and redis.call('EXISTS', lock) == 0 then
   drop_overdue(queue, waiters, now_us)
-  wake_first(lock, queue, waiter)
+  wake_first(lock, queue, waiters, waiter)
 end
 return { ended and 'released' or 'absent', now_us }

@@ -29,10 +29,11 @@
 --#include clock
 --#include digits
 --#include spare
---#include on_hash
+--#include on_own
 --#include holder
 --#include lengthen
 --#include remember
+--#include last_token
 --#include vote
 
 local lock = KEYS[1]
@@ -61,7 +62,7 @@ if not holder then
   redis.call('HSET', lock, owner, count)
 end
 lengthen(lock, lease_ms)
-if tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
+if tonumber(fence) > last_token(token) then
   remember(token, tonumber(fence), now_us, lease_ms)
 else
   lengthen(token, lease_ms + token_spare_ms)

@@ -17,16 +17,17 @@
 --   It only reads.
 
 --#include clock
---#include on_hash
+--#include on_own
 --#include holder
+--#include last_token
 
 local lock = KEYS[1]
 local queue = KEYS[2]
 local token = KEYS[3]
 local limit = ARGV[1]
 
-local last = tonumber(redis.call('GET', token) or 0)
-local queued = redis.call('ZRANGE', queue, 0, limit - 1)
+local last = last_token(token)
+local queued = on_own('ZRANGE', queue, 0, limit - 1) or {}
 local holder = holder_of(lock)
 if not holder then
   return { 'free', now_us, last, queued }

@@ -18,6 +18,7 @@
 
 --#include clock
 --#include digits
+--#include on_own
 --#include queue
 
 local lock = KEYS[1]
@@ -25,10 +26,10 @@ local queue = KEYS[2]
 local waiters = KEYS[3]
 local owner = ARGV[1]
 
-local left = redis.call('ZREM', queue, owner) > 0
-redis.call('ZREM', waiters, owner)
+local left = on_own('ZREM', queue, owner) == 1
+on_own('ZREM', waiters, owner)
 if redis.call('EXISTS', lock) == 0 then
   drop_overdue(queue, waiters, now_us)
-  wake_first(lock, queue, nil)
+  wake_first(lock, queue, waiters, nil)
 end
 return { left and 'left' or 'absent', now_us }

@@ -35,7 +35,7 @@ if not master or accused ~= named then
   return { 'absent', now_us }
 end
 local known_ms = tonumber(redis.call('HGET', master, 'guard_ms') or 0)
-local largest_ms = math.max(known_ms, tonumber(guard_ms))
+local largest_ms = math.max(known_ms and known_ms < 2 ^ 40 and known_ms or 0, tonumber(guard_ms))
 local until_us = now_us + largest_ms * 1000
 -- HDEL comes first: a master that is out of memory takes it, and then the rest. A release there may give the lock away.
 redis.call('HDEL', master, 'no_vote_until_us')

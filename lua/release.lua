@@ -33,7 +33,7 @@
 --#include digits
 --#include spare
 --#include remember
---#include on_hash
+--#include on_own
 
 local lock = KEYS[1]
 local queue = KEYS[2]
@@ -49,9 +49,9 @@ local incarnation = ARGV[6]
 local guard_ms = ARGV[7]
 
 -- HDEL comes first: a master that is out of memory takes it, and then the rest.
-local ended = on_hash('HDEL', lock, owner) == 1
+local ended = on_own('HDEL', lock, owner) == 1
 -- Also where the hold is not, or no more: a master that has forgotten the token is to know it.
-if fence ~= '0' and tonumber(fence) > tonumber(redis.call('GET', token) or 0) then
+if fence ~= '0' and tonumber(fence) > (tonumber(redis.call('GET', token) or 0) or 0) then
   remember(token, tonumber(fence), now_us, lease_ms)
 end
 if redis.call('EXISTS', queue) == 0 then
@@ -64,8 +64,8 @@ end
 --#include hand_over
 
 local waiter = waiter_of(owner)
-if redis.call('ZREM', queue, waiter) == 1 then
-  redis.call('ZREM', waiters, waiter)
+if on_own('ZREM', queue, waiter) == 1 then
+  on_own('ZREM', waiters, waiter)
 end
 -- A hold is the only field of its hash: with it the lock is free.
 if ended or redis.call('EXISTS', lock) == 0 then
@@ -73,7 +73,7 @@ if ended or redis.call('EXISTS', lock) == 0 then
   if hand == '1' and now_us <= tonumber(void_us) and not no_vote_until(master, incarnation, guard_ms, now_us) then
     hand_over(lock, queue, waiters, token, owner, incarnation, now_us)
   else
-    wake_first(lock, queue, nil)
+    wake_first(lock, queue, waiters, nil)
   end
 end
 return { ended and 'released' or 'absent', now_us }

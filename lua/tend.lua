@@ -24,7 +24,7 @@
 
 --#include clock
 --#include digits
---#include on_hash
+--#include on_own
 --#include holder
 --#include queue
 --#include waiter
@@ -62,6 +62,7 @@ if holder then
   return { 'tended', now_us, left_ms == 0 and 1 or left_ms, heir, head }
 end
 -- Its own waiters are told in the reply, which does not depend on Pub/Sub.
-local turn = wake_first(lock, queue, nil) or head
+local first, is_open = wake_first(lock, queue, waiters, nil)
+local turn = first or head
 local mine = string.sub(turn, 1, #client + 1) == client .. ':'
-return { 'tended', now_us, 0, mine and turn or '', head }
+return { 'tended', now_us, is_open and 1 or 0, mine and turn or '', head }

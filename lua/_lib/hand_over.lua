@@ -9,23 +9,27 @@
 -- now still gets a larger ticket. Where PUBLISH does not count, nobody knows whether
 -- the first waiter lives: nobody is given anything.
 local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
-  local room = string.sub(string.match(releaser, '^[^:]*:([^@~]*)'), -16)
-  local named = string.match(incarnation, '^[^?]+') or '-'
+  local room = string.sub(string.match(releaser, '^[^:]*:([^@~]*)'), -16) .. '.'
+  local server = ' ' .. (string.match(incarnation, '^[^?]+') or '-') .. ' '
   local lease_ms, hold
-  local heir = tell_first(lock, queue, nil, function(uuid, name, ticket)
+  local token, moment, kept_ms -- of all that are tried: most of them are not there
+  local heir = tell_first(lock, queue, waiters, nil, function(uuid, name, ticket)
     lease_ms = publish_counts and string.match(uuid, '@(%d+)$')
-    if not lease_ms then
+    if not lease_ms or #lease_ms > 12 then -- more than ten years: nobody's
+      lease_ms = nil
       return wake(uuid, name)
     end
-    hold = room .. '.' .. digits(ticket)
-    -- A token for each that is tried, since each has its own lease, which the token is to outlive.
-    local token = next_token(token_key, now_us, lease_ms)
-    return table.concat({ 'grant', uuid, hold, digits(token), digits(now_us), lease_ms, named, name }, ' ')
+    if not token or kept_ms < tonumber(lease_ms) then
+      token = next_token(token_key, now_us, lease_ms) -- which is to outlive the longest lease
+      moment, kept_ms = ' ' .. digits(token) .. ' ' .. digits(now_us) .. ' ', tonumber(lease_ms)
+    end
+    hold = room .. (string.match(ticket, '^%d+$') or digits(ticket))
+    return 'grant ' .. uuid .. ' ' .. hold .. moment .. lease_ms .. server .. name
   end)
   if heir and lease_ms then
     redis.call('HSET', lock, heir .. '~' .. hold, 1)
     redis.call('PEXPIRE', lock, lease_ms)
     redis.call('ZREM', queue, heir)
-    redis.call('ZREM', waiters, heir)
+    on_own('ZREM', waiters, heir)
   end
 end

@@ -1,5 +1,5 @@
 -- Provides is_mine(lock, owner): whether this owner has the lock. False for a
 -- key of another type.
 local function is_mine(lock, owner)
-  return on_hash('HEXISTS', lock, owner) == 1
+  return on_own('HEXISTS', lock, owner) == 1
 end

@@ -10,41 +10,121 @@ local publish_counts = true
 
 -- Removes the waiters that have given no sign of life for too long.
 local function drop_overdue(queue, waiters, now_us)
-  local overdue = redis.call('ZRANGEBYSCORE', waiters, '-inf', digits(now_us / 1000), 'LIMIT', 0, 1000)
-  if #overdue > 0 then
-    redis.call('ZREM', queue, unpack(overdue))
+  local overdue = on_own('ZRANGEBYSCORE', waiters, '-inf', digits(now_us / 1000), 'LIMIT', 0, 1000)
+  if overdue and #overdue > 0 then
+    on_own('ZREM', queue, unpack(overdue))
     redis.call('ZREM', waiters, unpack(overdue))
   end
 end
 
 -- Sends the first waiter whose client listens what `message(uuid, name, ticket)`
 -- says, in the order of tickets and stopping before `me`. Returns that waiter, or
--- nil when nobody before `me` listens.
-local function tell_first(lock, queue, me, message)
+-- nil when nobody before `me` listens; and true when that is not known yet, because
+-- there are more than one call may look at: then nobody may pass them.
+local function tell_first(lock, queue, waiters, me, message)
+  local waiter_name = '^([!-9;-}]+):([!-9;-}]+)$' -- printable, no blanks; with a `~` it would be a hold's
   local prefix, name = string.match(lock, '^([^{]*):{(.*)}$')
-  local deaf = {}
-  local first, page = 0, 0
-  repeat
-    local found = redis.call('ZRANGE', queue, first, first + page, 'WITHSCORES')
-    for i = 1, #found, 2 do
-      local waiter, ticket = found[i], found[i + 1]
+  local head = on_own('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  if not head or not head[1] or head[1] == me then
+    return nil
+  end
+  local client, uuid = string.match(head[1], waiter_name)
+  if client and publish_counts then
+    if redis.call('PUBLISH', prefix .. ':client:' .. client, message(uuid, name, head[2])) > 0 then
+      return head[1] -- the usual case; what follows is not even defined then
+    end
+  end
+
+  -- Others may have written to these keys, and a script keeps a master busy for as
+  -- long as it runs. So it passes over so many at most, and what nobody can be
+  -- waiting for goes as soon as it is looked at: what is no waiter's name, and who
+  -- neither listens nor has a deadline. Whoever waits has one: a place and a deadline
+  -- are written by the same script, and again with each sign of life.
+  local passed_max = 1000
+  local sought_max = 100 -- if no more have a deadline, those who are behind are found by that
+  local deaf, gone = { [publish_counts and client or ''] = true }, {}
+  local all_have_deadlines
+
+  local function drop(names)
+    if #names > 0 then
+      redis.call('ZREM', queue, unpack(names))
+      on_own('ZREM', waiters, unpack(names))
+    end
+  end
+
+  local function has_deadline(waiter)
+    if all_have_deadlines == nil then
+      all_have_deadlines = redis.call('ZCARD', queue) <= (on_own('ZCARD', waiters) or 0)
+    end
+    return all_have_deadlines or on_own('ZSCORE', waiters, waiter)
+  end
+
+  -- Whether these entries say whose turn it is; and whose.
+  local function decide(entries)
+    for i = 1, #entries, 2 do
+      local waiter = entries[i]
       if waiter == me then
-        return nil
+        return true, nil
       end
-      local client, uuid = string.match(waiter, '^([^:]*):(.*)$')
-      if not deaf[client] then
-        local channel = prefix .. ':client:' .. client
-        local heard = redis.call('PUBLISH', channel, message(uuid, name, ticket))
+      local client, uuid = string.match(waiter, waiter_name)
+      if client and not deaf[client] and (publish_counts or has_deadline(waiter)) then
+        local heard = redis.call('PUBLISH', prefix .. ':client:' .. client, message(uuid, name, entries[i + 1]))
         if heard > 0 or not publish_counts then
-          return waiter
+          return true, waiter
         end
         deaf[client] = true
       end
+      if not client or not has_deadline(waiter) then
+        table.insert(gone, waiter)
+      end
     end
-    first = first + page + 1
-    page = 63 -- the head alone is the usual case; then whole pages
-  until #found == 0
-  return nil
+    return false, nil
+  end
+
+  -- Whoever has a deadline, in the order of the queue; nil where these are too many.
+  local function seek_by_deadline()
+    local names = on_own('ZRANGE', waiters, 0, sought_max)
+    if not names or #names > sought_max then
+      return nil
+    end
+    local places, entries = {}, {}
+    for _, waiter in ipairs(names) do
+      local ticket = redis.call('ZSCORE', queue, waiter)
+      if ticket then
+        table.insert(places, { tonumber(ticket), waiter, ticket })
+      end
+    end
+    table.sort(places, function(one, other)
+      return one[1] < other[1] or one[1] == other[1] and one[2] < other[2]
+    end)
+    for _, place in ipairs(places) do
+      table.insert(entries, place[2])
+      table.insert(entries, place[3])
+    end
+    return entries
+  end
+
+  local first, page = 0, 64
+  repeat
+    local found = redis.call('ZRANGE', queue, first, first + page - 1, 'WITHSCORES')
+    local is_decided, waiter = decide(found)
+    if is_decided or #found < 2 * page then
+      drop(gone)
+      return waiter
+    end
+    first, page = first + page, passed_max + 1 - page
+  until first > passed_max
+
+  -- So that the next call goes on behind them. Who of them waits, though, is put back by its sign of life.
+  drop(redis.call('ZRANGE', queue, 0, passed_max))
+  local entries = redis.call('EXISTS', queue) == 0 and {} or seek_by_deadline()
+  if not entries then
+    return nil, true
+  end
+  gone = {}
+  local _, waiter = decide(entries)
+  drop(gone)
+  return waiter
 end
 
 local function wake(uuid, name)
@@ -52,6 +132,6 @@ local function wake(uuid, name)
 end
 
 -- Tells the first waiter that listens, and comes before `me`, that it is its turn.
-local function wake_first(lock, queue, me)
-  return tell_first(lock, queue, me, wake)
+local function wake_first(lock, queue, waiters, me)
+  return tell_first(lock, queue, waiters, me, wake)
 end

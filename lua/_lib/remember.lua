@@ -10,11 +10,11 @@ end
 -- Provides next_token(token_key, now_us, lease_ms): a token above all that this
 -- master remembers, which it now remembers instead.
 local function next_token(token_key, now_us, lease_ms)
-  local last = remember(token_key, now_us, now_us, lease_ms)
-  if not last or tonumber(last) < now_us then
+  local last = tonumber(remember(token_key, now_us, now_us, lease_ms) or 0)
+  if not (last and last >= now_us and last < 2 ^ 53) then -- above it, and where it is no number, it is no token
     return now_us
   end
-  local token = tonumber(last) + 1 -- the clock was set back, or this is not its first grant in a microsecond
+  local token = last + 1 -- the clock was set back, or this is not its first grant in a microsecond
   remember(token_key, token, now_us, lease_ms)
   return token
 end

@@ -11,17 +11,21 @@ local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count
     -- A repeated request: the first one was granted, its reply was lost.
     lengthen(lock, lease_ms)
     lengthen(token_key, lease_ms + token_spare_ms)
-    return { 'granted', now_us, tonumber(redis.call('GET', token_key) or 0) }
+    local token = tonumber(redis.call('GET', token_key) or 0)
+    return { 'granted', now_us, token and token < 2 ^ 53 and token or 0 }
   end
   if holder then
     return nil, holder
   end
   drop_overdue(queue, waiters, now_us)
-  if fair == '1' and wake_first(lock, queue, waiter) then
-    return nil, nil
+  if fair == '1' then
+    local first, is_open = wake_first(lock, queue, waiters, waiter)
+    if first or is_open then
+      return nil, nil
+    end
   end
   local granted = grant(lock, token_key, owner, count, lease_ms, now_us)
-  redis.call('ZREM', queue, waiter)
-  redis.call('ZREM', waiters, waiter)
+  on_own('ZREM', queue, waiter)
+  on_own('ZREM', waiters, waiter)
   return granted
 end

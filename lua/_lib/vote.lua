@@ -34,9 +34,12 @@ local function no_vote_until(master, socket, guard_ms, now_us)
     incarnation, has_moved = present, present ~= incarnation
   end
   local marker = redis.call('HMGET', master, 'incarnation', 'no_vote_until_us', 'guard_ms')
-  local known_ms = tonumber(marker[3] or 0)
+  local known_ms, until_us = tonumber(marker[3] or 0), tonumber(marker[2] or 0)
+  if not (known_ms and known_ms < 2 ^ 40 and until_us and until_us < 2 ^ 63) then
+    -- Somebody else wrote that. It may have said anything, so it says nothing: as if it were missing.
+    marker[1], known_ms = nil, 0
+  end
   local largest_ms = math.max(known_ms, tonumber(guard_ms))
-  local until_us = tonumber(marker[2] or 0)
   if marker[1] == incarnation and largest_ms == known_ms and now_us >= until_us and not has_moved then
     return nil
   end

@@ -18,7 +18,7 @@ from redis.crc import key_slot
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys, client_channel, lock_keys, master_key, scan_pattern
 from relock._runtime.failures import failure_of, with_advice, words_of
-from relock._runtime.links import NETWORK_ERRORS, parse_info
+from relock._runtime.links import NETWORK_ERRORS, as_guard_ms, parse_info
 from relock._runtime.nodes import Node, Wire, warning_of_number
 from relock._runtime.slots import Range, members
 from relock._scripts import load, pack_argument
@@ -344,6 +344,11 @@ def _look_at_votes(wire: Wire, found: Examination, prefix: str, masters: int) ->
     """Whether it may grant locks, by its marker, judged as its own scripts do. Without a marker it has no guard yet."""
     marker = _try(wire, "HMGET", master_key(prefix), "incarnation", "no_vote_until_us", "guard_ms")
     now = _try(wire, "TIME")
+    if isinstance(marker, Exception) and "WRONGTYPE" in str(marker):
+        says = f"its marker, the key {master_key(prefix)}, is no hash: another program has written there"
+        advice = "delete it, or give relock another prefix: no client can connect meanwhile"
+        found.add("votes", Verdict.WRONG, says, advice)
+        return
     if isinstance(marker, Exception) or isinstance(now, Exception):
         if masters > 1:
             advice = f"allow this user HMGET, TIME and the keys {prefix}:*"
@@ -357,7 +362,13 @@ def _look_at_votes(wire: Wire, found: Examination, prefix: str, masters: int) ->
             says = "no client with a restart guard has used it yet: the first one that does has to wait for its vote"
             found.add("votes", Verdict.NOTE, says, "nothing to do: with several masters each client has such a guard")
         return
-    found.guard = int(guard_ms) / 1000
+    known_ms = as_guard_ms(guard_ms)
+    if known_ms is None or not (until_us or b"0").isdigit():
+        says = f"its marker, the key {master_key(prefix)}, is damaged: another program has written there"
+        advice = "the next client that has a restart guard begins it anew; one that has none refuses to connect"
+        found.add("votes", Verdict.WRONG, says, advice)
+        return
+    found.guard = known_ms / 1000
     left = float(until_us or 0) / 1e6 - int(now[0]) - int(now[1]) / 1e6
     found.vote_in = min(max(left, 0.0), found.guard)
     _judge_vote(found, (incarnation or b"").decode(errors="replace"))

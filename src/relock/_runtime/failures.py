@@ -25,6 +25,7 @@ _PERMANENT_TEXTS = (
     "NOPERM",
     "invalid password",
     "No such master with that name",
+    "WRONGTYPE",
     *_NO_RIGHT_IN_SCRIPT,
 )
 
@@ -79,6 +80,7 @@ _ADVICE = (
     ("Authentication required", _PASSWORD),
     ("invalid username-password", "check the user and the password"),
     ("No such master with that name", "check the name of the master in the Sentinels' configuration"),
+    ("WRONGTYPE", "another program has written to a key that is relock's: see the documentation's page on keys"),
     ("LOADING", "it is loading its data; wait until it is done"),
     ("BUSY", "a script keeps it busy"),
     ("MASTERDOWN", "it is a replica that has lost its master"),

@@ -37,6 +37,7 @@ _OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # Redis 6.2 puts more words before w
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 _VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
+GUARD_MS_END = 2**40  # 34 years, more than any option takes; `lua/_lib/vote.lua` ends there, too
 VOID_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
@@ -192,13 +193,21 @@ class Link:
         """Obeys the marker that another client has left, and takes the larger guard."""
         if marker == [None]:
             return
-        (found_ms,) = _numbers(marker, 1)
-        if found_ms and self.incarnation == NAMELESS:
+        found_ms = _guard_of(marker)
+        if found_ms != 0 and self.incarnation == NAMELESS:
             raise ConfigurationError(
                 f"{self.master.address} refuses INFO, and other clients use a restart guard there: allow the command",
                 option="restart_guard",
             )
         self.guarded = True
+        if found_ms is None:  # the scripts take such a marker for one that is missing, and begin the caller's guard
+            if self.guard_ms == 0:
+                raise ConfigurationError(
+                    f"{self.master.address}: another program has written to {self.master.marker}, so that it is not "
+                    "known how long a guard other clients have: set theirs, or delete that key when no lease is left",
+                    option="restart_guard",
+                )
+            return
         self.guard_ms = max(self.guard_ms, found_ms)
         if found_ms > self.master.guard_ms:  # else it was found on another master while this link was opened
             self.master.larger_guard_found(found_ms)
@@ -440,6 +449,25 @@ def _numbers(reply: Any, count: int) -> list[int]:
 def server_of(incarnation: bytes) -> bytes:
     """The process that an incarnation is of: with its first replica, it gets another name and has all its data."""
     return incarnation.partition(b":")[0]
+
+
+def _guard_of(marker: Any) -> int | None:
+    """The guard (ms) that a marker names; None where that can be no guard: another program has written there.
+
+    Raises:
+        redis.RedisError: it is an error, or no field.
+    """
+    if isinstance(marker, BaseException):
+        raise marker
+    if isinstance(marker, list) and len(marker) == 1 and isinstance(marker[0], bytes):
+        return as_guard_ms(marker[0])
+    raise redis_errors.InvalidResponse(f"no field of the marker: {marker!r:.100}")
+
+
+def as_guard_ms(field: bytes) -> int | None:
+    """What a marker's `guard_ms` says, or None where it says nothing that a guard can be."""
+    found_ms = int(field) if field.isdigit() and len(field) < 16 else GUARD_MS_END
+    return found_ms if found_ms < GUARD_MS_END else None
 
 
 def parse_info(text: bytes) -> dict[str, str]:

@@ -57,7 +57,7 @@ def agree(name: str, answers: Answers) -> LockInfo | None:
         return None
     held = [reply for reply in replies if reply[0] == b"held"]
     token = max(reply[5] if reply[0] == b"held" else reply[2] for reply in replies) or None
-    queue = tuple(waiter.decode() for waiter in max((reply[-1] for reply in replies), key=len))
+    queue = tuple(waiter.decode(errors="replace") for waiter in max((reply[-1] for reply in replies), key=len))
     if len(replies) - len(held) >= quorum:
         return LockInfo(name, None, 0, 0.0, token, queue)
     owners = [reply[3] for reply in held]
