@@ -3,7 +3,7 @@
 Times: a row gives scores and deadlines relative to the master's clock, which is read just before.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -926,6 +926,320 @@ def test_nothing_stays_for_ever_but_the_marker(real: Master) -> None:
     release(real, ME)
     release(real, YOU)
     assert set(real.redis.scan_iter()) == {KEYS.token, KEYS.master}
+
+
+# what others have written ---------------------------------------------------------------------------------------------
+
+PASSED_MAX = 1_000  # what a call passes over at most; it looks at one more
+STRANGERS = [b"", b"no-colon", b":", b"you:", b":1", b"you :1", b"you:1 a", b"you:1:2", b"you:1~2", b"y~u:1", b"\n:1", b"\xff:1"]
+
+
+def queue_up(master: Master, names: Iterable[bytes], *, deadline_ms: int | None = 10_000, ticket: float = 1) -> None:
+    """Puts entries into the queue, in this order from `ticket` on; without a deadline into the queue alone."""
+    placed = {name: ticket + place for place, name in enumerate(names)}
+    master.redis.zadd(KEYS.queue, placed)
+    if deadline_ms is not None:
+        master.redis.zadd(KEYS.waiters, dict.fromkeys(placed, master.now_us() // 1000 + deadline_ms))
+
+
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the scripts are those for a Cluster, whose PUBLISH counts one node's."""
+    originals = {name: load(name).uncounted for name in script_names()}
+    monkeypatch.setitem(globals(), "load", originals.__getitem__)
+
+
+@pytest.mark.parametrize("deadline_ms", [None, 10_000])
+@pytest.mark.parametrize("counted", [True, False])
+def test_what_is_no_waiters_name_goes_and_holds_up_nobody(
+    master: Master, monkeypatch: pytest.MonkeyPatch, deadline_ms: int | None, counted: bool
+) -> None:
+    if not counted:
+        uncounted(monkeypatch)
+    for client in ("you", "y~u", ""):  # that somebody listens there is no help
+        master.listen(client)
+    queue_up(master, STRANGERS, deadline_ms=deadline_ms)
+    queue_up(master, [HEIR], ticket=100)
+    assert acquire(master)[0] == b"refused"
+    assert master.woken() == [b"wake 1@3000 a"]
+    assert master.queue() == [HEIR]
+    queue_up(master, STRANGERS, deadline_ms=deadline_ms)
+    master.redis.hset(KEYS.lock, HOLDER, 1)
+    assert release(master, HOLDER)[0] == b"released"
+    assert [message.split()[:2] for message in master.woken()] == [[b"grant" if counted else b"wake", b"1@3000"]]
+
+
+@pytest.mark.parametrize("name", ["acquire", "enqueue", "release", "leave", "give_back", "tend", "force_release"])
+def test_every_script_that_looks_for_the_next_removes_who_is_none(master: Master, name: str) -> None:
+    arguments = {"owner": ME, "count": 1, "lease_ms": LEASE_MS, "fair": 1, "hand": 1, "fence": 0, "ticket": 0}
+    arguments |= {"client": "me", "alive_ms": 7_000, "queue_ms": 30_000}
+    own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
+    queue_up(master, [b"nobody", b"they:1"], deadline_ms=None)
+    queue_up(master, [YOU], ticket=3)
+    master.listen("you")
+    master.call(name, *([9, ME] if name == "tend" else []), **own)
+    assert not {b"nobody", b"they:1"} & set(master.queue())
+    assert master.woken() == [b"wake 1 a"]
+
+
+def test_who_has_no_deadline_goes_unless_it_listens(master: Master) -> None:
+    """A deadline may be lost: an evicting server takes the keys one by one."""
+    queue_up(master, [b"dead:1", b"dead:2", YOU, THEY], deadline_ms=None)
+    queue_up(master, [b"dead:3"], ticket=0)
+    master.listen("you")
+    assert acquire(master)[0] == b"refused"
+    assert master.woken() == [b"wake 1 a"]
+    assert master.redis.zrange(KEYS.queue, 0, -1) == [b"dead:3", YOU, THEY], "nobody looked at the last one"
+
+
+def test_where_nobody_counts_who_listens_who_has_no_deadline_goes(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uncounted(monkeypatch)
+    queue_up(master, [b"nobody:1"], deadline_ms=None)
+    queue_up(master, [YOU], ticket=2)
+    master.listen("nobody")
+    master.listen("you")
+    assert acquire(master)[0] == b"refused"
+    assert master.woken() == [b"wake 1 a"]
+    assert master.queue() == [YOU]
+
+
+def test_a_waiter_behind_a_thousand_dead_is_served_at_once(master: Master) -> None:
+    dead = [b"dead%d:1@3000" % i for i in range(PASSED_MAX)]
+    queue_up(master, [*dead, HEIR])
+    master.redis.hset(KEYS.lock, HOLDER, 1)
+    master.listen("you")
+    release(master, HOLDER)
+    assert [message.split()[0] for message in master.woken()] == [b"grant"]
+    assert len(master.queue()) == PASSED_MAX, "they may be alive all the same: they keep their places"
+
+
+def test_a_queue_of_strangers_is_no_obstacle_however_long(master: Master) -> None:
+    """The first try takes the lock; and each call removes what it has looked at."""
+    left = 3 * PASSED_MAX
+    queue_up(master, [b"stranger-%d" % i for i in range(left)], deadline_ms=None)
+    for call, reply in ((acquire, b"granted"), (release, b"released"), (acquire, b"granted")):
+        assert call(master)[0] == reply
+        left = max(0, left - PASSED_MAX - 1)
+        assert master.redis.zcard(KEYS.queue) == left
+
+
+@pytest.mark.parametrize("strangers", [b"stranger-%d", b"stranger:%d"], ids=["no names", "names"])
+def test_waiters_behind_any_number_of_strangers_have_their_turns_in_order(master: Master, strangers: bytes) -> None:
+    queue_up(master, [strangers % i for i in range(3 * PASSED_MAX)], deadline_ms=None)
+    queue_up(master, [b"dead:1", YOU, THEY, ME], ticket=9_000)
+    for client in ("you", "they", "me"):
+        master.listen(client)
+    assert acquire(master, b"other:1")[0] == b"refused"
+    assert master.woken() == [b"wake 1 a"]
+    assert tend(master, 9_001, YOU, client="you")[3] == YOU
+    assert enqueue(master, YOU)[0] == b"granted"
+
+
+def test_nobody_passes_waiters_that_one_call_can_not_reach(master: Master) -> None:
+    """A crowd that died a moment ago: each call goes on behind those that the one before has looked at in vain."""
+    dead = [b"dead%d:1" % i for i in range(2 * PASSED_MAX + 500)]
+    queue_up(master, [*dead, YOU])
+    master.listen("you")
+    before = len(dead) + 1
+    for _ in range(2):
+        status, _, pttl_ms, ahead, holder = acquire(master)
+        assert (status, pttl_ms, holder) == (b"refused", 0, b"")
+        assert before - ahead == PASSED_MAX + 1
+        assert master.woken() == []
+        before = ahead
+    assert acquire(master)[0] == b"refused"
+    assert master.woken() == [b"wake 1 a"]
+    assert len(master.queue()) == before, "with so few before it, they keep their places"
+
+
+def test_a_release_gives_the_lock_to_nobody_while_it_is_open_who_is_first(master: Master) -> None:
+    queue_up(master, [*[b"dead%d:1" % i for i in range(2 * PASSED_MAX)], HEIR])
+    master.redis.hset(KEYS.lock, HOLDER, 1)
+    master.listen("you")
+    release(master, HOLDER)
+    assert (master.holder(), master.woken()) == ({}, [])
+    assert release(master, HOLDER)[0] == b"absent"
+    assert len(master.woken()) == 1
+
+
+def test_a_sign_of_life_says_that_it_is_open_who_is_first_so_that_the_next_one_comes_soon(master: Master) -> None:
+    queue_up(master, [b"dead%d:1" % i for i in range(2 * PASSED_MAX)])
+    _, _, pttl_ms, turn, _ = tend(master, 9_000, ME)
+    assert (pttl_ms, turn) == (1, b"")
+    _, _, pttl_ms, turn, _ = tend(master, 9_000, ME)
+    assert (pttl_ms, turn) == (0, b""), "nobody listens, and it is not the first"
+    assert len(master.queue()) == PASSED_MAX
+
+
+def test_who_was_passed_over_in_a_crowd_comes_back_to_its_place(master: Master) -> None:
+    """Its subscription may just have broken."""
+    queue_up(master, [ME, *[b"dead%d:1" % i for i in range(PASSED_MAX + 500)]])
+    master.redis.hset(KEYS.lock, HOLDER, 1)
+    release(master, HOLDER)
+    assert ME not in master.queue()
+    assert tend(master, 1, ME)[3] == ME, "it is told in the reply, which takes no subscription"
+    assert master.queue()[0] == ME
+    assert enqueue(master, ME, ticket=1)[0] == b"granted"
+
+
+def test_where_all_that_one_call_reaches_are_dead_and_there_are_no_more_a_newcomer_takes_the_lock(
+    master: Master,
+) -> None:
+    queue_up(master, [b"dead%d:1" % i for i in range(PASSED_MAX + 1)])
+    assert acquire(master)[0] == b"granted"
+
+
+def test_a_dead_crowd_costs_one_token_and_three_pages(server: Server) -> None:
+    """What a release does for each of them is one PUBLISH, and no more: that bounds for how long it keeps a master."""
+    with closing(redis.Redis.from_url(server.url)) as client:
+        client.flushall()
+        master = Master(client)
+        queue_up(master, [*[b"dead%d:1@3000" % i for i in range(PASSED_MAX)], HEIR])
+        client.hset(KEYS.lock, HOLDER, 1)
+        master.listen("you")
+        client.config_resetstat()
+        release(master, HOLDER)
+        calls = {name: stats["calls"] for name, stats in client.info("commandstats").items()}
+        master.subscribers.pop().close()
+    assert calls.pop("cmdstat_publish") == PASSED_MAX + 1
+    assert calls.pop("cmdstat_zrange") == 3
+    assert calls.pop("cmdstat_set") == 1
+    assert sum(calls.values()) < 20, calls
+
+
+@pytest.mark.parametrize("command", [("SET", "x"), ("RPUSH", "x"), ("HSET", "x", "y")], ids=lambda words: words[0])
+@pytest.mark.parametrize("key", [KEYS.queue, KEYS.waiters], ids=["queue", "waiters"])
+def test_a_queue_of_another_type_keeps_nobody_from_taking_the_lock_and_giving_it_back(
+    master: Master, key: bytes, command: tuple[str, ...]
+) -> None:
+    master.redis.execute_command(command[0], key, *command[1:])
+    kind = master.redis.type(key)
+    assert acquire(master)[0] == b"granted"
+    assert acquire(master, YOU)[:1] == [b"refused"]
+    assert master.call("inspect", limit=9)[0] == b"held"
+    assert release(master)[0] == b"released"
+    assert enqueue(master)[0] == b"granted"
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        enqueue(master, YOU)
+    assert release(master, YOU)[0] == b"absent", "the undo of what was not queued"
+    assert master.call("leave", owner=YOU)[0] == b"absent"
+    assert master.call("force_release", fence=0, lease_ms=LEASE_MS)[0] == b"released"
+    assert give_back(master, ticket=0)[0] == b"absent"
+    assert master.redis.type(key) == kind, "it is not ours to delete"
+    assert {name for name in (KEYS.queue, KEYS.waiters) if master.redis.exists(name)} == {key}
+
+
+def test_who_waits_is_served_though_the_deadlines_are_of_another_type(master: Master) -> None:
+    queue_up(master, [b"dead:1", HEIR], deadline_ms=None)
+    master.redis.set(KEYS.waiters, "x")
+    master.redis.hset(KEYS.lock, HOLDER, 1)
+    master.listen("you")
+    assert release(master, HOLDER)[0] == b"released"
+    assert master.holder() == {HANDED[:-1] + b"2": b"1"}
+
+
+@pytest.mark.parametrize("score", ["inf", "1e300", 2**53])
+def test_what_no_ticket_can_be_makes_no_ticket_wrong(master: Master, score: Any) -> None:
+    master.put(State(holder={THEY: 1}))
+    master.redis.zadd(KEYS.queue, {b"x:%d" % i: score for i in range(3)})
+    _, now_us, _, _, _, ticket = enqueue(master, YOU, ticket=-1)
+    assert ticket == now_us
+    _, now_us, _, ahead, _, ticket = enqueue(master, YOU)
+    assert (ahead, ticket) == (0, now_us)
+    assert master.queue() == [YOU]
+
+
+def test_a_holder_whose_name_ends_with_no_ticket_makes_none_wrong(master: Master) -> None:
+    master.put(State(holder={b"x:1~a." + b"9" * 40: 1}))
+    _, now_us, *_, ticket = enqueue(master)
+    assert ticket == now_us
+
+
+@pytest.mark.parametrize("score", ["-inf", "-5", "0.5", "1e-9"])
+def test_who_has_an_odd_place_is_served_all_the_same(master: Master, score: Any) -> None:
+    master.redis.zadd(KEYS.queue, {HEIR: score})
+    master.redis.zadd(KEYS.waiters, {HEIR: FAR})
+    master.redis.hset(KEYS.lock, HOLDER, 1)
+    master.listen("you")
+    assert release(master, HOLDER)[0] == b"released"
+    assert len(master.holder()) == len(master.woken()) == 1
+    assert master.queue() == []
+
+
+@pytest.mark.parametrize("mark", [b"@", b"@x", b"@9999999999999", b"@-5", b"@1.5", b"@3000!"])
+def test_who_takes_a_lease_that_there_is_not_is_woken(master: Master, mark: bytes) -> None:
+    waiter = b"you:1" + mark
+    queue_up(master, [waiter])
+    master.redis.hset(KEYS.lock, HOLDER, 1)
+    master.listen("you")
+    release(master, HOLDER)
+    assert master.woken() == [b"wake 1%b a" % mark]
+    assert master.holder() == {}
+
+
+@pytest.mark.parametrize("wrong", ["x", "", "inf", "-inf", "nan", "1e300", "-5", str(2**53), str(2**64)])
+def test_what_no_token_can_be_is_none(master: Master, wrong: str) -> None:
+    def tamper() -> None:
+        master.redis.set(KEYS.token, wrong)
+
+    tamper()
+    status, now_us, token = acquire(master)
+    assert (status, token) == (b"granted", now_us)
+    tamper()
+    assert acquire(master)[2] == 0, "a repeated request"
+    assert heal(master, token=FAR)[0] == b"healed"
+    assert int(master.redis.get(KEYS.token)) == FAR
+    tamper()
+    assert master.call("inspect", limit=9)[5] == 0
+    assert fence(master, 7)[0] == b"fenced"
+    assert int(master.redis.get(KEYS.token)) == 7
+    tamper()
+    assert master.call("extend", owner=ME, lease_ms=9_000)[0] == b"extended"
+    assert master.call("force_release", fence=FAR, lease_ms=LEASE_MS)[0] == b"released"
+    assert int(master.redis.get(KEYS.token)) == FAR
+    master.redis.hset(KEYS.lock, ME, 1)
+    tamper()
+    assert release(master, fence=9)[0] == b"released"
+    queue_up(master, [HEIR])
+    master.redis.hset(KEYS.lock, HOLDER, 1)
+    tamper()
+    master.listen("you")
+    status, now_us = release(master, HOLDER)
+    assert master.woken() == [b"grant 1@3000 456789abcdef0123.1 %d %d 3000 this a" % (now_us, now_us)]
+
+
+def test_a_token_of_another_type_is_an_error_and_not_lost(master: Master) -> None:
+    """Without a token nothing is granted; and what another program keeps there is its own."""
+    master.redis.rpush(KEYS.token, "x")
+    for _ in range(2):
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            acquire(master)
+    assert master.redis.lrange(KEYS.token, 0, -1) == [b"x"]
+
+
+@pytest.mark.parametrize("field", ["no_vote_until_us", "guard_ms"])
+@pytest.mark.parametrize("wrong", ["x", "", "inf", "nan", "1e300", str(2**63)])
+def test_a_marker_with_a_field_that_is_no_number_is_taken_for_none(master: Master, field: str, wrong: str) -> None:
+    marker = {"incarnation": "this", "no_vote_until_us": 0, "guard_ms": 900, field: wrong}
+    master.redis.hset(KEYS.master, mapping=marker)
+    status, now_us, until_us = acquire(master, guarded=True, guard_ms=500)
+    assert (status, until_us) == (b"no_vote", now_us + 500_000)
+    assert acquire(master, guarded=True, guard_ms=500)[2] == until_us, "the guard began once"
+    master.redis.hset(KEYS.master, "no_vote_until_us", 0)
+    assert acquire(master, guarded=True, guard_ms=500)[0] == b"granted"
+    master.redis.hset(KEYS.master, field, wrong)
+    status, now_us, until_us = quarantine(master)
+    assert (status, until_us) == (b"quarantined", now_us + 500_000)
+
+
+def test_a_marker_of_another_type_is_an_error_and_not_lost(master: Master) -> None:
+    """Without a marker nobody knows what this master may have forgotten."""
+    master.redis.set(KEYS.master, "x")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        acquire(master, guarded=True, guard_ms=500)
+    assert master.redis.get(KEYS.master) == b"x"
+    assert master.holder() == {}
 
 
 # headers --------------------------------------------------------------------------------------------------------------
