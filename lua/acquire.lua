@@ -16,7 +16,7 @@
 --   guard_ms     ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   granted  now_us token                the hold is the caller's
---   refused  now_us pttl_ms ahead holder  somebody has it, or comes first (pttl 0, no holder)
+--   refused  now_us pttl_ms ahead holder  somebody has it, or comes first, or may (pttl 0, no holder)
 --   void     now_us                      came too late, nothing was done
 --   no_vote  now_us until_us             this master may have forgotten leases until then
 -- WRITES

@@ -19,8 +19,8 @@ end
 
 -- Sends the first waiter whose client listens what `message(uuid, name, ticket)`
 -- says, in the order of tickets and stopping before `me`. Returns that waiter, or
--- nil when nobody before `me` listens; and true when that is not known yet, because
--- there are more than one call may look at: then nobody may pass them.
+-- nil when nobody before `me` listens. Also returns true when that is still open,
+-- because there are more than one call may look at: nobody may take the lock then.
 local function tell_first(lock, queue, waiters, me, message)
   local waiter_name = '^([!-9;-}]+):([!-9;-}]+)$' -- printable, no blanks; with a `~` it would be a hold's
   local prefix, name = string.match(lock, '^([^{]*):{(.*)}$')

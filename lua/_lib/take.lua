@@ -1,7 +1,7 @@
 -- Provides try_to_take(...): the one place where an acquire gets a hold, if the
 -- lock is free and it is its turn. Returns the reply of a grant, or nil and who
 -- holds the lock ('' for a key of another type, nil when it is free but others
--- come first).
+-- come first, or may).
 local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count, lease_ms, fair, now_us)
   if redis.call('EXISTS', lock, queue) == 0 then
     return grant(lock, token_key, owner, count, lease_ms, now_us)

@@ -130,6 +130,19 @@ def test_votes_are_those_of_the_marker(three: list[Server], connect: Callable[..
     assert findings(found, "together")["guard"][0] == "note"
 
 
+def test_a_marker_that_another_program_has_written_is_wrong(own_server: Server) -> None:
+    own_server.cli("HSET", "lock:master", "guard_ms", "soon", "no_vote_until_us", "0")
+    assert findings(judged(own_server.url)[1]["masters"][0])["votes"][0] == "wrong"
+    own_server.cli("HSET", "lock:master", "guard_ms", "1000", "no_vote_until_us", "soon")
+    verdict, says = findings(judged(own_server.url)[1]["masters"][0])["votes"]
+    assert (verdict, "lock:master, is damaged" in says) == ("wrong", True)
+    own_server.cli("DEL", "lock:master")
+    own_server.cli("SET", "lock:master", "x")
+    code, found = judged(own_server.url)
+    verdict, says = findings(found["masters"][0])["votes"]
+    assert (code, verdict, "is no hash" in says) == (1, "wrong", True)
+
+
 def test_a_single_master_is_asked_for_its_vote_only_where_there_is_a_guard(
     own_server: Server, connect: Callable[..., Client]
 ) -> None:

@@ -9,7 +9,7 @@ from support.masters import Deployment
 from support.servers import Server
 from support.until import until
 
-from relock import Client, ConfigurationError, QuorumError
+from relock import Client, ConfigurationError, Lock, QuorumError
 
 Connect = Callable[..., Client]
 STRANGERS = 200_000
@@ -32,6 +32,18 @@ def calls(one: Server, *commands: str) -> int:
     return sum(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"] for command in commands)
 
 
+def take_a_turn(lock: Lock) -> threading.Thread:
+    """Takes the lock once and gives it back, in a thread."""
+
+    def turn() -> None:
+        if lock.acquire(timeout=TURN_SECONDS):
+            lock.release()
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    return thread
+
+
 @pytest.mark.every_server
 @pytest.mark.every_quorum
 @pytest.mark.parametrize("stranger", ["stranger %d", "stranger-%d:1"], ids=["no names", "names"])
@@ -45,8 +57,7 @@ def test_a_lock_with_a_long_queue_of_strangers_is_taken_and_handed_over(
     for member in server.members:
         member.cli("CONFIG", "RESETSTAT")
     assert one.acquire(blocking=False)
-    waiter = threading.Thread(target=lambda: two.acquire(timeout=TURN_SECONDS) and two.release())
-    waiter.start()
+    waiter = take_a_turn(two)
     until(lambda: server.client().exists(f"lock:{{{name}}}:waiters"), within=TURN_SECONDS, what="the other one waits")
     one.release()
     waiter.join(TURN_SECONDS)
@@ -65,10 +76,9 @@ def test_a_member_without_a_colon_breaks_nothing(server: Server, connect: Connec
     """Names need not be text, either: whoever looks at the lock sees them for as long as they are there."""
     one, two = connect(server.url).lock(name), connect(server.url).lock(name)
     with one:
-        server.client().zadd(f"lock:{{{name}}}:queue", {"nobody": 0, b"\xff": 1})
+        server.client().zadd(f"lock:{{{name}}}:queue", {b"nobody": 0, b"\xff": 1})
         assert set(one.info().queue) == {"nobody", "\ufffd"}
-        waiter = threading.Thread(target=lambda: two.acquire(timeout=TURN_SECONDS) and two.release())
-        waiter.start()
+        waiter = take_a_turn(two)
         until(lambda: len(one.info().queue) == 3, within=TURN_SECONDS, what="the other one waits")
     waiter.join(TURN_SECONDS)
     assert not waiter.is_alive()
@@ -91,8 +101,7 @@ def test_a_queue_that_is_none_is_named_as_the_reason_and_only_waiting_needs_it(
     assert server.client().lrange(foreign, 0, -1) == [b"x"]
     server.client().delete(foreign)
     with one:
-        waiter = threading.Thread(target=lambda: two.acquire(timeout=TURN_SECONDS) and two.release())
-        waiter.start()
+        waiter = take_a_turn(two)
         until(lambda: one.info().queue, within=TURN_SECONDS, what="the other one waits")
     waiter.join(TURN_SECONDS)
     assert not waiter.is_alive()
@@ -104,6 +113,7 @@ def test_a_token_that_is_none_is_named_as_the_reason_at_once(server: Server, con
         connect(server.url).lock(name).acquire()  # for ever, if patience could mend it
     server.client().set(f"lock:{{{name}}}:token", "x")
     with connect(server.url).lock(name) as lock:
+        assert lock.token is not None
         assert lock.token > 0
 
 
@@ -112,7 +122,7 @@ def test_a_marker_that_is_damaged_begins_the_guard_anew(own_server: Server, conn
         lock.ensure()
     own_server.cli("HSET", "lock:master", "guard_ms", "x")
     unguarded = connect(own_server.url, restart_guard=0.0, node_timeout=0.5)
-    with pytest.raises(ConfigurationError, match="lock:master.* delete that key") as caught:
+    with pytest.raises(ConfigurationError, match=r"lock:master.* delete that key") as caught:
         unguarded.lock(name).acquire()
     unguarded.close()
     assert caught.value.option == "restart_guard"

@@ -931,7 +931,8 @@ def test_nothing_stays_for_ever_but_the_marker(real: Master) -> None:
 # what others have written ---------------------------------------------------------------------------------------------
 
 PASSED_MAX = 1_000  # what a call passes over at most; it looks at one more
-STRANGERS = [b"", b"no-colon", b":", b"you:", b":1", b"you :1", b"you:1 a", b"you:1:2", b"you:1~2", b"y~u:1", b"\n:1", b"\xff:1"]
+STRANGERS = [b"", b"no-colon", b":", b"you:", b":1", b"you :1", b"you:1 a", b"you:1:2", b"you:1~2", b"y~u:1"]
+STRANGERS += [b"\n:1", b"\xff:1", b"\0:1"]
 
 
 def queue_up(master: Master, names: Iterable[bytes], *, deadline_ms: int | None = 10_000, ticket: float = 1) -> None:

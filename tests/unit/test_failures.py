@@ -24,6 +24,19 @@ def test_a_server_that_may_write_nothing_has_written_nothing_and_may_get_over_it
     assert advice in failure.why
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WRONGTYPE Operation against a key holding the wrong kind of value script: abc, on @user_script:142.",
+        "ERR Error running script (call to f_8): @user_script: 142: -WRONGTYPE Operation against a key holding the",
+    ],
+)
+def test_a_key_that_another_program_has_written_is_a_mistake_with_a_reason(text: str) -> None:
+    failure = failure_of("m", redis.ResponseError(text), sent=True)
+    assert (failure.sent, failure.permanent) == (True, True)
+    assert "another program has written to a key" in failure.why
+
+
 def test_a_service_that_sentinels_do_not_know_is_a_mistake() -> None:
     error = redis.ConnectionError("no Sentinel names a master: s:1: ERR No such master with that name")
     failure = failure_of("m", error, sent=False)
