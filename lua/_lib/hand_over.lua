@@ -10,21 +10,21 @@
 -- the first waiter lives: nobody is given anything.
 local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
   local room = string.sub(string.match(releaser, '^[^:]*:([^@~]*)'), -16) .. '.'
-  local server = ' ' .. (string.match(incarnation, '^[^?]+') or '-') .. ' '
+  local server = string.match(incarnation, '^[^?]+') or '-'
   local lease_ms, hold
-  local token, moment, kept_ms -- of all that are tried: most of them are not there
-  local heir = tell_first(lock, queue, waiters, nil, function(uuid, name, ticket)
-    lease_ms = publish_counts and string.match(uuid, '@(%d+)$')
-    if not lease_ms or #lease_ms > 12 then -- more than ten years: nobody's
-      lease_ms = nil
+  local token, kept_ms -- the same for all that are tried
+  local heir = tell_first(lock, queue, waiters, nil, function(uuid, name, waiter, ticket)
+    lease_ms = publish_counts and string.match(uuid, '@(%d+)$', -13) -- the longest lease has 12 digits
+    if not lease_ms then
       return wake(uuid, name)
     end
-    if not token or kept_ms < tonumber(lease_ms) then
-      token = next_token(token_key, now_us, lease_ms) -- which is to outlive the longest lease
-      moment, kept_ms = ' ' .. digits(token) .. ' ' .. digits(now_us) .. ' ', tonumber(lease_ms)
+    if not token or kept_ms < tonumber(lease_ms) then -- the token is to outlive whichever lease is given
+      token, kept_ms = next_token(token_key, now_us, lease_ms), tonumber(lease_ms)
     end
-    hold = room .. (string.match(ticket, '^%d+$') or digits(ticket))
-    return 'grant ' .. uuid .. ' ' .. hold .. moment .. lease_ms .. server .. name
+    ticket = ticket or redis.call('ZSCORE', queue, waiter)
+    hold = room .. (string.find(ticket, '%D') and digits(ticket) or ticket)
+    return 'grant ' .. uuid .. ' ' .. hold .. ' ' .. digits(token) .. ' ' .. digits(now_us) .. ' ' .. lease_ms .. ' '
+      .. server .. ' ' .. name
   end)
   if heir and lease_ms then
     redis.call('HSET', lock, heir .. '~' .. hold, 1)

@@ -17,20 +17,21 @@ local function drop_overdue(queue, waiters, now_us)
   end
 end
 
--- Sends the first waiter whose client listens what `message(uuid, name, ticket)`
--- says, in the order of tickets and stopping before `me`. Returns that waiter, or
--- nil when nobody before `me` listens. Also returns true when that is still open,
--- because there are more than one call may look at: nobody may take the lock then.
+-- Sends the first waiter whose client listens what `message(uuid, name, waiter, ticket)`
+-- says, in the order of tickets and stopping before `me`; the ticket is only given where
+-- it is known. Returns that waiter, or nil when nobody before `me` listens. Also returns
+-- true when that is still open, because there are more than one call may look at: nobody
+-- may take the lock then.
 local function tell_first(lock, queue, waiters, me, message)
   local waiter_name = '^([!-9;-}]+):([!-9;-}]+)$' -- printable, no blanks; with a `~` it would be a hold's
-  local prefix, name = string.match(lock, '^([^{]*):{(.*)}$')
+  local prefix, name = string.match(lock, '^([^{]*:){(.*)}$')
   local head = on_own('ZRANGE', queue, 0, 0, 'WITHSCORES')
   if not head or not head[1] or head[1] == me then
     return nil
   end
   local client, uuid = string.match(head[1], waiter_name)
   if client and publish_counts then
-    if redis.call('PUBLISH', prefix .. ':client:' .. client, message(uuid, name, head[2])) > 0 then
+    if redis.call('PUBLISH', prefix .. 'client:' .. client, message(uuid, name, head[1], head[2])) > 0 then
       return head[1] -- the usual case; what follows is not even defined then
     end
   end
@@ -41,6 +42,7 @@ local function tell_first(lock, queue, waiters, me, message)
   -- neither listens nor has a deadline. Whoever waits has one: a place and a deadline
   -- are written by the same script, and again with each sign of life.
   local passed_max = 1000
+  local told_max = 32 -- so many are told one by one; of more it is asked first who listens
   local sought_max = 100 -- if no more have a deadline, those who are behind are found by that
   local deaf, gone = { [publish_counts and client or ''] = true }, {}
   local all_have_deadlines
@@ -59,23 +61,43 @@ local function tell_first(lock, queue, waiters, me, message)
     return all_have_deadlines or on_own('ZSCORE', waiters, waiter)
   end
 
-  -- Whether these entries say whose turn it is; and whose.
-  local function decide(entries)
-    for i = 1, #entries, 2 do
-      local waiter = entries[i]
+  -- Who of these is a waiter whose client does not listen; nobody, where it is not allowed to ask.
+  local function find_deaf(names)
+    local asked, askers, found = {}, {}, {}
+    for i = 1, #names do
+      local client = string.match(names[i], waiter_name)
+      if client then
+        asked[#asked + 1] = prefix .. 'client:' .. client
+        askers[#asked] = names[i]
+      end
+    end
+    local counts = redis.pcall('PUBSUB', 'NUMSUB', unpack(asked))
+    for i = 1, counts.err and 0 or #asked do
+      found[askers[i]] = counts[2 * i] == 0
+    end
+    return found
+  end
+
+  -- Whether these say whose turn it is; and whose.
+  local function decide(names)
+    local known_deaf = publish_counts and #names > told_max and find_deaf(names) or {}
+    for i = 1, #names do
+      local waiter = names[i]
       if waiter == me then
         return true, nil
       end
-      local client, uuid = string.match(waiter, waiter_name)
-      if client and not deaf[client] and (publish_counts or has_deadline(waiter)) then
-        local heard = redis.call('PUBLISH', prefix .. ':client:' .. client, message(uuid, name, entries[i + 1]))
-        if heard > 0 or not publish_counts then
-          return true, waiter
+      local client, uuid = known_deaf[waiter], nil
+      if not client then
+        client, uuid = string.match(waiter, waiter_name)
+        if client and not deaf[client] and (publish_counts or has_deadline(waiter)) then
+          if redis.call('PUBLISH', prefix .. 'client:' .. client, message(uuid, name, waiter)) > 0 or not publish_counts then
+            return true, waiter
+          end
+          deaf[client] = true
         end
-        deaf[client] = true
       end
-      if not client or not has_deadline(waiter) then
-        table.insert(gone, waiter)
+      if not client or not (all_have_deadlines or has_deadline(waiter)) then
+        gone[#gone + 1] = waiter
       end
     end
     return false, nil
@@ -87,28 +109,25 @@ local function tell_first(lock, queue, waiters, me, message)
     if not names or #names > sought_max then
       return nil
     end
-    local places, entries = {}, {}
+    local placed, tickets = {}, {}
     for _, waiter in ipairs(names) do
       local ticket = redis.call('ZSCORE', queue, waiter)
       if ticket then
-        table.insert(places, { tonumber(ticket), waiter, ticket })
+        tickets[waiter] = tonumber(ticket)
+        table.insert(placed, waiter)
       end
     end
-    table.sort(places, function(one, other)
-      return one[1] < other[1] or one[1] == other[1] and one[2] < other[2]
+    table.sort(placed, function(one, other)
+      return tickets[one] < tickets[other] or tickets[one] == tickets[other] and one < other
     end)
-    for _, place in ipairs(places) do
-      table.insert(entries, place[2])
-      table.insert(entries, place[3])
-    end
-    return entries
+    return placed
   end
 
-  local first, page = 0, 64
+  local first, page = 0, told_max
   repeat
-    local found = redis.call('ZRANGE', queue, first, first + page - 1, 'WITHSCORES')
-    local is_decided, waiter = decide(found)
-    if is_decided or #found < 2 * page then
+    local names = redis.call('ZRANGE', queue, first, first + page - 1)
+    local is_decided, waiter = decide(names)
+    if is_decided or #names < page then
       drop(gone)
       return waiter
     end
@@ -117,12 +136,12 @@ local function tell_first(lock, queue, waiters, me, message)
 
   -- So that the next call goes on behind them. Who of them waits, though, is put back by its sign of life.
   drop(redis.call('ZRANGE', queue, 0, passed_max))
-  local entries = redis.call('EXISTS', queue) == 0 and {} or seek_by_deadline()
-  if not entries then
+  local names = redis.call('EXISTS', queue) == 0 and {} or seek_by_deadline()
+  if not names then
     return nil, true
   end
   gone = {}
-  local _, waiter = decide(entries)
+  local _, waiter = decide(names)
   drop(gone)
   return waiter
 end

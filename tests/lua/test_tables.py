@@ -931,6 +931,7 @@ def test_nothing_stays_for_ever_but_the_marker(real: Master) -> None:
 # what others have written ---------------------------------------------------------------------------------------------
 
 PASSED_MAX = 1_000  # what a call passes over at most; it looks at one more
+TOLD_MAX = 32  # of these, those who are told without a look at who listens
 STRANGERS = [b"", b"no-colon", b":", b"you:", b":1", b"you :1", b"you:1 a", b"you:1:2", b"you:1~2", b"y~u:1"]
 STRANGERS += [b"\n:1", b"\xff:1", b"\0:1"]
 
@@ -1091,21 +1092,28 @@ def test_where_all_that_one_call_reaches_are_dead_and_there_are_no_more_a_newcom
     assert acquire(master)[0] == b"granted"
 
 
-def test_a_dead_crowd_costs_one_token_and_three_pages(server: Server) -> None:
-    """What a release does for each of them is one PUBLISH, and no more: that bounds for how long it keeps a master."""
-    with closing(redis.Redis.from_url(server.url)) as client:
-        client.flushall()
+@pytest.mark.parametrize("may_ask", [True, False], ids=["", "without the right to ask who listens"])
+def test_a_crowd_of_dead_costs_one_token_three_pages_and_one_question(server: Server, may_ask: bool) -> None:
+    """That bounds for how long a release keeps a master busy."""
+    server.cli("ACL", "SETUSER", "user", "reset", "on", ">x", "~*", "&*", "+@all", *([] if may_ask else ["-pubsub"]))
+    with closing(redis.Redis.from_url(server.url)) as admin, closing(redis.Redis.from_url(server.url)) as client:
+        admin.flushall()
         master = Master(client)
         queue_up(master, [*[b"dead%d:1@3000" % i for i in range(PASSED_MAX)], HEIR])
         client.hset(KEYS.lock, HOLDER, 1)
         master.listen("you")
-        client.config_resetstat()
+        admin.config_resetstat()
+        client.execute_command("AUTH", "user", "x")
         release(master, HOLDER)
-        calls = {name: stats["calls"] for name, stats in client.info("commandstats").items()}
+        calls = {name: stats["calls"] for name, stats in admin.info("commandstats").items()}
+        assert [message.split()[0] for message in master.woken()] == [b"grant"]
         master.subscribers.pop().close()
-    assert calls.pop("cmdstat_publish") == PASSED_MAX + 1
+    server.cli("ACL", "DELUSER", "user")
+    assert calls.pop("cmdstat_publish") == (TOLD_MAX + 1 if may_ask else PASSED_MAX + 1)
+    assert calls.pop("cmdstat_pubsub|numsub", 0) == may_ask
     assert calls.pop("cmdstat_zrange") == 3
     assert calls.pop("cmdstat_set") == 1
+    assert calls.pop("cmdstat_zscore") == (TOLD_MAX if may_ask else PASSED_MAX)
     assert sum(calls.values()) < 20, calls
 
 

@@ -180,8 +180,8 @@ BUGS = [
     Bug(
         "dead waiters are not passed over",
         "lua/_lib/queue.lua",
-        "message(uuid, name, head[2])) > 0 then",
-        "message(uuid, name, head[2])) >= 0 then",
+        "message(uuid, name, head[1], head[2])) > 0 then",
+        "message(uuid, name, head[1], head[2])) >= 0 then",
         seed=1102,
     ),
     Bug(
@@ -335,8 +335,8 @@ BUGS = [
     Bug(
         "a grant has the master's clock as its token, whatever was given before",
         "lua/_lib/hand_over.lua",
-        "token = next_token(token_key, now_us, lease_ms)",
-        "token = now_us; remember(token_key, token, now_us, lease_ms)",
+        "token, kept_ms = next_token(token_key, now_us, lease_ms)",
+        "token, kept_ms = (remember(token_key, now_us, now_us, lease_ms) or true) and now_us",
         seed=1005,
     ),
     Bug(

@@ -555,9 +555,23 @@ def _count_receivers(wire: Wire, listener: Wire, scratch: _Scratch, found: Exami
     elif receivers == 1:
         found.add("PUBLISH", Verdict.OK, "it counts its receivers")
         listener.read_response()
+        _ask_who_listens(wire, scratch, found)
     else:
         says = f"it counted {receivers} receivers where there is one"
         found.add("PUBLISH", Verdict.WRONG, says, "connect to the master itself, without a proxy between")
+
+
+def _ask_who_listens(wire: Wire, scratch: _Scratch, found: Examination) -> None:
+    """Only a release past many dead waiters does, and it does without."""
+    counts = _try(wire, "PUBSUB", "NUMSUB", scratch.channel)
+    if isinstance(counts, Exception):
+        advice = "allow this user PUBSUB NUMSUB, or let a release past many dead waiters take longer"
+        found.add("PUBSUB", Verdict.NOTE, f"refused: {counts}", advice)
+    elif counts[1] == 1:
+        found.add("PUBSUB", Verdict.OK, "it knows who listens")
+    else:
+        says = f"it knows of {counts[1]} listeners where there is one"
+        found.add("PUBSUB", Verdict.WRONG, says, "connect to the master itself, without a proxy between")
 
 
 def _run_scripts(scratch: _Scratch, found: Examination) -> None:
