@@ -12,7 +12,7 @@
 --   void_us   us     time on this master's clock after which this call does nothing
 --   ...       pairs  ticket and <client>:<uuid> of each waiter
 -- RETURNS
---   tended    now_us pttl_ms turn head  the lease left, or 1: there are more in the queue than one look takes; who of these is to look; who is first
+--   tended    now_us pttl_ms turn head  the lease left, or 1: look again; who of these is to look; who is first
 --   void      now_us                    came too late, nothing was done
 -- WRITES
 --   queue     queue_ms

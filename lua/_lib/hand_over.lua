@@ -12,20 +12,23 @@ local function hand_over(lock, queue, waiters, token_key, releaser, incarnation,
   local room = string.sub(string.match(releaser, '^[^:]*:([^@~]*)'), -16) .. '.'
   local server = string.match(incarnation, '^[^?]+') or '-'
   local lease_ms, hold
-  local token, kept_ms -- the same for all that are tried
+  local token, kept_ms, told = nil, 0, 0
   local heir = tell_first(lock, queue, waiters, nil, function(uuid, name, waiter, ticket)
     lease_ms = publish_counts and string.match(uuid, '@(%d+)$', -13) -- the longest lease has 12 digits
     if not lease_ms then
       return wake(uuid, name)
     end
-    if not token or kept_ms < tonumber(lease_ms) then -- the token is to outlive whichever lease is given
-      token, kept_ms = next_token(token_key, now_us, lease_ms), tonumber(lease_ms)
-    end
+    -- Each has a token of its own: what nobody receives here may be heard of at a replica.
+    token = token and token + 1 or next_token(token_key, now_us, lease_ms)
+    kept_ms, told = math.max(kept_ms, tonumber(lease_ms)), told + 1
     ticket = ticket or redis.call('ZSCORE', queue, waiter)
     hold = room .. (string.find(ticket, '%D') and digits(ticket) or ticket)
     return 'grant ' .. uuid .. ' ' .. hold .. ' ' .. digits(token) .. ' ' .. digits(now_us) .. ' ' .. lease_ms .. ' '
       .. server .. ' ' .. name
   end)
+  if told > 1 then
+    remember(token_key, token, now_us, kept_ms) -- the last one, for longer than whichever lease was given
+  end
   if heir and lease_ms then
     redis.call('HSET', lock, heir .. '~' .. hold, 1)
     redis.call('PEXPIRE', lock, lease_ms)

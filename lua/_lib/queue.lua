@@ -61,7 +61,7 @@ local function tell_first(lock, queue, waiters, me, message)
     return all_have_deadlines or on_own('ZSCORE', waiters, waiter)
   end
 
-  -- Who of these is a waiter whose client does not listen; nobody, where it is not allowed to ask.
+  -- Who of these is a waiter whose client does not listen; nobody, where PUBSUB is refused: an error has no counts.
   local function find_deaf(names)
     local asked, askers, found = {}, {}, {}
     for i = 1, #names do
@@ -72,7 +72,7 @@ local function tell_first(lock, queue, waiters, me, message)
       end
     end
     local counts = redis.pcall('PUBSUB', 'NUMSUB', unpack(asked))
-    for i = 1, counts.err and 0 or #asked do
+    for i = 1, #asked do
       found[askers[i]] = counts[2 * i] == 0
     end
     return found
@@ -90,7 +90,8 @@ local function tell_first(lock, queue, waiters, me, message)
       if not client then
         client, uuid = string.match(waiter, waiter_name)
         if client and not deaf[client] and (publish_counts or has_deadline(waiter)) then
-          if redis.call('PUBLISH', prefix .. 'client:' .. client, message(uuid, name, waiter)) > 0 or not publish_counts then
+          local heard = redis.call('PUBLISH', prefix .. 'client:' .. client, message(uuid, name, waiter))
+          if heard > 0 or not publish_counts then
             return true, waiter
           end
           deaf[client] = true

@@ -357,6 +357,16 @@ def test_a_dead_waiter_looks_alive_to_a_release_while_somebody_else_watches_the_
     assert holder.startswith(b"dead:1@3000~")
 
 
+def test_no_two_that_are_told_have_one_token(master: Master) -> None:
+    """Who does not listen here may hear of it at a replica."""
+    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", b"dead:2@3000", b"late:1@3000", HEIR]))
+    master.listen("you")
+    before_us = release(master, HOLDER)[1]
+    (token,) = [int(message.split()[3]) for message in master.woken()]
+    assert token == before_us + 2, "one for each client that was told before it"
+    assert int(master.redis.get(KEYS.token)) == token
+
+
 def test_the_token_of_a_grant_is_remembered_for_longer_than_its_lease_whoever_is_passed_over(master: Master) -> None:
     """The dead waiter before the heir takes shorter leases."""
     master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@50", HEIR]))
@@ -1088,12 +1098,15 @@ def test_who_was_passed_over_in_a_crowd_comes_back_to_its_place(master: Master) 
 def test_where_all_that_one_call_reaches_are_dead_and_there_are_no_more_a_newcomer_takes_the_lock(
     master: Master,
 ) -> None:
+    """Whatever else has a deadline."""
     queue_up(master, [b"dead%d:1" % i for i in range(PASSED_MAX + 1)])
+    master.redis.zadd(KEYS.waiters, {b"gone%d:1" % i: FAR for i in range(200)})
     assert acquire(master)[0] == b"granted"
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("may_ask", [True, False], ids=["", "without the right to ask who listens"])
-def test_a_crowd_of_dead_costs_one_token_three_pages_and_one_question(server: Server, may_ask: bool) -> None:
+def test_a_crowd_of_dead_costs_three_pages_and_one_question(server: Server, may_ask: bool) -> None:
     """That bounds for how long a release keeps a master busy."""
     server.cli("ACL", "SETUSER", "user", "reset", "on", ">x", "~*", "&*", "+@all", *([] if may_ask else ["-pubsub"]))
     with closing(redis.Redis.from_url(server.url)) as admin, closing(redis.Redis.from_url(server.url)) as client:
@@ -1103,16 +1116,16 @@ def test_a_crowd_of_dead_costs_one_token_three_pages_and_one_question(server: Se
         client.hset(KEYS.lock, HOLDER, 1)
         master.listen("you")
         admin.config_resetstat()
-        client.execute_command("AUTH", "user", "x")
+        client.auth("x", "user")
         release(master, HOLDER)
         calls = {name: stats["calls"] for name, stats in admin.info("commandstats").items()}
         assert [message.split()[0] for message in master.woken()] == [b"grant"]
         master.subscribers.pop().close()
     server.cli("ACL", "DELUSER", "user")
     assert calls.pop("cmdstat_publish") == (TOLD_MAX + 1 if may_ask else PASSED_MAX + 1)
-    assert calls.pop("cmdstat_pubsub|numsub", 0) == may_ask
+    assert calls.pop("cmdstat_pubsub|numsub", calls.pop("cmdstat_pubsub", 0)) == may_ask  # before Redis 7 without the |
     assert calls.pop("cmdstat_zrange") == 3
-    assert calls.pop("cmdstat_set") == 1
+    assert calls.pop("cmdstat_set") == 2
     assert calls.pop("cmdstat_zscore") == (TOLD_MAX if may_ask else PASSED_MAX)
     assert sum(calls.values()) < 20, calls
 
@@ -1154,9 +1167,11 @@ def test_what_no_ticket_can_be_makes_no_ticket_wrong(master: Master, score: Any)
     master.redis.zadd(KEYS.queue, {b"x:%d" % i: score for i in range(3)})
     _, now_us, _, _, _, ticket = enqueue(master, YOU, ticket=-1)
     assert ticket == now_us
-    _, now_us, _, ahead, _, ticket = enqueue(master, YOU)
-    assert (ahead, ticket) == (0, now_us)
-    assert master.queue() == [YOU]
+    master.redis.zadd(KEYS.queue, {YOU: score})
+    for asked in (0, -1):
+        _, now_us, _, ahead, _, ticket = enqueue(master, YOU, ticket=asked)
+        assert (ahead, master.queue()) == (0, [YOU])
+        assert ticket == int(master.redis.zscore(KEYS.queue, YOU)) <= now_us
 
 
 def test_a_holder_whose_name_ends_with_no_ticket_makes_none_wrong(master: Master) -> None:
