@@ -149,7 +149,7 @@ def test_a_good_server(server: Server, server_kind: str) -> None:
     assert (master["reachable"], master["role"]) == (True, "master")
     assert verdicts(master) == {
         **dict.fromkeys(("reachable", "INFO", "role", "version", "eviction", "clock", "SCAN"), "ok"),
-        **dict.fromkeys(("PUBLISH", "scripts", "Pub/Sub"), "ok"),
+        **dict.fromkeys(("PUBLISH", "PUBSUB", "scripts", "Pub/Sub"), "ok"),
         "persistence": "note",
     }
     low, high = master["clock_offset_seconds"]
@@ -194,6 +194,13 @@ def test_the_same_server_twice(server: Server) -> None:
     code, found = doctor(server.url, f"unix://{server.socket_path}")
     assert code == 1
     assert "independent" in [finding["check"] for finding in found["together"]]
+
+
+def test_a_right_that_relock_does_without_is_noted(own_server: Server) -> None:
+    own_server.cli("ACL", "SETUSER", "limited", "on", f">{SECRET}", "~*", "&*", "+@all", "-pubsub")
+    environment = {"RELOCK_USERNAME": "limited", "RELOCK_PASSWORD": SECRET}
+    code, found = doctor(f"redis://127.0.0.1:{own_server.port}", **environment)
+    assert (code, verdicts(found["masters"][0])["PUBSUB"]) == (0, "note")
 
 
 @pytest.mark.parametrize(
