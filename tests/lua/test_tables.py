@@ -1244,26 +1244,26 @@ def test_a_token_of_another_type_is_an_error_and_not_lost(master: Master) -> Non
 
 @pytest.mark.parametrize("field", ["no_vote_until_us", "guard_ms"])
 @pytest.mark.parametrize("wrong", ["x", "", "inf", "nan", "1e300", str(2**63)])
-def test_a_marker_with_a_field_that_is_no_number_is_taken_for_none(master: Master, field: str, wrong: str) -> None:
-    marker = {"incarnation": "this", "no_vote_until_us": 0, "guard_ms": 900, field: wrong}
-    master.redis.hset(KEYS.master, mapping=marker)
-    status, now_us, until_us = acquire(master, guarded=True, guard_ms=500)
+def test_a_marker_with_a_field_that_is_no_number_is_taken_for_none(real: Master, field: str, wrong: str) -> None:
+    marker = {"incarnation": real.incarnation, "no_vote_until_us": 0, "guard_ms": 900, field: wrong}
+    real.redis.hset(KEYS.master, mapping=marker)
+    status, now_us, until_us = acquire(real, guarded=True, guard_ms=500)
     assert (status, until_us) == (b"no_vote", now_us + 500_000)
-    assert acquire(master, guarded=True, guard_ms=500)[2] == until_us, "the guard began once"
-    master.redis.hset(KEYS.master, "no_vote_until_us", 0)
-    assert acquire(master, guarded=True, guard_ms=500)[0] == b"granted"
-    master.redis.hset(KEYS.master, field, wrong)
-    status, now_us, until_us = quarantine(master)
+    assert acquire(real, guarded=True, guard_ms=500)[2] == until_us, "the guard began once"
+    real.redis.hset(KEYS.master, "no_vote_until_us", 0)
+    assert acquire(real, guarded=True, guard_ms=500)[0] == b"granted"
+    real.redis.hset(KEYS.master, field, wrong)
+    status, now_us, until_us = quarantine(real)
     assert (status, until_us) == (b"quarantined", now_us + 500_000)
 
 
-def test_a_marker_of_another_type_is_an_error_and_not_lost(master: Master) -> None:
+def test_a_marker_of_another_type_is_an_error_and_not_lost(real: Master) -> None:
     """Without a marker nobody knows what this master may have forgotten."""
-    master.redis.set(KEYS.master, "x")
+    real.redis.set(KEYS.master, "x")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        acquire(master, guarded=True, guard_ms=500)
-    assert master.redis.get(KEYS.master) == b"x"
-    assert master.holder() == {}
+        acquire(real, guarded=True, guard_ms=500)
+    assert real.redis.get(KEYS.master) == b"x"
+    assert real.holder() == {}
 
 
 # headers --------------------------------------------------------------------------------------------------------------
