@@ -3,14 +3,18 @@
 On the masters a hold is named ``<client>:<uuid>``: one client object, one outermost acquire. Who may *use* it is
 local knowledge: a thread, or whoever names the same ``owner=``. A thread is not known by its ident, because
 idents are recycled: it is known by an object in its `threading.local`, which dies with the thread.
+
+The tasks of an event loop share their thread, and so would share its hold: each would come in on top of the others. So
+a hold also knows which task took it, see `Taker`.
 """
 
 import itertools
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _serials = itertools.count(1)
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -64,6 +68,61 @@ def current_thread() -> Who:
     if owner is None:
         owner = _local.owner = ThreadOwner()
     return owner.who
+
+
+class _Callback:
+    """What an event loop runs outside a task. One callback can't be told from another."""
+
+    def __repr__(self) -> str:
+        return "a callback"
+
+
+A_CALLBACK = _Callback()
+
+
+def running_task() -> object | None:
+    """What the calling thread's event loop runs: a task, or `A_CALLBACK`; None where the thread runs no loop.
+
+    This imports no asyncio: before somebody has, no loop runs. While another thread imports it, names may be missing.
+    """
+    asyncio: Any = sys.modules.get("asyncio")
+    running_loop = getattr(asyncio, "_get_running_loop", None)
+    loop = None if running_loop is None else running_loop()
+    if loop is None:
+        return None
+    task: object | None = asyncio.current_task(loop)
+    return A_CALLBACK if task is None else task
+
+
+class Taker(NamedTuple):
+    """Which task of its thread's event loop took a hold, or took levels of one that the thread had before.
+
+    Attributes:
+        task: what `running_task` said; weak, because the ids of tasks are recycled, and a hold keeps no task alive.
+        below: the hold count before that. Once there are no more levels, it has given back all of its own.
+    """
+
+    task: "weakref.ref[object]"
+    below: int
+
+
+def taker_of(running: object | None, count: int) -> Taker | None:
+    """The taker of what is above the first `count` levels, taken while the loop runs `running`."""
+    return None if running is None else Taker(weakref.ref(running), count)
+
+
+def still_inside(taker: Taker | None, count: int) -> Taker | None:
+    """`taker`, unless a hold with `count` levels has none of its own any more."""
+    return taker if taker is not None and count > taker.below else None
+
+
+def may_nest(taker: Taker | None, running: object | None) -> bool:
+    """Whether one more level may be taken while the loop runs `running`, where `taker` is still inside.
+
+    Not by another task: it would be inside together with the first. A thread that runs no loop at the moment, and a
+    hold that was taken outside any, know no tasks.
+    """
+    return taker is None or running is None or taker.task() is running
 
 
 def readable(text: str) -> str:

@@ -71,6 +71,7 @@ class Lock:
             OverflowError: a timeout above `threading.TIMEOUT_MAX`.
             QuorumError: too few masters answered the last attempt, and ``patience`` or the timeout is over.
             LockLostError: the caller's hold was lost, and it has not left all its levels yet.
+            RuntimeError: another task of the event loop that runs in this thread is inside.
             ClientClosedError: the client is closed.
         """
         limit = self._limit(blocking, timeout)
@@ -116,7 +117,7 @@ class Lock:
 
         Raises:
             AcquireTimeoutError: somebody else had it for all that time. The body does not run.
-            QuorumError, LockLostError, ClientClosedError: as `acquire`.
+            QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
         limit = self._limit(True, NOT_PASSED)
         claim = Claim()

@@ -12,7 +12,7 @@ from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import NEVER, Granted, deadline_of, is_status
 from relock._core.terms import Terms
 from relock._events import Loss
-from relock._owner import Who, has_ticket
+from relock._owner import Taker, Who, has_ticket
 
 EXPIRED = "its lease ended before it could be renewed"
 NOT_RENEWED = "its lease ended, and it was not to be renewed (renew=False)"
@@ -49,6 +49,7 @@ class Hold:
         counts_until: until when a count that is not its own any more may still arrive at a master.
         settling: its count is being written to the masters again, in the background.
         is_short: a releaser gave it with a short lease, and no quorum has confirmed more.
+        taker: which task of the owner thread's event loop is inside; None where that does not count.
         loss: set once, when it was lost.
     """
 
@@ -77,6 +78,7 @@ class Hold:
         "renew_until",
         "settled",
         "settling",
+        "taker",
         "terms",
         "thread",
         "token",
@@ -106,6 +108,7 @@ class Hold:
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
         self.counts_until = NEVER
         self.settling = False
+        self.taker: Taker | None = None
         self.loss: Loss | None = None
         self._unsaid = [True]
         self._cuts: dict[int, Step] = {}

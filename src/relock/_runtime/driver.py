@@ -42,8 +42,8 @@ class Driver:
         """Raises `ClientClosedError` once the client was closed."""
 
     @abstractmethod
-    def waits(self) -> None:
-        """A flow begins to wait."""
+    def waits(self, keys: LockKeys) -> None:
+        """A flow begins to wait for the lock of `keys`."""
 
     @abstractmethod
     def queued(self, lease_end: float) -> None:
@@ -89,7 +89,7 @@ class Driver:
     def _park(self, park: Park) -> tuple[Handed, ...]:
         waiter = self.hub.register(park.owner, park.keys)
         if not waiter.parks:
-            self.waits()
+            self.waits(park.keys)
         waiter.parks += 1
         if park.ticket is not None:
             waiter.tickets[:] = [park.ticket]

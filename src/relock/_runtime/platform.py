@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from relock._core.effects import Clock
-from relock._owner import Who, current_thread
+from relock._owner import Who, current_thread, running_task
 from relock._runtime.channel import Channel, open_channel
 from relock._runtime.nodes import Wire
 
@@ -38,6 +38,7 @@ class Platform:
         sleep: sleeps for so many seconds.
         chance: draws a number from 0 to 1.
         who: who calls.
+        task: what the caller's event loop runs; None where it runs no loop.
         open_channel: the channel of an open connection.
     """
 
@@ -49,6 +50,7 @@ class Platform:
     sleep: Callable[[float], object] = staticmethod(time.sleep)
     chance: Callable[[], float] = staticmethod(random.random)
     who: Callable[[], Who] = staticmethod(current_thread)
+    task: Callable[[], object | None] = staticmethod(running_task)
     open_channel: Callable[[Wire, float], Channel] = staticmethod(open_channel)
 
     @property

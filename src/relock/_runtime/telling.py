@@ -8,7 +8,8 @@ losses and one for events, of each client, and one for the log, of the process, 
 What waits is bounded. Where more comes in than is told, the newest is dropped, ordinary things first; it is counted,
 and the log says when that begins, and when it ends how much it was.
 
-What a caller's own thread finds to warn of is not told here, but by that thread when its call is over.
+What a caller's own thread finds to warn of is not told here, but by that thread: when its call is over, or at once
+where the call is about to do what it should not.
 """
 
 import atexit
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import Any
 
 from relock._errors import RelockWarning
@@ -31,6 +33,7 @@ from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
 
+PACKAGE = __name__.partition(".")[0]
 WAITING_MAX = 10_000  # what waits to be told by one thread
 ORDINARY_MAX = 9_000  # of it; the rest is left to what matters
 IDLE_SECONDS = 1.0  # after which the thread of the log ends
@@ -247,6 +250,23 @@ def warn_caller(unsaid: deque[str], stacklevel: int, beside: BaseException | Non
         except Exception:
             if beside is None:
                 raise
+
+
+def warn_at_once(text: str) -> None:
+    """Warns a caller in the midst of its call, of what the rest of the call is going to do: later is too late.
+
+    Of a caller that a `warnings.showwarning` keeps here, others see what they see of any thread that hangs: a grant
+    for it ends with its short lease.
+    """
+    warnings.warn(text, RelockWarning, stacklevel=_levels_to_the_caller(sys._getframe()))
+
+
+def _levels_to_the_caller(frame: FrameType | None) -> int:
+    """How many frames, from `frame` on, to go up to who called relock: whose line a warning should name."""
+    levels = 1
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE:
+        frame, levels = frame.f_back, levels + 1
+    return levels
 
 
 def _warn(text: str) -> None:

@@ -54,7 +54,7 @@ from relock._events import (
 from relock._events import Granted as GrantedEvent
 from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions, default_client_name
-from relock._owner import OwnerKey, Who, new_uuid, readable
+from relock._owner import OwnerKey, Who, may_nest, new_uuid, readable, still_inside, taker_of
 from relock._runtime import janitor as tasks
 from relock._runtime.claims import Claim, Gates, HoldKey
 from relock._runtime.cluster import make_masters
@@ -62,11 +62,12 @@ from relock._runtime.driver import Driver
 from relock._runtime.hub import Hub, Waiter
 from relock._runtime.janitor import Janitor
 from relock._runtime.links import NAMELESS
+from relock._runtime.loops import inside_already, text_of_wait
 from relock._runtime.masters import Master, MasterListener, Opener
 from relock._runtime.nodes import Node
 from relock._runtime.platform import THREADS, Platform
 from relock._runtime.service import Service
-from relock._runtime.telling import Teller, warn_caller
+from relock._runtime.telling import Teller, warn_at_once, warn_caller
 from relock._runtime.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -121,14 +122,24 @@ class Session(Driver, MasterListener):
         self._closing = False  # closed, but what is handed to the janitor now is still done
         self._is_half_closed = False  # an interrupt came before its end
         self._waited_at = NEVER
+        self._has_warned_of_loops = False
         self._gates = Gates(platform)
 
     # What the driver leaves to the session ------------------------------------------------------------------------
 
-    def waits(self) -> None:
-        """A flow begins to wait."""
+    def waits(self, keys: LockKeys) -> None:
+        """A flow begins to wait for the lock of `keys`."""
         self.counters.waits += 1
         self._waited_at = self.clock()
+        self._warn_if_a_loop_waits(keys.name)
+
+    def _warn_if_a_loop_waits(self, name: str) -> None:
+        """Says once that a wait for the lock `name`, which is about to begin, blocks the caller's event loop."""
+        if not self._has_warned_of_loops and self.platform.task() is not None:
+            self._has_warned_of_loops = True
+            text = text_of_wait(name)
+            self.platform.log.warning(logger, text)
+            warn_at_once(text)
 
     def queued(self, lease_end: float) -> None:
         """A waiter has a ticket, so signs of life are due; the next one at `lease_end`, unless it comes before."""
@@ -264,6 +275,7 @@ class Session(Driver, MasterListener):
 
         Raises:
             LockLostError: the caller's hold was lost and it has not left every level yet.
+            RuntimeError: another task of the caller's event loop is inside.
         """
         key = (terms.keys.name, who.key)
         if who.name is not None:
@@ -286,6 +298,10 @@ class Session(Driver, MasterListener):
         hold = self.holds.get(key)
         if hold is not None and hold.count > 0:
             until = max(until, self.clock() + terms.node_timeout)
+        elif not self._has_warned_of_loops and until > self.clock() and self.platform.task() is not None:
+            if self._gates.enter(claim, key, NEVER):
+                return True
+            self._warn_if_a_loop_waits(terms.keys.name)
         return self._gates.enter(claim, key, until)
 
     def _turned_away(self, terms: Terms, came_at: float) -> Outcome:
@@ -312,6 +328,9 @@ class Session(Driver, MasterListener):
             self.check_open()  # what it was granted is given back still, and nobody could do so later
         if outcome.__class__ is Granted:
             hold = self.holds[terms.keys.name, who.key] = Hold(terms, owners[-1], who, outcome, count)
+            running = self.platform.task() if who.name is None else None
+            if running is not None:
+                hold.taker = taker_of(running, 0)
             if self.steps:
                 self._count_steps(hold)
             self.hub.forget(waiter, served=hold)
@@ -338,7 +357,22 @@ class Session(Driver, MasterListener):
             if step.seconds > 0 and step.seen_at > hold.granted_at:
                 hold.shift(step)
 
+    def _note_task(self, hold: Hold, running: object | None) -> None:
+        """Lets what the caller's event loop runs in on a level of the thread's hold, unless another task is inside.
+
+        Raises:
+            RuntimeError: another one is.
+        """
+        taker = still_inside(hold.taker, hold.count)
+        if not may_nest(taker, running):
+            raise inside_already(hold.keys.name, taker, running)
+        hold.taker = taker or taker_of(running, hold.count)
+
     def _nest(self, claim: Claim, hold: Hold, options: LockOptions, levels: int) -> None:
+        if hold.thread is not None:  # else it is an owner's: tasks that name the same one share its hold
+            running = self.platform.task()
+            if running is not None or hold.taker is not None:
+                self._note_task(hold, running)
         self.check_valid(hold)
         claim.count, claim.hold = hold.count, hold
         if options.ttl > hold.ttl:

@@ -1,0 +1,108 @@
+"""Who is inside where tasks of an event loop share a thread, decided without a lock."""
+
+import asyncio
+import gc
+import sys
+import types
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from relock._owner import A_CALLBACK, Taker, may_nest, running_task, still_inside, taker_of
+
+
+class Task:
+    """Something that a loop may run."""
+
+
+ONE, TWO = Task(), Task()
+
+
+@pytest.mark.parametrize(
+    ("taker", "running", "may"),
+    [
+        (None, None, True),
+        (None, ONE, True),
+        (None, A_CALLBACK, True),
+        (ONE, None, True),
+        (ONE, ONE, True),
+        (ONE, TWO, False),
+        (ONE, A_CALLBACK, False),
+        (A_CALLBACK, A_CALLBACK, True),
+        (A_CALLBACK, ONE, False),
+        (A_CALLBACK, None, True),
+    ],
+)
+def test_who_may_come_in_on_top_of_whom(taker: object, running: object, *, may: bool) -> None:
+    assert may_nest(taker_of(taker, 0), running) is may
+
+
+def test_a_task_that_has_ended_is_nobody_elses_twin() -> None:
+    """Not even of one that got its id; nor of a callback, which has no task."""
+    gone = Task()
+    taker = taker_of(gone, 0)
+    assert taker is not None
+    del gone
+    gc.collect()
+    assert taker.task() is None
+    assert not may_nest(taker, Task())
+    assert not may_nest(taker, A_CALLBACK)
+
+
+@pytest.mark.parametrize(("count", "inside"), [(1, False), (2, False), (3, True), (4, True)])
+def test_a_task_is_inside_while_there_are_levels_above_those_it_found(count: int, *, inside: bool) -> None:
+    taker = Taker(weakref.ref(ONE), 2)
+    assert still_inside(taker, count) is (taker if inside else None)
+    assert still_inside(None, count) is None
+
+
+def test_a_thread_without_a_loop_runs_no_task() -> None:
+    assert running_task() is None
+
+
+def test_a_loop_runs_a_task_or_a_callback() -> None:
+    seen: list[object] = []
+
+    async def look() -> None:
+        asyncio.get_running_loop().call_soon(lambda: seen.append(running_task()))
+        await asyncio.sleep(0)
+        seen.append(running_task())
+        seen.append(asyncio.current_task())
+        seen.append(await asyncio.to_thread(running_task))
+
+    asyncio.run(look())
+    assert seen[0] is A_CALLBACK
+    assert seen[1] is seen[2]
+    assert seen[3] is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no eager tasks")
+def test_an_eager_task_is_not_the_one_that_starts_it() -> None:
+    seen: list[object] = []
+
+    async def note() -> None:
+        seen.append(running_task())
+
+    async def start() -> None:
+        asyncio.get_running_loop().set_task_factory(vars(asyncio)["eager_task_factory"])
+        seen.append(running_task())
+        eager = asyncio.create_task(note())
+        seen.append(running_task())
+        await eager
+
+    asyncio.run(start())
+    assert seen[0] is seen[2]
+    assert seen[1] is not seen[0]
+    assert isinstance(seen[1], asyncio.Task)
+
+
+@pytest.mark.parametrize("half", [lambda: None, lambda: types.ModuleType("asyncio")], ids=["not there", "half there"])
+def test_no_loop_runs_where_asyncio_is_not_imported(
+    half: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "asyncio", half())
+    assert running_task() is None
+    monkeypatch.delitem(sys.modules, "asyncio")
+    assert running_task() is None
+    assert "asyncio" not in sys.modules
