@@ -116,6 +116,26 @@ def test_a_loss_is_said_once_and_keeps_what_was_held() -> None:
     assert one.remaining(1.0) == 0.0
 
 
+class Interrupt(BaseException):
+    """What the test raises; nothing in relock knows it."""
+
+
+def test_a_loss_that_an_interrupt_keeps_from_being_said_is_one_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would say it again, and whoever used the hold would find it neither valid nor lost."""
+
+    class Struck(list[bool]):
+        def pop(self, *_: Any) -> bool:
+            super().pop()
+            raise Interrupt
+
+    one = hold()
+    monkeypatch.setattr(one, "_unsaid", Struck([True]))
+    with pytest.raises(Interrupt):
+        one.lose(EXPIRED, 9.5)
+    assert one.loss is not None
+    assert one.lose(EXPIRED, 9.6) is None
+
+
 def test_a_renewal_counts_from_the_moment_before_it_was_sent() -> None:
     one = hold()
     assert one.count_renewal([EXTENDED], sent_at=3.0, end=12.0, now=3.5)
