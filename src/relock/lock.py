@@ -10,7 +10,7 @@ from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, quorum_of
 from relock._core.terms import Terms
-from relock._errors import AcquireTimeoutError, LockLostError, QuorumError, RelockError
+from relock._errors import AcquireTimeoutError, ConfigurationError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_seconds
 from relock._owner import Who, named
 from relock._runtime.claims import Claim
@@ -101,10 +101,10 @@ class Lock:
         if self._client.session.unsaid:
             self._client.session.say_warnings()
 
-    def _release(self, levels: int) -> int:
+    def _release(self, levels: int) -> None:
         claim = Claim()
         try:
-            return self._client.session.release(claim, self.name, self._who(), levels=levels)
+            self._client.session.release(claim, self.name, self._who(), levels=levels)
         except RelockError:
             self._client.session.leave_gate(claim)
             raise
@@ -280,7 +280,19 @@ class Lock:
     # What threading.Condition and CPython's tests expect of an RLock ------------------------------------------------
 
     def _is_owned(self) -> bool:
-        """A condition asks before it waits or notifies: who has lost the hold hears that, not that it never had it."""
+        """A condition asks before it waits or notifies: who has lost the hold hears that, not that it never had it.
+
+        Raises:
+            LockLostError: it was lost.
+            ConfigurationError: the lock has an ``owner=``.
+        """
+        if self._named_owner is not None:
+            raise ConfigurationError(
+                f"owner={self._options.owner!r} with a Condition: the threads that use it would be inside together, "
+                "and a wait would give up the levels of all of them; make its lock without owner=",
+                lock=self.name,
+                option="owner",
+            )
         hold = self._hold()
         if hold is None or hold.count == 0:
             return False
@@ -290,19 +302,45 @@ class Lock:
     def _recursion_count(self) -> int:
         return self.hold_count
 
-    def _release_save(self) -> int:
-        return self._release(levels=0)
+    def _release_save(self) -> tuple[Hold, int]:
+        """Gives up every level, for a condition's wait, whatever has become of the hold.
 
-    def _acquire_restore(self, count: int) -> None:
+        The condition has its waiter in its list by now, and would keep it there if this raised: the next `notify`
+        would go to nobody. So a loss that shows here is told by what uses the lock after the wait.
+        """
+        hold = self._hold()
+        if hold is None or hold.count == 0:
+            raise not_owned(self.name)
+        count = hold.count
+        try:
+            self._release(levels=0)
+        except LockLostError:
+            pass  # see `_acquire_restore`
+        except BaseException as error:
+            if not isinstance(error, RelockError):  # it is an interrupt, and the levels are given up all the same
+                self._client.session.lose_waited(hold, count, error)
+            raise
+        return hold, count
+
+    def _acquire_restore(self, saved: tuple[Hold, int]) -> None:
+        """Takes what `_release_save` gave up, at the end of a condition's wait, however long no master answers.
+
+        A wait that has timed out is taken off the condition's list only after this, so it does not raise either: where
+        the lock is not to be had again, the levels are there as those of a lost hold. An interrupt is raised, as
+        nothing is to run without the lock then.
+        """
+        hold, count = saved
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.acquire(claim, self._terms, self._who(), FOREVER, count=count)
+            outcome = session.take_again(claim, self._terms, self._who(), hold, count)
             if outcome is not None and not self._refusal(outcome):
                 raise self._timeout_error(outcome)
-        except BaseException:
+        except BaseException as error:
             session.abandon(claim)
-            raise
+            session.lose_waited(hold, count, error)
+            if not isinstance(error, RelockError):
+                raise
 
     def _at_fork_reinit(self) -> None:
         """A forked child has a new session, and so holds nothing already."""

@@ -5,6 +5,7 @@ execute, then one run for each of them raises there. Afterwards either the calle
 here and on the master, and can release it; or nothing is left, here or there, and nothing is renewed.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ from support.masters import Deployment
 from support.until import until
 
 import relock
-from relock import Client, Lock, QuorumError
+from relock import Client, Lock, LockLostError, NotOwnedError, QuorumError
 from relock._core.hold import Hold
 from relock._runtime.platform import Platform
 
@@ -223,6 +224,61 @@ def test_an_exception_in_a_wait_leaves_nothing_in_the_queue(
     assert client.statistics().waiting == 0
     holder.release()
     until(lambda: not redis.exists(f"lock:{{{name}}}"), within=10.0, what="a free lock")
+
+
+def wait(lock: Lock) -> None:
+    """A condition's wait that times out at once, inside a level more."""
+    condition = threading.Condition(lock)  # type: ignore[arg-type]
+    with condition:
+        condition.wait(0)
+
+
+def wait_with_a_lost_hold(lock: Lock) -> None:
+    """One whose hold another client has ended: something stands in for it, until its levels are left."""
+    condition = threading.Condition(lock)  # type: ignore[arg-type]
+    with contextlib.suppress(LockLostError), condition:
+        condition.wait(0)
+
+
+def leave_each(lock: Lock) -> None:
+    """Leaves what levels there are, those of a lost hold as well."""
+    with contextlib.suppress(NotOwnedError):
+        while True:
+            with contextlib.suppress(LockLostError):
+                lock.release()
+
+
+@pytest.mark.parametrize("action", [wait, wait_with_a_lost_hold])
+def test_an_exception_in_a_condition_s_wait_leaves_the_hold_with_the_caller_or_undone(
+    action: Callable[[Lock], None], connect: Callable[..., Client], server: Deployment, name: str, seed: int
+) -> None:
+    """Each seventh point, for a wait takes many: it releases, and acquires again."""
+    client, operator = connect(server.url, ttl=30.0), connect(server.url)
+    warm_up(client)
+    masters = [one.client() for one in server.members]
+    left: list[tuple[str, str]] = []
+
+    def play(lock: Lock, tracer: Tracer) -> None:
+        lock.acquire()
+        if action is wait_with_a_lost_hold:
+            operator.force_release(lock.name)
+        with tracer, contextlib.suppress(Interrupt):
+            action(lock)
+
+    counting = Tracer()
+    play(client.lock(f"{name}-warm"), Tracer())
+    play(client.lock(f"{name}-count"), counting)
+    leave_each(client.lock(f"{name}-warm"))
+    leave_each(client.lock(f"{name}-count"))
+    assert counting.count > 100, "the tracer sees relock's code"
+    for point in points(counting.count, server, seed, step=7):
+        lock, tracer = client.lock(f"{name}-{point}"), Tracer(raise_at=point)
+        play(lock, tracer)
+        leave_each(lock)
+        left.append((lock.name, tracer.where))
+    assert client.statistics().held == 0, "nothing is renewed for nobody"
+    for lock_name, where in left:
+        until(partial(is_free, masters, lock_name), within=15.0, what=f"nothing left after an interrupt in {where}")
 
 
 class AlarmError(Exception):

@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 from support.masters import Deployment
-from support.until import until
 
-from relock import Client, LockLostError, NotOwnedError
+from relock import Client, NotOwnedError
 
 pytestmark = pytest.mark.every_quorum
 
@@ -110,48 +109,6 @@ def test_a_release_by_somebody_else_is_a_runtime_error(client: Client, name: str
         thread.join()
         assert len(errors) == 1
         assert lock.owned()
-
-
-@pytest.mark.parametrize("use", [threading.Condition.wait, threading.Condition.notify])
-def test_a_condition_says_that_the_hold_was_lost(
-    client: Client, name: str, use: Callable[[threading.Condition], object]
-) -> None:
-    """Also where that is known already, and the caller could be taken for one who never had it."""
-    lock = client.lock(name)
-    condition = threading.Condition(lock)  # type: ignore[arg-type]
-    lock.acquire()
-    lock.force_release()
-    with pytest.raises(LockLostError):
-        lock.extend()
-    with pytest.raises(LockLostError):
-        use(condition)
-    with pytest.raises(LockLostError):
-        lock.release()
-    with pytest.raises(RuntimeError, match="un-acquired"):
-        use(condition)
-
-
-def test_a_wait_on_a_condition_that_raised_keeps_notify_all_from_nobody(client: Client, name: str) -> None:
-    """It leaves its place in the condition, which takes the next `notify`."""
-    lock = client.lock(name)
-    condition = threading.Condition(lock)  # type: ignore[arg-type]
-    lock.acquire()
-    lock.force_release()
-    with pytest.raises(LockLostError):
-        condition.wait()
-    told: list[bool] = []
-
-    def wait() -> None:
-        with condition:
-            told.append(condition.wait(timeout=60))
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    until(lambda: len(condition._waiters) == 2, within=20, what="the other waits")  # type: ignore[attr-defined]
-    with condition:
-        condition.notify_all()
-    thread.join()
-    assert told == [True]
 
 
 def test_repr_is_local_and_names_the_state(client: Client, server: Deployment, name: str) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from attrs import define
+from attrs import define, evolve
 
 from relock._core.clocks import Step
 from relock._core.effects import Answer, Ask, Failure, Reply, Undo
@@ -411,8 +411,8 @@ class Session(Driver, MasterListener):
 
     # Release --------------------------------------------------------------------------------------------------------
 
-    def release(self, claim: Claim, name: str, who: Who, *, levels: int = 1) -> int:
-        """Leaves `levels` levels (0: all) of the caller's hold; returns how many there were.
+    def release(self, claim: Claim, name: str, who: Who, *, levels: int = 1) -> None:
+        """Leaves `levels` levels (0: all) of the caller's hold.
 
         Raises:
             NotOwnedError: the caller holds nothing.
@@ -425,8 +425,7 @@ class Session(Driver, MasterListener):
             self._gates.enter(claim, (name, who.key), FOREVER)
             if hold.count == 0:  # another thread of this owner was faster
                 raise not_owned(name)
-        had = hold.count
-        left = had - levels if levels else 0
+        left = hold.count - levels if levels else 0
         claim.count, claim.hold = left, hold
         if hold.loss is not None or self.clock() >= hold.deadline:
             self._check_before_release(hold, left)
@@ -441,13 +440,14 @@ class Session(Driver, MasterListener):
         if claim.gate is not None:
             claim.over = None, 0
             self.leave_gate(claim)
-        return had
 
     def _check_before_release(self, hold: Hold, left: int) -> None:
         try:
             self.check_valid(hold)
         except LockLostError:
             hold.count = left
+            if not left:
+                self._end_stand_in(hold)
             raise
 
     def _end(self, hold: Hold) -> None:
@@ -522,6 +522,8 @@ class Session(Driver, MasterListener):
             elif hold.loss is None:
                 self.holds.pop((hold.keys.name, hold.key), None)
                 self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, self.clock()))
+            else:
+                self._end_stand_in(hold)
 
     def _claim_back(self, claim: Claim, hold: Hold | None, levels: int) -> None:
         """`claim` is to give back `levels` of `hold` (0: all), as they are by now: its owner's other threads are kept
@@ -565,6 +567,39 @@ class Session(Driver, MasterListener):
             if hold is None or hold.count == 0:
                 self._gates.remove(claim.gate_key)
         self._gates.leave(claim)
+
+    # A condition's wait ---------------------------------------------------------------------------------------------
+
+    def take_again(self, claim: Claim, terms: Terms, who: Who, hold: Hold, count: int) -> Outcome | None:
+        """Takes `count` levels for the owner of `hold`, which a wait has given up; waits until the masters are back.
+
+        If that hold was found lost, it is in the book again afterwards, with its levels, for its owner to be told.
+        Another one stands in for it until they are left: what runs after the wait runs with the lock.
+        """
+        terms = evolve(terms, patience=FOREVER)
+        if hold.loss is None:
+            return self.acquire(claim, terms, who, FOREVER, count=count)
+        outcome = self.acquire(claim, terms, who._replace(key=_stand_in(hold)), FOREVER)
+        if outcome is None:
+            self._book_waited(hold, count)
+        return outcome
+
+    def lose_waited(self, hold: Hold, count: int, error: BaseException) -> None:
+        """The `count` levels of `hold` that a wait gave up are not to be had again: its owner has lost them."""
+        hold.renew_at = FOREVER  # the masters have it no more
+        self._book_waited(hold, count)
+        self.lose(hold, f"a condition's wait gave it up, and did not take it again: {error!r}")
+
+    def _book_waited(self, hold: Hold, count: int) -> None:
+        """A hold that has ended has `count` levels again, for its owner to leave."""
+        hold.count = count
+        self.holds[hold.keys.name, hold.key] = hold
+
+    def _end_stand_in(self, hold: Hold) -> None:
+        """The levels of a lost hold are left: what a wait has taken in its place ends, in the background."""
+        other = self.holds.pop((hold.keys.name, _stand_in(hold)), None)
+        if other is not None and other.loss is None:
+            self.undo(other.keys, other.owner, other.token, other.ttl, max(other.late_until, self.clock()))
 
     # Extend ---------------------------------------------------------------------------------------------------------
 
@@ -757,6 +792,11 @@ class Session(Driver, MasterListener):
 
 
 _ORDINARY_EVENTS = (GrantedEvent, NotGranted, Released, MasterBack)
+
+
+def _stand_in(hold: Hold) -> OwnerKey:
+    """Under which key the hold is kept that stands in for a lost one."""
+    return "stand-in", hold.key
 
 
 def not_owned(name: str) -> NotOwnedError:

@@ -1,0 +1,366 @@
+"""A `threading.Condition` over a lock that may be lost, or not be had again: no notify goes to who is gone."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support.masters import Deployment
+from support.until import until
+
+from relock import Client, ConfigurationError, LockLostError, NotOwnedError
+from relock._core.hold import Hold
+
+pytestmark = pytest.mark.every_quorum
+
+Connect = Callable[..., Client]
+LONG = 60.0  # seconds, for what is not to take that long
+
+
+def over(lock: Any) -> threading.Condition:
+    return threading.Condition(lock)
+
+
+def waiters(condition: threading.Condition) -> int:
+    """How many are on the condition's list, dead or alive."""
+    return len(condition._waiters)  # type: ignore[attr-defined]
+
+
+def until_waiting(condition: threading.Condition, count: int = 1) -> None:
+    until(lambda: waiters(condition) == count, within=LONG, what=f"{count} wait")
+
+
+class Waiter:
+    """A thread that waits."""
+
+    def __init__(self, condition: threading.Condition) -> None:
+        self.told: list[bool] = []
+        self._condition = condition
+        self._thread = threading.Thread(target=self._wait)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        with self._condition:
+            self.told.append(self._condition.wait(timeout=LONG))
+
+    def join(self) -> list[bool]:
+        self._thread.join()
+        return self.told
+
+
+def check_that_one_notify_reaches_one_waiter(condition: threading.Condition) -> None:
+    """Nobody else is on the list by then, or it would be the one that is told."""
+    alive = Waiter(condition)
+    until_waiting(condition)
+    with condition:
+        condition.notify()
+    assert alive.join() == [True]
+
+
+@pytest.mark.parametrize("use", [threading.Condition.wait, threading.Condition.notify])
+def test_a_condition_says_that_the_hold_was_lost(
+    client: Client, name: str, use: Callable[[threading.Condition], object]
+) -> None:
+    """Also where that is known already, and the caller could be taken for one who never had it."""
+    lock = client.lock(name)
+    condition = over(lock)
+    lock.acquire()
+    lock.force_release()
+    with pytest.raises(LockLostError):
+        lock.extend()
+    with pytest.raises(LockLostError):
+        use(condition)
+    with pytest.raises(LockLostError):
+        lock.release()
+    with pytest.raises(RuntimeError, match="un-acquired"):
+        use(condition)
+    assert waiters(condition) == 0
+
+
+# A hold that was lost before the wait gave it up ---------------------------------------------------------------------
+
+
+def notify_it(condition: threading.Condition) -> threading.Thread:
+    def notify() -> None:
+        until_waiting(condition)
+        with condition:
+            condition.notify()
+
+    thread = threading.Thread(target=notify)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("notified", [True, False], ids=["notified", "timed out"])
+def test_a_loss_that_a_wait_finds_is_raised_by_what_comes_after_it(
+    client: Client, connect: Connect, server: Deployment, name: str, *, notified: bool
+) -> None:
+    lock, condition = client.lock(name), over(client.lock(name))
+    other = connect(server.url).lock(name)
+    uses: list[Callable[[], object]] = [lock.acquire, lock.ensure, lock.extend, condition.notify, condition.wait]
+    notifiers: list[threading.Thread] = []
+    came_to_its_end = threading.Event()
+
+    def be_inside() -> None:
+        with condition, lock:
+            other.force_release()
+            notifiers.extend([notify_it(condition)] if notified else [])
+            assert condition.wait(LONG if notified else 0.05) is notified
+            assert waiters(condition) == 0
+            assert str(client.info(name).owner).startswith(client.session.client_id), "what runs now has the lock"
+            assert not other.acquire(blocking=False)
+            assert lock.lost
+            assert not lock.owned()
+            for use in uses:
+                with pytest.raises(LockLostError):
+                    use()
+            came_to_its_end.set()
+
+    with pytest.raises(LockLostError):
+        be_inside()
+    assert came_to_its_end.is_set()
+    for notifier in notifiers:
+        notifier.join()
+    until(lambda: not client.info(name).held, within=LONG, what="nothing is left")
+    assert client.statistics().losses == 1
+    with lock:
+        assert not lock.lost
+    with pytest.raises(NotOwnedError):
+        lock.release()
+
+
+def test_each_level_of_a_hold_that_a_wait_found_lost_says_so(
+    client: Client, connect: Connect, server: Deployment, name: str
+) -> None:
+    lock, condition = client.lock(name), over(client.lock(name))
+    lock.acquire()
+    lock.acquire()
+    lock.force_release()
+    assert not condition.wait(0.01)
+    with pytest.raises(LockLostError):
+        lock.release()
+    assert not connect(server.url).lock(name).acquire(blocking=False), "there is a level yet"
+    with pytest.raises(LockLostError):
+        lock.release()
+    with connect(server.url).lock(name, timeout=LONG), pytest.raises(NotOwnedError):
+        lock.release()
+    assert client.statistics().held == 0
+
+
+def test_a_wait_that_lost_its_hold_leaves_no_waiter_that_takes_a_notify(client: Client, name: str) -> None:
+    lock, condition = client.lock(name), over(client.lock(name))
+    lock.acquire()
+    lock.force_release()
+    condition.wait(0.01)
+    with pytest.raises(LockLostError):
+        lock.release()
+    check_that_one_notify_reaches_one_waiter(condition)
+
+
+class Interrupt(BaseException):
+    """What the tests raise; nothing in relock knows it."""
+
+
+def strike(*_: object) -> None:
+    raise Interrupt
+
+
+def test_an_interrupted_release_of_a_hold_that_a_wait_found_lost_leaves_nothing(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, condition = client.lock(name), over(client.lock(name))
+    lock.acquire()
+    lock.force_release()
+    assert not condition.wait(0.01)
+    end = client.session._end_stand_in
+
+    def strike_once(hold: Hold) -> None:
+        monkeypatch.setattr(client.session, "_end_stand_in", end)
+        raise Interrupt
+
+    monkeypatch.setattr(client.session, "_end_stand_in", strike_once)
+    with pytest.raises(Interrupt):
+        lock.release()
+    until(lambda: not client.info(name).held, within=LONG, what="nothing is left")
+    assert client.statistics().held == 0
+
+
+# A hold that is not to be had again ----------------------------------------------------------------------------------
+
+
+def test_a_wait_comes_back_with_the_lock_when_the_masters_are_back(
+    connect: Connect, own_server: Deployment, name: str
+) -> None:
+    """Whatever the patience is. Its owner is told nothing, as it has lost nothing."""
+    client = connect(own_server.url, patience=0.0, ttl=2.0, node_timeout=0.2)
+    lock, condition = client.lock(name), over(client.lock(name))
+    owned: list[object] = []
+
+    def wait() -> None:
+        with condition, lock:
+            owned.append(condition.wait(LONG))
+            owned.append(lock.hold_count)
+            lock.ensure()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until_waiting(condition)
+    with condition:
+        own_server.stop()
+        condition.notify()
+        waits = client.statistics().waits
+    try:
+        until(lambda: client.statistics().waits > waits, within=LONG, what="it looks again, and nobody answers")
+    finally:
+        own_server.cont()
+    thread.join()
+    assert owned == [True, 2]
+    assert client.statistics().losses == 0
+
+
+def test_a_wait_that_can_not_take_its_levels_again_comes_back_and_the_next_use_says_so(
+    connect: Connect, server: Deployment, name: str
+) -> None:
+    client = connect(server.url)
+    lock, condition = client.lock(name), over(client.lock(name))
+    other = connect(server.url).lock(name, owner="other")
+
+    def close() -> None:
+        until(other.owned, within=LONG, what="the other one has it")
+        until(lambda: client.statistics().waiting == 1, within=LONG, what="the wait has timed out")
+        client.close()
+
+    lock.acquire()
+    lock.acquire()
+    taker = threading.Thread(target=other.acquire)
+    taker.start()
+    until(lambda: lock.info().queue, within=LONG, what="the other one waits")
+    closer = threading.Thread(target=close)
+    closer.start()
+    assert condition.wait(0.05) is False
+    assert waiters(condition) == 0
+    for use in (lock.ensure, lock.acquire, condition.notify, condition.wait, lock.release, lock.release):
+        with pytest.raises(LockLostError, match="closed"):
+            use()
+    with pytest.raises(NotOwnedError):
+        lock.release()
+    taker.join()
+    closer.join()
+    assert other.owned()
+
+
+# Interrupts ----------------------------------------------------------------------------------------------------------
+
+
+class AlarmError(Exception):
+    """What the signal handler raises."""
+
+
+@pytest.fixture
+def _alarms() -> Iterator[None]:
+    def ring(_number: int, _frame: object) -> None:
+        raise AlarmError
+
+    before = signal.signal(signal.SIGUSR1, ring)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@contextmanager
+def an_alarm(when: Callable[[], object]) -> Iterator[None]:
+    """Interrupts the main thread once `when()` is true."""
+
+    def ring() -> None:
+        until(when, within=LONG, what="the moment to interrupt")
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=ring)
+    thread.start()
+    yield
+    thread.join()
+
+
+@pytest.mark.usefixtures("_alarms")
+@pytest.mark.parametrize("kind", ["threading.RLock", "relock.Lock"])
+def test_an_interrupt_out_of_a_wait_comes_with_the_lock_and_leaves_no_waiter(
+    client: Client, name: str, kind: str
+) -> None:
+    lock: Any = threading.RLock() if kind == "threading.RLock" else client.lock(name)
+    condition = over(lock)
+    seen = threading.Event()
+
+    def is_waiting() -> bool:
+        if seen.is_set():
+            return True
+        with condition:  # who has the lock can say that the other one has given it up
+            if waiters(condition) == 1:
+                seen.set()
+        return seen.is_set()
+
+    with condition:
+        with an_alarm(is_waiting), pytest.raises(AlarmError):
+            condition.wait(LONG)
+        assert lock._is_owned()
+        assert waiters(condition) == 0
+    check_that_one_notify_reaches_one_waiter(condition)
+
+
+@pytest.mark.usefixtures("_alarms")
+def test_an_interrupt_while_a_wait_takes_its_levels_again_is_raised_at_once_and_they_are_lost(
+    client: Client, connect: Connect, server: Deployment, name: str
+) -> None:
+    """`threading.RLock` raises it once it has the lock, which may be never where another process has that."""
+    lock, condition = client.lock(name), over(client.lock(name))
+    other = connect(server.url).lock(name, owner="other")
+    redis = server.client()
+    lock.acquire()
+    taker = threading.Thread(target=other.acquire)
+    taker.start()
+    until(lambda: lock.info().queue, within=LONG, what="the other one waits")
+    with an_alarm(lambda: other.owned() and client.statistics().waiting == 1), pytest.raises(AlarmError):
+        condition.wait(0.05)
+    taker.join()
+    assert other.owned()
+    for use in (lock.acquire, lock.ensure, lock.release):
+        with pytest.raises(LockLostError, match="AlarmError"):
+            use()
+    until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 0, within=LONG, what="an empty queue")
+    other.release()
+    with lock:
+        assert not lock.lost
+
+
+def test_an_interrupt_while_a_wait_gives_its_levels_up_leaves_none(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, condition = client.lock(name), over(client.lock(name))
+    lock.acquire()
+    lock.acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(client.session, "_end", strike)
+        with pytest.raises(Interrupt):
+            condition.wait()
+    for use in (lock.acquire, lock.release, lock.release):
+        with pytest.raises(LockLostError, match="Interrupt"):
+            use()
+    until(lambda: not client.info(name).held, within=LONG, what="nothing is left")
+
+
+# Threads that share an owner -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", [threading.Condition.wait, threading.Condition.notify])
+def test_a_condition_over_an_owner_is_refused(
+    client: Client, name: str, use: Callable[[threading.Condition], object]
+) -> None:
+    """Its threads are inside together, and a wait of one would give up the levels of the others."""
+    condition = over(client.lock(name, owner="job"))
+    with condition:
+        with pytest.raises(ConfigurationError, match=r"owner='job'.*Condition") as caught:
+            use(condition)
+        assert (caught.value.option, caught.value.lock) == ("owner", name)
+        assert client.lock(name, owner="job").hold_count == 1
+    assert waiters(condition) == 0
