@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from support.instructions import trace_instructions
 from support.masters import Deployment
 from support.until import until
 
@@ -45,7 +46,7 @@ class Tracer:
         self._raise_at = raise_at
 
     def __enter__(self) -> "Tracer":
-        sys.settrace(self._trace)
+        trace_instructions(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -102,16 +102,11 @@ class Server:
         It is asked on its own unix socket, which is there only once it has its port: on the port itself a stranger
         might answer.
         """
-        path, deadline = str(self.socket_path), time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + START_SECONDS
         while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
-            try:
-                with redis.Redis(unix_socket_path=path, socket_timeout=START_SECONDS, retry=no_retry()) as client:
-                    client.execute_command("PING")
-                return True
-            except (redis.ResponseError, redis.AuthenticationError, redis.BusyLoadingError):
+            if _says_anything(self.socket_path):
                 return True  # it answers, if only to say that one may not ask, or not yet
-            except (redis.ConnectionError, redis.TimeoutError):
-                time.sleep(0.01)
+            time.sleep(0.01)
         return False
 
     def log(self) -> str:
@@ -208,6 +203,18 @@ class Server:
         """Kills it and removes its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _says_anything(path: Path) -> bool:
+    """Whether whoever listens there answers a PING. No client of redis-py, which leaks refused sockets in 5.0."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(START_SECONDS)
+            connection.connect(str(path))
+            connection.sendall(b"PING\r\n")
+            return bool(connection.recv(1))
+    except OSError:
+        return False
 
 
 CLIENT_COMMANDS = {"evalsha", "eval", "ping", "subscribe", "scan", "script|load"}  # what connecting takes is left out

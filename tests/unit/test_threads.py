@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from support.instructions import trace_instructions
 
 from relock import Client
 from relock._core.effects import Answer, Failure, Undo
@@ -153,7 +154,7 @@ def _interrupted(function: Callable[..., object], raise_at: int) -> Iterator[Non
                 raise KeyboardInterrupt
         return trace
 
-    sys.settrace(trace)
+    trace_instructions(trace)
     try:
         yield
     finally:
