@@ -150,6 +150,17 @@ def test_options_of_redis_py_are_taken(option: str) -> None:
     assert addresses(f"rediss://h:1/0?{option}") == ["rediss://h:1/0"]
 
 
+@pytest.mark.parametrize(
+    ("options", "checked"), [("", True), ("?ssl_cert_reqs=none", False), ("?ssl_check_hostname=no", False)]
+)
+@pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster"])
+def test_tls_checks_the_name_of_the_host_with_every_redis_py(scheme: str, options: str, checked: bool) -> None:
+    """Before 6.0, redis-py did not by itself."""
+    (node,) = parse_nodes(f"{scheme}://h:1{options}")
+    connection: Any = node.connection(1.0)
+    assert connection.check_hostname is checked
+
+
 # Sentinel -------------------------------------------------------------------------------------------------------------
 
 

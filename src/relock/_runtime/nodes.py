@@ -191,7 +191,19 @@ def _node_of_server_url(url: str) -> Node:
         raise ValueError("a fragment")
     if parts.scheme.lower() != "unix" and not re.fullmatch(r"/*[0-9]*/*", parts.path):
         raise ValueError("no number of a database")
-    return _node(ConnectionPool.from_url(url))
+    return _node(_pool_of_url(url))
+
+
+def _pool_of_url(url: str) -> ConnectionPool:
+    """As redis-py reads it; but TLS checks the name of the host in every version, unless the URL says otherwise.
+
+    redis-py does so by itself from 6.0. Before, whoever had any certificate of the same authority was a master.
+    """
+    pool = ConnectionPool.from_url(url)
+    given = pool.connection_kwargs
+    if issubclass(pool.connection_class, SSLConnection) and given.get("ssl_cert_reqs") != "none":
+        given.setdefault("ssl_check_hostname", True)
+    return pool
 
 
 def _node_of_sentinel_url(url: str) -> Node:
@@ -209,7 +221,7 @@ def _node_of_sentinel_url(url: str) -> Node:
         name.removeprefix("sentinel_"): value for name, value in query if name in _SENTINEL_CREDENTIALS
     }
     others = urlencode([(name, value) for name, value in query if name not in _SENTINEL_CREDENTIALS])
-    master = ConnectionPool.from_url(f"redis://{credentials}{at}host/{path[2] or 0}?{others}")
+    master = _pool_of_url(f"redis://{credentials}{at}host/{path[2] or 0}?{others}")
     sentinels = [_node_of_sentinel(host, own) for host in hosts.split(",")]
     return _sentinel_node(unquote(path[1]), sentinels, SentinelManagedConnection, master.connection_kwargs)
 
@@ -250,7 +262,7 @@ def _node_of_cluster_url(url: str) -> Node:
     if parts.path not in ("", "/", "/0") or parts.fragment:
         raise ValueError("a database, or a fragment")
     scheme = _CLUSTER_SCHEMES[parts.scheme.lower()]
-    template = ConnectionPool.from_url(f"{scheme}://{credentials}{at}host/0?{parts.query}")
+    template = _pool_of_url(f"{scheme}://{credentials}{at}host/0?{parts.query}")
     return _cluster_node([_with_place(template, *_host_and_port(host)) for host in hosts.split(",")])
 
 
