@@ -5,12 +5,15 @@ A page is one story: its blocks run in order and share their names. Only the add
 
 import contextlib
 import doctest
+import inspect
 import itertools
 import logging
 import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
 import relock
 from relock import Client
-from relock.testing import Lab
+from relock.testing import Lab, local_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -58,9 +61,14 @@ def test_examples_of(page: str, server: Server, tmp_path: Path, monkeypatch: pyt
 
 def _run_tests(namespace: dict[str, Any]) -> None:
     """A test that a page shows passes, too: defining it shows nothing."""
+    fixtures: dict[str, Callable[[], AbstractContextManager[object]]] = {
+        "relock_lab": Lab,
+        "relock_server": local_server,
+    }
     for name in [name for name in namespace if name.startswith("test_")]:
-        with Lab() as lab:
-            namespace[name](relock_lab=lab)
+        with contextlib.ExitStack() as stack:
+            wanted = inspect.signature(namespace[name]).parameters
+            namespace[name](**{fixture: stack.enter_context(fixtures[fixture]()) for fixture in wanted})
 
 
 def _close_everything(namespace: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""The scripts are found from a wheel, from a source archive and from an editable install."""
+"""The scripts and the plugin for pytest are found from a wheel, from a source archive, from an editable install."""
 
 import subprocess
 import sys
@@ -10,12 +10,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 CHECK = """
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from relock._scripts import find_folder, load, script_names
 import relock
 names = script_names()
 assert len(names) >= 9, names
 for name in names:
     load(name)
+(plugin,) = entry_points(group="pytest11", name="relock")
+assert find_spec(plugin.module), plugin
 print(relock.__file__)
 print(find_folder())
 """
@@ -31,7 +35,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
-def test_every_script_is_found_in_an_installation_from(kind: str, archives: Path, tmp_path: Path) -> None:
+def test_what_it_needs_is_found_in_an_installation_from(kind: str, archives: Path, tmp_path: Path) -> None:
     wanted = {
         "wheel": [str(next(archives.glob("*.whl")))],
         "sdist": [str(next(archives.glob("*.tar.gz")))],
@@ -51,7 +55,8 @@ def test_the_wheel_carries_what_it_needs_and_nothing_else(archives: Path) -> Non
     with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
         names = wheel.namelist()
     tops = {name.split("/")[0] for name in names}
-    assert len(tops) == 2, "the package and its metadata"
+    assert len(tops) == 3, "the package, the plugin for pytest, and metadata"
+    assert "_relock_pytest.py" in names
     assert "relock/py.typed" in names
     assert "relock/_lua/acquire.lua" in names
     assert "relock/_lua/_lib/take.lua" in names

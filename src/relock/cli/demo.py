@@ -11,17 +11,17 @@ import click
 from attrs import asdict, frozen
 from rich.console import Console
 
+from relock._servers.server import LocalServer, NoServerError, started
 from relock.cli._demo.acts import Director, Plan, WorkersFailedError
 from relock.cli._demo.crew import Crew
 from relock.cli._demo.history import SECONDS_MAX, SECONDS_MAX_OF_SEVERAL, Record, verdict
 from relock.cli._demo.interrupts import Interrupts, TimeIsUp
 from relock.cli._demo.masters import Masters
-from relock.cli._demo.server import Server, started
 from relock.cli._demo.show import ACTS, ACTS_OF_SEVERAL, Stage
 from relock.cli._demo.worker import Job
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
 from relock.cli._nodes import Where, json_option, urls_of
-from relock.cli._output import print_json
+from relock.cli._output import CommandFailed, print_json
 from relock.cli._signals import Interrupted
 
 LIMIT_SECONDS = 18.0  # with what starting Python and ending everything takes, below 20
@@ -82,6 +82,9 @@ def demo(ctx: click.Context, *, node: tuple[str, ...], masters: int, prefix: str
             _run(stage, record, interrupts, _servers_or(node, masters, prefix))
     except Interrupted as interrupt:
         ctx.exit(of_signal(interrupt.signum))
+    except NoServerError as error:
+        where = "or name yours with --node redis://HOST:PORT/DB"
+        raise CommandFailed(f"nothing to show it on: {error}, {where}", ExitCode.CONFIGURATION) from None
     except TimeIsUp:
         record.failures.append(f"stopped after {limit:g} s")
     record.seconds = stage.seconds
@@ -143,7 +146,7 @@ def _run(stage: Stage, record: Record, interrupts: Interrupts, wanted: Wanted) -
             record.failures += crew.failures
 
 
-def _title(servers: Sequence[Server], count: int) -> str:
+def _title(servers: Sequence[LocalServer], count: int) -> str:
     """What the demo is shown on, in words."""
     if not servers:
         return "a server of your own" if count == 1 else f"{count} masters of your own"

@@ -164,7 +164,7 @@ class Director:
         self.stage.act(MASTERS_KILLED, f"{ports} are down: the other {masters.quorum} of {masters.count} are a quorum.")
         killed_at = time.monotonic()
         for server in victims:
-            server.kill()
+            server.crash()
         self.stage.say(f"{count} of {masters.count} masters are killed (SIGKILL): {ports}")
         self._pause(plan.down_seconds)
         for server in victims:

@@ -16,7 +16,7 @@ from relock._keys import lock_keys, master_key
 from relock._runtime.links import NETWORK_ERRORS, parse_info
 from relock._runtime.nodes import Node, Wire, parse_nodes
 from relock._scripts import load
-from relock.cli._demo.server import Server
+from relock._servers.server import LocalServer
 from relock.cli._nodes import Where
 
 LOOK_SECONDS = 0.05
@@ -136,7 +136,7 @@ class Masters:
         servers: those of them that the demo has started, and may kill.
     """
 
-    def __init__(self, watches: Sequence[Watch] = (), servers: "Sequence[Server]" = ()) -> None:
+    def __init__(self, watches: Sequence[Watch] = (), servers: Sequence[LocalServer] = ()) -> None:
         self.watches = watches
         self.servers = servers
         self._mutex = threading.Lock()
@@ -144,7 +144,7 @@ class Masters:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     @classmethod
-    def of(cls, where: Where, name: str, servers: Sequence[Server]) -> Self:
+    def of(cls, where: Where, name: str, servers: Sequence[LocalServer]) -> Self:
         """The masters of `where`, and who holds the lock `name` there. One alone is not watched: there is no vote."""
         nodes = parse_nodes(list(where.urls))
         several = nodes if len(nodes) > 1 else ()

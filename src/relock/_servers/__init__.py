@@ -1,0 +1,1 @@
+"""Real servers of one's own, for the demo and for tests of code that uses relock."""

