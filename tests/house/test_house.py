@@ -74,7 +74,7 @@ def test_the_core_reads_no_clock_and_throws_no_dice() -> None:
         assert roots <= {"relock", "attrs", "collections", "functools", "typing", "math"}, path
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
 def test_caches_are_those_that_the_tests_can_make_small(path: Path) -> None:
     """Only scripts are read once and for good; and what the simulator remembers is nothing of a client's."""
     remembers = {
