@@ -218,12 +218,17 @@ def test_where_no_thread_can_be_had_the_caller_tells(kept: Kept) -> None:
 
 
 SCRIPT = """
-import logging, os, sys, threading, time
+import contextlib, logging, os, sys, threading, time
 from relock._runtime.platform import THREADS
 
 class Slow(logging.Handler):
     def createLock(self):
-        self.lock = None  # or `logging` itself would wait for it at the end
+        self.lock = contextlib.nullcontext()  # or `logging` itself would wait for it at the end
+
+    def acquire(self):  # in `with self.lock`, as of 3.13, or by this
+        pass
+
+    release = acquire
 
     def emit(self, record):
         if sys.argv[1] == 'hangs':
