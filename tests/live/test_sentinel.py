@@ -19,6 +19,7 @@ from support.room import Crowd, Room
 from support.servers import Server, free_port, no_retry
 from support.spawn import spawn
 from support.until import until
+from valkey.sentinel import Sentinel as ValkeyPySentinel
 
 from relock import Client, ConfigurationError, LockLostError, MasterWithoutVote, QuorumError
 
@@ -160,8 +161,10 @@ def test_with_a_guard_a_promoted_replica_grants_nothing_before_it_is_over(
     assert any(isinstance(event, MasterWithoutVote) and event.seconds_left > 1.5 for event in events)
 
 
-def test_a_client_that_sentinel_made_does_the_same(house: House, connect: Callable[..., Client], name: str) -> None:
-    made_by: Any = RedisPySentinel  # which has no types
+@pytest.mark.parametrize("made_by", [RedisPySentinel, ValkeyPySentinel], ids=["redis-py", "valkey-py"])
+def test_a_client_that_sentinel_made_does_the_same(
+    house: House, connect: Callable[..., Client], name: str, made_by: Any
+) -> None:
     manager = made_by([("127.0.0.1", free_port()), ("127.0.0.1", house.sentinel.port)], socket_timeout=1.0)
     client = connect(manager.master_for(SERVICE))  # the first Sentinel is down
     with client.lock(name):

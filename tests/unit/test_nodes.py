@@ -1,11 +1,18 @@
 """What `nodes` may be: one entry per independent master, judged before anything is sent."""
 
+import ssl
+import subprocess
+import sys
 import warnings
 from typing import Any
 
+import fakeredis
 import pytest
 import redis
 import redis.asyncio
+import valkey
+import valkey.asyncio
+import valkey.sentinel
 from redis.sentinel import Sentinel
 
 from relock import Client, ConfigurationError, RelockWarning
@@ -39,6 +46,8 @@ def test_each_entry_is_a_master_in_the_order_given() -> None:
         ("redis://[::1]:1", "redis://[0:0:0:0:0:0:0:1]:1"),
         ("unix:///run/c.sock", "unix:///run/./c.sock?db=1"),
         ("redis://a:1", redis.Redis(host="a", port=1, password=SECRET)),
+        ("redis://a:1", valkey.Valkey(host="a", port=1, password=SECRET)),
+        ("valkey://a:1", "rediss://a:1"),
         ("redis+sentinel://a,b/one", "redis+sentinel://b:26379/one"),
     ],
 )
@@ -124,6 +133,7 @@ def test_a_password_that_looks_like_an_option_is_not_shown(url: str) -> None:
     ("given", "named"),
     [
         (redis.asyncio.Redis(), "redis.asyncio.client.Redis"),
+        (valkey.asyncio.Valkey(), "valkey.asyncio.client.Valkey"),
         (redis.ConnectionPool(), "redis.connection.ConnectionPool"),
         ({"redis://a", "redis://b"}, "not set$"),
         (None, "not NoneType$"),
@@ -232,3 +242,139 @@ def test_a_client_of_replicas_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="master_for") as caught:
         Client(made_by([("a", 1)]).slave_for("mymaster"))
     assert caught.value.option == "nodes"
+
+
+# valkey-py, and what only looks like a server -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("valkey://a", "redis://a:6379/0"),
+        (f"valkey://me:{SECRET}@a:1/2?socket_keepalive=1", "redis://a:1/2"),
+        (f"valkeys://:{SECRET}@a:1", "rediss://a:1/0"),
+    ],
+)
+def test_the_schemes_of_valkey_are_those_of_redis(url: str, address: str) -> None:
+    assert addresses(url) == [address]
+
+
+@pytest.mark.parametrize("url", [f"valkey://:{SECRET}@a:x", f"valkeys://:{SECRET}@a/0?foo", f"valkey://:{SECRET}#b@a"])
+def test_a_url_of_valkey_that_can_not_work(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="valkey") as caught:
+        Client(url)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_client_of_valkey_py_is_taken_with_its_settings() -> None:
+    given = valkey.Valkey(
+        *("a", 1, 3, SECRET), username="me", decode_responses=True, socket_keepalive=True, retry_on_timeout=True
+    )
+    (node,) = parse_nodes(given)
+    assert node.address == "redis://a:1/3"
+    connection: Any = node.connection(0.5)
+    assert isinstance(connection, redis.Connection)
+    assert (connection.username, connection.password, connection.db) == ("me", SECRET, 3)
+    assert connection.socket_keepalive is True
+    assert connection.encoder.decode_responses is False
+    assert connection.retry._retries == 0
+    assert SECRET not in repr(node)
+
+
+@pytest.mark.parametrize(
+    ("given", "checks"),
+    [
+        (valkey.Valkey.from_url("valkeys://a:1/0?ssl_ca_certs=ca.pem"), False),
+        (valkey.Valkey.from_url("valkeys://a:1/0?ssl_ca_certs=ca.pem&ssl_check_hostname=1"), True),
+        (valkey.Valkey("a", 1, ssl=True, ssl_ca_certs="ca.pem", ssl_check_hostname=True), True),
+        (valkey.Valkey("a", 1, ssl=True, ssl_ca_certs="ca.pem"), False),
+    ],
+    ids=["of a URL", "of a URL that says so", "that says so", "by default"],
+)
+def test_a_client_of_valkey_py_with_tls_checks_what_it_checks_there(given: Any, checks: bool) -> None:
+    (node,) = parse_nodes(given)
+    assert node.address == "rediss://a:1/0"
+    connection: Any = node.connection(0.5)
+    assert isinstance(connection, redis.SSLConnection)
+    assert (connection.ca_certs, connection.check_hostname) == ("ca.pem", checks)
+
+
+def test_a_client_of_valkey_py_that_asks_for_no_certificate_does_not() -> None:
+    (node,) = parse_nodes(valkey.Valkey("a", 1, ssl=True, ssl_cert_reqs=None))
+    connection: Any = node.connection(0.5)
+    assert connection.cert_reqs == ssl.CERT_NONE
+
+
+def test_a_client_of_valkey_py_at_a_unix_socket_is_taken() -> None:
+    (node,) = parse_nodes(valkey.Valkey(unix_socket_path="/run/c.sock", db=1))
+    assert node.address == "unix:///run/c.sock/1"
+    assert isinstance(node.connection(0.5), redis.UnixDomainSocketConnection)
+
+
+def test_what_a_client_of_valkey_py_does_to_connect_is_done() -> None:
+    calls: list[object] = []
+    (node,) = parse_nodes(valkey.Valkey("a", 1, valkey_connect_func=calls.append))
+    connection: Any = node.connection(0.5)
+    connection.redis_connect_func("it")
+    assert calls == ["it"]
+
+
+valkeys: Any = valkey.sentinel.Sentinel  # which has no types either
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_client_that_the_sentinel_of_valkey_py_made_is_taken_with_its_settings(is_tls: bool) -> None:
+    manager = valkeys([("a", 1), ("b", 2)], sentinel_kwargs={"password": SECRET}, min_other_sentinels=1)
+    given = manager.master_for("mymaster", db=2, username="me", password=SECRET, ssl=is_tls)
+    (node,) = parse_nodes(given)
+    assert node.address == "redis+sentinel://a:1,b:2/mymaster/2"
+    connection: Any = node.connection(0.5)
+    assert isinstance(connection, redis.sentinel.SentinelManagedConnection)
+    assert isinstance(connection, redis.SSLConnection) is is_tls
+    assert (connection.username, connection.password, connection.db) == ("me", SECRET, 2)
+    assert node.discovery is not None
+    assert node.discovery.min_other_sentinels == 1
+    ((address, sentinel), _) = node.discovery.sentinels
+    connection = sentinel(0.5)
+    assert (address, connection.host, connection.port, connection.password) == ("a:1", "a", 1, SECRET)
+
+
+def test_a_client_of_replicas_of_valkey_py_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="master_for"):
+        Client(valkeys([("a", 1)]).slave_for("mymaster"))
+
+
+class OwnConnection(valkey.Connection):
+    pass
+
+
+def test_a_client_of_valkey_py_that_redis_py_can_not_stand_in_for_is_refused() -> None:
+    own = valkey.Valkey(connection_pool=valkey.ConnectionPool(connection_class=OwnConnection))
+    with pytest.raises(TypeError, match=r"OwnConnection, which redis-py has not: use a URL"):
+        Client(own)
+    odd = valkey.Valkey(connection_pool=valkey.ConnectionPool(host="h", password=SECRET, foo=1))
+    with pytest.raises(ConfigurationError, match=r"valkey-py.*'foo'") as caught:
+        Client(odd)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fake",
+    [
+        fakeredis.FakeRedis,
+        fakeredis.FakeStrictRedis,
+        fakeredis.FakeAsyncRedis,
+        fakeredis.FakeValkey,
+        lambda: redis.Redis(connection_pool=fakeredis.FakeRedis().connection_pool),
+    ],
+    ids=["FakeRedis", "FakeStrictRedis", "FakeAsyncRedis", "FakeValkey", "only its connections"],
+)
+def test_a_client_of_fakeredis_is_refused_by_name_with_what_to_use(fake: Any) -> None:
+    with pytest.raises(TypeError, match=r"fakeredis has no sockets.*relock\.testing\.Lab"):
+        Client(fake())
+
+
+def test_valkey_py_is_not_imported_by_who_does_not_use_it() -> None:
+    code = "import sys, redis; from relock import Client; Client('valkey://h'); Client(redis.Redis())\n"
+    code += "sys.exit('valkey' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

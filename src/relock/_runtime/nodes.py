@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
@@ -16,6 +16,7 @@ from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
 from relock._errors import ConfigurationError
+from relock._runtime.foreign import ValkeyClient, is_valkey_client, refuse_fake, valkeys_pool, whole_name
 from relock._runtime.sentinel import SENTINEL_PORT, Discovery
 from relock._runtime.slots import Place, Seeds
 
@@ -42,11 +43,16 @@ _OVERRIDDEN = (
 READ_BYTES = 4096  # redis-py keeps a buffer of that size for each connection, though only opening one reads into it
 _SENTINEL_SCHEME = "redis+sentinel"
 _CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}  # and how each node is reached
+_SERVER_SCHEMES = {"valkey": "redis", "valkeys": "rediss"}  # and how redis-py calls them
 _TRIAL_SECONDS = 1.0  # of a connection that is never opened
 _HOW_TO_WRITE = (
     "write redis://host:port/db, rediss://host:port/db, unix:///path, redis+sentinel://host:port,host:port/mymaster or "
-    "redis+cluster://host:port,host:port, and a password with its special characters percent-encoded"
+    "redis+cluster://host:port,host:port, and a password with its special characters percent-encoded; valkey:// and "
+    "valkeys:// are redis:// and rediss://"
 )
+
+OneNode: TypeAlias = str | redis.Redis | redis.RedisCluster | ValkeyClient
+Nodes: TypeAlias = OneNode | Sequence[OneNode]
 
 
 class Wire(Protocol):
@@ -111,7 +117,7 @@ def parse_nodes(nodes: object) -> tuple[Node, ...]:
     """One `Node` for each master that `nodes` names, in that order.
 
     Raises:
-        TypeError: `nodes` is no URL, no redis-py client and no sequence of these.
+        TypeError: `nodes` is no URL, no client of redis-py or valkey-py and no sequence of these.
         ConfigurationError: an empty sequence, a URL that can't work, the same server twice, or a cluster and
             something else.
     """
@@ -158,13 +164,16 @@ def _parse_node(node: object) -> Node:
         return node
     if isinstance(node, str):
         return _node_of_url(node)
+    refuse_fake(node)
     if isinstance(node, redis.Redis):
-        return _node_of_client(node)
+        return _node_of_pool(node.connection_pool)
     if isinstance(node, redis.RedisCluster):
         return _node_of_cluster_client(node)
-    kind = type(node)
-    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    raise TypeError(f"nodes must be URLs or redis-py clients (redis.Redis, redis.RedisCluster), not {name}")
+    if is_valkey_client(node):
+        return _node_of_valkey_client(node)
+    raise TypeError(
+        "nodes must be URLs or clients (redis.Redis, redis.RedisCluster, valkey.Valkey), not " + whole_name(type(node))
+    )
 
 
 def _node_of_url(url: str) -> Node:
@@ -224,6 +233,11 @@ def _node_of_sentinel_url(url: str) -> Node:
     master = _pool_of_url(f"redis://{credentials}{at}host/{path[2] or 0}?{others}")
     sentinels = [_node_of_sentinel(host, own) for host in hosts.split(",")]
     return _sentinel_node(unquote(path[1]), sentinels, SentinelManagedConnection, master.connection_kwargs)
+
+
+def _node_of_valkey_url(url: str) -> Node:
+    scheme, _, rest = url.partition("://")
+    return _node_of_server_url(f"{_SERVER_SCHEMES[scheme]}://{rest}")
 
 
 _SENTINEL_CREDENTIALS = ("sentinel_username", "sentinel_password")
@@ -306,29 +320,47 @@ def _node_of_cluster_client(client: redis.RedisCluster) -> Node:
 _READERS: dict[str, Callable[[str], Node]] = {
     _SENTINEL_SCHEME: _node_of_sentinel_url,
     **dict.fromkeys(_CLUSTER_SCHEMES, _node_of_cluster_url),
+    **dict.fromkeys(_SERVER_SCHEMES, _node_of_valkey_url),
 }
 
 
-def _node_of_client(client: redis.Redis) -> Node:
-    pool = client.connection_pool
+def _node_of_pool(pool: ConnectionPool) -> Node:
     node = _node_of_sentinel_pool(pool) if isinstance(pool, SentinelConnectionPool) else _node(pool)
     _try_out(node, "the connection pool of a redis-py client", may_name=True)
     return node
 
 
-def _node_of_sentinel_pool(pool: SentinelConnectionPool) -> Node:
-    """The master that a client is for which `redis.sentinel.Sentinel.master_for` made."""
+def _node_of_valkey_client(client: Any) -> Node:
+    from valkey.sentinel import SentinelConnectionPool as ValkeySentinelPool
+
+    pool = client.connection_pool
+    if isinstance(pool, ValkeySentinelPool):
+        node = _node_of_sentinel_pool(pool, valkeys_pool)
+    else:
+        node = _node(valkeys_pool(pool))
+    _try_out(node, "the connection pool of a valkey-py client", may_name=True)
+    return node
+
+
+def _node_of_sentinel_pool(pool: Any, ours: Callable[[Any], ConnectionPool] = lambda pool: pool) -> Node:
+    """The master that a client is for which `redis.sentinel.Sentinel.master_for` made, or that of valkey-py.
+
+    Args:
+        pool: what the client has its connections from.
+        ours: makes a pool of redis-py of one of that library.
+    """
     if not pool.is_master:
         raise ConfigurationError(
             "nodes: the client is for the replicas of a service, and their locks are only copies: use master_for",
             option="nodes",
         )
     manager = pool.sentinel_manager
+    made = ours(pool)
     return _sentinel_node(
         pool.service_name,
-        [_node(sentinel.connection_pool) for sentinel in manager.sentinels],
-        pool.connection_class,
-        pool.connection_kwargs,
+        [_node(ours(sentinel.connection_pool)) for sentinel in manager.sentinels],
+        made.connection_class,
+        made.connection_kwargs,
         min_other_sentinels=manager.min_other_sentinels,
         master_host=getattr(manager, "_force_master_ip", None),  # only later versions of redis-py have it
     )

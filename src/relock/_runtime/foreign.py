@@ -1,0 +1,88 @@
+"""Clients that are not redis-py's: those of valkey-py, by which relock's connections are made; and a fake one."""
+
+import sys
+from typing import Any, Protocol
+
+from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
+
+# What connections of valkey-py are given, and those of redis-py don't know, or have of their own.
+_OF_VALKEY_ALONE = (
+    *("parser_class", "lib_name", "lib_version", "command_packer", "client_cache", "cache_enabled", "cache_max_size"),
+    *("cache_ttl", "cache_policy", "cache_deny_list", "cache_allow_list"),
+)
+_RENAMED = {"valkey_connect_func": "redis_connect_func"}
+_NONE_MEANS_NONE = "ssl_cert_reqs"  # no certificate is asked for; None for any other is the default, and may be new
+
+
+class ValkeyClient(Protocol):
+    """A client of valkey-py, as far as type checkers need to tell it from others: it does not wait for replies."""
+
+    @property
+    def connection_pool(self) -> object:
+        """What its connections are made by."""
+
+    def close(self) -> None:
+        """Closes them."""
+
+
+def whole_name(kind: type) -> str:
+    """The name by which a class can be told from others of that name."""
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def refuse_fake(client: object) -> None:
+    """Refuses a client of fakeredis, which has no socket to be waited at.
+
+    Raises:
+        TypeError: it is one, or makes connections of such a one.
+    """
+    pool = getattr(client, "connection_pool", None)
+    for kind in (type(client), getattr(pool, "connection_class", object)):
+        if any(base.__module__.partition(".")[0] == "fakeredis" for base in kind.__mro__):
+            raise TypeError(
+                f"nodes: {whole_name(type(client))} has no connections that relock could wait at: fakeredis has no "
+                "sockets; for tests without a server there is relock.testing.Lab"
+            )
+
+
+def is_valkey_client(client: object) -> bool:
+    """Whether it is a client of valkey-py; asked without importing that."""
+    valkey: Any = sys.modules.get("valkey")
+    return valkey is not None and isinstance(client, valkey.Valkey)
+
+
+def valkeys_pool(pool: Any) -> ConnectionPool:
+    """What makes connections of redis-py as this pool of valkey-py makes its own.
+
+    Raises:
+        TypeError: its connections are of a class that redis-py has no counterpart of.
+    """
+    kind = _counterparts().get(pool.connection_class)
+    if kind is None:
+        name = whole_name(pool.connection_class)
+        raise TypeError(
+            f"nodes: the client of valkey-py makes connections of {name}, which redis-py has not: use a URL"
+        )
+    given = {
+        _RENAMED.get(option, option): value
+        for option, value in pool.connection_kwargs.items()
+        if (value is not None or option == _NONE_MEANS_NONE) and option not in _OF_VALKEY_ALONE
+    }
+    if issubclass(kind, SSLConnection):
+        given.setdefault("ssl_check_hostname", False)  # valkey-py's default; redis-py's is another one since its 6.0
+    made = ConnectionPool(kind)
+    made.connection_kwargs = given
+    return made
+
+
+def _counterparts() -> dict[type, type[Connection]]:
+    from valkey import connection, sentinel
+
+    return {
+        connection.Connection: Connection,
+        connection.SSLConnection: SSLConnection,
+        connection.UnixDomainSocketConnection: UnixDomainSocketConnection,
+        sentinel.SentinelManagedConnection: SentinelManagedConnection,
+        sentinel.SentinelManagedSSLConnection: SentinelManagedSSLConnection,
+    }
