@@ -65,7 +65,8 @@ def test_what_a_socket_says_of_a_server_comes_with_what_to_do(error: Exception, 
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
-        ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)", "speaks no TLS"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)", "redis:// instead of rediss://"),
+        ("[SSL: RECORD_LAYER_FAILURE] record layer failure (_ssl.c:1029)", "redis:// instead of rediss://"),
         ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate", "ssl_ca_certs"),
     ],
 )
@@ -73,6 +74,34 @@ def test_what_tls_says_comes_with_what_to_do_and_is_a_mistake(words: str, advice
     failure = failure_of("m", ssl.SSLError(1, words), sent=False)
     assert advice in failure.why
     assert failure.permanent
+
+
+HANDSHAKE = TimeoutError("_ssl.c:989: The handshake operation timed out")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "error", "advice"),
+    [
+        ("rediss", redis.TimeoutError("Timeout connecting to server"), "write redis:// instead of rediss://"),
+        ("redis", redis.ConnectionError("Connection closed by server."), "write rediss://, not redis://"),
+        ("redis", redis.ConnectionError("Error while reading: (104, 'Connection reset by peer')"), "write rediss://"),
+        ("redis", redis.ConnectionError('Protocol error, got "\\x15" as reply type byte'), "speaks TLS: rediss://"),
+    ],
+)
+def test_a_scheme_that_may_be_the_wrong_one_is_named_with_the_other(scheme: str, error: Exception, advice: str) -> None:
+    if scheme == "rediss":
+        error.__context__ = HANDSHAKE
+    failure = failure_of(f"{scheme}://h:1/0", error, sent=False)
+    assert advice in failure.why
+    assert not failure.permanent
+
+
+def test_no_scheme_is_doubted_where_it_has_worked_or_says_nothing_of_tls() -> None:
+    reset = redis.ConnectionError("Connection reset by peer")
+    for address, sent in [("redis://h:1/0", True), ("rediss://h:1/0", False), ("unix:///a/0", False)]:
+        assert "rediss://," not in failure_of(address, reset, sent=sent).why
+    timeout = redis.TimeoutError("Timeout connecting to server")
+    assert "redis://" not in failure_of("rediss://h:1/0", timeout, sent=False).why
 
 
 def test_a_missing_password_is_asked_for_where_the_command_line_takes_it() -> None:

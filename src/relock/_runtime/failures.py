@@ -69,6 +69,9 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAD
 _NO_MORE_CONNECTIONS = "max number of clients"
 _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
 _PASSWORD = "it needs a password: in the URL, or for the command line in RELOCK_PASSWORD"
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # the words differ by the version of OpenSSL
+_TLS_ALERT = 'got "\\x15"'  # the first byte of one, in the words of hiredis; redis-py's own parser waits for a line
+_CLOSED = ("Connection reset by peer", "Connection closed by server", "Broken pipe")
 _ADVICE = (
     *((sign, _ACL_PAGE) for sign in ("NOPERM", *_NO_RIGHT_IN_SCRIPT)),
     ("OOM", "it is out of memory: raise maxmemory or free some"),
@@ -88,7 +91,7 @@ _ADVICE = (
     ("Connection refused", "nothing listens there: start it, or correct the address"),
     *((sign, "its host has no address: correct the name, or see to DNS") for sign in _NO_ADDRESS),
     ("certificate verify failed", "name the CA that has signed its certificate (ssl_ca_certs), and the host it is for"),
-    ("WRONG_VERSION_NUMBER", "what listens there speaks no TLS: redis:// instead of rediss://, or its TLS port"),
+    *((sign, "what listens there speaks no TLS: redis:// instead of rediss://, or its TLS port") for sign in _NO_TLS),
     ("Protocol error", "what listens there is no Redis: correct the address"),
     (_NO_MORE_CONNECTIONS, "it takes no more connections: raise maxclients, or close some"),
     *((sign, "it did not answer in time") for sign in ("Timeout", "timed out", os.strerror(errno.EAGAIN))),
@@ -102,7 +105,23 @@ def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
         text, sent = f"LOADING: {text}", False
     if isinstance(error, redis_errors.ResponseError) and any(sign in text for sign in _NOTHING_WRITTEN):
         sent = False
-    return Failure(master, with_advice(text), permanent=_is_permanent(error, text), sent=sent)
+    scheme = _advice_on_scheme(master, error, text, sent)
+    why = f"{text} ({scheme})" if scheme else with_advice(text)
+    return Failure(master, why, permanent=_is_permanent(error, text), sent=sent)
+
+
+def _advice_on_scheme(master: str, error: BaseException, text: str, sent: bool) -> str:
+    """What to say to who asks a plain port for TLS, or the other way round, and is not understood; else nothing.
+
+    A plain server waits for the rest of what it takes to be a command; one that speaks TLS closes the connection.
+    """
+    if any("handshake operation timed out" in str(cause) for cause in _causes(error)):
+        return "it did not answer in time; if that port speaks no TLS, write redis:// instead of rediss://"
+    if _TLS_ALERT in text:
+        return "what listens there speaks TLS: rediss:// instead of redis://, or its plain port"
+    if not sent and master.startswith("redis://") and any(sign in text for sign in _CLOSED):
+        return "it closed a connection that had just been made; if that port speaks TLS, write rediss://, not redis://"
+    return ""
 
 
 def is_refusal(error: BaseException) -> bool:
