@@ -4,7 +4,7 @@ from relock import Client
 
 client = Client("redis://localhost:6379/0")
 with client.lock("orders:42") as held:
-    ledger.write(row, fence=held.token)
+    ledger.write(row, fence=held.ensure())
 """
 
 from relock._core.flows.inspect import LockInfo
@@ -31,7 +31,7 @@ from relock._events import (
     ReleaseUnconfirmed,
     RenewalFailing,
 )
-from relock.client import Client, MasterState, Statistics
+from relock.client import Client, MasterState, Statistics, synchronized
 from relock.lock import Lock
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "RelockWarning",
     "RenewalFailing",
     "Statistics",
+    "synchronized",
 ]
 
 __version__ = "0.1.0"

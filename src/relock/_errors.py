@@ -99,4 +99,4 @@ class ClientClosedError(RelockError, RuntimeError):
 
 
 class RelockWarning(UserWarning):
-    """Something works, but promises less than it seems to; said once per client."""
+    """Something works, but promises less than it seems to; said once per client, or per decorated function."""

@@ -8,12 +8,13 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable
-from typing import Any, TypedDict
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Literal, TypedDict, get_args
 
 from attrs import evolve, field, frozen
 
 from relock._errors import ConfigurationError
+from relock._events import Event, Loss
 
 TTL_SECONDS_MIN = 0.05
 TTL_SECONDS_MAX = 10 * 365.25 * 86400.0
@@ -21,8 +22,12 @@ NODE_TIMEOUT_SECONDS_MIN = 0.1
 NODE_TIMEOUT_SECONDS_MAX = 1.0
 FLOAT_MAX = sys.float_info.max
 POLL_SECONDS_MAX = 86400.0  # poll() takes no more than 24 days
-HANDOFFS = ("grant", "wake")
+MIN_REPLICAS_MAX = 2**31 - 1  # WAIT takes more, and then counts them in an int
 GUARD_FACTOR = 1.02  # covers clocks that run at different rates
+
+Handoff = Literal["grant", "wake"]
+OnLost = Callable[[Loss], object]
+OnEvent = Callable[[Event], object]
 
 _TYPE_NAMES: dict[type, str] = {float: "a number of seconds", int: "an int", bool: "a bool", str: "a str"}
 
@@ -104,7 +109,7 @@ class LockOptions:
     timeout: float | None = field(default=None, validator=_timeout)
     owner: str | None = field(default=None, validator=_owner)
     max_hold: float | None = field(default=None, validator=_MAX_HOLD)
-    on_lost: Callable[..., object] | None = field(default=None, validator=_callback)
+    on_lost: OnLost | None = field(default=None, validator=_callback)
 
 
 #: The value of a str, as no more than that: an f-string shows what a subclass likes, an enum the name of its member.
@@ -133,14 +138,14 @@ def _client_name(_instance: Any, attribute: Any, value: Any) -> None:
 
 def _min_replicas(_instance: Any, attribute: Any, value: Any) -> None:
     _check_type(attribute.name, value, int)
-    if value < 0:
-        raise wrong(attribute.name, value, "0 or more")
+    if not 0 <= value <= MIN_REPLICAS_MAX:
+        raise wrong(attribute.name, value, f"0 or more, at most {MIN_REPLICAS_MAX}: WAIT counts no further")
 
 
 def _handoff(_instance: Any, attribute: Any, value: Any) -> None:
     _check_type(attribute.name, value, str)
-    if value not in HANDOFFS:
-        raise wrong(attribute.name, value, "one of " + ", ".join(map(repr, HANDOFFS)))
+    if value not in get_args(Handoff):
+        raise wrong(attribute.name, value, "one of " + ", ".join(map(repr, get_args(Handoff))))
 
 
 def default_client_name() -> str:
@@ -160,12 +165,12 @@ class ClientArguments(TypedDict, total=False):
     restart_guard: float | None
     min_replicas: int
     replica_timeout: float
-    handoff: str
+    handoff: Handoff
     drift_factor: float
     prefix: str
     client_name: str | None
-    on_lost: Callable[..., object] | None
-    on_event: Callable[..., object] | None
+    on_lost: OnLost | None
+    on_event: OnEvent | None
 
 
 class LockArguments(TypedDict, total=False):
@@ -177,7 +182,7 @@ class LockArguments(TypedDict, total=False):
     timeout: float | None
     owner: str | None
     max_hold: float | None
-    on_lost: Callable[..., object] | None
+    on_lost: OnLost | None
 
 
 @frozen(kw_only=True)
@@ -201,12 +206,12 @@ class ClientOptions:
     )
     min_replicas: int = field(default=0, validator=_min_replicas)
     replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
-    handoff: str = field(default="grant", validator=_handoff)
+    handoff: Handoff = field(default="grant", validator=_handoff)
     drift_factor: float = field(default=0.01, validator=_seconds(0.0, 0.5, "between 0.0 and 0.5"))
     prefix: str = field(default="lock", validator=_prefix, converter=_plain_if_str)
     client_name: str | None = field(default=None, validator=_client_name)
-    on_lost: Callable[..., object] | None = field(default=None, validator=_callback)
-    on_event: Callable[..., object] | None = field(default=None, validator=_callback)
+    on_lost: OnLost | None = field(default=None, validator=_callback)
+    on_event: OnEvent | None = field(default=None, validator=_callback)
 
     def __attrs_post_init__(self) -> None:
         if self.node_timeout is not None and self.node_timeout > self.ttl / 3:
@@ -260,6 +265,70 @@ class ClientOptions:
         """The options of a lock: the client's, but for those that are given."""
         base = LockOptions(ttl=self.ttl, renew=self.renew, fair=self.fair, max_hold=self.max_hold)
         return evolve(base, **given) if given else base
+
+
+# How other libraries call what they take for a lock, and what that is here.
+_ELSEWHERE = {
+    "timeout": "the longest wait is timeout= of lock() or acquire(), and the lease, which redis-py calls so, is ttl=",
+    "blocking": "whether to wait is blocking= of acquire(), or timeout=0 of lock()",
+    "blocking_timeout": "the longest wait is timeout= of lock() or acquire()",
+    "sleep": "there is no such pause, because a waiter is woken",
+    "thread_local": "a hold is always its thread's own; owner= of lock() lets threads share one",
+    "id": "who owns a hold, if not the calling thread, is owner= of lock()",
+    "expire": "the lease is ttl=",
+    "auto_renewal": "whether the lease is extended while its owner lives is renew=",
+}
+_LOCK_OPTIONS = tuple(attribute.name for attribute in LockOptions.__attrs_attrs__)
+_CLIENT_OPTIONS = tuple(attribute.name for attribute in ClientOptions.__attrs_attrs__)
+
+
+def check_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuses keywords that `function` does not take, and says what was probably meant.
+
+    Raises:
+        TypeError: there is one that is not among the `known`.
+    """
+    unknown = sorted(set(given).difference(known))
+    if unknown:
+        hints = "; ".join(f"{name!r}: {_meant_by(name, known)}" for name in unknown)
+        raise TypeError(f"{function}() has no such option as {hints}")
+
+
+def check_client_keywords(given: Iterable[str]) -> None:
+    """Refuses what is no option of a client; raises `TypeError`."""
+    check_keywords("Client", given, _CLIENT_OPTIONS)
+
+
+def check_lock_keywords(function: str, given: Iterable[str]) -> None:
+    """Refuses what is no option of a lock; raises `TypeError`."""
+    check_keywords(function, given, _LOCK_OPTIONS)
+
+
+def set_options(given: LockArguments) -> dict[str, Any]:
+    """Those of the arguments that are not left to the client."""
+    return {option: value for option, value in given.items() if value is not None}
+
+
+def check_lock_options(given: LockArguments) -> None:
+    """Refuses what can't work with any client.
+
+    Raises:
+        TypeError: a value of a wrong type.
+        ConfigurationError: a wrong value.
+    """
+    LockOptions(**set_options(given))
+
+
+def _meant_by(name: str, known: Collection[str]) -> str:
+    import difflib  # not at the top: who makes no mistake does not need it
+
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    for function, options in (("lock", _LOCK_OPTIONS), ("Client", _CLIENT_OPTIONS)):
+        if name in options:
+            return f"it is an option of {function}()"
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
 
 
 def check_utf8(option: str, value: str) -> None:

@@ -1,15 +1,12 @@
 """The client: where locks come from, and what one can ask about them."""
 
-import functools
-import inspect
 import logging
 import os
-import string
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
-from typing import Any, Never, ParamSpec, Self, TypeVar, Unpack
+from typing import Never, ParamSpec, Self, TypeVar, Unpack
 
 from attrs import evolve, frozen
 
@@ -17,14 +14,28 @@ from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.quorum import quorum_of
 from relock._core.terms import Terms
-from relock._errors import ConfigurationError, RelockWarning
+from relock._errors import RelockWarning
 from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
-from relock._options import ClientArguments, ClientOptions, LockArguments, LockOptions, check_name, check_utf8, plain
+from relock._options import (
+    ClientArguments,
+    ClientOptions,
+    LockArguments,
+    LockOptions,
+    OnLost,
+    check_client_keywords,
+    check_lock_keywords,
+    check_lock_options,
+    check_name,
+    check_utf8,
+    plain,
+    set_options,
+)
 from relock._runtime.links import NETWORK_ERRORS, understood
 from relock._runtime.masters import Master
-from relock._runtime.nodes import parse_nodes, warning_of_number
+from relock._runtime.nodes import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import THREADS, Platform
 from relock._runtime.threads import Session
+from relock._synchronized import check_template, decorator
 from relock.lock import Lock, quorum_error
 
 logger = logging.getLogger(__name__)
@@ -85,9 +96,10 @@ class Client:
     behind. After ``fork()`` the child's copy works as a fresh client that holds nothing.
 
     Args:
-        nodes: a URL (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``, ``redis+cluster://``) or a
-            redis-py client, also a ``RedisCluster`` or one that its ``Sentinel.master_for`` made; or a sequence of
-            these, one for each independent master. A cluster is one master, and goes with no others.
+        nodes: a URL (``redis://``, ``rediss://``, ``valkey://``, ``valkeys://``, ``unix://``, ``redis+sentinel://``,
+            ``redis+cluster://``) or a client of redis-py, also a ``RedisCluster``, or of valkey-py, also one that
+            their ``Sentinel.master_for`` made; or a sequence of these, one for each independent master. A cluster is
+            one master, and goes with no others.
         options: ``ttl``, ``patience`` and so on: the reference lists them, and so does `ClientOptions`.
 
     Attributes:
@@ -101,11 +113,9 @@ class Client:
     session: Session
     _platform: Platform = THREADS
 
-    def __init__(self, nodes: object, **options: Unpack[ClientArguments]) -> None:
+    def __init__(self, nodes: Nodes, **options: Unpack[ClientArguments]) -> None:
         self._nodes = parse_nodes(nodes)
-        unknown = set(options) - {attribute.name for attribute in ClientOptions.__attrs_attrs__}
-        if unknown:
-            raise TypeError(f"Client() has no option {', '.join(sorted(unknown))}")
+        check_client_keywords(options)
         self._options = self._resolved(ClientOptions(**options))
         self._lock_options = self._options.for_lock()
         self._addresses = tuple(node.address for node in self._nodes)
@@ -141,7 +151,8 @@ class Client:
         timeout: float | None = None,
         owner: str | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[..., object] | None = None,
+        on_lost: OnLost | None = None,
+        **unknown: Never,
     ) -> Lock:
         """A lock; sends nothing. What is None is as the client says.
 
@@ -154,11 +165,14 @@ class Client:
             owner: who holds it: whatever thread of this client names the same owner. None: the calling thread.
             max_hold: seconds after which the watchdog renews the hold no more.
             on_lost: called once with a `Loss` when the hold was lost, on a thread of its own.
+            unknown: is refused, with what was probably meant.
 
         Raises:
             TypeError: an argument of a wrong type.
             ConfigurationError: one that can't work.
         """
+        if unknown:
+            check_lock_keywords("lock", unknown)
         name = check_name(name)
         options = self._options_of(
             ttl=ttl, renew=renew, fair=fair, timeout=timeout, owner=owner, max_hold=max_hold, on_lost=on_lost
@@ -166,7 +180,7 @@ class Client:
         return Lock(self, name, self._terms(lock_keys(self._options.prefix, name), options), options)
 
     def _options_of(self, **given: Unpack[LockArguments]) -> LockOptions:
-        wanted = {option: value for option, value in given.items() if value is not None}
+        wanted = set_options(given)
         if not wanted:
             return self._lock_options
         options = self._options.for_lock(**wanted)
@@ -189,22 +203,17 @@ class Client:
             ConfigurationError: when it decorates, if the template is no format, or uses an argument that the function
                 does not have; also for an option that can't work.
             TypeError: when it decorates a coroutine function, or a generator function, whose body runs later; also an
-                object that is called as one. For an option that there is not, or of a wrong type.
+                object that is called as one, and what ``contextlib.contextmanager`` made. When the function is called,
+                if it returns a coroutine: that is closed, and has not run. For an option that there is not, or of a
+                wrong type; for a function in the place of the template.
+
+        A `RelockWarning`, once for each function: the name has the address of an object in it, because an argument has
+        no ``__str__`` of its own. Each process, and each object, then has a lock of its own.
         """
-        check_name(template)
+        check_template(template)
+        check_lock_keywords("synchronized", lock_options)
         self._options_of(**lock_options)  # refuses them now, not when the function is first called
-
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            name_for = _template(template, function)
-
-            @functools.wraps(function)
-            def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-                with self.lock(name_for(*args, **kwargs), **lock_options):
-                    return function(*args, **kwargs)
-
-            return wrapper
-
-        return decorate
+        return decorator(template, lambda name: self.lock(name, **lock_options))
 
     # Looking --------------------------------------------------------------------------------------------------------
 
@@ -383,43 +392,35 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _used(template: str) -> Iterator[str]:
-    """The arguments that a template uses, those within its format specifications included."""
-    for _, name, specification, _ in string.Formatter().parse(template):
-        if name is not None:
-            yield name.partition(".")[0].partition("[")[0]
-            yield from _used(specification or "")
+def synchronized(
+    get_client: Callable[[], Client], template: str, **lock_options: Unpack[LockArguments]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """`Client.synchronized` for a client that is made later: a factory's, or another one in each test.
 
+    Args:
+        get_client: returns the client; it is called at each call of the decorated function, and never before.
+        template: the lock's name, as for `Client.synchronized`.
+        lock_options: as for `Client.lock`.
 
-def _fields(template: str) -> set[str]:
-    try:
-        return set(_used(template))
-    except ValueError as error:
-        raise ConfigurationError(f"synchronized({template!r}): it is no format: {error}", option="template") from None
+    Raises:
+        ConfigurationError: as for `Client.synchronized`; when the decorated function is called, where only the client
+            shows that an option can't work (a ttl above its restart guard).
+        TypeError: as for `Client.synchronized`; also where `get_client` is no function, and when the decorated function
+            is called, if that returned no client.
+    """
+    if not callable(get_client):
+        raise TypeError(
+            f"synchronized takes a function that returns the client, not {get_client!r}; where there is a client "
+            "already, write @client.synchronized(...)"
+        )
+    check_template(template)
+    check_lock_keywords("synchronized", lock_options)
+    check_lock_options(lock_options)
 
+    def lock_of(name: str) -> Lock:
+        client = get_client()
+        if not isinstance(client, Client):
+            raise TypeError(f"synchronized: {get_client!r} returned no relock.Client, but {client!r}")
+        return client.lock(name, **lock_options)
 
-def _check_runs_when_called(function: Callable[..., Any], shown: str) -> None:
-    """Refuses what would run after the call, without the lock: also an object whose ``__call__`` does."""
-    for called in (function, type(function).__call__):
-        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
-            raise TypeError(f"synchronized: {shown} is a coroutine function; this client is for threads")
-        if inspect.isgeneratorfunction(called):
-            raise TypeError(f"synchronized: {shown} is a generator function; its body runs after the call")
-
-
-def _template(template: str, function: Callable[..., Any]) -> Callable[..., str]:
-    """What makes a lock's name of `template` and the arguments of a call of `function`."""
-    shown = getattr(function, "__qualname__", repr(function))  # a `functools.partial` has no name
-    _check_runs_when_called(function, shown)
-    signature = inspect.signature(function)
-    missing = _fields(template) - set(signature.parameters)
-    if missing:
-        named = ", ".join(name or "without a name" for name in sorted(missing))
-        raise ConfigurationError(f"synchronized({template!r}): {shown} has no argument {named}", option="template")
-
-    def name_for(*args: Any, **kwargs: Any) -> str:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return template.format(**bound.arguments)
-
-    return name_for
+    return decorator(template, lock_of)

@@ -3,7 +3,7 @@
 import math
 import threading
 from types import TracebackType
-from typing import Never, Protocol, Self
+from typing import TYPE_CHECKING, Never, Protocol, Self
 
 from relock._core.effects import Failure
 from relock._core.flows.inspect import LockInfo
@@ -11,7 +11,7 @@ from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, quorum_of
 from relock._core.terms import Terms
 from relock._errors import AcquireTimeoutError, ConfigurationError, LockLostError, QuorumError, RelockError
-from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_seconds
+from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_keywords, check_seconds
 from relock._owner import Who, named
 from relock._runtime.claims import Claim
 from relock._runtime.threads import Session, not_owned
@@ -55,25 +55,29 @@ class Lock:
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
-    def acquire(self, blocking: bool = True, timeout: float = NOT_PASSED) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float = NOT_PASSED, **unknown: Never) -> bool:
         """Takes the lock, or one more level of it if the caller has it.
 
         Args:
             blocking: False looks once and never queues; with ``fair=True`` that fails while others wait.
             timeout: the longest wait in seconds; -1 for as long as it takes. Where none is passed, the lock's own
                 ``timeout=`` counts. A wait ends at its timeout plus at most one ``node_timeout``.
+            unknown: is refused, with what was probably meant.
 
         Returns:
             True if the caller has it now, False if *somebody else* has it.
 
         Raises:
-            ValueError: a timeout below 0 other than -1, or any with ``blocking=False``.
-            OverflowError: a timeout above `threading.TIMEOUT_MAX`.
+            ValueError: a timeout below 0 other than -1, NaN, or any with ``blocking=False``.
+            OverflowError: a timeout above `threading.TIMEOUT_MAX`, also an infinite one of either sign.
+            TypeError: a timeout that is no number, or a keyword that there is not.
             QuorumError: too few masters answered the last attempt, and ``patience`` or the timeout is over.
             LockLostError: the caller's hold was lost, and it has not left all its levels yet.
             RuntimeError: another task of the event loop that runs in this thread is inside.
             ClientClosedError: the client is closed.
         """
+        if unknown:
+            check_keywords("acquire", unknown, ("blocking", "timeout"))
         limit = self._limit(blocking, timeout)
         claim = Claim()
         session = self._client.session
@@ -157,6 +161,15 @@ class Lock:
         if kind is None and self._client.session.unsaid:
             self._client.session.say_warnings()
 
+    if not TYPE_CHECKING:  # a type checker refuses `async with` by itself
+
+        def __aenter__(self) -> Never:
+            raise TypeError(
+                f"{self.name!r} is a lock for threads: use `with`, not `async with`; relock has no asyncio client yet"
+            )
+
+        __aexit__ = __aenter__  # Python looks for both before it calls one
+
     # Looking, without I/O -------------------------------------------------------------------------------------------
 
     def owned(self) -> bool:
@@ -193,11 +206,14 @@ class Lock:
         hold = self._valid_hold()
         return 0.0 if hold is None else hold.remaining(self._client.session.clock())
 
-    def ensure(self, seconds: float = 0.0) -> None:
+    def ensure(self, seconds: float = 0.0) -> int:
         """Checks, without I/O, that the caller's hold is valid for `seconds` more. It spends nothing.
 
         Right after a releaser has handed the lock over, with a lease of 3 s that is yet to be made the full one, more
         than those is first asked of the masters, once.
+
+        Returns:
+            The fencing token of the hold, to go with what must not happen twice.
 
         Raises:
             LockLostError: it was lost, or has less left than that; in the second case it goes on.
@@ -220,6 +236,7 @@ class Lock:
                 token=hold.token,
                 reason="less left than asked",
             )
+        return hold.token
 
     # Asking the masters ---------------------------------------------------------------------------------------------
 
@@ -378,18 +395,15 @@ class Lock:
 
     def _limit(self, blocking: bool, timeout: float) -> float:
         """For how many seconds to wait at most, judged as `threading.RLock.acquire` does."""
-        if not blocking:
-            if timeout != -1:
-                raise ValueError(f"timeout={timeout!r}: a non-blocking acquire takes no timeout")
-            return 0.0
-        if timeout == -1:
-            own = self._options.timeout if timeout is NOT_PASSED else None
-            return FOREVER if own is None or own == -1 else own
-        if not timeout >= 0:  # also NaN
-            raise ValueError(f"timeout={timeout!r}: it must be 0 or more seconds, or -1 to wait as long as it takes")
-        if timeout > threading.TIMEOUT_MAX:
-            raise OverflowError(f"timeout={timeout!r}: it must be at most threading.TIMEOUT_MAX")
-        return timeout
+        if timeout.__class__ in (float, int):
+            if timeout == -1:
+                if not blocking:
+                    return 0.0
+                own = self._options.timeout if timeout is NOT_PASSED else None
+                return FOREVER if own is None or own == -1 else own
+            if blocking and 0 <= timeout <= threading.TIMEOUT_MAX:
+                return timeout
+        return _judged(blocking, timeout)
 
     def _refusal(self, outcome: Outcome) -> bool:
         """False where somebody else has the lock; an error where too few masters answered."""
@@ -413,18 +427,37 @@ class Lock:
         )
 
 
+def _judged(blocking: bool, timeout: float) -> float:
+    """A timeout as `threading.RLock` judges it: a new one is asked, which nobody has, so it makes nobody wait."""
+    try:
+        threading.RLock().acquire(bool(blocking), timeout)
+    except TypeError:
+        advice = "it must be a number of seconds; -1, which is the default, waits as long as it takes"
+        raise TypeError(f"timeout={timeout!r}: {advice}") from None
+    except OverflowError:
+        raise OverflowError(
+            f"the timeout must be at most threading.TIMEOUT_MAX, {threading.TIMEOUT_MAX:g} seconds, or -1 to wait as "
+            "long as it takes"
+        ) from None
+    except ValueError:
+        right = "0 or more seconds, or -1 to wait as long as it takes"
+        advice = f"it must be {right}" if blocking else "a non-blocking acquire takes no timeout"
+        raise ValueError(f"timeout={timeout!r}: {advice}") from None
+    if timeout < 0:  # and allowed: so it is as near to -1 as makes no difference
+        return FOREVER if blocking else 0.0
+    return float(timeout)
+
+
 def quorum_error(
     name: str | None, failures: "tuple[Failure, ...] | list[Failure]", needed: int, answered: int
 ) -> QuorumError:
-    """The error for too few answers, with each master's failure in it."""
+    """The error for too few answers, with each master's failure in it; where there is one master, it speaks of that."""
     by_master = {failure.master: failure.why for failure in failures}
-    reasons = "; ".join(f"{master}: {why}" for master, why in by_master.items()) or "no master answered"
-    total = len(by_master) + answered
+    reasons = "; ".join(f"{master}: {why}" for master, why in by_master.items())
     subject = "" if name is None else f"{name!r}: "
-    return QuorumError(
-        f"{subject}{answered} of {total} masters answered, and it takes {needed}: {reasons}",
-        lock=name,
-        failures=by_master,
-        needed=needed,
-        answered=answered,
-    )
+    if needed == 1:
+        message = reasons or "the server did not answer"
+    else:
+        total = len(by_master) + answered
+        message = f"{answered} of {total} masters answered, and it takes {needed}: {reasons or 'no master answered'}"
+    return QuorumError(subject + message, lock=name, failures=by_master, needed=needed, answered=answered)

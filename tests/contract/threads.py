@@ -22,7 +22,7 @@ SLACK = 20.0  # seconds
 class WatchedClient(Client):
     """A client on a platform of the test's."""
 
-    def __init__(self, platform: Platform, nodes: object, **options: Any) -> None:
+    def __init__(self, platform: Platform, nodes: Any, **options: Any) -> None:
         self._platform = platform
         super().__init__(nodes, **options)
 

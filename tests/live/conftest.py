@@ -16,7 +16,7 @@ def connect() -> Iterator[Callable[..., Client]]:
     """Makes clients that are closed with the test."""
     made: list[Client] = []
 
-    def connect(url: object, **options: Any) -> Client:
+    def connect(url: Any, **options: Any) -> Client:
         if not {"ttl", "node_timeout"} & options.keys():
             options["node_timeout"] = NODE_TIMEOUT
         client = Client(url, **options_for(url, options))

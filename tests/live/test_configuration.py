@@ -1,15 +1,21 @@
 """Servers that can't be used, or promise less than they seem to: which one, and what to do about it."""
 
 import functools
+import importlib
 import pickle
+import re
+import socket
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+import valkey
 from support.servers import Server, free_port
+from support.tls import Tls, skipped_without_tls
 from support.until import until
 
 from relock import Client, ConfigurationError, LockLostError, MasterBack, MasterDown, QuorumError, RelockWarning
@@ -161,6 +167,105 @@ def test_a_client_of_redis_py_is_used_as_it_is_configured(
         assert given.exists(f"lock:{{{name}}}")
     client.close()
     assert given.ping(), "what the user gave is the user's to close"
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("where", ["a port", "a socket", "a URL"])
+def test_a_client_of_valkey_py_is_used_as_it_is_configured(
+    server: Server, connect: Callable[..., Client], name: str, where: str
+) -> None:
+    if where == "a port":
+        given = valkey.Valkey("127.0.0.1", server.port, db=2, decode_responses=True, protocol=3)
+    elif where == "a socket":
+        given = valkey.Valkey(unix_socket_path=str(server.socket_path), db=2)
+    else:
+        given = valkey.Valkey.from_url(f"valkey://127.0.0.1:{server.port}/2")
+    with given:
+        client, other = connect(given), connect(f"valkey://127.0.0.1:{server.port}/2")
+        with client.lock(name), client.lock(name) as lock:
+            assert lock.hold_count == 2
+            assert not other.lock(name).acquire(blocking=False)
+            assert given.exists(f"lock:{{{name}}}")
+        client.close()
+        assert given.ping(), "what the user gave is the user's to close"
+
+
+@pytest.mark.every_server
+def test_a_tls_connection_of_a_valkey_py_client_is_taken(
+    start_server: Callable[..., Server], connect: Callable[..., Client], name: str, tmp_path: Path
+) -> None:
+    tls = Tls(tmp_path / "tls")
+    with skipped_without_tls():
+        start_server(*tls.arguments)
+    with valkey.Valkey.from_url(tls.url(scheme="valkeys")) as given, connect(given).lock(name) as lock:
+        assert lock.owned()
+    with connect(tls.url(scheme="valkeys")).lock(name) as lock:
+        assert lock.owned()
+
+
+@pytest.mark.every_server
+def test_a_port_that_speaks_no_tls_suggests_the_other_scheme(
+    server: Server, connect: Callable[..., Client], name: str
+) -> None:
+    why = failure(connect(f"rediss://127.0.0.1:{server.port}", patience=0.0, node_timeout=1.0), name)
+    assert "write redis:// instead of rediss://" in why
+
+
+@pytest.mark.every_server
+def test_a_port_that_speaks_tls_suggests_the_other_scheme(
+    start_server: Callable[..., Server], connect: Callable[..., Client], name: str, tmp_path: Path
+) -> None:
+    tls = Tls(tmp_path / "tls")
+    with skipped_without_tls():
+        start_server(*tls.arguments)
+    why = failure(connect(f"redis://127.0.0.1:{tls.port}", patience=0.0), name)
+    assert "write rediss://, not redis://" in why
+
+
+ALERT = b"\x15\x03\x03\x00\x02\x02\x46"  # "I don't know that version": what some answer who can't read the first words
+
+
+@pytest.mark.parametrize("parser", ["DefaultParser", "_RESP2Parser"])
+def test_who_answers_in_tls_suggests_the_other_scheme(connect: Callable[..., Client], name: str, parser: str) -> None:
+    """In the words of hiredis, where it is there, and of redis-py's own parser."""
+    reads = getattr(redis.connection, parser, None) or getattr(importlib.import_module("redis._parsers"), parser)
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as threads:
+        served = threads.submit(_answer_with_alert, listening)
+        pool = redis.ConnectionPool(host="127.0.0.1", port=listening.getsockname()[1], parser_class=reads)
+        why = failure(connect(redis.Redis(connection_pool=pool), patience=0.0), name, blocking=False)
+        served.result(timeout=20)
+    assert re.search("speaks TLS.* rediss://", why)
+
+
+def _answer_with_alert(listening: socket.socket) -> None:
+    connection, _ = listening.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(ALERT)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+
+
+def test_a_lone_server_that_is_away_is_spoken_of_as_a_server(connect: Callable[..., Client], name: str) -> None:
+    address = f"redis://127.0.0.1:{free_port()}"
+    client = connect(address, patience=0.0)
+    for ask in (client.lock(name).acquire, client.lock(name).locked, lambda: list(client.names()), client.check):
+        with pytest.raises(QuorumError, match=f"{address}/0: .*nothing listens there") as caught:
+            ask()
+        assert " of 1 masters" not in str(caught.value)
+        assert "quorum" not in str(caught.value)
+
+
+def test_ensure_gives_the_token_of_what_it_has_checked(client: Client, name: str) -> None:
+    lock = client.lock(name)
+    with lock as held:
+        first = held.ensure(2.0)
+        assert first == held.token
+        with lock:
+            assert lock.ensure() == first
+    with lock:
+        assert lock.ensure() > first
 
 
 def test_a_unix_socket_works(server: Server, connect: Callable[..., Client], name: str) -> None:

@@ -13,6 +13,24 @@ from relock import (
     QuorumError,
     RelockError,
 )
+from relock._core.effects import Failure
+from relock.lock import quorum_error
+
+DOWN, AWAY = Failure("redis://a:1/0", "it is down"), Failure("redis://b:1/0", "it is away")
+
+
+def test_too_few_answers_of_one_server_are_no_matter_of_a_quorum() -> None:
+    error = quorum_error("orders:42", (DOWN,), 1, 0)
+    assert str(error) == "'orders:42': redis://a:1/0: it is down"
+    assert (dict(error.failures), error.needed, error.answered) == ({"redis://a:1/0": "it is down"}, 1, 0)
+    assert str(quorum_error(None, [DOWN], 1, 0)) == "redis://a:1/0: it is down"
+    assert str(quorum_error("a", (), 1, 0)) == "'a': the server did not answer"
+
+
+def test_too_few_answers_of_several_say_how_many_there_were_and_how_many_it_takes() -> None:
+    error = quorum_error("a", (DOWN, AWAY), 2, 1)
+    assert str(error).startswith("'a': 1 of 3 masters answered, and it takes 2: redis://a:1/0: it is down; redis://b")
+
 
 ERRORS = [
     (NotOwnedError("no", lock="a"), RuntimeError, {"lock": "a"}),

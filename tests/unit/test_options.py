@@ -1,15 +1,21 @@
 """Bad input: each is refused before anything is sent, with the value and what would be right."""
 
+import asyncio
 import inspect
 import math
+import threading
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import redis
 
-from relock import Client, ConfigurationError, RelockError
+import relock
+from relock import Client, ConfigurationError, Event, Lock, Loss, RelockError
 from relock._options import ClientArguments, ClientOptions, LockArguments
+from relock.testing import Lab
 
 NOWHERE = "redis://127.0.0.1:1"  # nothing listens there, and nothing here asks
 NO_FLOAT = 10**400
@@ -260,3 +266,155 @@ def test_calls_are_checked_by_it() -> None:
     for function, arguments in ((Client.__init__, ClientArguments), (Client.synchronized, LockArguments)):
         hints = get_type_hints(function)
         assert any(getattr(hint, "__args__", None) == (arguments,) for hint in hints.values()), function
+
+
+# What other libraries call it -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keyword", "says"),
+    [
+        ("tll", "did you mean 'ttl'"),
+        ("restart_gaurd", "did you mean 'restart_guard'"),
+        ("owner", r"an option of lock\(\)"),
+        ("timeout", r"timeout= of lock\(\) or acquire\(\), and the lease.* is ttl="),
+        ("blocking_timeout", r"timeout= of lock\(\)"),
+        ("blocking", r"blocking= of acquire\(\)"),
+        ("sleep", "woken"),
+        ("thread_local", "owner="),
+        ("id", "owner="),
+        ("expire", "the lease is ttl="),
+        ("auto_renewal", "renew="),
+        ("something_else", "there are ttl, renew, fair"),
+    ],
+)
+def test_a_keyword_that_a_client_has_not_says_what_is_meant(keyword: str, says: str) -> None:
+    given: dict[str, Any] = {keyword: 1}
+    with pytest.raises(TypeError, match=rf"^Client\(\) has no such option as '{keyword}': .*{says}"):
+        Client(NOWHERE, **given)
+
+
+def synchronized(client: Client, name: str, **options: Any) -> object:
+    return relock.synchronized(lambda: client, name, **options)
+
+
+@pytest.mark.parametrize("of", [Client.lock, Client.synchronized, synchronized])
+@pytest.mark.parametrize(
+    ("keyword", "says"),
+    [
+        ("tll", "did you mean 'ttl'"),
+        ("timeuot", "did you mean 'timeout'"),
+        ("patience", r"an option of Client\(\)"),
+        ("blocking_timeout", r"timeout= of lock\(\)"),
+        ("sleep", "woken"),
+        ("thread_local", "owner="),
+        ("id", "owner="),
+        ("expire", "the lease is ttl="),
+        ("auto_renewal", "renew="),
+    ],
+)
+def test_a_keyword_that_a_lock_has_not_says_what_is_meant(of: Callable[..., object], keyword: str, says: str) -> None:
+    with pytest.raises(TypeError, match=rf"^\w+\(\) has no such option as '{keyword}': .*{says}"):
+        of(Client(NOWHERE), "a", **{keyword: 1})
+
+
+@pytest.mark.parametrize(
+    ("keyword", "says"),
+    [
+        ("timeuot", "did you mean 'timeout'"),
+        ("ttl", r"an option of lock\(\)"),
+        ("blocking_timeout", r"timeout= of lock\(\) or acquire\(\)"),
+        ("sleep", "woken"),
+    ],
+)
+def test_a_keyword_that_acquire_has_not_says_what_is_meant(keyword: str, says: str) -> None:
+    given: dict[str, Any] = {keyword: 1}
+    with pytest.raises(TypeError, match=rf"^acquire\(\) has no such option as '{keyword}': .*{says}"):
+        Client(NOWHERE).lock("a").acquire(**given)
+
+
+def test_all_wrong_keywords_are_named_at_once() -> None:
+    given: dict[str, Any] = {"expire": 1, "tll": 2}
+    with pytest.raises(TypeError, match=r"'expire'.*; 'tll'"):
+        Client(NOWHERE, **given)
+
+
+def test_async_with_says_that_a_lock_is_for_threads() -> None:
+    async def work() -> None:
+        lock: Any = Client(NOWHERE).lock("a")
+        async with lock:
+            raise AssertionError("nobody has the lock")
+
+    with pytest.raises(TypeError, match=r"'a' is a lock for threads: use `with`.*no asyncio client"):
+        asyncio.run(work())
+
+
+# The arguments of acquire ---------------------------------------------------------------------------------------------
+
+NEARLY = threading.TIMEOUT_MAX * (1 - 1e-9)
+TIMEOUTS: list[Any] = [
+    *(-1, -1.0, -1.0 - 1e-12, -0.9999999999, 0, -0.0, 0.5, 1, 10**9, True, NEARLY, threading.TIMEOUT_MAX),
+    *(-0.5, -1e-9, -1.5, -2, -math.inf, math.inf, math.nan, -1e18, 1e18, 1e100, -1e100, threading.TIMEOUT_MAX + 1),
+    *(2**31, 2**62, 2**63, -(2**70), NO_FLOAT, -NO_FLOAT, 10**5000),
+    *(None, "1", b"1", [1], Decimal(1), Fraction(1, 2), Fraction(-1)),
+]
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("timeout", TIMEOUTS, ids=lambda timeout: "huge" if timeout == 10**5000 else shown(timeout))
+def test_acquire_judges_its_arguments_as_an_rlock_does(blocking: bool, timeout: Any) -> None:
+    """A fresh RLock says what is right, on whichever Python this is."""
+    error = None
+    try:
+        assert threading.RLock().acquire(blocking, timeout)
+    except Exception as raised:
+        error = type(raised)
+    with Lab() as lab:
+        lock = lab.client().lock("a")
+        if error is None:
+            assert lab.run(lambda: lock.acquire(blocking, timeout)) == [True]
+        else:
+            with pytest.raises(error) as caught:
+                lab.run(lambda: lock.acquire(blocking, timeout))
+            assert caught.type is error
+            assert "timeout" in str(caught.value)
+
+
+@pytest.mark.parametrize("timeout", [-1, -1.0, -0.9999999999])
+def test_what_an_rlock_takes_for_minus_one_waits_as_long_as_it_takes(timeout: float) -> None:
+    with Lab() as lab:
+        client = lab.client()
+        holder, lock = client.lock("a", owner="holder"), client.lock("a")
+
+        def hold() -> None:
+            with holder:
+                lab.sleep(100)
+
+        def wait() -> tuple[bool, bool]:
+            lab.sleep(1)
+            return lock.acquire(False, timeout), lock.acquire(timeout=timeout)
+
+        assert lab.run(hold, wait) == [None, (False, True)]
+        assert lab.now > 100
+
+
+def test_no_timeout_at_all_says_how_to_wait_as_long_as_it_takes() -> None:
+    lock: Any = Client(NOWHERE).lock("a")
+    with pytest.raises(TypeError, match=r"timeout=None.*-1"):
+        lock.acquire(timeout=None)
+
+
+def test_so_many_replicas_as_a_server_counts_are_taken() -> None:
+    assert Client(NOWHERE, min_replicas=2**31 - 1)
+    with pytest.raises(ConfigurationError, match="at most 2147483647") as caught:
+        Client(NOWHERE, min_replicas=2**31)
+    assert caught.value.option == "min_replicas"
+
+
+def test_type_checkers_know_what_a_callback_is_called_with_and_each_hand_off() -> None:
+    hints = get_type_hints(ClientArguments)
+    assert hints["on_lost"] == Callable[[Loss], object] | None
+    assert hints["on_event"] == Callable[[Event], object] | None
+    assert get_args(hints["handoff"]) == ("grant", "wake")
+    assert get_type_hints(LockArguments)["on_lost"] == hints["on_lost"]
+    assert get_type_hints(Lock.ensure)["return"] is int

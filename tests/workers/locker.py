@@ -28,7 +28,7 @@ def say(**thing: Any) -> None:
 class Locker:
     """All threads of one process, by id."""
 
-    def __init__(self, urls: object, **options: Any) -> None:
+    def __init__(self, urls: Any, **options: Any) -> None:
         self._client = Client(urls, on_lost=self._lost, **options_for(urls, options))
         self._release: dict[int, threading.Event] = {}
 

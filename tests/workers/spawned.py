@@ -10,7 +10,7 @@ from support.masters import options_for
 from relock import Client, Lock, RelockError
 
 
-def add(urls: object, name: str, ledger: str, rounds: int) -> None:
+def add(urls: Any, name: str, ledger: str, rounds: int) -> None:
     """Adds `rounds` to the number in a file, by read-modify-write under the lock."""
     path = Path(ledger)
     with Client(urls, **options_for(urls, {})) as client:

@@ -25,7 +25,9 @@ class VirtualClient(Client):
     def __init__(self, process: Process, servers: list[Server], **options: Unpack[ClientArguments]) -> None:
         self._platform = process.platform
         self._servers = servers
-        super().__init__([node_of(process, servers, number) for number in range(len(servers))], **options)
+        # Nodes of a kind that only a simulation has.
+        nodes: Any = [node_of(process, servers, number) for number in range(len(servers))]
+        super().__init__(nodes, **options)
 
     def in_child(self, child: Process) -> "VirtualClient":
         """What a process that has just been forked has of this client, before anything else is done in it."""

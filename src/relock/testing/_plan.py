@@ -4,6 +4,7 @@ from random import Random
 
 from attrs import evolve, frozen
 
+from relock._options import Handoff
 from relock.testing._network import Conditions
 
 LOCK = "a"  # the one lock that everybody wants
@@ -55,7 +56,7 @@ class Wide:
     ttls: tuple[float, ...]
     fair: tuple[bool, ...]
     renew: tuple[bool, ...]
-    handoffs: tuple[str, ...]
+    handoffs: tuple[Handoff, ...]
     levels: int
     extends: float
 

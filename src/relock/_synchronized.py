@@ -1,0 +1,153 @@
+"""What `synchronized` makes of a function: one that holds a lock while it runs."""
+
+import contextlib
+import functools
+import inspect
+import logging
+import operator
+import re
+import string
+import warnings
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from typing import Any, Never, ParamSpec, TypeVar
+
+from relock._errors import ConfigurationError, RelockWarning
+from relock._options import check_name
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_AN_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")  # what `object.__repr__` ends with
+
+
+def check_template(template: object) -> str:
+    """The template, if it can be the name of a lock.
+
+    Raises:
+        TypeError: it is no str; a function shows that the decorator was written without a name.
+        ConfigurationError: no lock can be called so.
+    """
+    if callable(template):
+        raise TypeError(
+            "synchronized takes the lock's name before the function: write @client.synchronized('orders:{order_id}')"
+        )
+    return check_name(template)
+
+
+def decorator(
+    template: str, lock_of: Callable[[str], contextlib.AbstractContextManager[Any]]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: the function runs while it holds what `lock_of` gives for the name that `template` makes."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        shown = getattr(function, "__qualname__", repr(function))  # a `functools.partial` has no name
+        _check_runs_when_called(function, shown)
+        name_for = _names(template, function, shown)
+        is_lazy = any(map(_is_generator_function, _stages(function)))
+
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            with lock_of(name_for(*args, **kwargs)):
+                result = function(*args, **kwargs)
+                if isinstance(result, Coroutine) or (is_lazy and isinstance(result, Generator | AsyncGenerator)):
+                    _refuse(result, shown)
+                return result
+
+        return wrapper
+
+    return decorate
+
+
+# What can be decorated ------------------------------------------------------------------------------------------------
+
+# All functions that one of these has made share its code.
+_CONTEXT_MANAGERS = tuple(
+    map(operator.attrgetter("__code__"), (contextlib.contextmanager(iter), contextlib.asynccontextmanager(aiter)))
+)
+
+
+def _check_runs_when_called(function: Callable[..., object], shown: str) -> None:
+    """Refuses what would run after the call, without the lock: also an object whose ``__call__`` does."""
+    for called in (function, type(function).__call__):
+        if inspect.iscoroutinefunction(called):
+            raise TypeError(f"synchronized: {shown} is a coroutine function; this client is for threads")
+        if _is_generator_function(called):
+            raise TypeError(f"synchronized: {shown} is a generator function; its body runs after the call")
+        if any(getattr(stage, "__code__", None) in _CONTEXT_MANAGERS for stage in _stages(called)):
+            raise TypeError(
+                f"synchronized: {shown} is a context manager, whose body runs after the call: take the lock in it, by "
+                "`with client.lock(...)`"
+            )
+
+
+def _is_generator_function(function: object) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _stages(function: Any) -> Iterator[Any]:
+    """A function, and those that it was made of by decorators and `functools.partial`, from the outside."""
+    while function is not None:
+        yield function
+        function = getattr(function, "func" if isinstance(function, functools.partial) else "__wrapped__", None)
+
+
+def _refuse(result: Any, shown: str) -> Never:
+    """Refuses a call that has not run what it was to run: that would be done without the lock. Now nobody does it.
+
+    Only the call shows it: a decorator may run the coroutine function that it was given, or only pass it on.
+    """
+    kind = "a coroutine" if isinstance(result, Coroutine) else "a generator"
+    if not isinstance(result, AsyncGenerator):
+        result.close()  # it has not begun, and so can't be kept from ending
+    raise TypeError(f"synchronized: {shown} returned {kind}, whose body would run after the call, without the lock")
+
+
+# What the lock is called ----------------------------------------------------------------------------------------------
+
+
+def _names(template: str, function: Callable[..., object], shown: str) -> Callable[..., str]:
+    """What makes a lock's name of `template` and the arguments of a call of `function`."""
+    signature = inspect.signature(function)
+    missing = _fields(template) - set(signature.parameters)
+    if missing:
+        named = ", ".join(name or "without a name" for name in sorted(missing))
+        raise ConfigurationError(f"synchronized({template!r}): {shown} has no argument {named}", option="template")
+    is_warned = False
+
+    def name_for(*args: Any, **kwargs: Any) -> str:
+        nonlocal is_warned
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        name = template.format(**bound.arguments)
+        if " at 0x" in name and not is_warned and _AN_ADDRESS.search(name):
+            is_warned = True
+            _warn_of_address(name, shown)
+        return name
+
+    return name_for
+
+
+def _warn_of_address(name: str, shown: str) -> None:
+    text = (
+        f"synchronized: {shown} locks {name!r}, and each object has an address of its own: another process, or another "
+        "object for the same thing, takes another lock; use an argument that says which thing it is, such as {order.id}"
+    )
+    logger.warning(text)
+    warnings.warn(text, RelockWarning, stacklevel=4)
+
+
+def _fields(template: str) -> set[str]:
+    try:
+        return set(_used(template))
+    except ValueError as error:
+        raise ConfigurationError(f"synchronized({template!r}): it is no format: {error}", option="template") from None
+
+
+def _used(template: str) -> Iterator[str]:
+    """The arguments that a template uses, those within its format specifications included."""
+    for _, name, specification, _ in string.Formatter().parse(template):
+        if name is not None:
+            yield name.partition(".")[0].partition("[")[0]
+            yield from _used(specification or "")

@@ -1,0 +1,247 @@
+"""`synchronized`: what it refuses because no lock would be held, and where its client comes from."""
+
+import asyncio
+import contextlib
+import functools
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import relock
+from relock import Client, ConfigurationError, RelockWarning
+from relock.testing import Lab
+
+NOWHERE = "redis://127.0.0.1:1"
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with Lab() as made:
+        yield made
+
+
+def both(client: Client, template: str) -> list[Callable[[Any], Any]]:
+    """The decorator of a client, and the one that is told later which client it is."""
+    return [client.synchronized(template), relock.synchronized(lambda: client, template)]
+
+
+# What is refused when it decorates ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def context() -> Iterator[None]:
+    yield
+
+
+@contextlib.asynccontextmanager
+async def async_context() -> Any:
+    yield
+
+
+@functools.wraps(context)
+def around() -> Any:
+    return context()
+
+
+class Called:
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def method(self) -> Iterator[None]:
+        yield
+
+
+CONTEXTS = [context, async_context, around, functools.partial(context), Called(), Called().method]
+
+
+@pytest.mark.parametrize("function", CONTEXTS, ids=lambda function: type(function).__name__)
+def test_a_context_manager_is_refused_because_its_body_would_run_without_the_lock(function: Any) -> None:
+    for decorate in both(Client(NOWHERE), "a"):
+        with pytest.raises(TypeError, match=r"is a context manager.*with client.lock"):
+            decorate(function)
+
+
+def test_what_uses_a_context_manager_is_not(lab: Lab) -> None:
+    def work() -> bool:
+        with context():
+            return client.lock("a").owned()
+
+    client = lab.client()
+    for decorate in both(client, "a"):
+        assert lab.run(decorate(work)) == [True]
+
+
+# What only the call shows ---------------------------------------------------------------------------------------------
+
+
+def test_a_plain_function_that_returns_a_coroutine_is_refused_when_it_is_called(lab: Lab) -> None:
+    """The coroutine never runs, and says no word of not having been awaited."""
+    ran = []
+
+    async def body() -> None:
+        ran.append(1)
+
+    @functools.wraps(body)
+    def around() -> Any:
+        return body()
+
+    client = lab.client()
+
+    def call(function: Callable[[], Any]) -> None:
+        with pytest.raises(TypeError, match=r"returned a coroutine.*without the lock"):
+            function()
+        assert client.info("a").owner is None
+
+    for decorate in both(client, "a"):
+        for function in (around, functools.partial(around)):
+            lab.run(functools.partial(call, decorate(function)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gc.collect()
+    assert not ran
+
+
+def test_a_decorator_that_runs_its_coroutine_function_is_taken(lab: Lab) -> None:
+    async def body() -> bool:
+        return client.lock("a").owned()
+
+    @functools.wraps(body)
+    def run() -> bool:
+        return asyncio.run(body())
+
+    client = lab.client()
+    for decorate in both(client, "a"):
+        assert lab.run(decorate(run)) == [True]
+
+
+def test_a_decorated_generator_function_is_refused_unless_the_decorator_consumes_it(lab: Lab) -> None:
+    def body() -> Iterator[bool]:
+        yield client.lock("a").owned()
+
+    @functools.wraps(body)
+    def pass_on() -> Any:
+        return body()
+
+    @functools.wraps(body)
+    def consume() -> Any:
+        return list(body())
+
+    def call(function: Callable[[], Any]) -> None:
+        with pytest.raises(TypeError, match="returned a generator"):
+            function()
+
+    client = lab.client()
+    for decorate in both(client, "a"):
+        lab.run(functools.partial(call, decorate(pass_on)))
+        assert lab.run(decorate(consume)) == [[True]]
+
+
+def test_a_generator_that_a_function_returns_for_its_own_reasons_is_its_own_affair(lab: Lab) -> None:
+    client = lab.client()
+    for decorate in both(client, "a"):
+        (squares,) = lab.run(decorate(lambda: (number**2 for number in range(3))))
+        assert list(squares) == [0, 1, 4]
+
+
+# The name -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_decorator_without_a_name_says_that_it_takes_one() -> None:
+    client: Any = Client(NOWHERE)
+    with pytest.raises(TypeError, match=r"takes the lock's name.*@client\.synchronized\('"):
+        client.synchronized(print)
+    with pytest.raises(TypeError, match="template"):
+        relock.synchronized(lambda: client)  # type: ignore[call-arg]
+
+
+class Order:
+    def __init__(self, number: int) -> None:
+        self.id = number
+
+    def method(self) -> None: ...
+
+
+@pytest.mark.parametrize("argument", [Order(1), Order(1).method, [Order(1)], lambda: 1], ids=type)
+def test_a_name_with_an_address_in_it_is_warned_of_once(lab: Lab, argument: Any) -> None:
+    client = lab.client()
+    for decorate in both(client, "orders:{order}"):
+        work = decorate(lambda order: [order])
+
+        def call(work: Callable[[Any], Any] = work) -> None:
+            work(argument)
+
+        with pytest.warns(RelockWarning, match="address") as caught:
+            lab.run(call)
+        assert caught[0].filename == __file__, "it is the caller that is shown"
+        lab.run(call)  # where another warning would be an error
+
+
+def test_names_that_only_look_a_little_like_an_address_are_not(lab: Lab) -> None:
+    client = lab.client()
+    for decorate in both(client, "orders:{order.id}:{note}"):
+        work = decorate(lambda order, note: (order, note))
+        for note in ("look at 0x7f0011223344", "<a at 0x10>", "<b at noon>"):
+            lab.run(functools.partial(work, Order(1), note))
+
+
+# The client -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_client_is_asked_for_at_each_call(lab: Lab) -> None:
+    clients: list[Client] = []
+
+    @relock.synchronized(lambda: clients[-1], "orders:{order}", ttl=5)
+    def work(order: int) -> list[str]:
+        """Works."""
+        return list(clients[-1].names())
+
+    assert work.__doc__ == "Works."
+    for name in ("first", "second"):
+        clients.append(lab.client(name))
+        assert lab.run(lambda: work(7)) == [["orders:7"]]
+    assert [client.statistics().grants for client in clients] == [1, 1]
+
+
+def test_a_lab_takes_the_place_of_the_application_s_client(lab: Lab) -> None:
+    """As an application's test uses it: two workers exclude each other, and one that is late hears so."""
+    of_worker = {name: lab.client(name) for name in ("first", "second")}
+    seen: list[tuple[str, float]] = []
+
+    def worker(name: str) -> None:
+        @relock.synchronized(lambda: of_worker[name], "report", timeout=5)
+        def work() -> None:
+            seen.append((name, lab.now))
+            lab.sleep(3)
+
+        work()
+
+    lab.run(lambda: worker("first"), lambda: worker("second"))
+    assert [name for name, _ in seen] == ["first", "second"]
+    assert seen[1][1] - seen[0][1] >= 3
+
+
+def test_what_is_no_function_or_gives_no_client_is_named() -> None:
+    with pytest.raises(TypeError, match=r"a function that returns the client.*@client\.synchronized"):
+        relock.synchronized(Client(NOWHERE), "a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"no relock\.Client, but None"):
+        relock.synchronized(lambda: None, "a")(print)()  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"ttl": 0.01}, ConfigurationError), ({"ttl": "1"}, TypeError), ({"tll": 1}, TypeError)],
+    ids=str,
+)
+def test_options_are_judged_when_it_decorates(options: dict[str, Any], error: type[Exception]) -> None:
+    def get_client() -> Client:
+        raise AssertionError("nobody has called the function")
+
+    with pytest.raises(error, match="ttl"):
+        relock.synchronized(get_client, "a", **options)
+    with pytest.raises(ConfigurationError, match="has no argument b"):
+        relock.synchronized(get_client, "a:{b}")(lambda a: a)
