@@ -29,6 +29,8 @@ class ThreadOwner:
 
     __slots__ = ("__weakref__", "who")
 
+    who: "Who"
+
     def __init__(self) -> None:
         self.who = Who(next(_serials), weakref.ref(self), None)
 

@@ -38,7 +38,7 @@ from relock._runtime.threads import Session
 from relock._synchronized import check_template, decorator
 from relock.lock import Lock, quorum_error
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")

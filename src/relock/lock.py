@@ -46,6 +46,8 @@ class Lock:
 
     __slots__ = ("__weakref__", "_client", "_named_owner", "_options", "_terms", "name")  # there may be very many
 
+    name: str
+
     def __init__(self, client: Home, name: str, terms: Terms, options: LockOptions) -> None:
         self._client = client
         self._terms = terms

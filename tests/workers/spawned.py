@@ -40,7 +40,7 @@ def serve(client: Client, name: str, ledger: str, rounds: int) -> None:
             path.write_text(str(number + 1))
 
 
-def try_at(urls: object, name: str, results: Any) -> None:
+def try_at(urls: str, name: str, results: Any) -> None:
     """Whether another process gets the lock at once."""
     with Client(urls, **options_for(urls, {})) as client:
         results.put(client.lock(name).acquire(blocking=False))

@@ -12,7 +12,8 @@ from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import NEVER, Granted, deadline_of, is_status
 from relock._core.terms import Terms
 from relock._events import Loss
-from relock._owner import Taker, Who, has_ticket
+from relock._keys import LockKeys
+from relock._owner import OwnerKey, Taker, ThreadRef, Who, has_ticket
 
 EXPIRED = "its lease ended before it could be renewed"
 NOT_RENEWED = "its lease ended, and it was not to be renewed (renew=False)"
@@ -85,6 +86,29 @@ class Hold:
         "ttl",
         "wanted",
     )
+
+    answers: Sequence[Answer]
+    count: int
+    counts_until: float
+    deadline: float
+    ends: list[float]
+    granted_at: float
+    healed: bool
+    is_short: bool
+    key: OwnerKey
+    keys: LockKeys
+    late_until: float
+    owner: bytes
+    renew: bool
+    renew_at: float
+    renew_until: float
+    settled: bool
+    settling: bool
+    terms: Terms
+    thread: ThreadRef | None
+    token: int
+    ttl: float
+    wanted: int
 
     def __init__(self, terms: Terms, owner: bytes, who: Who, grant: Granted, count: int) -> None:
         options = terms.options

@@ -21,6 +21,7 @@ class Driver:
     clock: Clock
     masters: tuple[Master, ...]
     hub: Hub
+    quorum: int
 
     def __init__(self, masters: tuple[Master, ...], platform: Platform) -> None:
         self.masters = masters

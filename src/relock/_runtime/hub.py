@@ -117,6 +117,8 @@ class Hub:
         subscriptions: in the order of the masters.
     """
 
+    subscriptions: "tuple[Subscription, ...]"
+
     def __init__(
         self, client: str, prefix: str, masters: tuple[Master, ...], platform: Platform, owner: HubListener
     ) -> None:

@@ -70,6 +70,13 @@ class Round:
 
     __slots__ = ("_is_guarded", "_packed", "answers", "calls", "is_simple", "missing", "sent_at", "until")
 
+    answers: list[Answer]
+    calls: Sequence[Call]
+    is_simple: bool
+    missing: int
+    sent_at: float
+    until: float
+
     def __init__(self, calls: Sequence[Call], until: float, sent_at: float, answers: list[Answer]) -> None:
         self.calls = calls
         self.until = until
@@ -116,6 +123,12 @@ class Owed:
 
 class Link:
     """One open connection, with what its socket has shown of the master: incarnation, marker and clock."""
+
+    guard_ms: int
+    guarded: bool
+    idle_since: float
+    incarnation: bytes
+    is_retired: bool
 
     def __init__(self, master: "Master", connection: Wire) -> None:
         self.master = master

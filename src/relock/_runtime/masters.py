@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from redis import exceptions as redis_errors
 
 from relock._core.clocks import Offset
-from relock._core.effects import Answer, Failure, Reply
+from relock._core.effects import Answer, Clock, Failure, Reply
 from relock._core.quorum import NEVER, is_given
 from relock._errors import ConfigurationError
 from relock._keys import master_key
@@ -51,6 +51,17 @@ class Known(NamedTuple):
 
 class Master:
     """One master: a pool of links, each for one caller at a time, and what they have shown of it."""
+
+    address: str
+    asked_late: Failure
+    clock: Clock
+    guard_ms: int
+    known: Known
+    node_timeout: float
+    trusted_from: float
+    version: str
+    vote_at: float
+    was_sound: bool
 
     def __init__(
         self, index: int, node: Node, options: ClientOptions, platform: Platform, listener: "MasterListener"

@@ -39,6 +39,8 @@ class Discovery:
         master_host: the host to connect to, whatever the Sentinels say; None: the one that they name.
     """
 
+    sentinels: tuple[tuple[str, Opener], ...]
+
     def __init__(
         self,
         service: str,

@@ -21,6 +21,8 @@ class Service(ABC):
     thread. The threads settle among themselves who runs; the other one ends at once.
     """
 
+    stopping: bool
+
     name = "relock"
 
     def __init__(self, platform: Platform) -> None:

@@ -52,6 +52,8 @@ class Teller(Service):
         dropped: how many things were not told, because too many waited.
     """
 
+    dropped: int
+
     def __init__(self, platform: Platform, name: str) -> None:
         super().__init__(platform)
         self.name = name
@@ -216,7 +218,8 @@ class Log(Teller):
         """In a forked child: its parent tells what waits, and no thread of the parent's is here."""
         self._running, self._thread = threading.Lock(), None
         self._waiting = self._platform.queue()
-        self.dropped, self._dropped_before = 0, None
+        self.dropped = 0
+        self._dropped_before = None
 
 
 def _is_enabled(logger: logging.Logger, level: int) -> bool:

@@ -98,6 +98,18 @@ class Counters:
 class Session(Driver, MasterListener):
     """All that a client has in one process: connections, threads, holds. A forked child makes a new one."""
 
+    client_id: str
+    closed: bool
+    counters: Counters
+    events: Teller
+    hub: Hub
+    janitor: Janitor
+    losses: Teller
+    node_timeout: float
+    prefix: str
+    unsaid: deque[str]
+    watchdog: Watchdog
+
     def __init__(self, nodes: Sequence[Node], options: ClientOptions, platform: Platform = THREADS) -> None:
         super().__init__(make_masters(nodes, options, platform, self), platform)
         self.options = options
@@ -115,7 +127,7 @@ class Session(Driver, MasterListener):
         self.watchdog = Watchdog(self)
         self.losses = Teller(platform, "relock-losses")
         self.events = Teller(platform, "relock-events")
-        self.unsaid: deque[str] = deque(maxlen=UNSAID_MAX)  # what callers are to be warned of
+        self.unsaid = deque(maxlen=UNSAID_MAX)  # what callers are to be warned of
         self.steps: deque[Step] = deque(maxlen=64)
         self._may_be_handed = True
         self.closed = False

@@ -123,6 +123,10 @@ class LocalServer:
         version: ``Valkey 9.1.0``, ``Redis 7.0.15``…
     """
 
+    port: int
+    url: str
+    version: str
+
     def __init__(self, program: str, folder: Path, port: int) -> None:
         self.port = port
         self.url = f"redis://127.0.0.1:{port}/0"

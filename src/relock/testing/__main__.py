@@ -13,7 +13,7 @@ from relock.testing import _record
 from relock.testing._simulation import Simulation, ViolationError
 
 
-class Seeds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class _Seeds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A range of seeds, ``0-2000``: the first, and the one after the last; or one seed."""
 
     name = "A-B"
@@ -31,7 +31,7 @@ class Seeds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 @click.command()
-@click.option("--seeds", type=Seeds(), default="0-2000", show_default=True, help="Which runs to play.")
+@click.option("--seeds", type=_Seeds(), default="0-2000", show_default=True, help="Which runs to play.")
 @click.option("--first", is_flag=True, help="Stop at the first violation.")
 @click.option("--timeline", is_flag=True, help="Print each run that is bad, line by line; of one seed, in any case.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many processes play.")

@@ -55,6 +55,8 @@ class Lab:
             its name says.
     """
 
+    masters: list[Server]
+
     def __init__(self, *, masters: int = 1, seed: int = 0) -> None:
         self._world = World(seed)
         self._process = Process(self._world, "lab")

@@ -74,7 +74,7 @@ class Moves:
 
     lag: float
     is_guarded: bool
-    handoffs: tuple[str, ...]
+    handoffs: tuple[Handoff, ...]
     goes_on: float
 
 

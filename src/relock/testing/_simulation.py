@@ -55,6 +55,13 @@ class Simulation:
         plan: instead of the one that the seed draws.
     """
 
+    everywhere: list[Server]
+    is_healed: bool
+    plan: Plan
+    referee: Referee
+    servers: list[Server]
+    world: World
+
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         self.world = world = World(seed)
         random = world.random

@@ -14,11 +14,12 @@ import random
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
-from queue import Empty
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from relock._core.effects import Clock
 from relock._owner import ThreadOwner, Who
 from relock._runtime.channel import Channel
 from relock._runtime.nodes import Wire
@@ -52,9 +53,13 @@ class World:
         looks: so many looks at a clock from now on, the next one is that may be followed by a pause.
     """
 
+    chance: Callable[[], float]
+    has_ended: bool
+    now: float
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.random = random.Random(seed)
+        self.random: random.Random = random.Random(seed)
         self.chance = self.random.random
         self.now = 0.0  # true time, in seconds
         self.has_ended = False  # a task or a process, since somebody looked
@@ -62,7 +67,7 @@ class World:
         self.errors: list[tuple[str, BaseException]] = []
         self._events: list[Event] = []
         self._order = itertools.count()
-        self.looks = self._draw_looks()
+        self.looks: int = self._draw_looks()
         self._doomed: tuple[Task, BaseException, int] | None = None  # who, by what, and after how many looks at a clock
         self._hub = getcurrent()
         self._filenos = itertools.count(1000)
@@ -108,7 +113,8 @@ class World:
 
     def doom(self, task: "Task", error: BaseException, looks: int) -> None:
         """Has `error` raised in `task` when it looks at its clock for so many times, unless it is spared before."""
-        self._doomed, self.looks = (task, error, looks), 1
+        self._doomed = (task, error, looks)
+        self.looks = 1
 
     def spare(self, task: "Task") -> None:
         """What `task` was doomed to does not happen any more."""
@@ -156,6 +162,13 @@ class Process:
         offset: what its clock shows at the true time 0.
         machine: where it runs; forked children run where their parents do.
     """
+
+    is_dead: bool
+    is_paused: bool
+    is_unsteady: bool
+    offset: float
+    platform: "VirtualPlatform"
+    rate: float
 
     def __init__(self, world: World, name: str, *, rate: float = 1.0, offset: float = 0.0) -> None:
         self.world = world
@@ -293,6 +306,10 @@ class Process:
 class Task:
     """A thread of a process."""
 
+    is_over: bool
+    owner: ThreadOwner
+    resume: Callable[..., Any]
+
     def __init__(self, process: Process, target: Callable[[], object], name: str, *, waits_without_timer: bool) -> None:
         self.process = process
         self.name = name
@@ -300,7 +317,7 @@ class Task:
         self.is_over = False
         self.owner = ThreadOwner()
         self._target = target
-        self.greenlet = greenlet(self._run)
+        self.greenlet: greenlet = greenlet(self._run)
         self.greenlet.task = self
         self.resume = self.greenlet.switch  # goes on where it waits
 
@@ -553,6 +570,16 @@ class VirtualPoller:
 
 class VirtualPlatform(Platform):
     """What a process gives to the runtime."""
+
+    chance: Callable[[], float]
+    clock: Clock
+    event: Callable[[], Any]
+    gate: Callable[[], Any]
+    open_channel: Callable[[Wire, float], Channel]
+    poller: Callable[[], Any]
+    queue: Callable[[], SimpleQueue[Any]]
+    sleep: Callable[[float], object]
+    who: Callable[[], Who]
 
     def __init__(self, process: Process) -> None:
         world = process.world

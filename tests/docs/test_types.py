@@ -1,0 +1,68 @@
+"""The documentation's examples pass a strict type checker as they stand: readers copy them into code that has one."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROMPT = re.compile(r"(>>>|\.\.\.) ")
+
+
+def _python_of(page: str) -> str:
+    """The blocks of a page as one module, because they share their names; each line has the number it has there."""
+    lines = [""] * (page.count("\n") + 1)
+    for block in BLOCK.finditer(page):
+        first = page.count("\n", 0, block.start(1))
+        for number, line in enumerate(_without_prompts(block[1]).splitlines(), first):
+            lines[number] = line
+    return "\n".join(lines)
+
+
+def _without_prompts(block: str) -> str:
+    """What somebody types who tries out an example with prompts; what that shows is left out."""
+    if not block.startswith(">>>"):
+        return block
+    return "\n".join(line[4:] if PROMPT.match(line) else "" for line in block.splitlines())
+
+
+def _modules(folder: Path) -> dict[str, str]:
+    """What is to be checked, by its name in an error: the page, or the file."""
+    found = {}
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        if "```python" in page.read_text() and not {"_build", "_generated"} & set(page.parts):
+            name = str(page.relative_to(ROOT))
+            module = folder / f"{re.sub(r'[^a-zA-Z0-9]', '_', name)}.py"
+            module.write_text(_python_of(page.read_text()))
+            found[str(module)] = name
+    for script in (ROOT / "docs" / "examples").glob("*.py"):
+        found[str(script)] = str(script.relative_to(ROOT))
+    return found
+
+
+def _errors_in(modules: dict[str, str], folder: Path) -> list[str]:
+    options = ["--strict", "--config-file=", f"--cache-dir={folder / 'cache'}", "--no-error-summary", "--no-pretty"]
+    options.append("--untyped-calls-exclude=redis")  # some of redis-py has no types, whatever we do
+    command = [sys.executable, "-m", "mypy", *options, *modules]
+    checked = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert not checked.stderr, checked.stderr
+    lines = []
+    for line in checked.stdout.splitlines():
+        path, _, rest = line.partition(":")
+        lines.append(f"{modules.get(path) or modules.get(str(folder / path), path)}:{rest}")
+    assert bool(lines) == bool(checked.returncode)
+    return lines
+
+
+def test_every_example_passes_a_strict_type_checker(tmp_path: Path) -> None:
+    errors = _errors_in(_modules(tmp_path), tmp_path)
+    assert not errors, "\n".join(errors)
+
+
+def test_a_wrong_example_would_be_found_where_it_is(tmp_path: Path) -> None:
+    page = "\n```python\nfrom relock import Client\n```\n\n```python\n>>> Client(5)\n<Client>\n>>> x: int = 'a'\n```\n"
+    module = tmp_path / "page.py"
+    module.write_text(_python_of(page))
+    errors = _errors_in({str(module): "page.md"}, tmp_path)
+    assert [error.partition(" error")[0] for error in errors] == ["page.md:7:", "page.md:9:"]
