@@ -344,6 +344,27 @@ def test_who_fails_back_has_other_data_and_is_one_server(pair: Pair) -> None:
         assert given.may_both_be(MINE, YOURS, 0.0) is not is_guarded
 
 
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_what_a_replica_had_not_heard_of_is_lost_to_who_gets_its_data_home(pair: Pair, *, is_guarded: bool) -> None:
+    """The copy has the hold, but not its last renewal, and so it ends there early."""
+    pair.pass_time()
+    given = record(pair, is_guarded=is_guarded)
+    pair.take(pair.master, b"me")
+    pair.pass_time()
+    pair.take(pair.master, b"me")
+    pair.replica.promote()
+    pair.master.follow(pair.replica, LAG_SECONDS, 0.0)
+    pair.pass_time()
+    pair.master.promote()
+    pair.replica.follow(pair.master, LAG_SECONDS, 0.0)
+    pair.take(pair.master, b"me")
+    release(pair.master)
+    pair.take(pair.master, b"you")
+    assert not given.was_split(pair.world.now - LONG_SECONDS)
+    assert given.may_both_be(MINE, YOURS, pair.world.now - 2 * LONG_SECONDS) is not is_guarded
+    assert not given.may_both_be(MINE, YOURS, pair.world.now + LONG_SECONDS), "that was before"
+
+
 def test_two_masters_behind_one_address_are_no_fault_of_anybody(pair: Pair) -> None:
     given = record(pair, is_guarded=True)
     pair.replica.promote()

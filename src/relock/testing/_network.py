@@ -197,6 +197,7 @@ class Server:
     def take_over(self, feed: "Feed") -> None:
         """All that its master holds has come, in place of what it held itself."""
         self.epoch += 1
+        self.lost_at = max(self.lost_at, feed.source.lost_at)  # what that one lacks is lacking here, too
         self.master.have_data_of(feed.source.master.replid, NO_REPLID)
         self.master.follow(feed.source.master.snapshot())
 
