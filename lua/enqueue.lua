@@ -69,11 +69,12 @@ if now_us > tonumber(void_us) then
   return { 'void', now_us }
 end
 
+-- The place comes last: where the other key is another program's, nobody is to find a queue that nobody can go on in.
 local function place(agreed)
-  redis.call('ZADD', queue, 'NX', digits(agreed), waiter)
   redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
-  redis.call('PEXPIRE', queue, queue_ms)
   redis.call('PEXPIRE', waiters, queue_ms)
+  redis.call('ZADD', queue, 'NX', digits(agreed), waiter)
+  redis.call('PEXPIRE', queue, queue_ms)
 end
 
 local agreed = tonumber(ticket)

@@ -1233,6 +1233,21 @@ def test_what_no_token_can_be_is_none(master: Master, wrong: str) -> None:
     assert master.woken() == [b"grant 1@3000 456789abcdef0123.1 %d %d 3000 this a" % (now_us, now_us)]
 
 
+@pytest.mark.parametrize("ticket", [0, 1_700_000_000_000_000])
+def test_who_can_have_no_place_leaves_none(master: Master, ticket: int) -> None:
+    """Else whoever comes next finds a queue, and what waits there is in nobody's hands."""
+    acquire(master, YOU)
+    master.redis.rpush(KEYS.waiters, "x")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        enqueue(master, ticket=ticket)
+    assert not master.redis.exists(KEYS.queue)
+    master.redis.delete(KEYS.waiters)
+    master.redis.rpush(KEYS.queue, "x")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        enqueue(master, ticket=ticket)
+    assert master.redis.pttl(KEYS.waiters) != -1, "what is left ends by itself"
+
+
 def test_a_token_of_another_type_is_an_error_and_not_lost(master: Master) -> None:
     """Without a token nothing is granted; and what another program keeps there is its own."""
     master.redis.rpush(KEYS.token, "x")
