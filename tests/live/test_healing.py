@@ -94,7 +94,7 @@ def test_a_hold_and_its_queue_survive_a_rolling_restart_of_all_masters_without_p
     with Thief(connect(masters.url, **OPTIONS).lock(name, fair=False)) as thief:
         for member in masters.members:
             restart_slowly(member)
-            until(lambda: is_everywhere(masters, name), within=30, what="it has its vote, and the hold back")
+            until(lambda: is_everywhere(masters, name), within=90, what="it has its vote, and the hold back")
             assert lock.owned()
     assert thief.tries > 100
     assert thief.got == []

@@ -1,6 +1,7 @@
 """Fencing tokens rise, whatever happens between two holders; and a master that may have forgotten has no vote."""
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -176,8 +177,13 @@ def test_a_client_that_may_not_look_never_touches_the_guard_that_it_finds(
     guarded = connect(server.url, ttl=GUARD, restart_guard=GUARD)
     take(guarded, name)
     server.cli("ACL", "SETUSER", "default", "-info")
-    with pytest.raises(ConfigurationError, match="refuses INFO") as caught, pytest.warns(RelockWarning):
-        connect(server.url, ttl=GUARD, restart_guard=0).lock(name).acquire(timeout=30)
+    lock = connect(server.url, ttl=GUARD, restart_guard=0).lock(name)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(ConfigurationError, match="refuses INFO") as caught:
+            lock.acquire(timeout=30)
+        until(lambda: warned, within=20, what="the warning of whichever thread has seen it")
+    assert {warning.category for warning in warned} == {RelockWarning}
     assert caught.value.option == "restart_guard"
     server.cli("ACL", "SETUSER", "default", "+info")
     assert guarded.lock(name).acquire(timeout=0)
