@@ -142,6 +142,12 @@ def _min_replicas(_instance: Any, attribute: Any, value: Any) -> None:
         raise wrong(attribute.name, value, f"0 or more, at most {MIN_REPLICAS_MAX}: WAIT counts no further")
 
 
+def _max_connections(_instance: Any, attribute: Any, value: Any) -> None:
+    _check_type(attribute.name, value, int)
+    if value < 1:
+        raise wrong(attribute.name, value, "1 or more")
+
+
 def _handoff(_instance: Any, attribute: Any, value: Any) -> None:
     _check_type(attribute.name, value, str)
     if value not in get_args(Handoff):
@@ -165,6 +171,7 @@ class ClientArguments(TypedDict, total=False):
     restart_guard: float | None
     min_replicas: int
     replica_timeout: float
+    max_connections: int
     handoff: Handoff
     drift_factor: float
     prefix: str
@@ -206,6 +213,7 @@ class ClientOptions:
     )
     min_replicas: int = field(default=0, validator=_min_replicas)
     replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
+    max_connections: int = field(default=64, validator=_max_connections)
     handoff: Handoff = field(default="grant", validator=_handoff)
     drift_factor: float = field(default=0.01, validator=_seconds(0.0, 0.5, "between 0.0 and 0.5"))
     prefix: str = field(default="lock", validator=_prefix, converter=_plain_if_str)

@@ -57,6 +57,8 @@ class MasterState:
         down: why it does not answer, or None.
         vote_in: seconds until it has a vote again; 0.0 when it has one, as far as this client knows.
         problems: what is wrong with it, in words.
+        connections: how many this client has open for calls, renewals and undoing; a subscription is one more.
+        idle_connections: how many of these nobody uses at this moment.
     """
 
     address: str
@@ -64,6 +66,8 @@ class MasterState:
     down: str | None
     vote_in: float
     problems: tuple[str, ...]
+    connections: int
+    idle_connections: int
 
 
 @frozen
@@ -379,8 +383,15 @@ class Client:
 
 
 def _state_of(master: Master, now: float) -> MasterState:
-    vote_in = max(0.0, master.vote_at - now)
-    return MasterState(master.address, master.version, master.down, vote_in, tuple(master.problems.values()))
+    return MasterState(
+        address=master.address,
+        version=master.version,
+        down=master.down,
+        vote_in=max(0.0, master.vote_at - now),
+        problems=tuple(master.problems.values()),
+        connections=master.connections,
+        idle_connections=min(master.idle_connections, master.connections),
+    )
 
 
 def _after_fork_in_child() -> None:

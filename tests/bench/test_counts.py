@@ -170,10 +170,10 @@ def note_asks(client: Client, *books: list[Ask]) -> None:
     rounds: Any = client.session._rounds
     ask_masters = rounds.ask
 
-    def note(ask: Ask, *, strict: bool) -> list[Answer]:
+    def note(ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
         for book in books:
             book.append(ask)
-        answers: list[Answer] = ask_masters(ask, strict=strict)
+        answers: list[Answer] = ask_masters(ask, strict=strict, is_call=is_call)
         return answers
 
     rounds.ask = note

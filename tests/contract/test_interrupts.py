@@ -9,6 +9,9 @@ from contract.calls import CALLS, Call, leave, take
 from contract.rig import Interrupted, Rig, all_done, all_struck, calls, release_all
 from contract.watch import At
 from relock import Lock
+from relock._core.effects import Clock
+from relock._runtime.links import Link
+from relock._runtime.masters import Master
 
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 
@@ -177,3 +180,47 @@ def test_a_correction_that_the_next_count_has_passed(rig: Rig, name: str) -> Non
     assert lock.hold_count == 2
     leave(lock)
     rig.until_free(name, "the release")
+
+
+def test_an_interrupt_between_any_two_steps_of_a_wait_for_a_connection(rig: Rig, name: str) -> None:
+    """Another call has the only connection to each master, and gives it back as soon as this one waits."""
+    client = rig.client(max_connections=1)
+    rig.warm_up(client)
+    masters, clock = client.session.masters, client.session.clock
+    for number in count(1):
+        lock = client.lock(f"{name}-{number}")
+        taken: list[Link] = []
+        for master in masters:
+            rig.until(partial(take_connection, master, clock, taken), "a connection is free: nobody has lost one")
+        over: list[str] = []
+
+        def give_back(taken: list[Link] = taken, over: list[str] = over) -> None:
+            rig.until(lambda: over or masters[0].line.waiting, "the caller waits")
+            while taken:
+                link = taken.pop()
+                link.master.give_back(link, clock())
+
+        giving = rig.start(give_back)
+        strike = At(number, interrupt)
+        with rig.watch.each(strike):
+            try:
+                assert lock.acquire(timeout=20)
+            except Interrupted:
+                pass
+        over.append(strike.where)
+        giving.result()
+        assert lock.owned() == (not strike.where)
+        leave(lock)
+        rig.until_free(lock.name, f"an interrupt {strike.where}")
+        assert all(len(master._links) <= 1 for master in masters)
+        if not strike.where:
+            break
+    assert number > 10, "the watch sees the steps"
+
+
+def take_connection(master: Master, clock: Clock, taken: list[Link]) -> bool:
+    """Has the connection for calls in use, if it is free."""
+    link = master.check_out(clock()) or master.open_for_call()
+    if link is not None:
+        taken.append(link)
+    return link is not None

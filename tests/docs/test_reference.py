@@ -11,6 +11,7 @@ from relock._core import hold
 from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.terms import ALIVE_MS, QUEUE_MS
 from relock._options import ClientOptions, LockOptions, default_client_name
+from relock._runtime.masters import UNUSED_SECONDS
 from relock._scripts import load, script_names
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -53,6 +54,7 @@ def test_numbers_are_those_of_the_code() -> None:
     assert f"| every {SIGN_OF_LIFE_SECONDS:g} s |" in text
     assert f"| for {ALIVE_MS / 1000:g} s |" in text
     assert f"| by {QUEUE_MS / 1000:g} s |" in text
+    assert f"| {UNUSED_SECONDS:g} s |" in text
 
 
 def test_every_reason_for_a_loss_is_explained() -> None:

@@ -37,7 +37,7 @@ THINGS = st.one_of(
 )
 CLIENT_OPTIONS = (
     *("ttl", "renew", "fair", "node_timeout", "max_hold", "patience", "restart_guard", "min_replicas"),
-    *("replica_timeout", "drift_factor", "prefix", "client_name", "on_lost", "on_event"),
+    *("replica_timeout", "max_connections", "drift_factor", "prefix", "client_name", "on_lost", "on_event"),
 )
 LOCK_OPTIONS = ("ttl", "renew", "fair", "timeout", "owner", "max_hold", "on_lost")
 

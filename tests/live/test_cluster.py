@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -89,6 +89,30 @@ def test_each_lock_is_on_the_node_that_has_its_slot(
     assert client.check() == ()
     (state,) = client.statistics().masters
     assert (state.address, state.down) == (cluster.url, None)
+
+
+def test_each_node_has_as_many_connections_as_there_may_be_and_knows_whose_they_are(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    """Each node has a line of its own: calls to the others go on while one has none to spare."""
+    client = connect(cluster.url, max_connections=1, node_timeout=5.0)
+    names = one_name_each(cluster, name)
+    for one in names:
+        client.info(one)
+    for server in cluster.members:
+        with server.client() as plain:
+            assert f"relock:{client.session.client_id}" in [found["name"] for found in plain.client_list()]
+    shards = {shard.address: shard for shard in cast("Any", client.session.masters[0]).shards.values()}
+    crowded = next(shard for shard in shards.values() if shard.address.endswith(f":{cluster.members[0].port}/0"))
+    taken = crowded.check_out(client.session.clock())
+    waiting = threading.Thread(target=lambda: client.info(names[0]))
+    waiting.start()
+    until(lambda: crowded.line.waiting, within=20, what="a call waits for a connection to that node")
+    assert [client.info(one).owner for one in names[1:]] == [None] * (len(names) - 1)
+    crowded.give_back(taken, client.session.clock())
+    waiting.join()
+    assert client.statistics().masters[0].connections == len(names)
+    assert all(shard.connections == 1 for shard in shards.values())
 
 
 @pytest.mark.every_server

@@ -106,6 +106,18 @@ def house(start_server: Callable[..., Server]) -> Iterator[House]:
     sentinel.close()
 
 
+def test_connections_to_the_master_are_named_after_their_client(
+    house: House, connect: Callable[..., Client], name: str
+) -> None:
+    client, given = connect(house.url), connect(f"{house.url}?client_name=chosen")
+    client.info(name)
+    given.info(name)
+    with house.master.client() as plain:
+        names = [one["name"] for one in plain.client_list()]
+    assert f"relock:{client.session.client_id}" in names
+    assert "chosen" in names
+
+
 @pytest.mark.every_server
 def test_a_hold_that_the_replica_knows_goes_on_after_a_failover(
     house: House, connect: Callable[..., Client], name: str

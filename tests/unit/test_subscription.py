@@ -48,6 +48,7 @@ class FakeMaster:
     address = "a"
     vote_at = 0.0
     node_timeout = TIMEOUT_SECONDS
+    naming = ()
     introduction = (("INFO", "server"), ("INFO", "replication"))
 
     def __init__(self) -> None:

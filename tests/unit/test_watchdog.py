@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relock._core.effects import Answer
-from relock._core.hold import Hold
+from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import Granted
 from relock._core.terms import Terms
 from relock._errors import ConfigurationError
@@ -66,6 +66,8 @@ class Book:
         self.holds: list[Hold] = []
         self.stocks: list[float] = []
         self.writes: list[tuple[float, int]] = []
+        self.sweeps: list[float] = []
+        self.sweep_at = FOREVER
         self.renewals: Counter[bytes] = Counter()
         self.watchdog = Watchdog(self)  # type: ignore[arg-type]
         self.while_stock_is_taken: Callable[[], object] = lambda: None
@@ -94,10 +96,14 @@ class Book:
         self.while_stock_is_taken()
         return holds
 
+    def sweep(self, now: float) -> float:
+        self.sweeps.append(now)
+        return self.sweep_at
+
     def is_current(self, hold: Hold) -> bool:
         return hold in self.holds
 
-    def run(self, flow: Any) -> Any:
+    def run_on_own(self, flow: Any) -> Any:
         ask = flow.send(None)
         self.writes.append((self.clock(), len(ask.calls)))
         self.renewals.update(call.own for call in ask.calls)
@@ -121,7 +127,7 @@ class BookOfReplica(Book):
         super().__init__()
         self.events: list[Event] = []
 
-    def run(self, flow: Any) -> Any:  # noqa: ARG002
+    def run_on_own(self, flow: Any) -> Any:  # noqa: ARG002
         raise ConfigurationError("it is a replica", option="nodes")
 
     def emit(self, event: Event) -> None:

@@ -22,6 +22,7 @@ from attrs import field, frozen
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Answer, Ask, Failure, Reply
+from relock._core.hold import FOREVER
 from relock._errors import ConfigurationError
 from relock._options import ClientOptions
 from relock._runtime.failures import failure_of, words_of
@@ -276,15 +277,24 @@ class Cluster(Master, MasterListener):
         """The `Failure` for what went wrong; which node is down, the nodes say."""
         return failure_of(self.address, error, sent=sent)
 
+    @property
+    def connections(self) -> int:
+        """See `Master`."""
+        return sum(shard.connections for shard in self.shards.copy().values())
+
+    @property
+    def idle_connections(self) -> int:
+        """See `Master`."""
+        return sum(shard.idle_connections for shard in self.shards.copy().values())
+
+    def sweep(self, now: float) -> float:
+        """See `Master.sweep`."""
+        return min([shard.sweep(now) for shard in self.shards.copy().values()], default=FOREVER)
+
     def drain(self) -> None:
         """See `Master.drain`."""
         for shard in list(self.shards.copy().values()):
             shard.drain()
-
-    @property
-    def is_in_use(self) -> bool:
-        """See `Master`."""
-        return any(shard.is_in_use for shard in self.shards.copy().values())
 
     def close(self) -> None:
         """Closes every connection."""
@@ -292,6 +302,15 @@ class Cluster(Master, MasterListener):
             shard.close()
 
     # What the nodes report ------------------------------------------------------------------------------------------
+
+    @property
+    def connection_name(self) -> str:  # type: ignore[override]
+        """See `MasterListener`."""
+        return self._listener.connection_name
+
+    def sweep_by(self, moment: float) -> None:
+        """See `MasterListener`."""
+        self._listener.sweep_by(moment)
 
     def master_down(self, master: Master, why: str) -> None:
         """See `MasterListener`."""
@@ -378,8 +397,12 @@ class ClusterRounds(Rounds):
         super().__init__((cluster,), platform)
         self._cluster = cluster
 
-    def ask(self, ask: Ask, *, strict: bool) -> list[Answer]:
-        """See `Rounds.ask`; calls that a node sends on are sent on, while there is time."""
+    def ask(self, ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
+        """See `Rounds.ask`; calls that a node sends on are sent on, while there is time.
+
+        What is no call may go to several nodes at once; a call is about one lock, which is on one of them, so that none
+        has links to one node while it waits in the line for another.
+        """
         try:
             self._cluster.look(ask.until)
         except NETWORK_ERRORS as error:
@@ -392,7 +415,12 @@ class ClusterRounds(Rounds):
         answers = Answers([([(self._unserved(call),)], 0) for call in calls])
         parts = self._parts(calls)
         for _ in range(HOPS_MAX):
-            self._exchange(parts, calls, ask.until)
+            try:
+                self._exchange(parts, calls, ask.until, is_call=is_call)
+            except BaseException:  # an interrupt; see `Rounds.ask`
+                for link in [link for part in parts for link in part.links]:
+                    link.close()
+                raise
             for part in parts:
                 for nth, place in enumerate(part.places):
                     answers.places[place] = part.round.answers, nth
@@ -415,13 +443,16 @@ class ClusterRounds(Rounds):
                 places[shard].append(place)
         return [Part(shard, its, asking=False) for shard, its in places.items()]
 
-    def _exchange(self, parts: Sequence[Part], calls: Sequence[Call], until: float) -> None:
+    def _exchange(self, parts: Sequence[Part], calls: Sequence[Call], until: float, *, is_call: bool) -> None:
         """Writes to all that are connected, connects to the others and writes to them, and only then reads."""
         now = self._clock()
         absent = []
         for part in parts:
             part.begin(calls, until, now)
-            link = part.shard.check_out(now)
+            shard = part.shard
+            link = None
+            if not shard.line.waiting or not is_call:
+                link = shard.check_out(now) if is_call else shard.check_out_own(now)
             if link is None:
                 absent.append(part)
             else:
@@ -431,7 +462,7 @@ class ClusterRounds(Rounds):
             if i and self._clock() >= until:  # those before took all the time that there was
                 part.round.fail(part.shard, part.shard.absence())
             else:
-                self._open_here(part.shard, part.round, part.links, strict=False)
+                self._get((part.shard,), part.round, part.links, strict=False, is_call=is_call)
                 part.send()
         for part in parts:
             if part.links:

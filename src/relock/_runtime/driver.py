@@ -36,6 +36,8 @@ class Driver:
             Leave: self._leave,
             Undo: self._undo,
         }
+        self._own_handlers = {**self._handlers, Ask: self._ask_on_own}
+        self._unclosed_handlers = {**self._handlers, Ask: self._ask_unclosed}
         self._shielded_handlers = {**self._handlers, Ask: self.ask_shielded}
 
     @abstractmethod
@@ -62,8 +64,16 @@ class Driver:
         """Carries out what `flow` asks for, to its end; returns what the flow returns."""
         return self._run(flow, self._handlers)
 
+    def run_on_own(self, flow: Flow) -> Any:
+        """As `run`, for what must not wait behind calls: on connections beside theirs, where none is free."""
+        return self._run(flow, self._own_handlers)
+
+    def run_unclosed(self, flow: Flow) -> Any:
+        """As `run`, for a call that ends something or makes it sure: also while the client is being closed."""
+        return self._run(flow, self._unclosed_handlers)
+
     def run_shielded(self, flow: Flow) -> Any:
-        """As `run`, for cleaning up: also while the client is being closed."""
+        """As `run_on_own`, for cleaning up: also while the client is being closed."""
         return self._run(flow, self._shielded_handlers)
 
     def _run(self, flow: Flow, handlers: dict[type, Callable[[Any], Any]]) -> Any:
@@ -79,9 +89,16 @@ class Driver:
         self.check_open()
         return self._rounds.ask(ask, strict=True)
 
-    def ask_shielded(self, ask: Ask) -> list[Answer]:
-        """As for a flow's `Ask`, for cleaning up: also while the client is being closed."""
+    def _ask_on_own(self, ask: Ask) -> list[Answer]:
+        self.check_open()
+        return self._rounds.ask(ask, strict=True, is_call=False)
+
+    def _ask_unclosed(self, ask: Ask) -> list[Answer]:
         return self._rounds.ask(ask, strict=False)
+
+    def ask_shielded(self, ask: Ask) -> list[Answer]:
+        """As for a flow's `Ask`, for cleaning up: also while the client is being closed, and never behind calls."""
+        return self._rounds.ask(ask, strict=False, is_call=False)
 
     def _listen(self, listen: Listen) -> bool:
         self.hub.register(listen.owner, listen.keys)

@@ -26,17 +26,20 @@ class Host(Protocol):
     prefix: str
     steps: deque[Step]
 
-    def run(self, flow: Flow) -> Any:
-        """Runs a flow; `ClientClosedError` once the client was closed."""
+    def run_on_own(self, flow: Flow) -> Any:
+        """Runs a flow that must not wait behind calls; `ClientClosedError` once the client was closed."""
 
     def run_shielded(self, flow: Flow) -> Any:
-        """Runs a flow that cleans up, also while the client is being closed."""
+        """Runs a flow that cleans up, also while the client is being closed; it does not wait behind calls either."""
 
     def ask_shielded(self, ask: Ask) -> list[Answer]:
         """Asks all masters, to clean up, also while the client is being closed."""
 
     def heal(self, holds: tuple[Hold, ...]) -> None:
         """Gives holds that a quorum has just confirmed to the masters that do not have them, in the background."""
+
+    def sweep(self, now: float) -> float:
+        """Closes connections that nobody has needed for long; returns when there may be more."""
 
     def all_holds(self) -> Sequence[Hold]:
         """Every hold, and the lost ones whose owners have not noticed yet."""

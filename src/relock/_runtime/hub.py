@@ -345,10 +345,10 @@ class Subscription(Service):
             raise redis_errors.ConnectionError("it was closed before it was there")
         # Before it subscribes: messages may come right behind the confirmation, and are read by whoever reads that.
         channel = self._hub.platform.open_channel(connection, PING_SECONDS)
-        questions = self._master.introduction
+        naming, questions = self._master.naming, self._master.introduction
         words = "SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client)
-        channel.send(b"".join(connection.pack_commands([*questions, words])))
-        replies = self._first_replies(channel, len(questions) + 1)
+        channel.send(b"".join(connection.pack_commands([*naming, *questions, words])))
+        replies = self._first_replies(channel, len(naming) + len(questions) + 1)[len(naming) :]
         self._incarnation = self._master.introduce(replies[: len(questions)])
         confirmation, *messages = replies[len(questions) :]
         if confirmation[0] != b"subscribe":

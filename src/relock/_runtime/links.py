@@ -95,6 +95,10 @@ class Round:
             self._is_guarded = guarded
         return packed
 
+    def awaits(self, master: "Master") -> None:
+        """It is going to be asked, whatever has failed before: from here on it may have done what it is asked."""
+        self.answers[master.index] = (*master.silence,) * len(self.calls)
+
     def fail(self, master: "Master", failure: Failure) -> None:
         """The master was not asked, or does not answer."""
         self.answers[master.index] = (failure,) * len(self.calls)
@@ -128,11 +132,13 @@ class Link:
     guarded: bool
     idle_since: float
     incarnation: bytes
+    is_own: bool
     is_retired: bool
 
-    def __init__(self, master: "Master", connection: Wire) -> None:
+    def __init__(self, master: "Master", connection: Wire, *, is_own: bool = False) -> None:
         self.master = master
         self.connection = connection
+        self.is_own = is_own  # it is for what has links of its own, never for calls
         self.guard_ms = master.guard_ms
         self.guarded = master.guard_ms > 0
         self.idle_since = 0.0
@@ -158,13 +164,13 @@ class Link:
 
     def _open(self) -> None:
         self.connection.connect()
-        marker = self.master.marker
-        commands: list[tuple[str, ...]] = [*INTRODUCTION, ("TIME",)]
+        marker, naming = self.master.marker, self.master.naming
+        commands: list[tuple[str, ...]] = [*naming, *INTRODUCTION, ("TIME",)]
         if marker is not None:
             commands.append(("HMGET", marker, "guard_ms"))
         sent_at = self.master.clock()
         self._send_plain(*commands)
-        replies = [self._read_plain() for _ in commands]
+        replies = [self._read_plain() for _ in commands][len(naming) :]
         self.incarnation = self.master.introduce(replies[:-2] if marker is not None else replies[:-1])
         time_reply = _numbers(replies[len(INTRODUCTION)], 2)
         if marker is not None:
@@ -435,6 +441,7 @@ class Link:
 
     def close(self) -> None:
         """Closes the socket; may be called again, and from another thread."""
+        self.master.forget(self)
         try:
             self.connection.disconnect()
         except NETWORK_ERRORS:

@@ -12,11 +12,13 @@ from redis import exceptions as redis_errors
 
 from relock._core.clocks import Offset
 from relock._core.effects import Answer, Clock, Failure, Reply
+from relock._core.hold import FOREVER
 from relock._core.quorum import NEVER, is_given
 from relock._errors import ConfigurationError
 from relock._keys import master_key
 from relock._options import ClientOptions
 from relock._runtime.failures import failure_of, is_refusal
+from relock._runtime.lines import Line
 from relock._runtime.links import INTRODUCTION, NAMELESS, NETWORK_ERRORS, UNKNOWN, Link, parse_info, understood
 from relock._runtime.nodes import Node, Wire
 from relock._runtime.platform import Platform
@@ -30,7 +32,7 @@ OWED_MAX = 64  # requests that a slow link may owe replies to before it is spare
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 1.0
 DRAIN_SECONDS = 0.02
-IDLE_MAX = 64  # connections that are kept after a burst
+UNUSED_SECONDS = 30.0  # a connection that was not needed for so long is closed, but for the last one
 STEPS_MAX = 64  # of a clock that steps all the time, what is remembered
 
 
@@ -50,14 +52,20 @@ class Known(NamedTuple):
 
 
 class Master:
-    """One master: a pool of links, each for one caller at a time, and what they have shown of it."""
+    """One master: a pool of links, each for one caller at a time, and what they have shown of it.
+
+    Of the links, ``max_connections`` are for everybody. What renews, undoes and tends has its own beside these, once
+    none of them is free: it must not wait behind calls, and must not keep theirs from them.
+    """
 
     address: str
     asked_late: Failure
     clock: Clock
     guard_ms: int
     known: Known
+    line: Line
     node_timeout: float
+    sweep_at: float
     trusted_from: float
     version: str
     vote_at: float
@@ -86,8 +94,14 @@ class Master:
         self.asked_late = Failure(node.address, "it is connected; there was no time left to ask it", awaited=True)
         self.opener: Opener | None = None  # one of several masters has one, so that nobody waits for a connection
         self._listener = listener
+        self.line = Line(platform)  # of calls that wait for a link; masters that are asked together have one
+        # What was used last is at the end, and is used next: those that nobody needs gather at the beginning.
         self._idle: deque[Link] = deque()
-        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+        self._own_idle: deque[Link] = deque()
+        self._links: weakref.WeakSet[Link] = weakref.WeakSet()  # all for everybody, in use or idle
+        self._own_links: weakref.WeakSet[Link] = weakref.WeakSet()  # those beside
+        self._links_max = options.max_connections
+        self.sweep_at = FOREVER  # our time at which a link may have been unused for too long
         self._is_closed = False
         self.trusted_from = float("-inf")  # our time; what it gives to requests from before that counts for nothing
         self._distrusted: deque[tuple[int, float]] = deque(maxlen=STEPS_MAX)  # what it showed in a step, and until when
@@ -96,10 +110,11 @@ class Master:
 
     # The pool -------------------------------------------------------------------------------------------------------
 
-    def check_out(self, now: float) -> Link | None:
+    def check_out(self, now: float, idle: deque[Link] | None = None) -> Link | None:
         """A link that is open and idle, for the caller alone; None where there is none, or each owes too much."""
-        idle = self._idle
-        for _ in range(IDLE_MAX + 1):
+        if idle is None:
+            idle = self._idle
+        for _ in range(self._links_max + 1):
             try:
                 link = idle.pop()
             except IndexError:
@@ -115,6 +130,10 @@ class Master:
             else:
                 idle.appendleft(link)
         return None
+
+    def check_out_own(self, now: float) -> Link | None:
+        """As `check_out`, for what has links of its own: one of these, where there is none for everybody."""
+        return self.check_out(now) or self.check_out(now, self._own_idle)
 
     def _is_sound(self, link: Link) -> bool:
         """Whether a link that was idle for a while is open still: the server may have closed it."""
@@ -138,14 +157,38 @@ class Master:
         return not link.owed or link.owed[0].sent_at >= now
 
     def open(self) -> Link:
-        """A new link, for the caller alone.
+        """A new link, for the caller alone, and afterwards for everybody, as long as there is room among those.
 
         Raises:
             redis.RedisError, OSError: the master can't be reached, or refuses.
             ConfigurationError: it can't be used.
         """
+        link = self._admitted()
+        if link is None:
+            link = Link(self, self.connection(), is_own=True)
+            self._own_links.add(link)
+        return self._opened(link)
+
+    def open_for_call(self) -> Link | None:
+        """A new link, for the caller alone; None where as many are open as there may be. Raises as `open` does."""
+        link = self._admitted()
+        return None if link is None else self._opened(link)
+
+    def _admitted(self) -> Link | None:
+        """A link for everybody that is to be opened; None where there is no room for it.
+
+        It takes its place before the look, so that of those who come at once the last one sees all of them.
+        """
+        if not self.has_room:
+            return None
         link = Link(self, self.connection())
         self._links.add(link)
+        if len(self._links) <= self._links_max:
+            return link
+        self._links.discard(link)
+        return None
+
+    def _opened(self, link: Link) -> Link:
         try:
             link.open()
             if self._is_closed:  # while it was opened, when there was nothing yet that could be closed
@@ -156,11 +199,48 @@ class Master:
         self.unfit, self.was_sound = None, True
         if self.down is not None:
             self._is_back()
+        self._sweep_later()
         return link
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another link may be opened for a call."""
+        return len(self._links) < self._links_max
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a call that came now would find no link, and may open none."""
+        return not self._idle and not self.has_room
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether as many links are open as may be, and calls have some of them, and give them back when they end."""
+        return not self.has_room and len(self._links) > len(self._idle)
+
+    def forget(self, link: Link) -> None:
+        """A link is closed: its place is another one's."""
+        self._own_links.discard(link)
+        self._links.discard(link)
+
+    def _sweep_later(self) -> None:
+        """One more link is open: whether all are needed is looked at when this one may have been idle for so long."""
+        if self.connections > 1:
+            moment = self.clock() + UNUSED_SECONDS
+            self.sweep_at = min(self.sweep_at, moment)
+            self._listener.sweep_by(moment)
 
     def _is_back(self) -> None:
         self.down = None
         self._listener.master_back(self)
+
+    @property
+    def naming(self) -> tuple[tuple[str, ...], ...]:
+        """What gives a new connection its name on the server, so that people see whose it is; nothing without one.
+
+        Where that is refused, the connection has none, and all goes on.
+        """
+        name = self.node.client_name or self._listener.connection_name
+        return (("CLIENT", "SETNAME", name),) if name else ()
 
     def connection(self) -> Wire:
         """A new connection, not open yet, with the node timeout."""
@@ -173,11 +253,15 @@ class Master:
             return
         if self.down is not None and self.opener is None and not link.owed:
             self._has_answered(now)
-        if len(self._idle) >= IDLE_MAX:
-            link.close()
-            return
         link.idle_since = now
-        self._idle.append(link)
+        if link.is_own:
+            self._own_idle.append(link)
+        else:
+            self._idle.append(link)
+            if self.line.waiting:
+                self.line.wake()
+        if now >= self.sweep_at:
+            self.sweep(now)
 
     def _has_answered(self, now: float) -> None:
         """It is down, and has answered: nobody may need another link for long, and no opener tries to get one."""
@@ -186,22 +270,55 @@ class Master:
         elif now - self._answers_since > RETRY_SECONDS_MAX:  # else it might be down and back with each call
             self._is_back()
 
+    def sweep(self, now: float) -> float:
+        """Closes the links that nobody has needed for `UNUSED_SECONDS`; returns when there may be more.
+
+        Where so many were in use at once that the stack of the idle ones was taken down to some depth, those below were
+        not needed, and have lain there since. The last one is kept, for whoever comes once in a while.
+        """
+        self._close_unused(self._idle, now, keep=1)
+        self._close_unused(self._own_idle, now, keep=0)
+        self.sweep_at = FOREVER  # before the look: who opens another one from here on sets it again
+        self.sweep_at = min(self.sweep_at, self._next_sweep(now))
+        return self.sweep_at
+
+    def _next_sweep(self, now: float) -> float:
+        if self.connections <= 1:
+            return FOREVER
+        moments = [now + UNUSED_SECONDS] if self.is_in_use else []
+        for idle, keep in ((self._idle, 1), (self._own_idle, 0)):
+            with suppress(IndexError):  # as above
+                moments += [idle[0].idle_since + UNUSED_SECONDS] * (len(idle) > keep)
+        return min(moments, default=FOREVER)
+
+    def _close_unused(self, idle: deque[Link], now: float, *, keep: int) -> None:
+        with suppress(IndexError):  # other threads take them at this moment
+            while len(idle) > keep and now - idle[0].idle_since >= UNUSED_SECONDS:
+                link = idle.popleft()
+                if now - link.idle_since < UNUSED_SECONDS:
+                    idle.appendleft(link)  # another one than that which was looked at
+                    return
+                link.close()
+
     def drain(self) -> None:
         """Takes what has come for idle links that nobody has used for a moment, though they owe replies."""
         now = self.clock()
-        for link in list(self._idle):
-            if link.silent_for(now) < DRAIN_SECONDS:
-                continue  # whoever needs a link at this moment is to find it
-            try:
-                self._idle.remove(link)
-            except ValueError:
-                continue  # in use again
-            try:
-                link.drain()
-            except NETWORK_ERRORS as error:
-                self.broke(link, error)
-            else:
-                self._idle.append(link)
+        for idle in (self._idle, self._own_idle):
+            for link in list(idle):
+                if link.silent_for(now) >= DRAIN_SECONDS:  # else whoever needs a link at this moment is to find it
+                    self._drain(idle, link)
+
+    def _drain(self, idle: deque[Link], link: Link) -> None:
+        try:
+            idle.remove(link)
+        except ValueError:
+            return  # in use again
+        try:
+            link.drain()
+        except NETWORK_ERRORS as error:
+            self.broke(link, error)
+        else:
+            idle.append(link)
 
     def open_later(self, reports: "SimpleQueue[Report] | None") -> None:
         """Has a link opened in the background; what comes of it goes to `reports`."""
@@ -210,7 +327,15 @@ class Master:
 
     def absence(self) -> Failure:
         """Why the master can't be asked right now: nothing has been sent to it."""
-        return Failure(self.address, self.down or "it is being connected, or has not answered for a while", sent=False)
+        why = self.down
+        if why is None and self.is_crowded:
+            return self.out_of_time()
+        return Failure(self.address, why or "it is being connected, or has not answered for a while", sent=False)
+
+    def out_of_time(self) -> Failure:
+        """Why a call did not ask it that has waited for a connection: nothing has been sent."""
+        why = self.down or f"it was not asked: no connection was free in time (max_connections={self._links_max})"
+        return Failure(self.address, why, sent=False)
 
     def turned_out(self, error: ConfigurationError) -> None:
         """It can't be used: a mistake in the configuration, or, if it could be used before, one more way to be down."""
@@ -247,22 +372,31 @@ class Master:
         return failure
 
     def _drop_idle(self) -> None:
-        while self._idle:
-            try:
-                self._idle.pop().close()
-            except IndexError:
-                return
+        for idle in (self._idle, self._own_idle):
+            with suppress(IndexError):
+                while True:
+                    idle.pop().close()
 
     def _drop(self, link: Link) -> None:
         """Closes a link unless somebody uses it: then its next reply shows that it is of no use."""
         with suppress(ValueError):
-            self._idle.remove(link)
+            (self._own_idle if link.is_own else self._idle).remove(link)
             link.close()
+
+    @property
+    def connections(self) -> int:
+        """How many are open, or being opened."""
+        return len(self._links) + len(self._own_links)
+
+    @property
+    def idle_connections(self) -> int:
+        """How many of these nobody uses."""
+        return len(self._idle) + len(self._own_idle)
 
     @property
     def is_in_use(self) -> bool:
         """Whether anybody has a link, and waits for an answer on it."""
-        return len(self._links) > len(self._idle)
+        return self.connections > self.idle_connections
 
     def close(self) -> None:
         """Closes every connection, also those that other threads open at the moment."""
@@ -270,11 +404,12 @@ class Master:
         for link in self._all_links():
             link.close()
         self._idle.clear()  # only now: who is in no pool is known only for as long as somebody uses it
+        self._own_idle.clear()
 
     def _all_links(self) -> list[Link]:
         while True:
             try:
-                return list(self._links)
+                return [*self._links, *self._own_links]
             except RuntimeError:  # another thread has added one meanwhile
                 self.platform.log.debug(logger, "the connections to %s are looked at again", self.address)
 
@@ -307,6 +442,7 @@ class Master:
             with understood():
                 connection.connect()
             cursor = b"0"
+            self._name(connection)
             while True:
                 connection.send_command("SCAN", cursor, "MATCH", pattern, "COUNT", count, check_health=False)
                 with understood():
@@ -317,6 +453,12 @@ class Master:
                     return
         finally:
             connection.disconnect()
+
+    def _name(self, connection: Wire) -> None:
+        for words in self.naming:
+            connection.send_command(*words, check_health=False)
+            with suppress(redis_errors.ResponseError):  # it may be forbidden
+                connection.read_response()
 
     # What links report ----------------------------------------------------------------------------------------------
 
@@ -359,7 +501,7 @@ class Master:
         if incarnation != self.known.incarnation:
             # Before the check: of two threads that connect to one server, one sees it.
             self.known = Known(incarnation, Offset(self.options.drift_factor))
-            for link in list(self._idle):
+            for link in [*self._idle, *self._own_idle]:
                 if link.incarnation != incarnation:
                     self._drop(link)
             self._listener.master_moved(self)
@@ -489,7 +631,16 @@ class Master:
 
 
 class MasterListener:
-    """What a master tells whoever owns it."""
+    """What a master tells whoever owns it.
+
+    Attributes:
+        connection_name: what the server is to call our connections, where the user has said nothing else; may be empty.
+    """
+
+    connection_name: str = ""
+
+    def sweep_by(self, moment: float) -> None:
+        """A link was opened: which of them nobody needs is to be looked at by then (our time), if a thread is there."""
 
     def master_down(self, master: Master, why: str) -> None:
         """It does not answer."""

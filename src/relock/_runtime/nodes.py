@@ -89,6 +89,7 @@ class Node:
         servers: what it is known by; two nodes that share one of these are the same master.
         discovery: what asks the Sentinels for it; None for a server with an address of its own.
         cluster: where to ask for the nodes of a cluster, which is one master; None for a server.
+        client_name: what the user wants the server to call the connections; empty: nothing.
     """
 
     address: str
@@ -97,6 +98,7 @@ class Node:
     servers: frozenset[str] = frozenset()
     discovery: Discovery | None = None
     cluster: Seeds | None = None
+    client_name: str = ""
 
     def connection(self, timeout: float) -> Wire:
         """A connection that is not open yet, and that resends nothing; `timeout` in seconds."""
@@ -265,6 +267,7 @@ def _sentinel_node(
         kwargs,
         frozenset(f"{service} of {normal(place)}" for place in places),
         Discovery(service, openers, **discovery),
+        client_name=_given_name(given),
     )
 
 
@@ -300,7 +303,12 @@ def _cluster_node(seeds: Sequence[Node], remap: Callable[[Place], Place] | None 
     places = ",".join(host_and_port(seed.kwargs["host"], seed.kwargs["port"]) for seed in seeds)
     servers = frozenset().union(*(seed.servers for seed in seeds))
     return Node(
-        f"{scheme}://{places}", first.connection_class, first.kwargs, servers, cluster=Seeds(tuple(seeds), remap)
+        f"{scheme}://{places}",
+        first.connection_class,
+        first.kwargs,
+        servers,
+        cluster=Seeds(tuple(seeds), remap),
+        client_name=first.client_name,
     )
 
 
@@ -397,7 +405,13 @@ def _node(pool: ConnectionPool) -> Node:
         scheme = "rediss" if issubclass(kind, SSLConnection) else "redis"
         at = host_and_port(kwargs.get("host", "localhost"), kwargs.get("port", 6379))
         address, server = f"{scheme}://{at}", normal(at)
-    return Node(f"{address}/{kwargs.get('db', 0) or 0}", kind, kwargs, frozenset({server}))
+    name = _given_name(pool.connection_kwargs)
+    return Node(f"{address}/{kwargs.get('db', 0) or 0}", kind, kwargs, frozenset({server}), client_name=name)
+
+
+def _given_name(kwargs: dict[str, Any]) -> str:
+    """The ``client_name`` among the options of redis-py's connections, which would spend a round trip on it."""
+    return str(kwargs.get("client_name") or "")
 
 
 def host_and_port(host: str, port: int | str) -> str:

@@ -4,6 +4,12 @@ The calls are written to every master before any reply is read, and whoever is r
 when its outcome is certain, or its time. A link that still owes its reply goes back to the pool and takes the next
 request behind the one before, so that on one connection a release never overtakes its acquire; the late reply then
 finds its own round. No thread is switched and no connection opened on the way, while a quorum is connected.
+
+Calls may have ``max_connections`` links to a master at once. Who finds none free waits in a line, within the time of
+its round, and holds no other link meanwhile. A release is a call like any other: it waits behind those that came
+before it and no longer, for none of them waits for anything but a master. Where its time is over, the hold has ended
+here all the same, and the janitor tells the masters, which is outside the bound. Let past it, the releases of a
+thousand threads would be a thousand connections.
 """
 
 import select
@@ -15,12 +21,13 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError
+from relock._runtime.lines import LOOK_SECONDS, Line, Place
 from relock._runtime.links import NETWORK_ERRORS, Link, Round
 from relock._runtime.masters import Master
 from relock._runtime.platform import Platform
 
 PATIENT_PART = 0.9  # of the node timeout; who has owed a reply for longer is silent
-LOOK_SECONDS = 0.02  # how often who waits for a connection looks whether another thread has given one back
+CROWDED_SECONDS = 0.1  # for so long, who could ask a quorum waits until it can ask the others, too
 GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of the others, beside as long again
 
 
@@ -33,12 +40,16 @@ class Rounds:
         self._clock = platform.clock
         self._quorum = quorum_of(len(masters))
         self._silence: list[Answer] = [master.silence for master in masters]
+        self._line = masters[0].line
+        for master in masters:
+            master.line = self._line  # who needs several of them at once stands in one line
 
-    def ask(self, ask: Ask, *, strict: bool) -> list[Answer]:
+    def ask(self, ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
         """What the masters have answered when the outcome is certain; what comes later is written into this list.
 
         A master that turns out to be none (a replica, say) is a `ConfigurationError` where that is `strict`; for
-        whoever gives back or cleans up, or where it was one before, it is one more master that does not answer.
+        whoever gives back or cleans up, or where it was one before, it is one more master that does not answer. What is
+        no call has links of its own beside those of the calls, and waits for none.
         """
         now = self._clock()
         count = len(ask.calls)
@@ -48,28 +59,30 @@ class Rounds:
         round_ = Round(ask.calls, ask.until, now, answers)
         masters = self._masters if ask.only is None else self._only(ask.only, answers)
         links: list[Link] = []
-        for master in masters:
-            link = master.check_out(now)
-            if link is not None:
-                links.append(link)
-        if len(links) < len(masters):
-            self._do_without(masters, round_, links, strict=strict)
-            round_.sent_at = self._clock()  # opening the others took time, for which nobody here was silent
-            if round_.sent_at >= round_.until:
-                for link in links:
-                    round_.fail(link.master, link.master.asked_late)
-        round_.missing = len(links)
-        for link in links.copy():
-            try:
-                link.request(round_)
-            except NETWORK_ERRORS as error:
-                _drop(round_, links, link, error)
-        if len(links) == 1:
-            self._read_one(round_, links)
-        elif links:
-            self._read_whoever_is_ready(round_, links, ask)
-        if links:
-            self._give_back(round_, links)
+        try:
+            if not self._line.waiting or not is_call:
+                for master in masters:
+                    link = master.check_out(now) if is_call else master.check_out_own(now)
+                    if link is not None:
+                        links.append(link)
+            if len(links) < len(masters):
+                self._get(masters, round_, links, strict=strict, is_call=is_call)
+            round_.missing = len(links)
+            for link in links.copy():
+                try:
+                    link.request(round_)
+                except NETWORK_ERRORS as error:
+                    _drop(round_, links, link, error)
+            if len(links) == 1:
+                self._read_one(round_, links)
+            elif links:
+                self._read_whoever_is_ready(round_, links, ask)
+            if links:
+                self._give_back(round_, links)
+        except BaseException:  # an interrupt: what they owe dies with them, also where somebody keeps this exception
+            for link in links:
+                link.close()
+            raise
         return answers
 
     # Opening --------------------------------------------------------------------------------------------------------
@@ -81,30 +94,103 @@ class Rounds:
                 answers[index] = (Failure(master.address, "it was not asked", sent=False),) * len(answers[index])
         return [master for master in self._masters if master.index in numbers]
 
-    def _do_without(self, masters: Sequence[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
+    def _get(self, masters: Sequence[Master], round_: Round, links: list[Link], *, strict: bool, is_call: bool) -> None:
+        """Gets links to those of `masters` that have none among `links`, or does without: their answers say why."""
+        is_over = False
+        while not is_over:
+            if is_call and self._is_to_wait(masters, links) and not self._wait_in_line(masters, round_, links):
+                for master in masters:
+                    round_.fail(master, master.out_of_time())
+                break
+            is_over = self._do_without(masters, round_, links, strict=strict, is_call=is_call)
+        for link in links:
+            round_.awaits(link.master)
+        round_.sent_at = self._clock()  # opening the others took time, for which nobody here was silent
+        if round_.sent_at >= round_.until:
+            for link in links:
+                round_.fail(link.master, link.master.asked_late)
+
+    def _is_to_wait(self, masters: Sequence[Master], links: Sequence[Link]) -> bool:
+        """Whether others came first, or have what is needed, and will give it back."""
+        return bool(masters[0].line.waiting) or bool(_without_room(masters, links))
+
+    def _wait_in_line(self, masters: Sequence[Master], round_: Round, links: list[Link]) -> bool:
+        """Waits for links, or for room to open them, behind whoever came before, and holds none meanwhile.
+
+        Returns whether it was served: with links to all of `masters` that have no room for another one; else it has
+        none. A master that keeps those that it has been asked on keeps nobody for long, while a quorum of the others
+        does not.
+        """
+        self._give_back(round_, links)
+        line = masters[0].line
+        place = line.place(round_.until)
+        content_at = min(self._clock() + CROWDED_SECONDS, round_.until)
+        try:
+            line.join(place)
+            while not self._takes_turn(line, place, masters, links, content_at):
+                if links:
+                    self._give_back(round_, links)
+                    place.calm()  # what it gives back itself is no reason to look again at once
+                now = self._clock()
+                if now >= round_.until:
+                    return False
+                place.sleep(round_.until - now)
+            return True
+        finally:
+            line.leave(place)
+
+    def _takes_turn(
+        self, line: Line, place: Place, masters: Sequence[Master], links: list[Link], content_at: float
+    ) -> bool:
+        """Whether it has what it needs: it is first, or has waited so long that a quorum is enough."""
+        now = self._clock()
+        is_content = now >= content_at and len(masters) > 1
+        if not is_content and not line.is_first(place, now):
+            return False
+        full = sum(master.is_full for master in masters)
+        if full and (not is_content or len(masters) - full < self._quorum):
+            return False
+        for master in masters:
+            link = master.check_out(now)
+            if link is not None:
+                links.append(link)
+        lacking = len(_without_room(masters, links))
+        return not lacking or (is_content and len(masters) - lacking >= self._quorum)
+
+    def _do_without(
+        self, masters: Sequence[Master], round_: Round, links: list[Link], *, strict: bool, is_call: bool
+    ) -> bool:
         """Does without the absent ones of `masters` where the others are enough, else opens links to them first.
 
-        A quorum is enough; and where not all were to be asked, whoever is there.
+        A quorum is enough; and where not all were to be asked, whoever is there. Returns False where a call has to wait
+        until there is room for another link.
         """
         absent = _absent(masters, links)
+        if not absent:
+            return True
         if len(links) >= self._quorum or len(masters) < len(self._masters):
             self._go_on_without(absent, round_, links, strict=strict)
-        elif len(self._masters) == 1:
-            self._open_here(absent[0], round_, links, strict=strict)
-        else:
-            self._open_side_by_side(absent, round_, links, strict=strict)
+            return True
+        if len(self._masters) == 1:
+            return self._open_here(absent[0], round_, links, strict=strict, is_call=is_call)
+        return self._open_side_by_side(masters, absent, round_, links, strict=strict, is_call=is_call)
 
     def _go_on_without(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
         for master in absent:
             if strict and master.unfit is not None:
                 self._give_back(round_, links)
                 raise master.unfit
-            master.open_later(None)
+            if master.has_room:
+                master.open_later(None)
             round_.fail(master, master.absence())
 
-    def _open_here(self, master: Master, round_: Round, links: list[Link], *, strict: bool) -> None:
+    def _open_here(self, master: Master, round_: Round, links: list[Link], *, strict: bool, is_call: bool) -> bool:
+        """Opens a link; returns False where there is no room for one."""
         try:
-            links.append(master.open())
+            link = master.open_for_call() if is_call else master.open()
+            if link is None:
+                return False
+            links.append(link)
         except NETWORK_ERRORS as error:
             round_.fail(master, master.failed(error, sent=False))
         except ConfigurationError as error:
@@ -112,13 +198,27 @@ class Rounds:
                 raise
             master.turned_out(error)
             round_.fail(master, master.misconfigured(error))
+        return True
 
-    def _open_side_by_side(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
-        """Opens links to the absent masters, all at once; when a quorum is there, the others have as long again."""
+    def _open_side_by_side(
+        self,
+        masters: Sequence[Master],
+        absent: list[Master],
+        round_: Round,
+        links: list[Link],
+        *,
+        strict: bool,
+        is_call: bool,
+    ) -> bool:
+        """Opens links to the absent masters, all at once; when a quorum is there, the others have as long again.
+
+        Returns False where other calls have what was opened meanwhile, and there is no room for more.
+        """
         reports: SimpleQueue[tuple[Master, Failure | ConfigurationError | None]] = self._platform.queue()
         waiting = dict.fromkeys(absent)  # in their order
         for master in absent:
-            master.open_later(reports)
+            if master.has_room or not is_call:
+                master.open_later(reports)
         began, until = self._clock(), round_.until
         while waiting and self._clock() < until:
             try:
@@ -129,12 +229,15 @@ class Rounds:
                 if trouble is not None and master in waiting:
                     waiting.pop(master)
                     round_.fail(master, self._judge(master, trouble, round_, links, strict=strict))
-            self._pick_up(waiting, links)
+            self._pick_up(waiting, links, is_call=is_call)
+            if is_call and waiting and _without_room(masters, links):
+                return False
             now = self._clock()
             if len(links) >= self._quorum:
                 until = min(until, now + (now - began) + GRACE_SECONDS)
         for master in waiting:
             round_.fail(master, master.absence())
+        return True
 
     def _judge(
         self, master: Master, trouble: Failure | ConfigurationError, round_: Round, links: list[Link], *, strict: bool
@@ -147,11 +250,11 @@ class Rounds:
             raise trouble
         return master.misconfigured(trouble)
 
-    def _pick_up(self, waiting: dict[Master, None], links: list[Link]) -> None:
+    def _pick_up(self, waiting: dict[Master, None], links: list[Link], *, is_call: bool) -> None:
         """Takes links to the masters that are waited for: opened for us, or given back by others meanwhile."""
         now = self._clock()
         for master in list(waiting):
-            link = master.check_out(now)
+            link = master.check_out(now) if is_call else master.check_out_own(now)
             if link is not None:
                 waiting.pop(master)
                 links.append(link)
@@ -195,10 +298,14 @@ class Rounds:
                     poller.unregister(fileno)
                     _drop(round_, links, link, error)
 
-    def _give_back(self, round_: Round, links: Sequence[Link]) -> None:
-        """Returns the links to their pools, but for those whose masters have been silent for too long."""
+    def _give_back(self, round_: Round, links: list[Link]) -> None:
+        """Returns the links to their pools, but for those whose masters have been silent for too long.
+
+        Each is taken from `links` first: what is in its pool may be another caller's at once.
+        """
         now = self._clock()
-        for link in links:
+        while links:
+            link = links.pop()
             master, owed = link.master, link.owed
             if link.is_retired:
                 link.close()
@@ -211,6 +318,17 @@ class Rounds:
 def _absent(masters: Sequence[Master], links: Sequence[Link]) -> list[Master]:
     present = {link.master for link in links}
     return [master for master in masters if master not in present]
+
+
+def _without_room(masters: Sequence[Master], links: Sequence[Link]) -> list[Master]:
+    """Those to which a link is needed that is neither there nor to be opened.
+
+    Of several masters, one whose links are all idle and owe too many replies is none of these: it is left to be slow.
+    """
+    absent = _absent(masters, links)
+    if len(masters) == 1:
+        return [master for master in absent if not master.has_room]
+    return [master for master in absent if master.is_crowded]
 
 
 def _drop(round_: Round, links: list[Link], link: Link, error: BaseException) -> None:

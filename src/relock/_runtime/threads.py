@@ -100,6 +100,7 @@ class Session(Driver, MasterListener):
 
     client_id: str
     closed: bool
+    connection_name: str
     counters: Counters
     events: Teller
     hub: Hub
@@ -115,6 +116,7 @@ class Session(Driver, MasterListener):
         self.options = options
         self.prefix = options.prefix
         self.client_id = f"{readable(options.client_name or default_client_name())}-{platform.token(8)}"
+        self.connection_name = f"relock:{self.client_id}"
         self._owner_head = f"{self.client_id}:".encode()
         if len(self.masters) > 1:
             for master in self.masters:
@@ -192,6 +194,14 @@ class Session(Driver, MasterListener):
         """Raises `ClientClosedError` once the client was closed."""
         if self.closed:
             raise ClientClosedError("the client is closed: make a new one")
+
+    def sweep(self, now: float) -> float:
+        """Closes connections that nobody has needed for long; returns when there may be more."""
+        return min(master.sweep(now) for master in self.masters)
+
+    def sweep_by(self, moment: float) -> None:
+        """See `relock._runtime.masters.MasterListener`."""
+        self.watchdog.look_by(moment)
 
     # The book of holds ----------------------------------------------------------------------------------------------
 
@@ -406,7 +416,7 @@ class Session(Driver, MasterListener):
         """
         hold.wanted = count  # before it is sent: if the janitor is writing another one just now, it writes again
         longest = min(self.node_timeout, hold.terms.node_timeout)
-        answers = self.run_shielded(release_flows.write_count(hold, count, self.clock, longest))
+        answers = self.run_unclosed(release_flows.write_count(hold, count, self.clock, longest))
         if any(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers):
             is_left = partial(release_flows.may_be_uncounted, answers)
             until = self.clock() + self.node_timeout
@@ -468,7 +478,7 @@ class Session(Driver, MasterListener):
         if self.closed:
             hold.count = 0
             return
-        answers = self.run_shielded(release_flows.end(hold, self.clock() + self.node_timeout))
+        answers = self.run_unclosed(release_flows.end(hold, self.clock() + self.node_timeout))
         released = count_status(answers, b"released")
         if released == len(answers) and not hold.healed:
             hold.count = 0
@@ -661,7 +671,7 @@ class Session(Driver, MasterListener):
             LockLostError: it was lost by now.
         """
         if not self.closed:
-            self.run_shielded(extend_flow((hold,), self.clock, self.node_timeout))
+            self.run_unclosed(extend_flow((hold,), self.clock, self.node_timeout))
         self.check_valid(hold)
         return hold.remaining(self.clock())
 

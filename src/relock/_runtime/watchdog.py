@@ -45,6 +45,11 @@ class Watchdog(Service):
         """Makes it take stock now."""
         self._wake(NOW)
 
+    def look_by(self, moment: float) -> None:
+        """Has it take stock by then; a thread that does not run is not started for this."""
+        if moment < self._look_at and self.running:
+            self._pokes.put(moment)
+
     def _wake(self, look_at: float) -> None:
         self._pokes.put(look_at)
         self.ensure()
@@ -59,18 +64,18 @@ class Watchdog(Service):
         self._sleep(now + self._pace.seconds if self._due else self._look_at)
 
     def _take_stock(self) -> None:
-        """Says what is lost, plans how to renew what is due, and when to look again."""
+        """Says what is lost, plans how to renew what is due, and when to look again. Closes what nobody needs."""
         session = self._session
         self._look_at = FOREVER  # a hold that is granted from here on pokes, whatever this stock finds
         now = session.clock()
         stock = take_stock(session.all_holds(), now)
         for hold, reason in stock.lost:
             session.lose(hold, reason)
-        self._look_at = stock.look_at
+        self._look_at = min(stock.look_at, session.sweep(now))
         self._due = deque(stock.renew)
         if self._due:
             self._pace = pace_of(stock.renew, now, self._round_seconds)
-            self._look_at = min(stock.look_at, self._pace.until)
+            self._look_at = min(self._look_at, self._pace.until)
 
     def _sleep(self, until: float) -> None:
         """Sleeps until then, or until the next stock is to be taken: whoever pokes may hasten that."""
@@ -96,7 +101,7 @@ class Watchdog(Service):
     def _renew(self, holds: tuple[Hold, ...]) -> None:
         session = self._session
         try:
-            answers = session.run(extend(holds, session.clock, session.node_timeout))
+            answers = session.run_on_own(extend(holds, session.clock, session.node_timeout))
         except ConfigurationError:  # the master has become a replica, say: no reason to give up before the deadline
             session.platform.log.warning(logger, "a renewal failed", exc_info=True)
             now = session.clock()

@@ -3,6 +3,7 @@
 from collections import deque
 from copy import copy
 from typing import Any
+from weakref import WeakSet
 
 from relock._runtime.hub import Hub, Subscription
 from relock._runtime.links import Link
@@ -39,9 +40,11 @@ def _subscription(subscription: Subscription, child: Process) -> Subscription:
 
 def _master(master: Master, child: Process) -> Master:
     """Links that threads of the parent use at this moment are there, too."""
-    links: Any = dict.fromkeys(_link(link, child) for link in sorted(master._links, key=_number) if _is_open(link))
+    open_: Any = sorted(filter(_is_open, [*master._links, *master._own_links]), key=_number)
+    links: Any = dict.fromkeys(_link(link, child) for link in open_)
     own = copy(master)
-    own._links, own._idle = links, deque()
+    own._links, own._own_links = links, WeakSet()
+    own._idle, own._own_idle = deque(), deque()
     return own
 
 

@@ -260,7 +260,9 @@ class Server:
             return
         replies = [self._execute(wire, command) for command in commands]
         if len(replies) > 1 and self.world.chance() < SPLITS:
-            for reply in replies:
+            first = 1 + (commands[0][0] == b"CLIENT")  # that a connection has a name changes no run
+            wire.send_back(replies[:first])
+            for reply in replies[first:]:
                 wire.send_back([reply])
         else:
             wire.send_back(replies)

@@ -1,0 +1,95 @@
+"""Lines of calls that wait for a connection, because as many are in use as there may be.
+
+Who came first is served first, and whoever waits holds no connection of any master: of two calls that each have what
+the other one waits for, neither would go on.
+
+Nothing is handed over here: who gives a connection back puts it into the pool and wakes the first in line, which takes
+it from there. So an interrupt between any two steps loses no connection, and nobody's place but the caller's own. What
+nobody is woken for (a connection that broke, or that an interrupted call has left) is found at the next look.
+"""
+
+import weakref
+from collections import deque
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from relock._runtime.platform import Platform
+
+LOOK_SECONDS = 0.02  # how often who waits for a connection looks whether there is one
+
+
+class Place:
+    """One call's place in a line.
+
+    Attributes:
+        until: our time after which it is nobody's any more, whatever has become of the call.
+        wakes: a token for each reason to look.
+    """
+
+    __slots__ = ("__weakref__", "until", "wakes")
+
+    until: float
+
+    def __init__(self, until: float, platform: Platform) -> None:
+        self.until = until
+        self.wakes: SimpleQueue[None] = platform.queue()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleeps until it is woken, and not for long."""
+        with suppress(Empty):
+            self.wakes.get(timeout=max(0.0, min(seconds, LOOK_SECONDS)))
+
+    def calm(self) -> None:
+        """The reasons to look that there were up to now are none."""
+        with suppress(Empty):
+            while True:
+                self.wakes.get_nowait()
+
+
+class Line:
+    """Those who wait for connections to one master, or to several that are asked together.
+
+    Attributes:
+        waiting: their places, the first one first. A call that was interrupted before it could leave has died, and is
+            passed over.
+    """
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self.waiting: deque[weakref.ref[Place]] = deque()
+
+    def place(self, until: float) -> Place:
+        """A place for a call that waits until `until` at most; it is not in line yet."""
+        return Place(until, self._platform)
+
+    def join(self, place: Place) -> None:
+        """Puts it at the end of the line."""
+        self.waiting.append(weakref.ref(place))
+
+    def leave(self, place: Place) -> None:
+        """Takes it out, wherever it stands; whoever is first now looks."""
+        with suppress(ValueError):
+            self.waiting.remove(weakref.ref(place))
+        self.wake()
+
+    def is_first(self, place: Place, now: float) -> bool:
+        """Whether nobody came before it who waits still at `now`."""
+        return self._first(now) is place
+
+    def wake(self) -> None:
+        """There may be a connection now: the first in line looks."""
+        first = self._first(float("-inf"))
+        if first is not None and first.wakes.empty():
+            first.wakes.put(None)
+
+    def _first(self, now: float) -> Place | None:
+        while True:
+            try:
+                reference = self.waiting[0]
+            except IndexError:
+                return None
+            place = reference()
+            if place is not None and place.until >= now:
+                return place
+            with suppress(ValueError):  # another thread has taken it out
+                self.waiting.remove(reference)

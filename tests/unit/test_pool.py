@@ -1,0 +1,530 @@
+"""How many connections a client has: as many as calls need, and no more than they may; on a clock of the test's own."""
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from queue import Empty
+from types import FrameType
+from typing import Any, cast
+
+import pytest
+from attrs import define, field
+
+import relock
+from relock._core.effects import Answer, Ask, Failure
+from relock._core.quorum import NEVER
+from relock._options import ClientOptions
+from relock._runtime.lines import LOOK_SECONDS, Line
+from relock._runtime.links import Link, Round
+from relock._runtime.masters import UNUSED_SECONDS, Master, MasterListener
+from relock._runtime.nodes import Node
+from relock._runtime.platform import Platform
+from relock._runtime.rounds import CROWDED_SECONDS, Rounds
+from relock._scripts import Call
+
+SOURCE = str(Path(relock.__file__).parent)
+TIME = 1.0  # seconds that a call has
+ANSWER: Answer = ([b"done"],)
+
+
+class Interrupt(BaseException):
+    """What the tests raise; nothing in relock knows it."""
+
+
+class Desk(Platform):
+    """One thread: while it sleeps, the clock goes on, and what the test says happens."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.clock = lambda: self.now
+        self.queue = lambda: Wakes(self)  # type: ignore[assignment, return-value]
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.sleeps = 0
+
+
+class Wakes(deque[Any]):
+    """A `queue.SimpleQueue`."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self._desk = desk
+
+    put = deque.append
+
+    def empty(self) -> bool:
+        return not self
+
+    def get_nowait(self) -> Any:
+        if not self:
+            raise Empty
+        return self.popleft()
+
+    def get(self, timeout: float) -> Any:
+        desk = self._desk
+        desk.sleeps += 1
+        if not self:
+            meanwhile, desk.meanwhile = desk.meanwhile, lambda: None
+            meanwhile()
+        if not self:
+            desk.now += timeout
+        return self.get_nowait()
+
+
+@define(eq=False)
+class Wire:
+    """A connection that leads nowhere."""
+
+    is_open: bool = False
+
+    def disconnect(self) -> None:
+        self.is_open = False
+
+
+class Nowhere:
+    """A node without a server."""
+
+    address = "a"
+    client_name = ""
+
+    def __init__(self) -> None:
+        self.wires: list[Wire] = []
+
+    def connection(self, _timeout: float) -> Wire:
+        self.wires.append(Wire())
+        return self.wires[-1]
+
+    @property
+    def open(self) -> int:
+        return sum(wire.is_open for wire in self.wires)
+
+
+@define(eq=False)
+class Listener(MasterListener):
+    """Knows when it was asked to look after the connections."""
+
+    moments: list[float] = field(factory=list)
+
+    def sweep_by(self, moment: float) -> None:
+        self.moments.append(moment)
+
+
+class Opener:
+    """Opens at once what a real one opens in the background."""
+
+    def __init__(self, master: Master) -> None:
+        self.master = master
+
+    def want(self, reports: Any) -> None:
+        self.master.probe()
+        if reports is not None:
+            reports.put((self.master, None))
+
+
+@pytest.fixture(autouse=True)
+def _without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link is open at once, and answers before it is asked twice."""
+
+    def request(link: Link, round_: Round) -> None:
+        assert cast("Wire", link.connection).is_open
+        assert round_.answers[link.master.index][0].awaited  # type: ignore[union-attr]
+        round_.answers[link.master.index] = ANSWER
+        round_.missing -= 1
+
+    monkeypatch.setattr(Link, "open", lambda link: setattr(link.connection, "is_open", True))
+    monkeypatch.setattr(Link, "request", request)
+    monkeypatch.setattr(Master, "_is_sound", lambda *_: True)
+    monkeypatch.setattr(Rounds, "_read_whoever_is_ready", lambda *_: None)
+
+
+class Pool:
+    """Some masters with so many connections for calls, and what asks them."""
+
+    def __init__(self, maximum: int, masters: int = 1) -> None:
+        self.desk = Desk()
+        self.nodes = [Nowhere() for _ in range(masters)]
+        self.listener = Listener()
+        options = ClientOptions(max_connections=maximum, restart_guard=0.0)
+        self.masters = tuple(
+            Master(i, cast("Node", node), options, self.desk, self.listener) for i, node in enumerate(self.nodes)
+        )
+        if masters > 1:
+            for master in self.masters:
+                master.opener = cast("Any", Opener(master))
+        self.rounds = Rounds(self.masters, self.desk)
+
+    @property
+    def master(self) -> Master:
+        return self.masters[0]
+
+    def ask(self, *, is_call: bool = True) -> list[Answer]:
+        call = cast("Call", None)
+        return self.rounds.ask(Ask((call,), self.desk.now + TIME), strict=True, is_call=is_call)
+
+    def take(self, count: int, master: int = 0) -> list[Link]:
+        """Calls of other threads are under way on so many links to a master."""
+        taken = []
+        for _ in range(count):
+            link = self.masters[master].check_out(self.desk.now) or self.masters[master].open_for_call()
+            assert link is not None
+            taken.append(link)
+        return taken
+
+    def end(self, links: list[Link]) -> None:
+        while links:
+            link = links.pop()
+            link.master.give_back(link, self.desk.now)
+
+
+@pytest.fixture(autouse=True)
+def _one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(round_: Round, calls: Any, until: float, sent_at: float, answers: list[Answer]) -> None:
+        round_.calls, round_.until, round_.sent_at, round_.answers, round_.missing = calls, until, sent_at, answers, 0
+
+    monkeypatch.setattr(Round, "__init__", made)
+
+
+# What nobody needs ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_burst_has_opened_is_closed_when_nobody_has_needed_it_for_half_a_minute() -> None:
+    pool = Pool(64)
+    pool.end(pool.take(64))
+    for _ in range(int(UNUSED_SECONDS)):
+        assert pool.nodes[0].open == 64
+        pool.desk.now += 1.0
+        pool.end(pool.take(3))
+    assert pool.nodes[0].open == 3, "so many were in use at once since then"
+
+
+def test_the_last_one_is_kept_for_whoever_comes_once_in_a_while() -> None:
+    pool = Pool(64)
+    pool.end(pool.take(2))
+    pool.desk.now += UNUSED_SECONDS
+    assert pool.master.sweep(pool.desk.now) == float("inf"), "there is nothing to look after"
+    assert (pool.nodes[0].open, pool.master.connections) == (1, 1)
+
+
+def test_who_looks_after_them_is_told_when() -> None:
+    """A single one needs no look: so a client that has never more is never woken for it."""
+    pool = Pool(64)
+    first = pool.take(1)
+    assert pool.listener.moments == []
+    pool.desk.now += 5.0
+    second = pool.take(1)
+    assert pool.listener.moments == [pool.desk.now + UNUSED_SECONDS]
+    assert pool.master.sweep(pool.desk.now) == pool.desk.now + UNUSED_SECONDS, "both are in use"
+    pool.end(first)
+    pool.desk.now += 1.0
+    pool.end(second)
+    pool.desk.now += UNUSED_SECONDS - 1.0
+    assert pool.master.sweep(pool.desk.now) == float("inf")
+    assert pool.nodes[0].open == 1
+
+
+def test_what_was_used_a_moment_ago_stays() -> None:
+    pool = Pool(64)
+    pool.end(pool.take(2))
+    pool.desk.now += UNUSED_SECONDS - 1.0
+    pool.end(pool.take(2))
+    assert pool.master.sweep(pool.desk.now) == pool.desk.now + UNUSED_SECONDS
+    assert pool.nodes[0].open == 2
+
+
+# How many there may be ------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_finds_none_free_waits_until_one_is_given_back() -> None:
+    pool = Pool(2)
+    taken = pool.take(2)
+    pool.desk.meanwhile = lambda: pool.end(taken)
+    assert pool.ask() == [ANSWER]
+    assert pool.desk.sleeps == 1, "it is woken"
+    assert pool.desk.now == 100.0
+    assert len(pool.nodes[0].wires) == 2
+    assert not pool.master.line.waiting
+
+
+def test_a_call_waits_no_longer_than_it_has_time() -> None:
+    pool = Pool(2)
+    taken = pool.take(2)
+    began = pool.desk.now
+    ((failure,),) = pool.ask()
+    assert isinstance(failure, Failure)
+    assert (failure.sent, failure.awaited, failure.permanent) == (False, False, False)
+    assert "max_connections=2" in failure.why
+    assert pool.desk.now == pytest.approx(began + TIME)
+    assert not pool.master.line.waiting
+    pool.end(taken)
+    assert pool.ask() == [ANSWER]
+
+
+def test_a_call_that_has_some_connections_when_its_time_is_over_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had sent then might be done, and it says that it has sent nothing."""
+    pool = Pool(1, masters=3)
+    pool.ask()
+    taken = pool.take(1, master=1) + pool.take(1, master=2)
+    takes_turn = Rounds._takes_turn
+
+    def take_some(*arguments: Any) -> bool:
+        assert not takes_turn(*arguments)
+        arguments[4].extend(pool.take(1))
+        return False
+
+    monkeypatch.setattr(Rounds, "_takes_turn", take_some)
+    assert all(isinstance(answer[0], Failure) and not answer[0].sent for answer in pool.ask())
+    assert not pool.master.is_in_use
+    pool.end(taken)
+
+
+def test_a_connection_that_breaks_makes_room_for_another_one() -> None:
+    """Nobody gives it back, so that nobody wakes who waits."""
+    pool = Pool(1)
+    (link,) = pool.take(1)
+    pool.desk.meanwhile = link.close
+    assert pool.ask() == [ANSWER]
+    assert pool.desk.now - 100.0 <= 2 * LOOK_SECONDS
+    assert pool.nodes[0].open == 1
+
+
+def test_one_that_an_interrupted_call_has_left_makes_room_though_somebody_keeps_the_exception() -> None:
+    pool = Pool(1)
+    kept = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "request", lambda *_: (_ for _ in ()).throw(Interrupt))
+        try:
+            pool.ask()
+        except Interrupt as interrupt:
+            kept.append(interrupt)
+    assert pool.nodes[0].open == 0
+    assert pool.ask() == [ANSWER]
+    assert pool.desk.sleeps == 0
+    assert kept
+
+
+def test_what_is_no_call_has_its_own_beside_them() -> None:
+    """And calls don't get that, nor does it outlast the need."""
+    pool = Pool(2)
+    taken = pool.take(2)
+    assert pool.ask(is_call=False) == [ANSWER]
+    assert pool.desk.sleeps == 0
+    assert pool.nodes[0].open == 3
+    assert pool.ask(is_call=False) == [ANSWER]
+    assert pool.nodes[0].open == 3, "it is used again"
+    assert isinstance(pool.ask()[0][0], Failure)
+    pool.end(taken)
+    assert pool.ask(is_call=False) == [ANSWER]
+    pool.desk.now += UNUSED_SECONDS
+    pool.master.sweep(pool.desk.now)
+    assert pool.nodes[0].open == 1
+
+
+def test_what_is_no_call_uses_what_calls_leave_idle() -> None:
+    pool = Pool(2)
+    pool.ask()
+    pool.ask(is_call=False)
+    assert pool.nodes[0].open == 1
+
+
+def test_who_comes_at_once_with_another_one_opens_no_more_than_there_may_be() -> None:
+    """Of two threads that both see room for one, at most one has it."""
+    pool = Pool(1)
+    found: list[Link | None] = []
+
+    def other(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is Link.__init__.__code__:
+            sys.setprofile(None)
+            found.append(pool.master.open_for_call())
+
+    sys.setprofile(other)
+    try:
+        found.append(pool.master.open_for_call())
+    finally:
+        sys.setprofile(None)
+    assert sum(link is not None for link in found) <= 1
+    assert pool.nodes[0].open <= 1
+
+
+# The line -------------------------------------------------------------------------------------------------------------
+
+
+def test_who_came_first_is_first() -> None:
+    desk = Desk()
+    line = Line(desk)
+    first, second = line.place(200.0), line.place(200.0)
+    line.join(first)
+    line.join(second)
+    assert [line.is_first(place, 100.0) for place in (second, first)] == [False, True]
+    line.wake()
+    assert (len(cast("Wakes", first.wakes)), len(cast("Wakes", second.wakes))) == (1, 0)
+    line.leave(first)
+    assert line.is_first(second, 100.0)
+    assert len(cast("Wakes", second.wakes)) == 1, "it is its turn, and it is told"
+
+
+def test_who_has_died_or_had_its_time_is_passed_over() -> None:
+    line = Line(Desk())
+    dead, late, last = line.place(200.0), line.place(150.0), line.place(200.0)
+    for place in (dead, late, last):
+        line.join(place)
+    del dead, place
+    assert not line.is_first(last, 149.0)
+    assert line.is_first(last, 151.0)
+
+
+def test_a_newcomer_does_not_pass_those_who_wait() -> None:
+    pool = Pool(1)
+    taken = pool.take(1)
+    order: list[str] = []
+    waiting = pool.master.line.place(pool.desk.now + 10.0)
+    pool.master.line.join(waiting)
+    pool.end(taken)
+
+    def served() -> None:
+        order.append("first")
+        pool.master.line.leave(waiting)
+
+    pool.desk.meanwhile = served
+    pool.ask()
+    order.append("newcomer")
+    assert order == ["first", "newcomer"]
+
+
+# Several masters ------------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_one_master_holds_no_connection_to_another() -> None:
+    pool = Pool(1, masters=3)
+    pool.ask()
+    taken = pool.take(1, master=1)
+
+    def look() -> None:
+        assert [master.is_in_use for master in pool.masters] == [False, True, False]
+        pool.end(taken)
+
+    pool.desk.meanwhile = look
+    assert pool.ask() == [ANSWER] * 3
+    assert pool.desk.now == 100.0
+    assert [node.open for node in pool.nodes] == [1, 1, 1]
+
+
+def test_a_master_that_keeps_its_connections_keeps_nobody_for_long_while_a_quorum_is_free() -> None:
+    pool = Pool(1, masters=3)
+    pool.ask()
+    taken = pool.take(1, master=1)
+    first, second, third = pool.ask()
+    assert (first, third) == (ANSWER, ANSWER)
+    assert isinstance(second[0], Failure)
+    assert not second[0].sent
+    assert pool.desk.now - 100.0 == pytest.approx(CROWDED_SECONDS, abs=LOOK_SECONDS)
+    pool.end(taken)
+
+
+def test_nor_does_it_keep_who_has_to_connect_to_that_quorum_first() -> None:
+    pool = Pool(1, masters=3)
+    taken = pool.take(1, master=1)
+    assert pool.ask().count(ANSWER) == 2
+    assert pool.desk.now - 100.0 <= 3 * CROWDED_SECONDS
+    assert [node.open for node in pool.nodes] == [1, 1, 1]
+    pool.end(taken)
+
+
+def test_what_failed_before_a_master_was_asked_says_nothing_of_what_it_has_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An attempt to connect to it may fail, and another one succeed: then what it was sent may have been done."""
+    pool = Pool(1)
+    do_without = Rounds._do_without
+    seen: list[Any] = []
+
+    def fail_first(rounds: Rounds, masters: Any, round_: Round, *arguments: Any, **options: Any) -> bool:
+        round_.fail(masters[0], Failure("a", "refused", sent=False))
+        return do_without(rounds, masters, round_, *arguments, **options)
+
+    monkeypatch.setattr(Rounds, "_do_without", fail_first)
+    monkeypatch.setattr(Link, "request", lambda _, round_: seen.append(round_.answers[0]))
+    monkeypatch.setattr(Rounds, "_read_one", lambda *_: None)
+    pool.ask()
+    assert seen == [pool.master.silence]
+
+
+def test_no_quorum_is_waited_for_as_long_as_there_is_time() -> None:
+    pool = Pool(1, masters=3)
+    pool.ask()
+    taken = pool.take(1, master=1) + pool.take(1, master=2)
+    answers = pool.ask()
+    assert all(isinstance(answer[0], Failure) for answer in answers)
+    assert pool.desk.now - 100.0 == pytest.approx(TIME)
+    pool.end(taken)
+    assert pool.ask() == [ANSWER] * 3
+
+
+# Interrupts -----------------------------------------------------------------------------------------------------------
+
+
+class Tracer:
+    """Raises at one instruction of relock's code; counts them."""
+
+    def __init__(self, raise_at: int | None = None) -> None:
+        self.count = 0
+        self._raise_at = raise_at
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(SOURCE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            self.count += 1
+            if self.count == self._raise_at:
+                sys.settrace(None)
+                raise Interrupt
+        return self.trace
+
+
+def interrupted(pool: Pool, raise_at: int) -> bool:
+    tracer = Tracer(raise_at)
+    sys.settrace(tracer.trace)
+    try:
+        pool.ask()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def crowded(masters: int) -> Iterator[tuple[Pool, list[Link]]]:
+    """Pools whose only connections others use, and give back while the call waits."""
+    while True:
+        pool = Pool(1, masters)
+        pool.ask()
+        taken = [link for master in range(masters) for link in pool.take(1, master)]
+        pool.desk.meanwhile = partial(pool.end, taken)
+        yield pool, taken
+
+
+@pytest.mark.parametrize("masters", [1, 3])
+def test_an_interrupt_at_any_instruction_of_a_wait_loses_no_connection_and_no_place(masters: int) -> None:
+    for number, (pool, taken) in enumerate(crowded(masters), 1):
+        is_struck = interrupted(pool, number)
+        pool.end(taken)  # if it came before the wait, or when they were given back
+        assert not any(master.is_in_use for master in pool.masters), f"after {number}"
+        assert pool.ask().count(ANSWER) >= pool.rounds._quorum, "where one was lost, another one is opened meanwhile"
+        assert pool.ask() == [ANSWER] * masters
+        assert pool.desk.now == 100.0, "nobody waits"
+        assert [master.connections for master in pool.masters] == [1] * masters
+        if not is_struck:
+            break
+    assert number > 300
+
+
+def test_what_is_known_of_a_master_at_its_bound() -> None:
+    pool = Pool(1)
+    assert (pool.master.has_room, pool.master.is_full, pool.master.is_crowded) == (True, False, False)
+    taken = pool.take(1)
+    assert (pool.master.has_room, pool.master.is_full, pool.master.is_crowded) == (False, True, True)
+    assert "max_connections=1" in pool.master.absence().why
+    pool.end(taken)
+    assert (pool.master.has_room, pool.master.is_full, pool.master.is_crowded) == (False, False, False)
+    assert pool.master.trusted_from == NEVER
