@@ -174,6 +174,7 @@ class Proxy(Line):
     def __init__(self, port: int) -> None:
         super().__init__()
         self._server_port = port
+        self._leading = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._held: list[Fault] = []
@@ -228,8 +229,12 @@ class Proxy(Line):
         self.break_all()
 
     def lead_new_to(self, port: int) -> None:
-        """The address moves: new connections go to another server, and those that are open stay where they are."""
-        self._server_port = port
+        """The address moves: new connections go to another server, and those that are open stay where they are.
+
+        One that is being opened is there when this returns: who then ends all that an old server has forgets none.
+        """
+        with self._leading:
+            self._server_port = port
 
     def _accept(self) -> None:
         while True:
@@ -238,7 +243,8 @@ class Proxy(Line):
             except OSError:
                 return
             try:
-                server = socket.create_connection(("127.0.0.1", self._server_port))
+                with self._leading:
+                    server = socket.create_connection(("127.0.0.1", self._server_port))
                 for end in (client, server):  # a reply that waits for an acknowledgement is no fault that was armed
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:

@@ -561,6 +561,40 @@ def test_a_fault_may_strike_before_some_of_the_masters(three: Masters) -> None:
 # --- workers, and waiting -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_opening", [True, False])
+def test_who_leads_an_address_elsewhere_knows_where_each_connection_is(
+    monkeypatch: pytest.MonkeyPatch, *, is_opening: bool
+) -> None:
+    """One that was being opened goes where it was to go, and is there when the address has moved."""
+    begun, go_on, connect = threading.Event(), threading.Event(), socket.create_connection
+    with socket.create_server(("127.0.0.1", 0)) as old, socket.create_server(("127.0.0.1", 0)) as new:
+        proxy = Proxy(old.getsockname()[1])
+
+        def slowly(address: tuple[str, int], *rest: object) -> socket.socket:
+            if address[1] != proxy.port:
+                begun.set()
+                assert go_on.wait(SOON)
+            return connect(address)
+
+        monkeypatch.setattr("support.proxy.socket.create_connection", slowly)
+        mover = threading.Thread(target=proxy.lead_new_to, args=(new.getsockname()[1],))
+        if not is_opening:
+            mover.start()
+            mover.join(SOON)
+        client = connect(("127.0.0.1", proxy.port))
+        assert begun.wait(SOON)
+        if is_opening:
+            mover.start()
+            mover.join(0.05)
+            assert mover.is_alive()
+        go_on.set()
+        mover.join(SOON)
+        (old if is_opening else new).settimeout(SOON)
+        (old if is_opening else new).accept()[0].close()
+        client.close()
+        proxy.close()
+
+
 @pytest.fixture
 def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_worker: Callable[..., Worker]) -> Worker:
     """A worker that says what it is told."""
