@@ -14,15 +14,15 @@ from pathlib import Path
 
 from chaos import page
 from chaos.campaign import Campaign, in_parallel, processes
+from chaos.catalogue import KINDS
 from chaos.controls import CONTROLS
-from chaos.faults import KINDS
 from chaos.field import available_kinds
 from chaos.nemesis import SHAPES
 from chaos.results import Run, save, table
 from chaos.verdict import Finding, summary
 
 EPISODE_SECONDS = 40.0
-SHAPES_IN_TURN = ("crowded", "busy", "busy")  # the first finds more per hold, the other one has many more holds
+SHAPES_IN_TURN = ("moving", "busy", "unguarded", "crowded", "busy")  # the busy ones have many more holds
 
 
 def options() -> argparse.Namespace:

@@ -10,7 +10,7 @@ unknown may have had its effect or not: an acquire of that kind is left out, for
 without it as well; a release of that kind, or one that found the hold lost, lets it end from its call on.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -122,6 +122,50 @@ def without_promise(operations: Sequence[Operation], moment: float) -> list[Oper
             operation = evolve(operation, outcome="failed" if operation.kind == "acquire" else "unknown")  # noqa: PLW2901
         judged.append(operation)
     return judged
+
+
+# Losses -------------------------------------------------------------------------------------------------------------
+
+
+def _lost(operations: Iterable[Operation]) -> Iterator[tuple[Operation, Operation]]:
+    """The grants whose holds were found lost when they were to be given back, with that release."""
+    current: dict[tuple[str, str], Operation] = {}
+    for operation in sorted(operations, key=lambda one: one.called):
+        key = operation.worker, operation.lock
+        if operation.is_grant:
+            current[key] = operation
+        elif operation.kind == "release" and operation.level == 1 and key in current:
+            grant = current.pop(key)
+            if operation.outcome == "failed":
+                yield grant, operation
+
+
+def check_told(history: History) -> list[Violation]:
+    """Every loss was told to the process whose hold it was, and once; who was killed may not have heard of it."""
+    times = Counter((loss.process, loss.lock, loss.token) for loss in history.losses)
+    violations = [
+        Violation("told", lock, 0.0, f"{process} was told {count} times that its hold of {lock!r} is lost ({token})")
+        for (process, lock, token), count in times.items()
+        if count > 1
+    ]
+    for grant, release in _lost(history.operations):
+        process = grant.worker.partition(".")[0]
+        if process in history.ended and not times[process, grant.lock, grant.token]:
+            sentence = f"{process} was never told that what it got by {grant} was lost"
+            violations.append(Violation("told", grant.lock, release.returned, sentence))
+    return violations
+
+
+def check_kept(operations: Iterable[Operation], process: str, since: float, until: float) -> list[Violation]:
+    """Nobody in a process lost a hold that began and was over in a time in which nothing takes holds away.
+
+    When it was given back says nothing: whatever is wrong may keep its thread from doing so.
+    """
+    return [
+        Violation("kept", grant.lock, release.returned, f"what was got by {grant} was lost, though nothing struck it")
+        for grant, release in _lost(operations)
+        if grant.worker.startswith(f"{process}.") and grant.called >= since and grant.until <= until
+    ]
 
 
 # Intervals ----------------------------------------------------------------------------------------------------------

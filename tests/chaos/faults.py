@@ -1,111 +1,36 @@
-"""The kinds of fault: each strikes, waits as long as it lasts, and mends what it did."""
+"""The kinds of fault that are as old as the nemesis: each strikes, waits as long as it lasts, and mends what it did."""
 
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
-from attrs import frozen
 from support.proxy import Fault, Proxy, Words, calls_script
 
 from chaos.field import Blow, Field
 from chaos.history import clock
+from chaos.kinds import (
+    FIND_SECONDS,
+    deaf_bound,
+    guard_bound,
+    kind,
+    lease_bound,
+    network,
+    poll_bound,
+    step_bound,
+    wait_until,
+)
 
-Strike = Callable[[Field, random.Random, Blow], object]
+T = TypeVar("T")
 
-LOOK_SECONDS = 0.005
-FIND_SECONDS = 1.0  # how long a fault looks for what it is to strike
 CONNECTIONS = 40  # more than the workers have to one master
-
-
-@frozen
-class Kind:
-    """One kind of fault.
-
-    Attributes:
-        bound: within how many seconds of its `anchor` somebody has to be granted the lock, while all is as planned;
-            a function of the ttl and of the guard.
-        anchor: ``begin`` where the lock is to go on under the fault, ``end`` where it may stand still until then.
-        forgets: masters that it strikes have no vote for a while afterwards.
-        lonely: no other fault of masters may come with it: only of a minority is it promised that it does no harm.
-        minority: it strikes a minority of several masters only.
-        is_network: it is the proxies that strike.
-        weight: how often it is chosen.
-    """
-
-    name: str
-    strike: Strike
-    bound: Callable[[float, float], float]
-    anchor: str = "end"
-    whom: str = "masters"
-    forgets: bool = False
-    lonely: bool = False
-    minority: bool = False
-    is_network: bool = False
-    weight: float = 1.0
-
-    def may_come_with(self, other: "Kind") -> bool:
-        """Whether another fault may strike at the same time, chosen after this one."""
-        return not other.lonely and not (self.lonely and other.whom == "masters")
-
-
-KINDS: dict[str, Kind] = {}
-
-# T = the lease, G = the guard. A sign of life is given every 3 s; a waiter that gives none for 10 s is passed over.
-POLL_SECONDS = 3.0
-DEAF_SECONDS = 10.0
-
-
-def _lease(ttl: float, guard: float) -> float:
-    return ttl + POLL_SECONDS
-
-
-def _poll(ttl: float, guard: float) -> float:
-    return POLL_SECONDS
-
-
-def _guard(ttl: float, guard: float) -> float:
-    return 1.02 * guard + POLL_SECONDS
-
-
-def _step(ttl: float, guard: float) -> float:
-    return 2 * ttl + 1.02 * guard + POLL_SECONDS
-
-
-def _deaf(ttl: float, guard: float) -> float:
-    return DEAF_SECONDS + POLL_SECONDS
-
-
-def kind(name: str, bound: Callable[[float, float], float], **options: object) -> Callable[[Strike], Strike]:
-    """Makes a function a kind of fault."""
-
-    def keep(strike: Strike) -> Strike:
-        KINDS[name] = Kind(name, strike, bound, **options)  # type: ignore[arg-type]
-        return strike
-
-    return keep
-
-
-def network(name: str) -> Callable[[Strike], Strike]:
-    """Makes a function a kind of fault of the network."""
-    return kind(name, _poll, is_network=True)
-
-
-def wait_until(predicate: Callable[[], object], seconds: float) -> bool:
-    """Looks until it is true, for so many seconds at most; whether it was."""
-    end = clock() + seconds
-    while not predicate():
-        if clock() > end:
-            return False
-        time.sleep(LOOK_SECONDS)
-    return True
-
 
 # Processes ----------------------------------------------------------------------------------------------------------
 
 
-def _choose(field: Field, dice: random.Random, blow: Blow, *, inside: bool) -> str | None:
+def choose(field: Field, dice: random.Random, blow: Blow, *, inside: bool) -> str | None:
     """A holder, or somebody who holds nothing, as soon as there is one."""
     found: list[str] = []
 
@@ -121,34 +46,34 @@ def _choose(field: Field, dice: random.Random, blow: Blow, *, inside: bool) -> s
     return blow.process
 
 
-@kind("holder killed", _lease, anchor="begin", whom="holder", weight=3.0)
+@kind("holder killed", lease_bound, anchor="begin", whom="holder", weight=3.0)
 def kill_holder(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGKILL of a process that is inside."""
-    _kill(field, blow, _choose(field, dice, blow, inside=True))
+    _kill(field, blow, choose(field, dice, blow, inside=True))
 
 
-@kind("waiter killed", _deaf, anchor="begin", whom="waiter", weight=2.0)
+@kind("waiter killed", deaf_bound, anchor="begin", whom="waiter", weight=2.0)
 def kill_waiter(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGKILL of a process that is not."""
-    _kill(field, blow, _choose(field, dice, blow, inside=False))
+    _kill(field, blow, choose(field, dice, blow, inside=False))
 
 
-@kind("holder stopped", _lease, anchor="begin", whom="holder", weight=3.0)
+@kind("holder stopped", lease_bound, anchor="begin", whom="holder", weight=3.0)
 def stop_holder(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGSTOP of a process that is inside, for less than a lease or for several."""
-    _stop(field, blow, _choose(field, dice, blow, inside=True), dice.choice([0.3, 1.5, 1.5, 5.0]) * field.plan.ttl)
+    stop(field, blow, choose(field, dice, blow, inside=True), dice.choice([0.3, 1.5, 1.5, 5.0]) * field.plan.ttl)
 
 
-@kind("holder stopped for long", _lease, anchor="begin", whom="holder")
+@kind("holder stopped for long", lease_bound, anchor="begin", whom="holder")
 def stop_holder_for_long(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGSTOP of a process that is inside, always past its lease."""
-    _stop(field, blow, _choose(field, dice, blow, inside=True), 1.5 * field.plan.ttl)
+    stop(field, blow, choose(field, dice, blow, inside=True), 1.5 * field.plan.ttl)
 
 
-@kind("waiter stopped", _deaf, anchor="begin", whom="waiter", weight=2.0)
+@kind("waiter stopped", deaf_bound, anchor="begin", whom="waiter", weight=2.0)
 def stop_waiter(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGSTOP of a process that is not: its connections stay open, and its turn may come, and may have to pass."""
-    _stop(field, blow, _choose(field, dice, blow, inside=False), dice.choice([0.3, 1.5, 1.5, 3.0, 12.0]))
+    stop(field, blow, choose(field, dice, blow, inside=False), dice.choice([0.3, 1.5, 1.5, 3.0, 12.0]))
 
 
 def _kill(field: Field, blow: Blow, process: str | None) -> None:
@@ -156,42 +81,65 @@ def _kill(field: Field, blow: Blow, process: str | None) -> None:
         blow.process = None
 
 
-def _stop(field: Field, blow: Blow, process: str | None, seconds: float) -> None:
-    with field.lock:
-        worker = field.workers.get(process or "")
-        if worker is None or process is None or process in field.stopped:
+def stop(field: Field, blow: Blow, process: str | None, seconds: float) -> None:
+    """SIGSTOP for so long; the blow has no process where another fault was there before."""
+    with stopped(field, process or "") as is_stopped:
+        if is_stopped:
+            time.sleep(seconds)
+        else:
             blow.process = None
-            return
-        field.stopped.add(process)
-    with suppress(ProcessLookupError, ChildProcessError):  # another fault may have killed it just now
-        worker.stop()
-        time.sleep(seconds)
-        worker.cont()
+
+
+@contextmanager
+def stopped(field: Field, process: str) -> Iterator[bool]:
+    """SIGSTOP for as long as this lasts; False where another fault was there before."""
     with field.lock:
-        field.stopped.discard(process)
+        worker = None if process in field.stopped else field.workers.get(process)
+        if worker is not None:
+            field.stopped.add(process)
+    if worker is None:
+        yield False
+        return
+    try:
+        with suppress(ProcessLookupError, ChildProcessError):  # another fault may have killed it just now
+            worker.stop()
+        yield True
+    finally:
+        with suppress(ProcessLookupError, ChildProcessError):
+            worker.cont()
+        with field.lock:
+            field.stopped.discard(process)
 
 
 # Masters ------------------------------------------------------------------------------------------------------------
 
 
-def _each(field: Field, blow: Blow, action: Callable[[int], object]) -> None:
+def each(blow: Blow, action: Callable[[int], T]) -> list[T]:
     """Does it to all masters that are struck, at the same time."""
     with ThreadPoolExecutor(len(blow.masters)) as pool:
-        list(pool.map(action, blow.masters))
+        return list(pool.map(action, blow.masters))
 
 
 def _all(field: Field, blow: Blow, *words: object) -> None:
     """A command to all masters that are struck; those that took it count."""
-    blow.hit(sum(field.admin(master, *words) for master in blow.masters))
+    blow.hit(sum(field.admin(field.servers[master], *words) for master in blow.masters))
 
 
-@kind("masters killed, back empty", _guard, forgets=True)
+def _everywhere(field: Field, blow: Blow, *words: object) -> None:
+    """The same, and to what may have been the master when it struck."""
+    for server in [field.servers[master] for master in blow.masters] + [
+        field.standbys[master] for master in blow.masters if field.standbys
+    ]:
+        field.admin(server, *words)
+
+
+@kind("masters killed, back empty", guard_bound, forgets=True)
 def restart_empty(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGKILL, and a restart without any data."""
     _restart(field, blow, dice.choice([0.0, 0.0, 0.5, 2.0]), empty=True)
 
 
-@kind("masters killed, back on old data", _guard, forgets=True)
+@kind("masters killed, back on old data", guard_bound, forgets=True)
 def restart_stale(field: Field, dice: random.Random, blow: Blow) -> None:
     """SAVE, and once somebody has been granted a lock since, SIGKILL and a restart on what was saved."""
     _all(field, blow, "SAVE")
@@ -209,10 +157,10 @@ def _restart(field: Field, blow: Blow, down: float, *, empty: bool) -> None:
             time.sleep(down)
             field.servers[master].restart(empty=empty)
 
-    _each(field, blow, restart)
+    each(blow, restart)
 
 
-@kind("masters stopped", _poll)
+@kind("masters stopped", poll_bound)
 def stop_masters(field: Field, dice: random.Random, blow: Blow) -> None:
     """SIGSTOP: they accept connections and answer nothing."""
     seconds = dice.uniform(0.3, 2.0) * field.plan.ttl
@@ -223,16 +171,16 @@ def stop_masters(field: Field, dice: random.Random, blow: Blow) -> None:
             time.sleep(seconds)
             field.servers[master].cont()
 
-    _each(field, blow, stop)
+    each(blow, stop)
 
 
-@kind("FLUSHALL", _guard, forgets=True)
+@kind("FLUSHALL", guard_bound, forgets=True)
 def flush(field: Field, dice: random.Random, blow: Blow) -> None:
     """All keys go, the marker as well."""
     _all(field, blow, "FLUSHALL")
 
 
-@kind("SCRIPT FLUSH", _poll)
+@kind("SCRIPT FLUSH", poll_bound)
 def flush_scripts(field: Field, dice: random.Random, blow: Blow) -> None:
     """The masters know no script any more, ten times."""
     for _ in range(10):
@@ -240,7 +188,7 @@ def flush_scripts(field: Field, dice: random.Random, blow: Blow) -> None:
         time.sleep(0.03)
 
 
-@kind("CLIENT KILL normal", _poll)
+@kind("CLIENT KILL normal", poll_bound)
 def kill_connections(field: Field, dice: random.Random, blow: Blow) -> None:
     """All connections but those that subscribe, three times."""
     for _ in range(3):
@@ -248,7 +196,7 @@ def kill_connections(field: Field, dice: random.Random, blow: Blow) -> None:
         time.sleep(0.05)
 
 
-@kind("CLIENT KILL pubsub", _poll)
+@kind("CLIENT KILL pubsub", poll_bound)
 def kill_subscriptions(field: Field, dice: random.Random, blow: Blow) -> None:
     """All connections that subscribe, three times."""
     for _ in range(3):
@@ -256,7 +204,7 @@ def kill_subscriptions(field: Field, dice: random.Random, blow: Blow) -> None:
         time.sleep(0.05)
 
 
-@kind("CLIENT PAUSE", _poll)
+@kind("CLIENT PAUSE", poll_bound)
 def pause(field: Field, dice: random.Random, blow: Blow) -> None:
     """They go on reading, and keep all commands, or those that write, waiting."""
     seconds = dice.uniform(0.2, 2.0)
@@ -264,29 +212,27 @@ def pause(field: Field, dice: random.Random, blow: Blow) -> None:
     time.sleep(seconds)
 
 
-@kind("DEBUG SLEEP", _poll)
+@kind("DEBUG SLEEP", poll_bound)
 def debug_sleep(field: Field, dice: random.Random, blow: Blow) -> None:
     """They are busy, as with an endless script."""
     seconds = dice.uniform(0.2, 2.0)
-    slept: list[bool] = []
-    _each(field, blow, lambda master: slept.append(field.admin(master, "DEBUG", "SLEEP", seconds)))
-    blow.hit(sum(slept))
+    blow.hit(sum(each(blow, lambda master: field.admin(field.servers[master], "DEBUG", "SLEEP", seconds))))
 
 
-@kind("maxmemory 1", _poll)
+@kind("maxmemory 1", poll_bound)
 def fill_memory(field: Field, dice: random.Random, blow: Blow) -> None:
     """No memory is left: whatever needs any is refused."""
     try:
         _all(field, blow, "CONFIG", "SET", "maxmemory", 1)
         time.sleep(dice.uniform(0.2, 2.0))
     finally:
-        _all(field, blow, "CONFIG", "SET", "maxmemory", 0)
+        _everywhere(field, blow, "CONFIG", "SET", "maxmemory", 0)
 
 
 def _set_clocks(field: Field, blow: Blow, ahead: float, before: float) -> None:
     blow.hit(0)
     for master in blow.masters:
-        settable = field.clocks[master]
+        settable = field.clocks[field.servers[master]]
         if settable is not None:
             if ahead > before and field.plan.masters == 1:
                 blow.steps.append(clock())
@@ -297,7 +243,7 @@ def _set_clocks(field: Field, blow: Blow, ahead: float, before: float) -> None:
 LEASES_AHEAD_MAX = 2  # by so many leases clocks are set ahead
 
 
-@kind("clock ahead and back", _step, forgets=True, lonely=True, minority=True)
+@kind("clock ahead and back", step_bound, forgets=True, lonely=True, minority=True)
 def step_ahead(field: Field, dice: random.Random, blow: Blow) -> None:
     """Two leases ahead, and back again."""
     ahead = LEASES_AHEAD_MAX * field.plan.ttl
@@ -306,7 +252,7 @@ def step_ahead(field: Field, dice: random.Random, blow: Blow) -> None:
     _set_clocks(field, blow, 0.0, ahead)
 
 
-@kind("clock back and ahead", _step, forgets=True, lonely=True, minority=True)
+@kind("clock back and ahead", step_bound, forgets=True, lonely=True, minority=True)
 def step_back(field: Field, dice: random.Random, blow: Blow) -> None:
     """Two leases back, and ahead again."""
     _set_clocks(field, blow, -2 * field.plan.ttl, 0.0)
@@ -314,7 +260,7 @@ def step_back(field: Field, dice: random.Random, blow: Blow) -> None:
     _set_clocks(field, blow, 0.0, -2 * field.plan.ttl)
 
 
-@kind("clock to and fro", _step, forgets=True, lonely=True, minority=True)
+@kind("clock to and fro", step_bound, forgets=True, lonely=True, minority=True)
 def strobe(field: Field, dice: random.Random, blow: Blow) -> None:
     """A lease ahead and back, every tenth of a second."""
     for _ in range(5):

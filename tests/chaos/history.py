@@ -69,7 +69,8 @@ class Reader:
     writes: list[Write] = field(factory=list)
     updates: dict[int, Update] = field(factory=dict)
     collisions: list[Collision] = field(factory=list)
-    losses: dict[tuple[str, str, int], Loss] = field(factory=dict)
+    losses: dict[tuple[str, str, int], Loss] = field(factory=dict)  # the first time that each was told
+    told: list[Loss] = field(factory=list)
     errors: list[str] = field(factory=list)
     last_seen: dict[str, float] = field(factory=lambda: defaultdict(float))
     ended: set[str] = field(factory=set)
@@ -82,9 +83,8 @@ class Reader:
                 self.last_seen[path.stem] = max(self.last_seen[path.stem], event.get("at", 0.0))
                 getattr(self, f"_{event.pop('event')}")(event)
         operations = [self._operation(call) for call in self.calls.values()]
-        return History(
-            operations, self.writes, list(self.updates.values()), self.collisions, list(self.losses.values())
-        )
+        updates, ended = list(self.updates.values()), frozenset(self.ended)
+        return History(operations, self.writes, updates, self.collisions, self.told, ended)
 
     # What the lines say -------------------------------------------------------------------------------------------
 
@@ -121,7 +121,8 @@ class Reader:
 
     def _lost(self, event: Event) -> None:
         loss = Loss(event["process"], event["lock"], event["token"], event["at"], event["reason"])
-        self.losses[loss.process, loss.lock, loss.token] = loss
+        self.losses.setdefault((loss.process, loss.lock, loss.token), loss)
+        self.told.append(loss)
 
     def _error(self, event: Event) -> None:
         self.errors.append(f"{event['process']}: {event['what']}")

@@ -11,9 +11,11 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from chaos.faults import KINDS, LEASES_AHEAD_MAX, Kind, wait_until
+from chaos.catalogue import KINDS
+from chaos.faults import LEASES_AHEAD_MAX
 from chaos.field import Blow, Field, Plan
 from chaos.history import Reader, clock
+from chaos.kinds import Kind, wait_until
 from chaos.verdict import Finding, judge
 
 WARM_UP_SECONDS = 1.0
@@ -33,6 +35,7 @@ class Episode:
         reach: which part of several masters is struck; None for now a minority, now a majority.
         pause: the longest time (s) between two waves of faults.
         calm: for how many seconds nothing strikes at the end.
+        first: the faults that come before all others, each once and alone, however long that takes.
     """
 
     plan: Plan
@@ -41,18 +44,27 @@ class Episode:
     reach: str | None = None
     pause: float = 0.5
     calm: float = 3.0
+    first: Sequence[str] = ()
 
 
 SHAPES: dict[str, dict[str, Any]] = {
     "crowded": {"locks": 3, "long": 0.01},  # everybody waits for everybody, and every fault may strike
     "busy": {"locks": 48, "crowd": 0.2, "think": 0.0005, "long": 0.001, "is_direct": True},  # many short holds
+    "moving": {"locks": 3, "long": 0.02, "has_replicas": True, "caches": 8},  # masters change places with replicas
+    "unguarded": {"locks": 3, "long": 0.02, "has_replicas": True, "guard": 0.0},  # and nothing that was granted is lost
 }
-PAUSES = {"crowded": 0.5, "busy": 3.0}  # between faults
+PAUSES = {"busy": 3.0}  # between faults; elsewhere shorter ones
+FIRST = {  # what other shapes have not
+    "moving": sorted(kind.name for kind in KINDS.values() if kind.needs_replicas or kind.is_inside),
+    "unguarded": sorted(kind.name for kind in KINDS.values() if kind.needs_replicas and kind.keeps),
+}
 
 
 def shaped(shape: str, masters: int, seed: str, seconds: float, kinds: Sequence[str] = (), **plan: Any) -> Episode:
     """An episode of one of the shapes above."""
-    return Episode(Plan(masters, seed, **SHAPES[shape], **plan), seconds, kinds, pause=PAUSES[shape])
+    first = () if kinds else FIRST.get(shape, ())
+    pause = PAUSES.get(shape, 0.5)
+    return Episode(Plan(masters, seed, **SHAPES[shape], **plan), seconds, kinds, pause=pause, first=first)
 
 
 def run(episode: Episode, keep: Path | None = None) -> Finding:
@@ -68,6 +80,7 @@ def run(episode: Episode, keep: Path | None = None) -> Finding:
         reader = Reader()
         history = reader.read(field_.folder)
         finding = judge(episode.plan, history, field_.blows, stalls.longest, calm_end)
+        finding.expected = {*episode.first}
         finding.seconds = calm_end - begin
         finding.servers = {field_.server_name}
         finding.errors += [*reader.errors, *field_.failures, *(f"{process} did not end" for process in stuck)]
@@ -118,14 +131,16 @@ class Waves:
     field_: Field
     dice: random.Random = field(init=False)
     number: int = 0
+    _first: list[str] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.dice = random.Random(f"{self.episode.plan.seed} waves")
+        self._first = self.dice.sample(self.episode.first, len(self.episode.first))
 
     def run(self) -> None:
-        """Strikes until the time is over."""
+        """Strikes until the time is over, and what is to come first has come."""
         end = clock() + self.episode.seconds
-        while clock() < end:
+        while clock() < end or self._first:
             kinds, blows = self.choose()
             self._strike(kinds, blows)
             self._rest(kinds)
@@ -137,9 +152,11 @@ class Waves:
         return kinds, [self._blow(kind) for kind in kinds]
 
     def _kinds(self) -> list[Kind]:
-        kinds = [KINDS[name] for name in self.episode.kinds or sorted(KINDS)]
-        if self.episode.plan.is_direct:
-            kinds = [kind for kind in kinds if not kind.is_network]
+        if self._first:
+            return [KINDS[self._first.pop()]]
+        plan, named = self.episode.plan, [KINDS[name] for name in self.episode.kinds]
+        kinds = named or [kind for _, kind in sorted(KINDS.items()) if kind.is_borne(plan)]
+        kinds = [kind for kind in kinds if kind.is_possible(plan)]
         first = self.dice.choices(kinds, [kind.weight for kind in kinds])[0]
         rest = [kind for kind in kinds if kind is not first and first.may_come_with(kind)]
         if not rest or self.dice.random() < ALONE_PART:

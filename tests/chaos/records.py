@@ -122,6 +122,7 @@ class History:
     updates: Sequence[Update] = ()
     collisions: Sequence[Collision] = ()
     losses: Sequence[Loss] = ()
+    ended: frozenset[str] = frozenset()  # the processes that did all that they were to do
 
 
 @frozen

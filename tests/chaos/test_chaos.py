@@ -1,5 +1,6 @@
 """A short run of the nemesis against the lock as it is: ``tox -e chaos`` is the long one."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -9,17 +10,20 @@ from chaos.nemesis import SHAPES, run, shaped
 from chaos.verdict import summary
 
 SECONDS = float(os.environ.get("RELOCK_CHAOS_SECONDS", "0"))
+LEFT_OUT = [("unguarded", 5)]  # for the time it takes; the long run plays it
 
 pytestmark = pytest.mark.skipif(not SECONDS, reason="needs RELOCK_CHAOS_SECONDS, such as 30")
 
 
 @pytest.mark.timeout(240 + SECONDS)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("masters", [1, 5], ids=["1-master", "5-masters"])
-def test_no_fault_breaks_a_promise(masters: int, shape: str, seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shape", "masters"), [pair for pair in itertools.product(SHAPES, [1, 5]) if pair not in LEFT_OUT]
+)
+def test_no_fault_breaks_a_promise(shape: str, masters: int, seed: int, tmp_path: Path) -> None:
     finding = run(shaped(shape, masters, f"{seed} {shape}", SECONDS), keep=tmp_path)
     print(summary([(f"seed {seed}, {masters} masters", finding)]))
     problems = [*map(str, finding.violations), *finding.late, *finding.errors]
     assert not problems, f"seed {seed}, kept in {finding.kept}:\n" + "\n".join(problems)
     assert finding.acquisitions > 0
     assert finding.struck > 0
+    assert not finding.missing, "each fault that this shape begins with struck something"

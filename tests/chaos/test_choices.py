@@ -8,7 +8,8 @@ import pytest
 from attrs import evolve
 
 from chaos.campaign import Campaign
-from chaos.faults import KINDS, LEASES_AHEAD_MAX
+from chaos.catalogue import KINDS
+from chaos.faults import LEASES_AHEAD_MAX
 from chaos.field import Blow, Field
 from chaos.nemesis import SHAPES, Episode, Waves, shaped
 from chaos.records import Operation
@@ -36,7 +37,7 @@ def test_the_same_seed_makes_the_same_choices(shape: str, masters: int, seed: in
 
 
 def test_every_kind_of_fault_comes_alone_and_together_with_others() -> None:
-    chosen = waves(shaped("crowded", 5, "a seed", 1.0), 2000)
+    chosen = waves(shaped("moving", 5, "a seed", 1.0), 3000)
     alone = {wave[0].kind for wave in chosen if len(wave) == 1}
     mixed = {blow.kind for wave in chosen if len(wave) > 1 for blow in wave}
     assert alone == mixed == set(KINDS)
@@ -60,7 +61,33 @@ def test_after_a_clock_was_set_nothing_strikes_before_it_is_as_far_again(monkeyp
 
 def test_where_there_are_no_proxies_the_network_has_no_faults() -> None:
     kinds = {blow.kind for wave in waves(shaped("busy", 1, "a seed", 1.0), 2000) for blow in wave}
-    assert kinds == {name for name, kind in KINDS.items() if not kind.is_network}
+    assert kinds == {name for name, kind in KINDS.items() if not kind.is_network and not kind.needs_replicas}
+
+
+def test_without_a_guard_nothing_strikes_that_makes_masters_forget_holds() -> None:
+    kinds = {KINDS[blow.kind] for wave in waves(shaped("unguarded", 5, "a seed", 1.0), 2000) for blow in wave}
+    assert [kind.name for kind in kinds if kind.forgets and not kind.keeps] == []
+    assert {kind.name for kind in kinds if kind.needs_replicas} == {
+        "FAILOVER",
+        "REPLICAOF by hand",
+        "old master left alone",
+    }
+
+
+@pytest.mark.parametrize("shape", ["moving", "unguarded"])
+@pytest.mark.parametrize("masters", [1, 5])
+def test_what_a_shape_is_for_comes_first_and_once(shape: str, masters: int, seed: int) -> None:
+    episode = shaped(shape, masters, f"{seed}", 1.0)
+    first = waves(episode, len(episode.first))
+    assert sorted(blow.kind for wave in first for blow in wave) == sorted(episode.first)
+    assert {name for name, kind in KINDS.items() if kind.is_borne(episode.plan) and kind.needs_replicas} <= {
+        *episode.first
+    }
+
+
+def test_only_what_was_asked_for_comes_where_kinds_are_named() -> None:
+    episode = shaped("moving", 1, "a seed", 1.0, ["FLUSHALL"])
+    assert {blow.kind for wave in waves(episode) for blow in wave} == {"FLUSHALL"}
 
 
 def test_only_a_minority_of_the_clocks_is_set() -> None:

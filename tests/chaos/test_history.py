@@ -41,6 +41,15 @@ def test_a_process_that_did_not_say_that_it_ended_was_killed_after_its_last_word
     assert grant.killed != FOREVER
 
 
+def test_each_time_that_a_loss_was_told_is_known(tmp_path: Path) -> None:
+    told(tmp_path, lost_at=2.4)
+    Recorder(tmp_path / "p4.jsonl", 4).write("lost", lock="a", token=5, at=3.5, reason="again")
+    history = Reader().read(tmp_path)
+    assert [loss.at for loss in history.losses] == [2.4, 3.5]
+    assert history.operations[0].until == 2.0, "the first one counts"
+    assert history.ended == {"p4"}
+
+
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     told(tmp_path)
     path = tmp_path / "p4.jsonl"

@@ -10,7 +10,7 @@ from attrs import evolve
 from chaos.field import Blow, Plan
 from chaos.records import FOREVER, History, Operation
 from chaos.results import Run, added, commit, load, save
-from chaos.verdict import Finding, judge
+from chaos.verdict import Finding, judge, summary
 
 TTL = 1.0
 PLAN = Plan(masters=1, seed="", ttl=TTL)
@@ -82,6 +82,50 @@ def test_who_is_never_granted_anything_waits_to_the_end() -> None:
     assert finding.late
     unknown = evolve(waiting, returned=FOREVER, outcome="unknown")  # it was killed, and waits for nothing
     assert not verdict([*turn(1, "p1.t0", 1.0, 2.0, 4.0), unknown], blow("masters stopped", 3.0, 3.5)).late
+
+
+def test_the_time_counts_from_when_masters_had_moved_where_they_did() -> None:
+    operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 2.5, 14.0, 15.0)
+    tallies = verdict(operations, blow("FAILOVER", 5.0, 16.0, since=10.0)).faults
+    assert tallies["FAILOVER"].longest == pytest.approx(4.0)
+
+
+def crowd(count: int) -> list[Operation]:
+    """So many turns, of half a second each, of somebody who comes again and again."""
+    turns = [turn(10 + 2 * i, "p1.t0", 2.0 + 0.5 * i, 2.1 + 0.5 * i, 2.4 + 0.5 * i) for i in range(count)]
+    return [operation for one in turns for operation in one]
+
+
+@pytest.mark.parametrize(("count", "stopped", "is_starved"), [(60, 0.0, True), (10, 0.0, False), (60, 12.0, False)])
+def test_who_is_passed_over_again_and_again_is_starved(count: int, stopped: float, *, is_starved: bool) -> None:
+    """But not who waits for long while nobody else is served, or while its own process is stopped."""
+    waiter = turn(1, "p2.t0", 1.0, 32.5, 33.0, token=200)
+    struck = blow("waiter stopped", 5.0, 5.0 + stopped, masters=(), process="p2")
+    late = [sentence for sentence in verdict([*waiter, *crowd(count)], struck).late if "came later" in sentence]
+    assert bool(late) == is_starved
+
+
+def test_who_was_refused_after_a_long_wait_is_starved_as_well() -> None:
+    refused = Operation(1, "p2.t0", "a", "acquire", 1.0, 32.5, outcome="refused")
+    assert any("came later" in sentence for sentence in verdict([refused, *crowd(60)]).late)
+
+
+def test_a_hold_is_not_lost_beside_output_that_nobody_reads() -> None:
+    grant, release = turn(1, "p1.t0", 4.0, 4.1, 6.0, until=5.5)
+    operations = [grant, evolve(release, outcome="failed")]
+    unread = blow("output that nobody reads", 1.0, 9.0, masters=(), process="p1", calm_from=3.0)
+    assert {one.check for one in verdict(operations, unread).violations} == {"kept"}
+    together = verdict(operations, unread, blow("FLUSHALL", 3.0, 3.1))
+    assert together.violations == [], "that may take it away"
+
+
+def test_what_was_to_strike_and_did_not_is_said() -> None:
+    finding = verdict(
+        turn(1, "p1.t0", 1.0, 2.0, 4.0), blow("FAILOVER", 2.5, 2.6), blow("failing back", 5.0, 6.0, wave=2)
+    )
+    finding.expected = {"FAILOVER", "failing back", "FLUSHALL"}
+    assert finding.missing == ["FLUSHALL", "failing back"]
+    assert "never struck: FLUSHALL, failing back" in summary([("it", finding)])
 
 
 def test_what_a_lone_master_promised_ends_when_its_clock_steps() -> None:

@@ -7,14 +7,18 @@ from itertools import accumulate, pairwise
 
 from attrs import define, evolve, field
 
-from chaos.checker import Hold, Holds, check, holds_of, is_late, without_promise
-from chaos.faults import KINDS, POLL_SECONDS
+from chaos.catalogue import KINDS
+from chaos.checker import Hold, Holds, check, check_kept, check_told, holds_of, is_late, without_promise
 from chaos.field import Blow, Plan
 from chaos.history import grants
+from chaos.kinds import POLL_SECONDS
 from chaos.records import FOREVER, History, Operation, Violation
+from chaos.starved import starved
 
 SLACK_SECONDS = 2.0  # for processes that are started, and machines that are busy; what is measured comes on top
 RENEW_PART = 3  # a hold is renewed after a third of its lease
+STALL_PART = 0.25  # of a lease; if the machine stands still for that long, a hold may be lost without a fault
+REATTACH_SECONDS = 1.0  # a master that restarted has its replica again, and another name with it: its guard begins anew
 NUMBERS = ("episodes", "acquisitions", "contended", "operations", "seconds", "late_refused", "late_harmless")
 MIXED = "several at once"
 SUMS = ("struck", "missed", "holds", "waits", "renewals", "alone")  # what adds up over faults
@@ -58,6 +62,7 @@ class Finding:
         late_refused: writes after D that the store refused.
         late_harmless: writes after D that it took, because nobody newer had written yet.
         stall: for how long the machine itself stood still at most.
+        expected: the kinds of fault that were to strike, whatever is drawn.
     """
 
     episodes: int = 0
@@ -74,12 +79,19 @@ class Finding:
     losses: Counter[str] = field(factory=Counter)
     faults: dict[str, Tally] = field(factory=lambda: defaultdict(Tally))
     servers: set[str] = field(factory=set)
+    expected: set[str] = field(factory=set)
     kept: str | None = None
 
     @property
     def is_good(self) -> bool:
         """Whether nothing was broken."""
         return not (self.violations or self.errors or self.late)
+
+    @property
+    def missing(self) -> list[str]:
+        """The kinds of fault that were expected, and struck nothing."""
+        met = {name.partition(" (")[0] for name, tally in self.faults.items() if tally.struck}
+        return sorted(self.expected - met)
 
     @property
     def struck(self) -> int:
@@ -96,6 +108,7 @@ class Finding:
         self.late += other.late
         self.losses += other.losses
         self.servers |= other.servers
+        self.expected |= other.expected
         for name, tally in other.faults.items():
             self.faults[name].add(tally)
 
@@ -103,15 +116,27 @@ class Finding:
 def judge(plan: Plan, history: History, blows: Sequence[Blow], stall: float, end: float) -> Finding:
     """The finding on one episode, whose faults were over by `end`."""
     operations = history.operations
+    signals = [*check_told(history), *_kept(plan, operations, blows, stall)]
     for step in sorted(step for blow in blows for step in blow.steps):
         operations = without_promise(operations, step)
     history = evolve(history, operations=operations)
     finding = Finding(1, len(grants(operations)), operations=len(operations), stall=stall, violations=check(history))
+    finding.violations += signals
+    finding.late += starved(operations, blows, stall, end)
     finding.contended = _count_contended(operations)
     finding.losses = Counter(loss.reason for loss in history.losses)
     _count_late_writes(history, finding)
     _count_faults(plan, Timeline(operations, plan.ttl), blows, finding, end)
     return finding
+
+
+def _kept(plan: Plan, operations: Sequence[Operation], blows: Sequence[Blow], stall: float) -> list[Violation]:
+    """What was lost while nothing strikes that may take a hold away; a machine that stands still may."""
+    alone = Counter(blow.wave for blow in blows)
+    if stall > plan.ttl * STALL_PART:
+        return []
+    calm = [blow for blow in blows if blow.calm_from is not None and blow.process and alone[blow.wave] == 1]
+    return [one for blow in calm for one in check_kept(operations, blow.process or "", blow.calm_from or 0.0, blow.end)]
 
 
 def _count_contended(operations: Sequence[Operation]) -> int:
@@ -268,7 +293,11 @@ def _bound(plan: Plan, blow: Blow) -> tuple[float, float]:
     kind = KINDS[blow.kind]
     if blow.reach == "minority":
         return POLL_SECONDS, blow.begin
-    return kind.bound(plan.ttl, plan.guard), blow.begin if kind.anchor == "begin" else blow.end
+    bound = kind.bound(plan.ttl, plan.guard)
+    if plan.has_replicas and kind.forgets and not kind.needs_replicas:
+        bound += REATTACH_SECONDS + 1.02 * plan.guard
+    begin = blow.begin if blow.since is None else blow.since
+    return bound, begin if kind.anchor == "begin" else blow.end
 
 
 def summary(findings: Iterable[tuple[str, Finding]]) -> str:
@@ -282,5 +311,9 @@ def _line(finding: Finding) -> str:
         f"{verdict}; {finding.acquisitions:,} acquisitions in {finding.seconds:.0f} s, {finding.struck} faults struck, "
         f"{len(finding.violations)} violations, {len(finding.late)} waits too long, {len(finding.errors)} errors, "
         f"{finding.late_refused} late writes refused ({finding.late_harmless} with nobody newer), "
-        f"longest stall {finding.stall:.2f} s"
+        f"longest stall {finding.stall:.2f} s{_missing(finding)}"
     )
+
+
+def _missing(finding: Finding) -> str:
+    return f", never struck: {', '.join(finding.missing)}" if finding.missing else ""

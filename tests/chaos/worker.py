@@ -1,10 +1,11 @@
-"""One process of the nemesis' workload: ``python -m chaos.worker JOB``, until a line comes on stdin.
+"""One process of the nemesis' workload: ``python -m chaos.worker JOB``, until ``"stop"`` comes on stdin, or its end.
 
 Its threads take and release locks around the protected resource, and write down every call and every return. A thread
 whose hold was lost goes on to one more write with its old token, as a program would that had looked just before: the
 store is to refuse it.
 """
 
+import itertools
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 import traceback
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,14 @@ from attrs import frozen
 from chaos import weakened
 from chaos.history import Recorder, clock
 from chaos.resource import Counter, Marker, StoreClient
-from relock import Client, Lock, LockLostError, Loss, RelockError, RelockWarning
+from relock import Client, Lock, LockLostError, Loss, RelockError, RelockWarning, _caches
 
 SAMPLE_SECONDS = 0.04
 BACK_OFF_SECONDS = 0.02
 LATE_SECONDS = 0.5
 LONG_WAIT_SECONDS = 60.0
 CROWDED_LOCKS = 4
+TOLD_SECONDS = 5.0
 
 
 @frozen
@@ -41,6 +44,7 @@ class Job:
         long: how often a hold is a long one, that has to be renewed.
         nested: how often a hold has a nested one.
         tries: how often an acquire waits for a moment only, or not at all.
+        caches: how many entries each cache of relock may have, or None for as many as it likes.
         weakened: the guard that is taken out (see `chaos.weakened`), or None.
     """
 
@@ -59,6 +63,7 @@ class Job:
     long: float
     tries: float
     nested: float = 0.2
+    caches: int | None = None
     weakened: str | None = None
 
 
@@ -78,22 +83,84 @@ class Process:
             on_lost=self._lost,
         )
         self.counters = {name: Counter(folder / f"{name}.counter") for name in job.locks}
+        self._names = itertools.count()
         self.markers = {name: Marker(folder / f"{name}.marker") for name in job.locks}
         self.stopping = threading.Event()
+        self.output = Output()
+        self.told: set[tuple[str, int | None]] = set()
+        self.found_lost: set[tuple[str, int | None]] = set()
 
     def _lost(self, loss: Loss) -> None:
         self.recorder.write("lost", lock=loss.lock, token=loss.token, at=clock(), reason=loss.reason)
+        self.told.add((loss.lock, loss.token))
+        self.output.write()
 
     def run(self) -> None:
-        """Works until a line comes on stdin, or its end."""
+        """Works until it is told to stop."""
         threads = [threading.Thread(target=Turns(self, i).run, daemon=True) for i in range(self.job.threads)]
         for thread in threads:
             thread.start()
-        sys.stdin.readline()
+        for line in sys.stdin:
+            if not self._obey(json.loads(line)):
+                break
         self.stopping.set()
         for thread in threads:
             thread.join()
+        self.output.read_again()
+        self._hear_of_losses()
         self.recorder.write("ended", at=clock())
+
+    def _obey(self, order: Any) -> bool:
+        """Does what it is told; whether it is to go on."""
+        match order:
+            case {"block": bool(is_blocked)}:
+                (self.output.block if is_blocked else self.output.read_again)()
+            case {"names": int(count)}:
+                threading.Thread(target=self._use_names, args=(count,), daemon=True).start()
+            case _:
+                return False
+        return True
+
+    def _use_names(self, count: int) -> None:
+        """Takes and releases so many locks that nobody else wants, each once."""
+        for _ in range(count):
+            if self.stopping.is_set():
+                return
+            lock = self.client.lock(f"p{self.job.process}-name-{next(self._names)}")
+            with suppress(RelockError):
+                if lock.acquire(blocking=False):
+                    lock.release()
+
+    def _hear_of_losses(self) -> None:
+        """Waits for what its callback has yet to be told of; the judge misses what does not come."""
+        end = clock() + TOLD_SECONDS
+        while not self.found_lost <= self.told and clock() < end:
+            time.sleep(SAMPLE_SECONDS)
+
+
+class Output(logging.Handler):
+    """A log, and whatever else a callback writes to, that nobody reads at times: who writes then waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_read = threading.Event()
+        self._is_read.set()
+
+    def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
+        """See `logging.Handler`."""
+        self.write()
+
+    def write(self) -> None:
+        """Waits until somebody reads."""
+        self._is_read.wait()
+
+    def block(self) -> None:
+        """Nobody reads any more."""
+        self._is_read.clear()
+
+    def read_again(self) -> None:
+        """Somebody does."""
+        self._is_read.set()
 
 
 class Turns:
@@ -135,7 +202,7 @@ class Turns:
         else:
             self._recorder.returned(number, at, "ok", token=token, count=levels(lock), until=believed(lock))
             self._section(lock, number, token)
-        self._release(lock, 1)
+        self._release(lock, 1, token)
         self._recorder.write("released", grant=number)
 
     def _choose(self) -> str:
@@ -152,13 +219,14 @@ class Turns:
             return {"timeout": self._dice.uniform(0.0, 0.5)}
         return {"timeout": LONG_WAIT_SECONDS}
 
-    def _release(self, lock: Lock, level: int) -> None:
+    def _release(self, lock: Lock, level: int, token: int) -> None:
         number = self._recorder.call(self._thread, lock.name, "release", level)
         try:
             lock.release()
             self._recorder.returned(number, clock(), "ok", count=levels(lock))
         except LockLostError:
             self._recorder.returned(number, clock(), "failed", why="LockLostError")
+            self._process.found_lost.add((lock.name, token))
 
     # With the lock --------------------------------------------------------------------------------------------------
 
@@ -167,7 +235,7 @@ class Turns:
         self._mark(lock, grant)
         self._update(lock, grant)
         if self._dice.random() < self._process.job.nested:
-            self._nest(lock, grant)
+            self._nest(lock, grant, token)
         if self._dice.random() < self._process.job.long:
             self._stay(lock, grant, self._dice.uniform(0.3, 2.5) * self._process.job.ttl)
         if not self._see(lock, grant):
@@ -209,7 +277,7 @@ class Turns:
         counter.write(read + 1)
         self._recorder.write("updated", grant=grant, at=clock())
 
-    def _nest(self, lock: Lock, grant: int) -> None:
+    def _nest(self, lock: Lock, grant: int, grant_token: int) -> None:
         number = self._recorder.call(self._thread, lock.name, "acquire", 1)
         try:
             granted = lock.acquire(timeout=LONG_WAIT_SECONDS)
@@ -225,7 +293,7 @@ class Turns:
             self._recorder.returned(number, at, "ok", token=token, count=count)
         if granted:
             self._see(lock, grant)
-            self._release(lock, 2)
+            self._release(lock, 2, grant_token)
 
     def _stay(self, lock: Lock, grant: int, seconds: float) -> None:
         """Keeps the lock so long that it has to be renewed, or until it is lost."""
@@ -251,11 +319,14 @@ def main() -> None:
     """Does the job that its argument says."""
     job = Job(**json.loads(sys.argv[1]))
     warnings.simplefilter("ignore", RelockWarning)
-    logging.getLogger("relock").addHandler(logging.NullHandler())
     logging.getLogger("relock").propagate = False
     if job.weakened is not None:
         weakened.GUARDS[job.weakened]()
-    Process(job).run()
+    if job.caches is not None:
+        _caches.COUNT_MAX = job.caches
+    process = Process(job)
+    logging.getLogger("relock").addHandler(process.output)
+    process.run()
     os._exit(0)  # whatever is under way in the background: the history is complete
 
 

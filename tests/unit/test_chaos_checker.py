@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from chaos.checker import check, check_model, holds_of, without_promise
-from chaos.records import FOREVER, Collision, History, Operation, Update, Write
+from chaos.checker import check, check_kept, check_model, check_told, holds_of, without_promise
+from chaos.records import FOREVER, Collision, History, Loss, Operation, Update, Write
 
 OPERATIONS = 10_000
 SECONDS_MAX = 10.0
@@ -408,6 +408,52 @@ def test_a_good_history_is_accepted(tell: Tell) -> None:
 def test_a_bad_history_is_found_out_in_a_sentence(tell: Tell, name: str, words: str) -> None:
     found = [violation for violation in check(told(tell)) if violation.check == name]
     assert any(words in violation.sentence for violation in found), found
+
+
+def a_loss(story: Story) -> Operation:
+    grant = story.take("p1.t0", 0.0, 5, until=1.0)
+    story.give("p1.t0", 2.0, outcome="failed")
+    return grant
+
+
+@pytest.mark.parametrize(
+    ("times", "ended", "sentence"),
+    [
+        (1, {"p1"}, None),
+        (0, {"p1"}, "was never told"),
+        (0, {"p2"}, None),  # it was killed, maybe before it could be told
+        (2, {"p1"}, "was told 2 times"),
+    ],
+)
+def test_each_loss_is_told_once(times: int, ended: set[str], sentence: str | None) -> None:
+    story = Story()
+    a_loss(story)
+    losses = [Loss("p1", "a", 5, 1.1, "expired")] * times
+    found = check_told(History(story.operations, losses=losses, ended=frozenset(ended)))
+    assert [violation.check for violation in found] == ["told"] * (sentence is not None)
+    assert all(sentence in violation.sentence for violation in found if sentence)
+
+
+@pytest.mark.parametrize(
+    ("process", "since", "until", "is_found"),
+    [
+        ("p1", -1.0, 3.0, True),
+        ("p1", -1.0, 1.5, True),
+        ("p1", 0.05, 3.0, False),
+        ("p1", -1.0, 0.9, False),
+        ("p2", -1.0, 3.0, False),
+    ],
+)
+def test_a_hold_that_is_lost_though_nothing_strikes_is_found(
+    process: str, since: float, until: float, *, is_found: bool
+) -> None:
+    """It must have begun and been over in that time; when it was given back says nothing."""
+    story = Story()
+    grant = a_loss(story)
+    found = check_kept(story.operations, process, since, until)
+    assert [violation.sentence for violation in found] == [
+        f"what was got by {grant} was lost, though nothing struck it"
+    ] * is_found
 
 
 def test_the_order_in_which_a_history_is_written_down_does_not_matter() -> None:

@@ -1,0 +1,38 @@
+"""The kinds of fault that are inside a process: output that nobody reads, and names of locks by the hundred."""
+
+import random
+import time
+
+from chaos.faults import choose, stop
+from chaos.field import Blow, Field
+from chaos.history import clock
+from chaos.kinds import kind, lease_bound, poll_bound
+
+UNREAD_SECONDS = (2.0, 5.0)
+STOPPED_PART = 1.5  # of a lease: long enough for a loss, of which there is something to write
+NAMES = 300
+
+
+@kind("output that nobody reads", lease_bound, anchor="begin", whom="holder", is_inside=True, weight=2.0)
+def block_output(field: Field, dice: random.Random, blow: Blow) -> None:
+    """The log's handler and `on_lost` of a process hang; there is something for them, as it was stopped for a while."""
+    process = choose(field, dice, blow, inside=True)
+    if process is None or not field.tell(process, {"block": True}):
+        blow.process = None
+        return
+    try:
+        stop(field, blow, process, STOPPED_PART * field.plan.ttl)
+        blow.calm_from = clock()
+        time.sleep(dice.uniform(*UNREAD_SECONDS))
+    finally:
+        field.tell(process, {"block": False})
+
+
+@kind("hundreds of other names", poll_bound, anchor="begin", whom="waiter", is_inside=True, weight=2.0)
+def use_names(field: Field, dice: random.Random, blow: Blow) -> None:
+    """A process in which somebody waits uses more names of locks than anything remembers."""
+    process = choose(field, dice, blow, inside=False)
+    if process is None or not field.tell(process, {"names": NAMES}):
+        blow.process = None
+        return
+    time.sleep(dice.uniform(1.0, 2.0))
