@@ -12,7 +12,7 @@ from pathlib import Path
 from attrs import frozen
 from support.servers import die_with_parent
 
-from chaos.controls import BROKEN, run_control
+from chaos.controls import is_found, run_control
 from chaos.nemesis import run, shaped
 from chaos.verdict import Finding, summary
 
@@ -46,9 +46,9 @@ class Campaign:
         return masters, finding
 
     def look_at_control(self, name: str) -> list[str]:
-        """The checks that found a lock with a guard taken out to be broken; none, unless exclusion was."""
-        found = sorted({violation.check for violation in run_control(name, self.seed).violations})
-        found = found if BROKEN in found else []
+        """The checks that found a lock with a guard taken out to be broken; none, unless what it has to break was."""
+        finding = run_control(name, self.seed)
+        found = sorted({violation.check for violation in finding.violations}) if is_found(name, finding) else []
         print(f"control, {name}: {'broken, say ' + ', '.join(found) if found else 'NOT NOTICED'}", flush=True)
         return found
 

@@ -6,18 +6,27 @@ from chaos.field import Plan
 from chaos.nemesis import Episode, run
 from chaos.verdict import Finding
 
-BROKEN = "intervals"  # what each of them breaks is exclusion, and the sweep alone shows that
+EXCLUSION = "intervals"  # what most of them break, and the sweep alone shows that
 EPISODES_MAX = 12  # one or two are nearly always enough
 PLAN = Plan(masters=1, seed="", processes=3, threads=1, locks=1, long=0.6)
+PAIRED = evolve(PLAN, has_replicas=True)
+ROOMY = evolve(
+    PAIRED, processes=6, locks=6, tries=0.5, ttl=2.0, guard=2.0, long=0.5
+)  # few wait where others are let in
 EAGER = evolve(PLAN, tries=0.8)  # somebody looks while masters have forgotten, and the holder does not know yet
 
 
 @frozen
 class Control:
-    """One guard that is taken out, and the faults that it is there for."""
+    """One guard that is taken out, and the faults that it is there for.
+
+    Attributes:
+        shows: the check that has to find something.
+    """
 
     plan: Plan
     kinds: tuple[str, ...]
+    shows: str = EXCLUSION
     reach: str | None = None
     seconds: float = 4.0
 
@@ -34,6 +43,20 @@ CONTROLS = {
     "one name for all holds of a thread": Control(
         evolve(PLAN, processes=2, long=0.5, weakened="one name for each hold"), ("late releases",)
     ),
+    "no restart guard, failing back": Control(evolve(PAIRED, guard=0.0, tries=0.8), ("failing back",), seconds=10.0),
+    "no restart guard, failover with lag": Control(evolve(PAIRED, guard=0.0, tries=0.8), ("failover with lag",)),
+    "sockets that are what they were": Control(
+        evolve(ROOMY, weakened="sockets that prove what they are"), ("failing back",), seconds=10.0
+    ),
+    "subscriptions that stay": Control(
+        evolve(PAIRED, guard=0.0, locks=2, threads=3, long=0.0, weakened="subscriptions that move"),
+        ("REPLICAOF by hand", "FAILOVER"),
+    ),
+    "log handlers on the spot": Control(
+        evolve(PLAN, threads=3, locks=3, long=0.3, weakened="a thread for the log"),
+        ("output that nobody reads",),
+        shows="kept",
+    ),
 }
 
 
@@ -43,6 +66,11 @@ def run_control(name: str, seed: str) -> Finding:
     for number in range(EPISODES_MAX):
         plan = evolve(control.plan, seed=f"{seed} {name} {number}")
         total.add(run(Episode(plan, control.seconds, control.kinds, control.reach, calm=0.5)))
-        if BROKEN in {violation.check for violation in total.violations}:
+        if is_found(name, total):
             break
     return total
+
+
+def is_found(name: str, finding: Finding) -> bool:
+    """Whether the check that has to find this control broken did."""
+    return CONTROLS[name].shows in {violation.check for violation in finding.violations}

@@ -57,13 +57,10 @@ def send_again() -> None:
     from relock._runtime.links import NETWORK_ERRORS, Link, Owed, Round
     from relock._runtime.masters import Master
 
-    receive, request, introduce, fragment = Link.receive, Link.request, Master.introduce, _scripts._fragment
+    receive, request, introduce = Link.receive, Link.request, Master.introduce
 
     def introduce_once(master: Master, replies: Sequence[Any]) -> bytes:
         return master.incarnation or introduce(master, replies)
-
-    def never_asking(folder: Path, name: str) -> str:
-        return fragment(folder, name).replace("JUST_NOW_US = 1000", "JUST_NOW_US = 2 ^ 53")
 
     def connect_again(link: Link) -> None:
         owed = list(link.owed)
@@ -93,12 +90,59 @@ def send_again() -> None:
     def always_sound(master: Master, link: Link) -> bool:
         return True
 
-    _replace(_scripts, "_fragment", never_asking)
+    _replace(_scripts, "_fragment", _never_asking(_scripts._fragment))
     _scripts.load.cache_clear()
     _replace(Master, "introduce", introduce_once)
     _replace(Link, "receive", patient_receive)
     _replace(Link, "request", patient_request)
     _replace(Master, "_is_sound", always_sound)
+
+
+@guard("sockets that prove what they are")
+def believe_sockets() -> None:
+    """A socket counts as leading to what it led to when it was opened, however long that is ago."""
+    from relock import _scripts
+
+    _replace(_scripts, "_fragment", _never_asking(_scripts._fragment))
+    _scripts.load.cache_clear()
+
+
+def _never_asking(fragment: Callable[[Path, str], str]) -> Callable[[Path, str], str]:
+    """The scripts' parts, but for the question what the server is."""
+
+    def changed(folder: Path, name: str) -> str:
+        return fragment(folder, name).replace("JUST_NOW_US = 1000", "JUST_NOW_US = 2 ^ 53")
+
+    return changed
+
+
+@guard("subscriptions that move")
+def stay_subscribed() -> None:
+    """A subscription stays where it was, and what it hears there of grants is taken for the master's."""
+    from relock._runtime.hub import Subscription
+
+    granted_at = Subscription.granted_at
+
+    def never_moved(subscription: Subscription) -> bool:
+        return False
+
+    def whoever_made_it(subscription: Subscription, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
+        subscription._incarnation = incarnation
+        return granted_at(subscription, granted_us, incarnation, arrived_at)
+
+    _replace(Subscription, "_has_moved", never_moved)
+    _replace(Subscription, "granted_at", whoever_made_it)
+
+
+@guard("a thread for the log")
+def log_on_the_spot() -> None:
+    """Handlers of the log run on the thread that has found what it logs."""
+    from relock._runtime.telling import Log
+
+    def on_the_spot(log: Log, tell: Callable[[Any], object], value: object, *, is_ordinary: bool = False) -> None:
+        tell(value)
+
+    Log.hand = on_the_spot  # type: ignore[assignment]  # as all tellers have it; only the log's is replaced
 
 
 @guard("one name for each hold")
