@@ -447,8 +447,10 @@ class Referee:
         if not call.fair or call.called_at < self.calm_at:
             return
         for process, waiter in call.ahead:
-            waiting = next(session.hub.waiters for other, session in self._sessions if other is process)
-            if not process.is_dead and waiting.get(waiter.owner) is waiter:
+            hub = next(session.hub for other, session in self._sessions if other is process)
+            if self.plan.moves is not None and not all(one.confirmed.is_set() for one in hub.subscriptions):
+                continue  # it has just found that a server is another one by now; until it listens there, it is passed
+            if not process.is_dead and hub.waiters.get(waiter.owner) is waiter:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
     def _check_loss(self, belief: Belief) -> None:
