@@ -106,6 +106,25 @@ def test_a_reply_that_agrees_with_both_leaves_the_direction_to_the_next_one() ->
     assert offset.see(99.8, 99.81, now=4.0) < -0.1
 
 
+@pytest.mark.parametrize("idle", [0.1, 1.0, 10.0, 30.0, 100.0, 1000.0, 100_000.0])
+@pytest.mark.parametrize("step", [0.1, 0.3, 1.0, 5.0, -0.1, -1.0, -5.0])
+def test_the_next_reply_ends_a_doubt_however_late_it_is(step: float, idle: float) -> None:
+    """The bounds of both widen meanwhile, until they meet: then none ever tells, and the bounds would widen for ever."""
+    offset = Offset(0.01)
+    offset.see(-0.0005, 0.0005, 9.0)
+    offset.see(-0.0005, 0.0005, 10.001)
+    assert offset.see(step - 0.0005, step + 0.0005, 10.0012) == 0.0
+    assert offset.is_in_doubt
+    seen = offset.see(step - 0.0005, step + 0.0005, 10.0012 + idle)
+    assert not offset.is_in_doubt
+    assert (offset.low, offset.high) == (step - 0.0005, pytest.approx(step + 0.0005, abs=0.0001))
+    if 2 * 0.01 * idle > abs(step):
+        assert seen > abs(step), "nobody knows: it may have gone ahead by so much"
+    else:
+        assert seen == pytest.approx(step, abs=0.02 + 0.01 * idle)
+    assert offset.see(step - 0.0005, step + 0.0005, 10.1 + idle) == 0.0
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_whatever_order_replies_are_read_in_a_step_has_one_direction(sign: int) -> None:
     dice = random.Random(sign)

@@ -41,7 +41,8 @@ class Offset:
 
     Replies on two connections may be read in another order than that in which they were given. So where one that was
     under way together with the last one does not agree with the bounds, the clock has stepped, but nobody knows which
-    way: until the next request, whose reply is newer than either, the bounds are those of both.
+    way: until the next request, whose reply is newer than either, the bounds are those of both. Where that comes so late that
+    both may have become what it shows, the clock counts as gone ahead.
 
     Attributes:
         stepped_at: our time at which a step was seen last. Replies to requests from before it may show the time from
@@ -105,8 +106,12 @@ class Offset:
         else:
             self.stepped_after = self._asked_at
         ahead, back = low - min(old[1::2]), max(old[::2]) - high
-        if max(ahead, back) <= 0.0:
-            return 0.0  # it agrees with both, so a later one is to tell
+        if max(ahead, back) <= 0.0:  # it agrees with both
+            if min(old[1::2]) < max(old[::2]):
+                return 0.0  # it was under way for long: a later one is to tell
+            # So much time has passed that either may have become the other, and no reply can tell them apart any more:
+            # it went ahead by the most that it may have, which at worst ends holds too early.
+            ahead = float("inf")
         # The moment comes first: what was asked for before it says nothing of the new bounds, to no thread.
         self.stepped_at, self._rivals = now, None
         self.low, self.high, self.seen_at, self._asked_at = low, high, now, asked_at
