@@ -109,7 +109,7 @@ def test_a_reply_that_agrees_with_both_leaves_the_direction_to_the_next_one() ->
 @pytest.mark.parametrize("idle", [0.1, 1.0, 10.0, 30.0, 100.0, 1000.0, 100_000.0])
 @pytest.mark.parametrize("step", [0.1, 0.3, 1.0, 5.0, -0.1, -1.0, -5.0])
 def test_the_next_reply_ends_a_doubt_however_late_it_is(step: float, idle: float) -> None:
-    """The bounds of both widen meanwhile, until they meet: then none ever tells, and the bounds would widen for ever."""
+    """The bounds of both widen meanwhile, until they meet: then none ever tells, and they would widen for ever."""
     offset = Offset(0.01)
     offset.see(-0.0005, 0.0005, 9.0)
     offset.see(-0.0005, 0.0005, 10.001)

@@ -101,6 +101,7 @@ class Driver:
         return self._rounds.ask(ask, strict=False, is_call=False)
 
     def _listen(self, listen: Listen) -> bool:
+        self.check_open()  # no subscription is made any more
         self.hub.register(listen.owner, listen.keys)
         return self.hub.listen(listen.until)
 
