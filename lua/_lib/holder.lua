@@ -1,9 +1,10 @@
 -- Provides holder_of(lock): who has the lock, or nil when it is free. A key of
--- another type reads as held, by a holder without a name, and is never an error.
+-- another type, and a hash with more fields than a script may look at, read as held,
+-- by a holder without a name, and are never an error.
 local function holder_of(lock)
-  local owners = on_own('HKEYS', lock)
-  if not owners then
+  local fields = on_own('HLEN', lock)
+  if not fields or fields > 1000 then
     return ''
   end
-  return owners[1]
+  return redis.call('HKEYS', lock)[1]
 end

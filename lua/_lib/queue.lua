@@ -23,13 +23,17 @@ end
 -- true when that is still open, because there are more than one call may look at: nobody
 -- may take the lock then.
 local function tell_first(lock, queue, waiters, me, message)
-  local waiter_name = '^([!-9;-}]+):([!-9;-}]+)$' -- printable, no blanks; with a `~` it would be a hold's
+  local function parts_of(waiter)
+    if #waiter <= 512 then -- what is longer is no waiter's name, and not worth the time to read it
+      return string.match(waiter, '^([!-9;-}]+):([!-9;-}]+)$') -- printable, no blanks; with a `~` it would be a hold's
+    end
+  end
   local prefix, name = string.match(lock, '^([^{]*:){(.*)}$')
   local head = on_own('ZRANGE', queue, 0, 0, 'WITHSCORES')
   if not head or not head[1] or head[1] == me then
     return nil
   end
-  local client, uuid = string.match(head[1], waiter_name)
+  local client, uuid = parts_of(head[1])
   if client and publish_counts then
     if redis.call('PUBLISH', prefix .. 'client:' .. client, message(uuid, name, head[1], head[2])) > 0 then
       return head[1] -- the usual case; what follows is not even defined then
@@ -65,7 +69,7 @@ local function tell_first(lock, queue, waiters, me, message)
   local function find_deaf(names)
     local asked, askers, found = {}, {}, {}
     for i = 1, #names do
-      local client = string.match(names[i], waiter_name)
+      local client = parts_of(names[i])
       if client then
         asked[#asked + 1] = prefix .. 'client:' .. client
         askers[#asked] = names[i]
@@ -88,7 +92,7 @@ local function tell_first(lock, queue, waiters, me, message)
       end
       local client, uuid = known_deaf[waiter], nil
       if not client then
-        client, uuid = string.match(waiter, waiter_name)
+        client, uuid = parts_of(waiter)
         if client and not deaf[client] and (publish_counts or has_deadline(waiter)) then
           local heard = redis.call('PUBLISH', prefix .. 'client:' .. client, message(uuid, name, waiter))
           if heard > 0 or not publish_counts then

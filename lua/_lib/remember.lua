@@ -11,7 +11,7 @@ end
 -- master remembers, which it now remembers instead.
 local function next_token(token_key, now_us, lease_ms)
   local last = tonumber(remember(token_key, now_us, now_us, lease_ms) or 0)
-  if not (last and last >= now_us and last < 2 ^ 53) then -- one that large, or no number: nobody gave that
+  if not (last and last >= now_us and last < token_max) then -- a larger one, or no number: nobody gave that
     return now_us
   end
   local token = last + 1 -- the clock was set back, or this is not its first grant in a microsecond

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from relock._keys import lock_keys
-from relock._scripts import ScriptError, find_folder, load, script_names
+from relock._scripts import TOKEN_MAX, ScriptError, find_folder, load, script_names
 
 GOOD = """\
 -- Does a thing.
@@ -46,6 +46,11 @@ def folder(tmp_path: Path) -> Path:
 def write(folder: Path, text: str) -> Path:
     (folder / "thing.lua").write_text(text)
     return folder
+
+
+def test_scripts_and_clients_agree_on_the_largest_token() -> None:
+    assert "\nlocal token_max = 8e15 - 1\n" in (find_folder() / "_lib" / "clock.lua").read_text()
+    assert TOKEN_MAX == 8e15 - 1
 
 
 def test_every_script_that_ships_is_what_its_header_says() -> None:
