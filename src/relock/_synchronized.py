@@ -7,6 +7,7 @@ import logging
 import operator
 import re
 import string
+import sys
 import warnings
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from typing import Any, Never, ParamSpec, TypeVar
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
+STAGES_MAX = 100  # of a function, as decorators have made it
 _AN_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")  # what `object.__repr__` ends with
 
 
@@ -51,7 +53,7 @@ def decorator(
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             with lock_of(name_for(*args, **kwargs)):
                 result = function(*args, **kwargs)
-                if isinstance(result, Coroutine) or (is_lazy and isinstance(result, Generator | AsyncGenerator)):
+                if _is_to_run(result) or (is_lazy and isinstance(result, Generator | AsyncGenerator)):
                     _refuse(result, shown)
                 return result
 
@@ -70,6 +72,10 @@ _CONTEXT_MANAGERS = tuple(
 
 def _check_runs_when_called(function: Callable[..., object], shown: str) -> None:
     """Refuses what would run after the call, without the lock: also an object whose ``__call__`` does."""
+    if not callable(function):
+        raise TypeError(
+            f"synchronized: {shown} can't be called: write @classmethod or @property above @client.synchronized(...)"
+        )
     for called in (function, type(function).__call__):
         if inspect.iscoroutinefunction(called):
             raise TypeError(f"synchronized: {shown} is a coroutine function; this client is for threads")
@@ -87,10 +93,21 @@ def _is_generator_function(function: object) -> bool:
 
 
 def _stages(function: Any) -> Iterator[Any]:
-    """A function, and those that it was made of by decorators and `functools.partial`, from the outside."""
-    while function is not None:
+    """A function, and those that it was made of by decorators and `functools.partial`, from the outside.
+
+    A proxy may have any attribute that it is asked for, and a new one each time: so there is an end.
+    """
+    for _ in range(STAGES_MAX):
+        if function is None:
+            return
         yield function
         function = getattr(function, "func" if isinstance(function, functools.partial) else "__wrapped__", None)
+
+
+def _is_to_run(result: object) -> bool:
+    """Whether it is a coroutine, or a task or future of asyncio that is not done."""
+    asyncio: Any = sys.modules.get("asyncio")  # before somebody has imported that, there are no such ones
+    return isinstance(result, Coroutine) or (asyncio is not None and asyncio.isfuture(result) and not result.done())  # type: ignore[attr-defined]
 
 
 def _refuse(result: Any, shown: str) -> Never:
@@ -98,9 +115,14 @@ def _refuse(result: Any, shown: str) -> Never:
 
     Only the call shows it: a decorator may run the coroutine function that it was given, or only pass it on.
     """
-    kind = "a coroutine" if isinstance(result, Coroutine) else "a generator"
-    if not isinstance(result, AsyncGenerator):
+    if isinstance(result, AsyncGenerator):
+        kind = "a generator"
+    elif isinstance(result, Coroutine | Generator):
+        kind = "a coroutine" if isinstance(result, Coroutine) else "a generator"
         result.close()  # it has not begun, and so can't be kept from ending
+    else:
+        kind = "a task or future"
+        result.cancel()
     raise TypeError(f"synchronized: {shown} returned {kind}, whose body would run after the call, without the lock")
 
 
@@ -109,7 +131,13 @@ def _refuse(result: Any, shown: str) -> Never:
 
 def _names(template: str, function: Callable[..., object], shown: str) -> Callable[..., str]:
     """What makes a lock's name of `template` and the arguments of a call of `function`."""
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # as of some of Python's own functions
+        if _fields(template):
+            why = f"synchronized({template!r}): nobody can tell which arguments {shown} has"
+            raise ConfigurationError(why, option="template") from None
+        return lambda *_args, **_kwargs: template.format()
     missing = _fields(template) - set(signature.parameters)
     if missing:
         named = ", ".join(name or "without a name" for name in sorted(missing))

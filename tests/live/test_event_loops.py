@@ -10,7 +10,7 @@ import pytest
 from support.masters import Deployment
 from support.until import until
 
-from relock import Client, Lock, RelockWarning
+from relock import Client, Lock, LockLostError, RelockWarning
 
 Connect = Callable[..., Client]
 
@@ -52,6 +52,21 @@ def test_of_twenty_tasks_of_one_thread_one_is_inside(client: Client, name: str) 
     assert len(refused) == 19
     assert all(name in text and "owner=" in text and "asyncio.to_thread" in text for text in refused)
     assert not client.info(name).held
+
+
+def test_who_comes_after_a_loss_is_told_of_the_loss(connect: Connect, server: Deployment, name: str) -> None:
+    """In a notebook each cell is a task: the next one must not hear that another one is inside."""
+    client = connect(server.url)
+    lock = client.lock(name)
+
+    async def take() -> None:
+        lock.acquire()
+
+    asyncio.run(take())
+    client.force_release(name)
+    until(lambda: lock.lost, within=60, what="the next renewal finds it gone")
+    with pytest.raises(LockLostError):
+        asyncio.run(take())
 
 
 def test_a_task_nests_in_itself(client: Client, name: str) -> None:

@@ -23,6 +23,17 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
+class Proxy:
+    """It says that it wraps something, which says so too."""
+
+    @property
+    def __wrapped__(self) -> "Proxy":
+        return Proxy()
+
+    def __call__(self) -> int:
+        return 7
+
+
 def both(client: Client, template: str) -> list[Callable[[Any], Any]]:
     """The decorator of a client, and the one that is told later which client it is."""
     return [client.synchronized(template), relock.synchronized(lambda: client, template)]
@@ -104,6 +115,50 @@ def test_a_plain_function_that_returns_a_coroutine_is_refused_when_it_is_called(
         warnings.simplefilter("error")
         gc.collect()
     assert not ran
+
+
+def test_a_plain_function_that_returns_a_task_is_refused_when_it_is_called(lab: Lab) -> None:
+    client, ran = lab.client(), []
+
+    async def body() -> None:
+        ran.append(1)
+
+    def begin() -> Any:
+        return asyncio.get_running_loop().create_task(body())
+
+    async def main() -> None:
+        for decorate in both(client, "a"):
+            with pytest.raises(TypeError, match=r"returned a task or future.*without the lock"):
+                decorate(begin)()
+        await asyncio.sleep(0)
+
+    lab.run(lambda: asyncio.run(main()))
+    assert not ran
+
+
+def test_what_wraps_something_without_end_can_be_decorated(lab: Lab) -> None:
+    def turn() -> int:
+        return 7
+
+    turn.__wrapped__ = turn  # type: ignore[attr-defined]
+    for decorate in both(lab.client(), "a"):
+        for function in (turn, Proxy()):
+            assert lab.run(decorate(function)) == [7]
+
+
+@pytest.mark.parametrize("kind", [classmethod, property])
+def test_what_can_not_be_called_is_refused_with_what_to_write(lab: Lab, kind: Any) -> None:
+    for decorate in both(lab.client(), "a"):
+        with pytest.raises(TypeError, match=r"above @client\.synchronized"):
+            decorate(kind(lambda: None))
+
+
+def test_a_function_without_a_signature_can_have_a_lock_of_one_name(lab: Lab) -> None:
+    client = lab.client()
+    for decorate in both(client, "a"):
+        assert lab.run(functools.partial(decorate(max), 1, 2)) == [2]
+    with pytest.raises(ConfigurationError, match="which arguments max has"):
+        client.synchronized("a:{number}")(max)
 
 
 def test_a_decorator_that_runs_its_coroutine_function_is_taken(lab: Lab) -> None:

@@ -41,8 +41,8 @@ class Offset:
 
     Replies on two connections may be read in another order than that in which they were given. So where one that was
     under way together with the last one does not agree with the bounds, the clock has stepped, but nobody knows which
-    way: until the next request, whose reply is newer than either, the bounds are those of both. Where that comes so late
-    that both may have become what it shows, the clock counts as gone ahead.
+    way: until the next request, whose reply is newer than either, the bounds are those of both. Where that comes so
+    late that both may have become what it shows, the clock counts as gone ahead.
 
     Attributes:
         stepped_at: our time at which a step was seen last. Replies to requests from before it may show the time from

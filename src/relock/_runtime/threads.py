@@ -391,11 +391,11 @@ class Session(Driver, MasterListener):
         hold.taker = taker or taker_of(running, hold.count)
 
     def _nest(self, claim: Claim, hold: Hold, options: LockOptions, levels: int) -> None:
+        self.check_valid(hold)
         if hold.thread is not None:  # else it is an owner's: tasks that name the same one share its hold
             running = self.platform.task()
             if running is not None or hold.taker is not None:
                 self._note_task(hold, running)
-        self.check_valid(hold)
         claim.count, claim.hold = hold.count, hold
         if options.ttl > hold.ttl:
             hold.ask_for(options.ttl)
