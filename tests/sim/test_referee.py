@@ -13,7 +13,7 @@ from relock._core.clocks import Offset
 from relock._core.quorum import NEVER, quorum_of
 from relock.testing._clocks import Clocks
 from relock.testing._network import Conditions, Server
-from relock.testing._plan import draw
+from relock.testing._plan import Moves, draw
 from relock.testing._referee import Referee
 from relock.testing._world import Process, World
 
@@ -120,6 +120,37 @@ def test_who_is_queued_may_be_passed_only_as_long_as_it_does_not_hear_every_mast
     game.referee.calm_at = 0.0
     game.grant("second", Held(1, 10.0))
     assert game.referee.violations == (["second passed first:1, which was queued before it came"] if hears else [])
+
+
+def test_who_moves_its_subscription_may_be_passed_where_masters_move(game: Game) -> None:
+    moving = SimpleNamespace(confirmed=Event())
+    moving.confirmed.set()
+    waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
+    hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[moving])
+    game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hub=hub))))
+    game.referee.plan = evolve(game.referee.plan, fair=True, moves=Moves(0.1, False, ("grant",), 1.0))
+    game.referee.calm_at = 0.0
+    second, third = (game.referee.called(Process(game.world, name), timeout=1.0) for name in ("second", "third"))
+    moving.confirmed.clear()
+    game.referee.granted(cast(Any, None), cast(Any, Held(1, 0.0)), second)
+    assert game.referee.violations == []
+    moving.confirmed.set()
+    game.referee.granted(cast(Any, None), cast(Any, Held(2, 0.0)), third)
+    assert game.referee.violations == ["third passed first:1, which was queued before it came"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -3.0])
+def test_a_clock_that_was_set_back_keeps_the_lock_for_longer(game: Game, seconds: float) -> None:
+    game.referee.calm_at = 0.0
+    for _ in range(3):
+        game.referee.clocks.step(0, seconds)
+    call = game.referee.called(Process(game.world, "late"), timeout=100.0)
+    game.world.run(9.0 + game.referee.plan.longest - 0.1)
+    game.referee.granted(cast(Any, None), cast(Any, Held(1, 0.0)), call)
+    assert len(game.referee.violations) == (seconds == 0.0)
+    game.world.run(9.0 + game.referee.plan.longest + 0.1)
+    game.referee.granted(cast(Any, None), cast(Any, Held(2, 0.0)), call)
+    assert len(game.referee.violations) == 1 + (seconds == 0.0)
 
 
 def grant_to_one_that_stood_still(game: Game, seconds: float, token: int) -> None:

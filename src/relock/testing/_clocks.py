@@ -173,6 +173,15 @@ class Clocks:
             ]
         return deadline_of(ends, hold.quorum) <= process.local()
 
+    def leases_last_until(self, longest: float) -> float:
+        """Until when leases of `longest` seconds may last because the clock of their master was set back."""
+        moments = [NEVER]
+        for number in range(len(self.servers)):
+            back = [step for step in self.steps if step.server == number and step.seconds < 0]
+            if back:
+                moments.append(back[-1].at - sum(step.seconds for step in back) + longest)
+        return max(moments)
+
     def _ahead(self, number: int, since: float) -> list[Step]:
         return [step for step in self.steps if step.server == number and step.at >= since and step.seconds > 0]
 

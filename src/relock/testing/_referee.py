@@ -436,7 +436,7 @@ class Referee:
             # Nobody says so when a lease ends, and who would look then, the first of the queue, may be dead, too.
             free_at += SIGN_OF_LIFE_SECONDS
         idle = self.world.now - max(call.called_at, free_at, self.calm_at)
-        if idle > HAND_OFF_SECONDS:
+        if idle > HAND_OFF_SECONDS and self.world.now > self.clocks.leases_last_until(self.plan.longest):
             self.violate(f"{call.process.name} waited for {idle:.3f} s though nobody had it")
 
     def _expiry(self, hold: Hold) -> float:
