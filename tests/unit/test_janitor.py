@@ -137,6 +137,29 @@ def test_an_interrupt_of_who_brings_a_doubt_holds_nothing_up(monkeypatch: pytest
     assert not janitor._doubts
 
 
+def test_a_failure_of_one_kind_of_task_loses_none_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = FakeSession([b"absent", 0])
+    session.hub = FakeHub()
+    janitor = Janitor(session)
+    passed_on: list[PassOn] = []
+
+    def fail(_tasks: Sequence[Undo]) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(janitor._deeds, Undo, fail)
+    monkeypatch.setitem(janitor._deeds, PassOn, passed_on.extend)
+    for task in (Sample(), UNDO, UNDO, PassOn(KEYS, b"b"), PassOn(KEYS, b"c")):
+        janitor._later(session.now, task)
+    with pytest.raises(ZeroDivisionError):
+        janitor._act_on_due(session.now)
+    assert session.runs == 1, "what came before it was done"
+    assert not passed_on
+    janitor._act_on_due(session.now)
+    assert passed_on == [PassOn(KEYS, b"b"), PassOn(KEYS, b"c")]
+    assert session.runs == 1, "and is not done again"
+    assert not janitor._due
+
+
 class Full(Platform):
     """A machine on which there can't be another thread, at first."""
 

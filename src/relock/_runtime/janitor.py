@@ -259,12 +259,21 @@ class Janitor(Service):
             self._resolve_doubts()
 
     def _act(self, *tasks: Task) -> None:
-        """Carries out tasks, those of a kind together; what the master of one of them keeps, it keeps for all."""
+        """Carries out tasks, those of a kind together; what the master of one of them keeps, it keeps for all.
+
+        Where one kind fails, that error goes on, and the kinds that have not had their turn are due again.
+        """
         by_kind: defaultdict[type[Task], list[Any]] = defaultdict(list)
         for task in tasks:
             by_kind[task.__class__].append(task)
-        for kind, some in by_kind.items():
-            self._deeds[kind](some)
+        left = deque(by_kind.items())
+        try:
+            while left:
+                kind, some = left.popleft()
+                self._deeds[kind](some)
+        finally:
+            for task in itertools.chain.from_iterable(others for _, others in left):
+                self._later(self._session.clock(), task)
 
     def _sample(self, _tasks: Sequence[Sample]) -> None:
         session = self._session
