@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from relock._owner import A_CALLBACK, Taker, may_nest, running_task, still_inside, taker_of
+from relock._runtime.loops import inside_already
 
 
 class Task:
@@ -48,6 +49,32 @@ def test_a_task_that_has_ended_is_nobody_elses_twin() -> None:
     assert taker.task() is None
     assert not may_nest(taker, Task())
     assert not may_nest(taker, A_CALLBACK)
+
+
+def error_of(taker: object) -> str:
+    return str(inside_already("a", taker_of(taker, 0), A_CALLBACK))
+
+
+def test_who_is_refused_is_told_whether_the_other_one_is_inside_or_has_ended() -> None:
+    async def nothing() -> None: ...
+
+    async def main() -> None:
+        task = asyncio.create_task(nothing())
+        assert "both would be inside" in error_of(task)
+        await task
+        text = error_of(task)
+        assert f"{task!r}, which has ended without releasing it" in text
+        assert "release it first" in text
+        assert "owner=" in text
+        assert "both would be inside" not in text
+
+    asyncio.run(main())
+    taker = taker_of(Task(), 0)
+    gc.collect()
+    assert "a task, which has ended without releasing it" in str(inside_already("a", taker, ONE))
+    for other in (ONE, A_CALLBACK):  # neither is known to have ended
+        assert f"held by {other!r}" in error_of(other)
+        assert "both would be inside" in error_of(other)
 
 
 @pytest.mark.parametrize(("count", "inside"), [(1, False), (2, False), (3, True), (4, True)])

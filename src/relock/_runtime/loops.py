@@ -1,5 +1,7 @@
 """What a caller is told that uses a lock for threads on the thread of an event loop."""
 
+from collections.abc import Callable
+
 from relock._owner import Taker
 
 INSTEAD = (
@@ -11,11 +13,20 @@ INSTEAD = (
 def inside_already(name: str, taker: Taker | None, running: object) -> RuntimeError:
     """The error for a task (or callback) that would come in on top of another one of its thread."""
     first = None if taker is None else taker.task()
-    who = "a task that has ended" if first is None else repr(first)
+    if first is None or _is_done(first):
+        who = "a task" if first is None else repr(first)
+        why = f"{name!r} was taken by {who}, which has ended without releasing it: another task can't nest in that hold"
+        return RuntimeError(f"{why}, release it first. Tasks that are to share one hold name the same owner=")
     return RuntimeError(
-        f"{name!r} is held by {who}, and a hold belongs to the thread: with a nested acquire by {running!r} both would "
-        f"be inside. {INSTEAD}. Tasks that are to share one hold name the same owner="
+        f"{name!r} is held by {first!r}, and a hold belongs to the thread: with a nested acquire by {running!r} both "
+        f"would be inside. {INSTEAD}. Tasks that are to share one hold name the same owner="
     )
+
+
+def _is_done(first: object) -> bool:
+    """Whether it is a task that has ended; `A_CALLBACK` is none, and nobody knows of it."""
+    done: Callable[[], bool] | None = getattr(first, "done", None)
+    return done is not None and done()
 
 
 def text_of_wait(name: str) -> str:
