@@ -44,12 +44,14 @@ def decorator(
     """A decorator: the function runs while it holds what `lock_of` gives for the name that `template` makes."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        shown = getattr(function, "__qualname__", repr(function))  # a `functools.partial` has no name
+        is_proxy = not isinstance(getattr(function, "__name__", ""), str)  # it makes up what it is asked for
+        # A `functools.partial` has no name either.
+        shown = repr(function) if is_proxy else getattr(function, "__qualname__", repr(function))
         _check_runs_when_called(function, shown)
         name_for = _names(template, function, shown)
         is_lazy = any(map(_is_generator_function, _stages(function)))
 
-        @functools.wraps(function)
+        @functools.wraps(function, () if is_proxy else functools.WRAPPER_ASSIGNMENTS)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             with lock_of(name_for(*args, **kwargs)):
                 result = function(*args, **kwargs)
@@ -72,10 +74,14 @@ _CONTEXT_MANAGERS = tuple(
 
 def _check_runs_when_called(function: Callable[..., object], shown: str) -> None:
     """Refuses what would run after the call, without the lock: also an object whose ``__call__`` does."""
-    if not callable(function):
-        raise TypeError(
-            f"synchronized: {shown} can't be called: write @classmethod or @property above @client.synchronized(...)"
-        )
+    if isinstance(function, type):
+        raise TypeError(f"synchronized: {shown} is a class: decorate its methods, each for itself")
+    if isinstance(function, staticmethod) or not callable(function):  # a static method would become a usual one
+        if hasattr(type(function), "__get__"):
+            kind = type(function).__name__
+            text = f"synchronized takes a function, not a {kind}: write @{kind} above @client.synchronized(...)"
+            raise TypeError(text)
+        raise TypeError(f"synchronized: {shown} can't be called")
     for called in (function, type(function).__call__):
         if inspect.iscoroutinefunction(called):
             raise TypeError(f"synchronized: {shown} is a coroutine function; this client is for threads")
@@ -104,10 +110,14 @@ def _stages(function: Any) -> Iterator[Any]:
         function = getattr(function, "func" if isinstance(function, functools.partial) else "__wrapped__", None)
 
 
-def _is_to_run(result: object) -> bool:
-    """Whether it is a coroutine, or a task or future of asyncio that is not done."""
+def _is_to_run(result: Any) -> bool:
+    """Whether it is to be awaited, and is no task or future of asyncio that is done."""
+    return not (_is_future(result) and result.done()) and inspect.isawaitable(result)
+
+
+def _is_future(result: object) -> bool:
     asyncio: Any = sys.modules.get("asyncio")  # before somebody has imported that, there are no such ones
-    return isinstance(result, Coroutine) or (asyncio is not None and asyncio.isfuture(result) and not result.done())  # type: ignore[attr-defined]
+    return asyncio is not None and asyncio.isfuture(result) is True
 
 
 def _refuse(result: Any, shown: str) -> Never:
@@ -115,15 +125,29 @@ def _refuse(result: Any, shown: str) -> Never:
 
     Only the call shows it: a decorator may run the coroutine function that it was given, or only pass it on.
     """
-    if isinstance(result, AsyncGenerator):
+    done = ""
+    if isinstance(result, Coroutine | Generator):
+        kind = "a coroutine" if inspect.isawaitable(result) else "a generator"
+        if not _has_begun(result):
+            result.close()  # so it can't be kept from ending
+            done = ": it was closed, and has not run"
+    elif isinstance(result, AsyncGenerator):
         kind = "a generator"
-    elif isinstance(result, Coroutine | Generator):
-        kind = "a coroutine" if isinstance(result, Coroutine) else "a generator"
-        result.close()  # it has not begun, and so can't be kept from ending
-    else:
+    elif _is_future(result):
         kind = "a task or future"
         result.cancel()
-    raise TypeError(f"synchronized: {shown} returned {kind}, whose body would run after the call, without the lock")
+        done = ": it is being cancelled, and stops where it waits next"
+    else:
+        kind = "an awaitable"
+    text = f"synchronized: {shown} returned {kind}, whose body would run after the call, without the lock"
+    raise TypeError(text + done)
+
+
+def _has_begun(result: Any) -> bool:
+    """Whether a coroutine or generator has run some of its body: to close it would run more of that."""
+    if inspect.iscoroutine(result):
+        return inspect.getcoroutinestate(result) != inspect.CORO_CREATED
+    return inspect.isgenerator(result) and inspect.getgeneratorstate(result) != inspect.GEN_CREATED
 
 
 # What the lock is called ----------------------------------------------------------------------------------------------

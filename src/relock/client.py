@@ -207,9 +207,10 @@ class Client:
             ConfigurationError: when it decorates, if the template is no format, or uses an argument that the function
                 does not have; also for an option that can't work.
             TypeError: when it decorates a coroutine function, or a generator function, whose body runs later; also an
-                object that is called as one, and what ``contextlib.contextmanager`` made. When the function is called,
-                if it returns a coroutine: that is closed, and has not run. For an option that there is not, or of a
-                wrong type; for a function in the place of the template.
+                object that is called as one, and what ``contextlib.contextmanager`` made; a class, and a static method
+                or property: those decorators belong above this one. When the function is called, if it returns what is
+                to be awaited: a coroutine that has not begun is closed, a task or future cancelled. For an option that
+                there is not, or of a wrong type; for a function in the place of the template.
 
         A `RelockWarning`, once for each function: the name has the address of an object in it, because an argument has
         no ``__str__`` of its own. Each process, and each object, then has a lock of its own.

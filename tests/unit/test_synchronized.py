@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import functools
 import gc
+import types
+import unittest.mock
 import warnings
+import xmlrpc.client
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -128,12 +131,77 @@ def test_a_plain_function_that_returns_a_task_is_refused_when_it_is_called(lab: 
 
     async def main() -> None:
         for decorate in both(client, "a"):
-            with pytest.raises(TypeError, match=r"returned a task or future.*without the lock"):
+            with pytest.raises(TypeError, match=r"returned a task or future.*without the lock: it is being cancelled"):
                 decorate(begin)()
         await asyncio.sleep(0)
 
     lab.run(lambda: asyncio.run(main()))
     assert not ran
+
+
+def test_a_task_or_future_that_is_done_is_a_result(lab: Lab) -> None:
+    async def main() -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(7)
+        for decorate in both(client, "a"):
+            assert await decorate(lambda: future)() == 7
+
+    client = lab.client()
+    lab.run(lambda: asyncio.run(main()))
+
+
+class Awaitable:
+    """What another library may return: it is to be awaited, and its ``close`` is its own affair."""
+
+    def __await__(self) -> Iterator[None]:
+        raise AssertionError("nobody awaits it")
+
+    def close(self) -> None:
+        raise AssertionError("nobody closes it")
+
+
+@types.coroutine
+def old_coroutine() -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(("make", "kind"), [(Awaitable, "an awaitable"), (old_coroutine, "a coroutine")])
+def test_whatever_is_to_be_awaited_is_refused_when_it_is_returned(
+    lab: Lab, make: Callable[[], object], kind: str
+) -> None:
+    def give() -> object:
+        return make()
+
+    def call(function: Callable[[], Any]) -> None:
+        with pytest.raises(TypeError, match=f"returned {kind}, .*without the lock"):
+            function()
+
+    for decorate in both(lab.client(), "a"):
+        lab.run(functools.partial(call, decorate(give)))
+
+
+def test_a_coroutine_that_has_begun_is_not_closed(lab: Lab) -> None:
+    """That would run what it does when it ends; and it is somebody else's."""
+    ended = []
+
+    async def body() -> None:
+        try:
+            await old_coroutine()
+        finally:
+            ended.append(1)
+
+    begun = body()
+    begun.send(None)
+
+    def call(function: Callable[[], Any]) -> None:
+        with pytest.raises(TypeError, match=r"returned a coroutine, .*without the lock$"):
+            function()
+
+    for decorate in both(lab.client(), "a"):
+        lab.run(functools.partial(call, decorate(lambda: begun)))
+    assert not ended
+    begun.close()
+    assert ended
 
 
 def test_what_wraps_something_without_end_can_be_decorated(lab: Lab) -> None:
@@ -146,11 +214,47 @@ def test_what_wraps_something_without_end_can_be_decorated(lab: Lab) -> None:
             assert lab.run(decorate(function)) == [7]
 
 
-@pytest.mark.parametrize("kind", [classmethod, property])
-def test_what_can_not_be_called_is_refused_with_what_to_write(lab: Lab, kind: Any) -> None:
+def test_a_proxy_that_makes_up_whatever_it_is_asked_for_can_be_decorated(lab: Lab) -> None:
+    """Also a name that is no str, and what it wraps."""
+    call: Any = unittest.mock.call.foo
     for decorate in both(lab.client(), "a"):
-        with pytest.raises(TypeError, match=r"above @client\.synchronized"):
+        assert callable(decorate(xmlrpc.client.ServerProxy("http://127.0.0.1:1").method))
+        assert lab.run(decorate(call)) == [call()]
+
+
+DESCRIPTORS = [staticmethod, classmethod, property, functools.cached_property]
+
+
+@pytest.mark.parametrize("kind", DESCRIPTORS)
+def test_what_makes_an_attribute_of_a_function_is_refused_with_what_to_write(lab: Lab, kind: Any) -> None:
+    for decorate in both(lab.client(), "a"):
+        with pytest.raises(TypeError, match=rf"write @{kind.__name__} above @client\.synchronized"):
             decorate(kind(lambda: None))
+
+
+@pytest.mark.parametrize("kind", DESCRIPTORS)
+def test_what_makes_an_attribute_of_a_function_works_above_the_decorator(lab: Lab, kind: Any) -> None:
+    client = lab.client()
+    for decorate in both(client, "a"):
+
+        def look(*_: object) -> bool:
+            return client.lock("a").owned()
+
+        class Thing:
+            looked = kind(decorate(look))
+
+        def use(thing: Any = Thing) -> bool:
+            looked = thing().looked
+            return looked if isinstance(looked, bool) else looked()
+
+        assert lab.run(use) == [True]
+
+
+@pytest.mark.parametrize(("thing", "why"), [(Proxy, "is a class"), (5, "can't be called"), (None, "can't be called")])
+def test_what_is_no_function_is_refused(lab: Lab, thing: Any, why: str) -> None:
+    for decorate in both(lab.client(), "a"):
+        with pytest.raises(TypeError, match=f"synchronized: .*{why}"):
+            decorate(thing)
 
 
 def test_a_function_without_a_signature_can_have_a_lock_of_one_name(lab: Lab) -> None:
