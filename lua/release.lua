@@ -33,6 +33,7 @@
 --#include digits
 --#include spare
 --#include remember
+--#include last_token
 --#include on_own
 
 local lock = KEYS[1]
@@ -51,7 +52,7 @@ local guard_ms = ARGV[7]
 -- HDEL comes first: a master that is out of memory takes it, and then the rest.
 local ended = on_own('HDEL', lock, owner) == 1
 -- Also where the hold is not, or no more: a master that has forgotten the token is to know it.
-if fence ~= '0' and tonumber(fence) > (tonumber(redis.call('GET', token) or 0) or 0) then
+if fence ~= '0' and tonumber(fence) > last_token(token) then
   remember(token, tonumber(fence), now_us, lease_ms)
 end
 if redis.call('EXISTS', queue) == 0 then

@@ -12,7 +12,7 @@ local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count
     lengthen(lock, lease_ms)
     lengthen(token_key, lease_ms + token_spare_ms)
     local token = tonumber(redis.call('GET', token_key) or 0)
-    if not (token and token > 0 and token <= token_max) then
+    if not (token and token >= 1 and token <= token_max) then
       token = next_token(token_key, now_us, lease_ms) -- another one than it was given: that has been overwritten
     end
     return { 'granted', now_us, token }

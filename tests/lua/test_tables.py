@@ -1245,6 +1245,23 @@ def test_a_token_that_nobody_could_go_beyond_counts_as_none(master: Master, wron
     assert acquire(master, YOU)[0] == b"granted"
 
 
+@pytest.mark.parametrize("wrong", ["0.5", "1e-300", "0"])
+def test_a_repeated_request_never_gets_the_token_0(master: Master, wrong: str) -> None:
+    acquire(master)
+    master.redis.set(KEYS.token, wrong)  # a server cuts what comes after the point from its reply
+    status, now_us, token = acquire(master)
+    assert (status, token) == (b"granted", now_us)
+
+
+@pytest.mark.parametrize("wrong", [TOKEN_MAX, TOKEN_MAX + 1, 2**53 - 1])
+def test_a_release_writes_its_token_back_over_one_that_counts_as_none(master: Master, wrong: int) -> None:
+    """Else the next token, which comes from the clock alone then, might not be above it."""
+    acquire(master)
+    master.redis.set(KEYS.token, wrong)
+    assert release(master, fence=FAR)[0] == b"released"
+    assert acquire(master)[2] == FAR + 1
+
+
 def test_a_hash_that_is_none_of_ours_is_held_by_nobody_and_not_read(real: Master) -> None:
     for _ in range(10):
         real.redis.hset(KEYS.lock, mapping={f"{random()}": 1 for _ in range(10_000)})

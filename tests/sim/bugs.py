@@ -208,7 +208,7 @@ BUGS = [
     Bug(
         "a release does not write the token back",
         "lua/release.lua",
-        "if fence ~= '0' and tonumber(fence) > (tonumber(redis.call('GET', token) or 0) or 0) then",
+        "if fence ~= '0' and tonumber(fence) > last_token(token) then",
         "if false then",
         seed=1009,
     ),

@@ -260,6 +260,8 @@ def test_a_step_of_which_nobody_knows_the_direction_yet_is_looked_into_at_once()
     [
         ("acquire", [b"granted", 110_000_000, 2**53]),
         ("acquire", [b"granted", 110_000_000, -1]),
+        ("acquire", [b"granted", 110_000_000, 0]),
+        ("enqueue", [b"granted", 110_000_000, 0]),
         ("enqueue", [b"granted", 110_000_000, 2**63 - 1]),
         ("inspect", [b"held", 110_000_000, 0, b"", 0, 2**53, []]),
         ("inspect", [b"free", 110_000_000, 2**53, []]),

@@ -214,7 +214,7 @@ class Hub:
     def _given(self, subscription: "Subscription", payload: bytes) -> None:
         found = _GRANT.fullmatch(payload)
         keys = None if found is None else self._keys_of(found["name"])
-        if found is None or keys is None or int(found["token"]) > TOKEN_MAX:
+        if found is None or keys is None or not 0 < int(found["token"]) <= TOKEN_MAX:
             return
         owner = b"%b:%b" % (self._client_name, found["uuid"])
         granted_us = int(found["granted_us"])
