@@ -296,6 +296,7 @@ def test_a_lone_master_is_enough_at_once() -> None:
         GRANT.replace(b"200", b"-200"),
         GRANT.replace(b"200", b"2e2"),
         GRANT.replace(b"200", b"9" * 17),
+        GRANT.replace(b"200", b"0"),
         GRANT.replace(b"200", b"9" * 16),
         GRANT.replace(b" a b", b""),
         GRANT.replace(b"a b", b"\xff"),
