@@ -1271,6 +1271,13 @@ def test_a_hash_that_is_none_of_ours_is_held_by_nobody_and_not_read(real: Master
     assert "cmdstat_hkeys" not in real.redis.info("commandstats"), "100,000 names"
 
 
+def test_a_hash_with_a_few_more_fields_than_a_hold_has_is_not_read_either(real: Master) -> None:
+    real.redis.hset(KEYS.lock, mapping={f"{number}" + "x" * 100_000: 1 for number in range(17)})
+    real.redis.config_resetstat()
+    assert acquire(real)[::4] == [b"refused", b""]
+    assert "cmdstat_hkeys" not in real.redis.info("commandstats")
+
+
 def test_an_entry_that_is_longer_than_any_name_is_not_read_and_goes(real: Master) -> None:
     for number in range(20):
         real.redis.zadd(KEYS.queue, {f"{number}" + "x" * 1_000_000 + ":1": number})
