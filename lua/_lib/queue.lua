@@ -8,12 +8,27 @@
 -- over there: the next line is then sent with false.
 local publish_counts = true
 
+-- What is longer is no waiter's name: a client's has 64 characters that are read and
+-- less than 64 more, and a uuid with its lease less than 64. To read a megabyte takes
+-- milliseconds, so a script stops soon after it has met such a name.
+local name_max = 512
+
 -- Removes the waiters that have given no sign of life for too long.
 local function drop_overdue(queue, waiters, now_us)
-  local overdue = on_own('ZRANGEBYSCORE', waiters, '-inf', digits(now_us / 1000), 'LIMIT', 0, 1000)
-  if overdue and #overdue > 0 then
+  for _, most in ipairs({ 16, 984 }) do
+    local overdue = on_own('ZRANGEBYSCORE', waiters, '-inf', digits(now_us / 1000), 'LIMIT', 0, most)
+    if not overdue or #overdue == 0 then
+      return
+    end
     on_own('ZREM', queue, unpack(overdue))
     redis.call('ZREM', waiters, unpack(overdue))
+    local has_long = false
+    for i = 1, #overdue do
+      has_long = has_long or #overdue[i] > name_max
+    end
+    if #overdue < most or has_long then
+      return
+    end
   end
 end
 
@@ -23,10 +38,13 @@ end
 -- true when that is still open, because there are more than one call may look at: nobody
 -- may take the lock then.
 local function tell_first(lock, queue, waiters, me, message)
+  local has_long = false
   local function parts_of(waiter)
-    if #waiter <= 512 then -- what is longer is no waiter's name, and not worth the time to read it
-      return string.match(waiter, '^([!-9;-}]+):([!-9;-}]+)$') -- printable, no blanks; with a `~` it would be a hold's
+    if #waiter > name_max then
+      has_long = true
+      return nil
     end
+    return string.match(waiter, '^([!-9;-}]+):([!-9;-}]+)$') -- printable, no blanks; with a `~` it would be a hold's
   end
   local prefix, name = string.match(lock, '^([^{]*:){(.*)}$')
   local head = on_own('ZRANGE', queue, 0, 0, 'WITHSCORES')
@@ -46,6 +64,7 @@ local function tell_first(lock, queue, waiters, me, message)
   -- neither listens nor has a deadline. Whoever waits has one: a place and a deadline
   -- are written by the same script, and again with each sign of life.
   local passed_max = 1000
+  local long_max = 8 -- so many at most where the first has too long a name
   local told_max = 32 -- so many are told one by one; of more it is asked first who listens
   local sought_max = 100 -- if no more have a deadline, those who are behind are found by that
   local deaf, gone = { [publish_counts and client or ''] = true }, {}
@@ -128,13 +147,17 @@ local function tell_first(lock, queue, waiters, me, message)
     return placed
   end
 
-  local first, page = 0, told_max
+  local first, page = 0, has_long and long_max or told_max
   repeat
     local names = redis.call('ZRANGE', queue, first, first + page - 1)
     local is_decided, waiter = decide(names)
     if is_decided or #names < page then
       drop(gone)
       return waiter
+    end
+    if has_long then
+      drop(gone) -- at least that name, so that the next call goes on behind it
+      return nil, true
     end
     first, page = first + page, passed_max + 1 - page
   until first > passed_max

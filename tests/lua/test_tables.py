@@ -1282,9 +1282,30 @@ def test_an_entry_that_is_longer_than_any_name_is_not_read_and_goes(real: Master
     for number in range(20):
         real.redis.zadd(KEYS.queue, {f"{number}" + "x" * 1_000_000 + ":1": number})
     real.redis.config_resetstat()
-    assert acquire(real)[0] == b"granted"
+    left = []
+    while acquire(real)[0] == b"refused":
+        left.append(real.redis.zcard(KEYS.queue))
+    assert left == [12, 4], "eight are looked at by each call"
     assert "cmdstat_publish" not in real.redis.info("commandstats"), "to channels with names of 1 MB"
     assert not real.redis.exists(KEYS.queue)
+
+
+def test_long_names_behind_a_waiter_end_a_call_too(real: Master) -> None:
+    real.redis.zadd(KEYS.queue, {"dead:1": 0, **{f"{number}" + "x" * 10_000: 1 for number in range(100)}})
+    assert acquire(real)[0] == b"refused"
+    assert real.redis.zcard(KEYS.queue) == 101 - 32
+    for _ in range(20):
+        if acquire(real)[0] == b"granted":
+            break
+    assert real.holder() == {ME: b"1"}
+
+
+def test_long_names_that_are_overdue_go_a_few_at_a_time(real: Master) -> None:
+    real.redis.zadd(KEYS.waiters, {f"{number}" + "x" * 10_000: 1 for number in range(40)})
+    queue_up(real, [YOU])
+    acquire(real)
+    assert real.redis.zcard(KEYS.waiters) <= 40 - 16 + 1
+    assert real.redis.zcard(KEYS.waiters) >= 40 - 16
 
 
 @pytest.mark.parametrize("ticket", [0, 1_700_000_000_000_000])
