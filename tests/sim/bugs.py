@@ -432,7 +432,7 @@ BUGS = [
             "        self.session.client_id = self.session.hub.client = parents.client_id\n"
             "        self.session._owner_head = parents._owner_head\n"
         ),
-        seed=1076,
+        seed=1150,
     ),
     # Only the wider runs find these.
     Bug(
