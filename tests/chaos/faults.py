@@ -20,8 +20,8 @@ from chaos.kinds import (
     network,
     poll_bound,
     step_bound,
-    wait_until,
 )
+from chaos.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -79,6 +79,12 @@ def stop_waiter(field: Field, dice: random.Random, blow: Blow) -> None:
 def _kill(field: Field, blow: Blow, process: str | None) -> None:
     if process is not None and not field.kill(process):  # another fault was there before
         blow.process = None
+
+
+def wait_for_a_grant(field: Field) -> None:
+    """Waits until somebody has got a lock since."""
+    before = sum(field.store.entries.values())
+    wait_until(lambda: sum(field.store.entries.values()) > before, FIND_SECONDS)
 
 
 def stop(field: Field, blow: Blow, process: str | None, seconds: float) -> None:
@@ -143,8 +149,7 @@ def restart_empty(field: Field, dice: random.Random, blow: Blow) -> None:
 def restart_stale(field: Field, dice: random.Random, blow: Blow) -> None:
     """SAVE, and once somebody has been granted a lock since, SIGKILL and a restart on what was saved."""
     _all(field, blow, "SAVE")
-    before = sum(field.store.entries.values())
-    wait_until(lambda: sum(field.store.entries.values()) > before, FIND_SECONDS)
+    wait_for_a_grant(field)
     time.sleep(dice.uniform(0.0, 0.2))
     blow.begin = clock()
     _restart(field, blow, dice.choice([0.0, 0.5]), empty=False)

@@ -1,17 +1,14 @@
 """What a kind of fault is, and the book of all of them: each module of faults enters its own, see `chaos.catalogue`."""
 
 import random
-import time
 from collections.abc import Callable
 
 from attrs import frozen
 
 from chaos.field import Blow, Field, Plan
-from chaos.history import clock
 
 Strike = Callable[[Field, random.Random, Blow], object]
 
-LOOK_SECONDS = 0.005
 FIND_SECONDS = 1.0  # how long a fault looks for what it is to strike
 
 
@@ -105,13 +102,3 @@ def kind(name: str, bound: Callable[[float, float], float], **options: object) -
 def network(name: str) -> Callable[[Strike], Strike]:
     """Makes a function a kind of fault of the network."""
     return kind(name, poll_bound, is_network=True)
-
-
-def wait_until(predicate: Callable[[], object], seconds: float) -> bool:
-    """Looks until it is true, for so many seconds at most; whether it was."""
-    end = clock() + seconds
-    while not predicate():
-        if clock() > end:
-            return False
-        time.sleep(LOOK_SECONDS)
-    return True

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 
 from attrs import frozen
 
-from chaos.faults import each, stopped
+from chaos.faults import each, stopped, wait_for_a_grant
 from chaos.field import Blow, Field
 from chaos.history import clock
-from chaos.kinds import FIND_SECONDS, Strike, kind, wait_until
+from chaos.kinds import Strike, kind
 from chaos.pairs import Pair
 
 MOVE_SECONDS = 5.0  # by when a waiter that listens at an old master has found the new one
@@ -113,10 +113,7 @@ def fail_over(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> 
         pair.lead_home()
         return False
     field.change_places(pair)
-    time.sleep(way.late)
-    pair.lead()
-    if way.kills:
-        pair.kill_normal()
+    _lead_late(pair, way)
     moved()
     return True
 
@@ -132,10 +129,7 @@ def replicate_by_hand(field: Field, pair: Pair, way: Way, moved: Callable[[], No
         pair.lead()
     pair.demote()
     pair.write_again()
-    time.sleep(way.late)
-    pair.lead()
-    if way.kills:
-        pair.kill_normal()
+    _lead_late(pair, way)
     moved()
     return True
 
@@ -152,6 +146,13 @@ def leave_alone(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -
     time.sleep(way.alone)
     pair.demote()
     return True
+
+
+def _lead_late(pair: Pair, way: Way) -> None:
+    time.sleep(way.late)
+    pair.lead()
+    if way.kills:
+        pair.kill_normal()
 
 
 def _promote_in_step(field: Field, pair: Pair) -> bool:
@@ -203,7 +204,6 @@ def fail_back(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> 
 
 
 def _fall_behind(field: Field, way: Way) -> None:
-    """Waits until somebody has been granted a lock, and for as long as what the replica knows of may end meanwhile."""
-    before = sum(field.store.entries.values())
-    wait_until(lambda: sum(field.store.entries.values()) > before, FIND_SECONDS)
+    """The replica lacks a grant then, and for as long as what it knows of may end meanwhile it goes on lacking it."""
+    wait_for_a_grant(field)
     time.sleep(way.behind)

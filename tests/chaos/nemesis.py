@@ -15,8 +15,9 @@ from chaos.catalogue import KINDS
 from chaos.faults import LEASES_AHEAD_MAX
 from chaos.field import Blow, Field, Plan
 from chaos.history import Reader, clock
-from chaos.kinds import Kind, wait_until
+from chaos.kinds import Kind
 from chaos.verdict import Finding, judge
+from chaos.waiting import wait_until
 
 WARM_UP_SECONDS = 1.0
 FINISH_SECONDS = 60.0  # far beyond every bound: who waits then waits for ever

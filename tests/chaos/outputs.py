@@ -2,6 +2,7 @@
 
 import random
 import time
+from typing import Any
 
 from chaos.faults import choose, stop
 from chaos.field import Blow, Field
@@ -16,9 +17,8 @@ NAMES = 300
 @kind("output that nobody reads", lease_bound, anchor="begin", whom="holder", is_inside=True, weight=2.0)
 def block_output(field: Field, dice: random.Random, blow: Blow) -> None:
     """The log's handler and `on_lost` of a process hang; there is something for them, as it was stopped for a while."""
-    process = choose(field, dice, blow, inside=True)
-    if process is None or not field.tell(process, {"block": True}):
-        blow.process = None
+    process = _tell_one(field, dice, blow, {"block": True}, inside=True)
+    if process is None:
         return
     try:
         stop(field, blow, process, STOPPED_PART * field.plan.ttl)
@@ -31,8 +31,13 @@ def block_output(field: Field, dice: random.Random, blow: Blow) -> None:
 @kind("hundreds of other names", poll_bound, anchor="begin", whom="waiter", is_inside=True, weight=2.0)
 def use_names(field: Field, dice: random.Random, blow: Blow) -> None:
     """A process in which somebody waits uses more names of locks than anything remembers."""
-    process = choose(field, dice, blow, inside=False)
-    if process is None or not field.tell(process, {"names": NAMES}):
-        blow.process = None
-        return
-    time.sleep(dice.uniform(1.0, 2.0))
+    if _tell_one(field, dice, blow, {"names": NAMES}, inside=False) is not None:
+        time.sleep(dice.uniform(1.0, 2.0))
+
+
+def _tell_one(field: Field, dice: random.Random, blow: Blow, what: dict[str, Any], *, inside: bool) -> str | None:
+    """The process that was told `what`; none, and no blow, where there is none or it is gone."""
+    process = choose(field, dice, blow, inside=inside)
+    if process is not None and not field.tell(process, what):
+        process = blow.process = None
+    return process

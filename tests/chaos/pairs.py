@@ -5,7 +5,6 @@ address, DNS or a load balancer.
 """
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -13,13 +12,12 @@ from attrs import define
 from support.proxy import Proxy
 from support.servers import Server
 
-from chaos.history import clock
+from chaos.waiting import LOOK_SECONDS, wait_until
 
 REPLICATION = (
     *("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"),
     *("--repl-ping-replica-period", "1"),  # so that a broken link is noticed
 )
-LOOK_SECONDS = 0.01
 READY_SECONDS = 5.0  # how long a move waits for a replica that follows
 SETTLE_SECONDS = 30.0  # by when a server follows another one: others may keep it busy meanwhile
 FAILOVER_MS = 3000
@@ -50,20 +48,10 @@ def look(server: Server) -> dict[str, Any]:
         return {}
 
 
-def soon(is_so: Callable[[], bool], seconds: float) -> bool:
-    """Looks until it is true, for so many seconds at most; whether it was."""
-    end = clock() + seconds
-    while not is_so():
-        if clock() > end:
-            return False
-        time.sleep(LOOK_SECONDS)
-    return True
-
-
 def follow(server: Server, master: Server) -> None:
     """Makes a server the replica of another one, and waits until it has all its data."""
     tell(server, "REPLICAOF", "127.0.0.1", str(master.port))
-    if not soon(lambda: is_linked(server, master), SETTLE_SECONDS):
+    if not wait_until(lambda: is_linked(server, master), SETTLE_SECONDS):
         raise AssertionError(f"a server does not follow its master: {look(server)}")
 
 
@@ -88,7 +76,7 @@ class Pair:
 
     def is_ready(self) -> bool:
         """Whether the replica follows, waiting for that for a while."""
-        return soon(lambda: is_linked(self.new, self.old), READY_SECONDS)
+        return wait_until(lambda: is_linked(self.new, self.old), READY_SECONDS)
 
     def stop_writing(self) -> None:
         """Nothing is written on the old master from now on."""
@@ -97,7 +85,7 @@ class Pair:
     def is_in_step(self) -> bool:
         """Whether the replica has all that its master has by now, waiting for that for a while."""
         offset = look(self.old).get("master_repl_offset", float("inf"))
-        return soon(lambda: look(self.new).get("slave_repl_offset", -1) >= offset, READY_SECONDS)
+        return wait_until(lambda: look(self.new).get("slave_repl_offset", -1) >= offset, READY_SECONDS)
 
     def write_again(self) -> None:
         """What waited on the old master goes on, or is refused by what that is now."""
@@ -109,7 +97,7 @@ class Pair:
             tell(self.old, "FAILOVER", "TIMEOUT", FAILOVER_MS)
         except redis.ResponseError:
             pass  # it is under way, or another fault has parted the two: who is the master now says which
-        return soon(lambda: is_master(self.new), READY_SECONDS + FAILOVER_MS / 1000)
+        return wait_until(lambda: is_master(self.new), READY_SECONDS + FAILOVER_MS / 1000)
 
     def cut(self) -> None:
         """The replica hears nothing more of what its master writes, and stays a replica."""

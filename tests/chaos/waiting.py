@@ -1,0 +1,18 @@
+"""Waiting for what is about to happen, and not for ever."""
+
+import time
+from collections.abc import Callable
+
+from chaos.history import clock
+
+LOOK_SECONDS = 0.005
+
+
+def wait_until(predicate: Callable[[], object], seconds: float) -> bool:
+    """Looks until it is true, for so many seconds at most; whether it was."""
+    end = clock() + seconds
+    while not predicate():
+        if clock() > end:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
