@@ -385,9 +385,16 @@ def test_close_right_after_an_interrupt_leaves_nothing(
         thread.join()
 
 
+@pytest.mark.parametrize("is_connected", [True, False])
 def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it(
-    connect: Callable[..., Client], server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
+    connect: Callable[..., Client],
+    server: Deployment,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_connected: bool,
 ) -> None:
+    """Also where the interrupt has cost the connections on which it could be done."""
     started: list[Callable[[], object]] = []
 
     class Late(Platform):
@@ -403,6 +410,9 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
     with pytest.raises(Interrupt):
         client.lock(name).acquire()
     assert started
+    if not is_connected:
+        for master in client.session.masters:
+            master._drop_idle()
     client.close()
     masters = [one.client() for one in server.members]
     until(lambda: is_free(masters, name), within=10.0, what="the grant is undone")

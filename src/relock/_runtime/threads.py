@@ -767,15 +767,14 @@ class Session(Driver, MasterListener):
         self._see_heirs_off(self._leave_queues())
         self._see_calls_off()
         self._closing = False
-        openers = [master.opener for master in self.masters if master.opener is not None]
-        for opener in openers:
-            opener.stop()
         for service in services:
             service.stop()
         self.hub.wake_all()
         for service in services:
             service.join(JOIN_SECONDS)
         for master in self.masters:
+            if master.opener is not None:
+                master.opener.stop()  # not before: the janitor may lack the connections for what it has yet to undo
             master.close()
         self.losses.stop()
         self.events.stop()
