@@ -411,18 +411,6 @@ def test_a_guard_below_the_ttl_is_warned_of(connect: Callable[..., Client], serv
         connect(server.url, ttl=30.0, restart_guard=1.0)
 
 
-def test_synchronized_decorates_a_class_whose_objects_are_coroutine_functions(client: Client, name: str) -> None:
-    """What is called is the class, and that is over when the call is."""
-
-    class Job:
-        def __init__(self) -> None:
-            assert client.lock(name).owned()
-
-        async def __call__(self) -> None: ...
-
-    assert isinstance(client.synchronized(name)(Job)(), Job)
-
-
 def test_synchronized_names_a_partial_function_that_lacks_an_argument(client: Client) -> None:
     with pytest.raises(ConfigurationError, match="has no argument b"):
         client.synchronized("orders:{b}")(functools.partial(lambda a: a))

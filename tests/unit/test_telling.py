@@ -1,6 +1,7 @@
 """What is told on threads of their own: in order, as it was when it happened, and never without a bound."""
 
 import contextvars
+import gc
 import logging
 import os
 import subprocess
@@ -134,7 +135,10 @@ def test_what_is_disabled_is_not_even_made(kept: Kept, log: Log) -> None:
 
 
 def test_who_has_the_lock_of_the_logging_module_keeps_nobody_from_going_on(kept: Kept, log: Log) -> None:
-    """Who configures the log anew has it, while it waits for the handlers that there were."""
+    """Who configures the log anew has it, while it waits for the handlers that there were.
+
+    The end of a handler needs that lock too: none of another test may be collected on the thread that is to go on.
+    """
     held, over, written = threading.Event(), threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -148,11 +152,15 @@ def test_who_has_the_lock_of_the_logging_module_keeps_nobody_from_going_on(kept:
 
     LOGGER.setLevel(logging.INFO)  # makes it forget what is enabled
     holding, writing = threading.Thread(target=hold), threading.Thread(target=write)
-    holding.start()
-    assert held.wait(WITHIN)
-    writing.start()
-    is_written = written.wait(WITHIN)
-    over.set()
+    gc.disable()
+    try:
+        holding.start()
+        assert held.wait(WITHIN)
+        writing.start()
+        is_written = written.wait(WITHIN)
+    finally:
+        over.set()
+        gc.enable()
     writing.join()
     holding.join()
     assert is_written
