@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from attrs import define, field
 
-Bounds = tuple[float, ...]  # low and high, once or more often
+Bounds = tuple[float, float]  # low and high (s)
 
 STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the next have not stepped
 
@@ -57,7 +57,7 @@ class Offset:
     stepped_at: float = float("-inf")
     stepped_after: float = float("-inf")
     _asked_at: float = float("-inf")  # when the last reply that counted was asked for
-    _rivals: Bounds | None = None  # twice, where a step is in doubt: one of the two is from before it
+    _rivals: tuple[Bounds, Bounds] | None = None  # where a step is in doubt: one of the two is from before it
 
     @property
     def round_trip(self) -> float:
@@ -94,29 +94,33 @@ class Offset:
         if asked_at < self.stepped_at:  # another thread has seen the step meanwhile
             return 0.0
         widened = self.drift_factor * (now - self.seen_at)
-        old: Bounds = (self.low - widened, self.high + widened)
-        if self._rivals is not None:
-            old = tuple([bound + (-widened, widened)[i % 2] for i, bound in enumerate(self._rivals)])
-        elif asked_at < self.seen_at:
-            self.stepped_after = min(asked_at, self._asked_at)
-            self.stepped_at = self.seen_at = now
-            self._rivals = (*old, low, high)
-            self.low, self.high = min(self._rivals), max(self._rivals)
-            return 0.0
-        else:
+        rivals = self._rivals
+        old = rivals or ((self.low, self.high),)
+        lows, highs = [bounds[0] - widened for bounds in old], [bounds[1] + widened for bounds in old]
+        if rivals is None:
+            if asked_at < self.seen_at:
+                self._begin_to_doubt((lows[0], highs[0]), (low, high), asked_at, now)
+                return 0.0
             self.stepped_after = self._asked_at
-        ahead, back = low - min(old[1::2]), max(old[::2]) - high
-        if max(ahead, back) <= 0.0:  # it agrees with both
-            if min(old[1::2]) < max(old[::2]):
-                return 0.0  # it was under way for long: a later one is to tell
-            # So much time has passed that either may have become the other, and no reply can tell them apart any more:
-            # it went ahead by the most that it may have, which at worst ends holds too early.
-            ahead = float("inf")
+        ahead, back = low - min(highs), max(lows) - high
+        agrees_with_all = ahead <= 0.0 and back <= 0.0
+        if agrees_with_all and min(highs) < max(lows):
+            return 0.0  # it was under way for long: a later one is to tell
+        # Where it agrees with rivals that agree with one another by now, no reply can tell them apart any more: the
+        # clock went ahead by the most that it may have, which at worst ends holds too early.
+        went_ahead = agrees_with_all or ahead > STEP_SECONDS or ahead >= back
         # The moment comes first: what was asked for before it says nothing of the new bounds, to no thread.
         self.stepped_at, self._rivals = now, None
         self.low, self.high, self.seen_at, self._asked_at = low, high, now, asked_at
         # A smaller step before this one may have moved one bound beyond the other, unnoticed.
-        return high - min(old) if ahead > STEP_SECONDS or ahead >= back else low - max(old)
+        return high - min(*lows, *highs) if went_ahead else low - max(*lows, *highs)
+
+    def _begin_to_doubt(self, old: Bounds, new: Bounds, asked_at: float, now: float) -> None:
+        """Two replies that were under way together don't agree: nobody knows which of them came first."""
+        self.stepped_after = min(asked_at, self._asked_at)
+        self.stepped_at = self.seen_at = now
+        self._rivals = old, new
+        self.low, self.high = min(*old, *new), max(*old, *new)
 
     def shown_at(self, seconds: float, now: float) -> float:
         """The earliest of our times at which the master's clock may have shown `seconds`, which it did before `now`."""
