@@ -344,16 +344,16 @@ def test_a_master_is_tried_again_though_whoever_found_it_down_was_interrupted(mo
             with pytest.raises(KeyboardInterrupt):
                 master.failed(OSError("reset"), sent=True)
         for _ in range(3):
-            master.open_later(None)
+            master.open_later(None, is_call=True)
 
     sleep = Sleep(fail)
     monkeypatch.setattr(opener, "_wanted", sleep)
     monkeypatch.setattr(opener, "ensure", lambda: None)
-    monkeypatch.setattr(master, "probe", lambda: tried.append(True))
+    monkeypatch.setattr(master, "open_ahead", lambda: tried.append(True))
     opener.step()
     assert tried == [True]
     assert sleep.empty(), "those who ask meanwhile wake it once"
-    master.open_later(None)
+    master.open_later(None, is_call=True)
     assert sleep.empty(), "while it is down, it is tried at intervals"
 
 

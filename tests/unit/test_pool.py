@@ -18,7 +18,7 @@ from relock._core.quorum import NEVER
 from relock._options import ClientOptions
 from relock._runtime.lines import LOOK_SECONDS, Line
 from relock._runtime.links import Link, Round
-from relock._runtime.masters import UNUSED_SECONDS, Master, MasterListener
+from relock._runtime.masters import UNUSED_SECONDS, Master, MasterListener, Opener
 from relock._runtime.nodes import Node
 from relock._runtime.platform import Platform
 from relock._runtime.rounds import CROWDED_SECONDS, Rounds
@@ -110,16 +110,14 @@ class Listener(MasterListener):
         self.moments.append(moment)
 
 
-class Opener:
-    """Opens at once what a real one opens in the background."""
+class PromptOpener(Opener):
+    """Opens at once what others open in the background, unless it is `late`: then when it is told to."""
 
-    def __init__(self, master: Master) -> None:
-        self.master = master
+    late = False
 
-    def want(self, reports: Any) -> None:
-        self.master.probe()
-        if reports is not None:
-            reports.put((self.master, None))
+    def ensure(self) -> None:
+        while not self.late and not self._wanted.empty():
+            self.step()
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +149,7 @@ class Pool:
         )
         if masters > 1:
             for master in self.masters:
-                master.opener = cast("Any", Opener(master))
+                master.opener = PromptOpener(master)
         self.rounds = Rounds(self.masters, self.desk)
 
     @property
@@ -244,6 +242,22 @@ def test_a_call_that_finds_none_free_waits_until_one_is_given_back() -> None:
     assert pool.desk.now == 100.0
     assert len(pool.nodes[0].wires) == 2
     assert not pool.master.line.waiting
+
+
+def test_calls_that_come_at_once_have_no_more_opened_than_there_may_be() -> None:
+    """Each has found room for one; what is opened for the others would lie beside those for calls."""
+    pool = Pool(2, masters=3)
+    opener, reports = cast("PromptOpener", pool.master.opener), pool.desk.queue()
+    opener.late = True
+    for _ in range(5):
+        pool.master.open_later(reports, is_call=True)
+    for _ in range(5):
+        opener.step()
+    assert (pool.nodes[0].open, pool.master.idle_connections) == (2, 2)
+    assert [reports.get_nowait() for _ in range(5)] == [(pool.master, None)] * 5, "nobody waits for it in vain"
+    pool.master.open_later(reports, is_call=False)
+    opener.step()
+    assert pool.nodes[0].open == 3, "what is no call waits for none"
 
 
 def test_a_call_waits_no_longer_than_it_has_time() -> None:

@@ -320,10 +320,10 @@ class Master:
         else:
             idle.append(link)
 
-    def open_later(self, reports: "SimpleQueue[Report] | None") -> None:
-        """Has a link opened in the background; what comes of it goes to `reports`."""
+    def open_later(self, reports: "SimpleQueue[Report] | None", *, is_call: bool) -> None:
+        """Has a link opened in the background, for a call or beside them; what comes of it goes to `reports`."""
         if self.opener is not None:
-            self.opener.want(reports)
+            self.opener.want(reports, is_call=is_call)
 
     def absence(self) -> Failure:
         """Why the master can't be asked right now: nothing has been sent to it."""
@@ -430,6 +430,12 @@ class Master:
             ConfigurationError: it can't be used.
         """
         self.give_back(self.open(), self.clock())
+
+    def open_ahead(self) -> None:
+        """Opens a link for a call that waits for one, if there is room for it. Raises as `probe` does."""
+        link = self.open_for_call()
+        if link is not None:
+            self.give_back(link, self.clock())
 
     def scan(self, pattern: str, count: int) -> Iterator[str]:
         """The keys that match the glob `pattern`, by SCAN on a connection of its own; a key may come twice.
@@ -673,6 +679,13 @@ class MasterListener:
         """
 
 
+class Wish(NamedTuple):
+    """A link that an opener is to open: to see how the master is, or for somebody who waits for the report."""
+
+    reports: SimpleQueue[Report] | None = None
+    is_call: bool = False
+
+
 class Opener(Service):
     """Opens links to one master in the background: when somebody wants one, and again and again while it is down."""
 
@@ -681,36 +694,40 @@ class Opener(Service):
     def __init__(self, master: Master) -> None:
         super().__init__(master.platform)
         self._master = master
-        self._wanted: SimpleQueue[SimpleQueue[Report] | None] = master.platform.queue()
+        self._wanted: SimpleQueue[Wish] = master.platform.queue()
         self._failures = 0
         self._is_idle = True  # it sleeps until somebody wants something
 
-    def want(self, reports: SimpleQueue[Report] | None) -> None:
-        """Opens one link and puts it into the pool; what came of it goes to `reports`. Returns at once."""
+    def want(self, reports: SimpleQueue[Report] | None, *, is_call: bool) -> None:
+        """Opens one link and puts it into the pool; what came of it goes to `reports`. Returns at once.
+
+        Of calls that come at once, each may find room for a link: who wants one after the last was opened gets none,
+        and waits for those of the others.
+        """
         # Whoever finds the master down wakes it, unless an interrupt comes between: then the next one does.
         trying = (self._master.down is not None and not self._is_idle) or not self._wanted.empty()
         if reports is not None or not trying:
-            self._wanted.put(reports)
+            self._wanted.put(Wish(reports, is_call))
         self.ensure()
 
     def probe(self) -> None:
         """The master has just gone down: tries it now, and again and again until it is back."""
-        self._wanted.put(None)
+        self._wanted.put(Wish())
         self.ensure()
 
     def step(self) -> None:
         """Waits until a link is wanted or the master is to be tried again, and opens one."""
         self._is_idle = self._master.down is None
         try:
-            reports = self._wanted.get(timeout=None if self._is_idle else self._pause())
+            wish = self._wanted.get(timeout=None if self._is_idle else self._pause())
         except Empty:
-            reports = None
+            wish = Wish()
         self._is_idle = False
         if self.stopping:
             return
-        trouble = self._try()
-        if reports is not None:
-            reports.put((self._master, trouble))
+        trouble = self._try(is_call=wish.is_call)
+        if wish.reports is not None:
+            wish.reports.put((self._master, trouble))
         if trouble is not None:
             self._tell_all(trouble)
 
@@ -718,9 +735,12 @@ class Opener(Service):
         doubled: float = RETRY_SECONDS_MIN * 2 ** min(self._failures, 10)
         return min(doubled, RETRY_SECONDS_MAX)
 
-    def _try(self) -> Failure | ConfigurationError | None:
+    def _try(self, *, is_call: bool) -> Failure | ConfigurationError | None:
         try:
-            self._master.probe()
+            if is_call:
+                self._master.open_ahead()
+            else:
+                self._master.probe()
         except NETWORK_ERRORS as error:
             self._failures += 1
             return self._master.failed(error, sent=False)
@@ -735,7 +755,7 @@ class Opener(Service):
         """Whoever asked meanwhile need not wait for the same."""
         while True:
             try:
-                reports = self._wanted.get_nowait()
+                reports = self._wanted.get_nowait().reports
             except Empty:
                 return
             if reports is not None:
@@ -744,4 +764,4 @@ class Opener(Service):
     def stop(self) -> None:
         """Ends the thread."""
         super().stop()
-        self._wanted.put(None)
+        self._wanted.put(Wish())

@@ -169,19 +169,21 @@ class Rounds:
         if not absent:
             return True
         if len(links) >= self._quorum or len(masters) < len(self._masters):
-            self._go_on_without(absent, round_, links, strict=strict)
+            self._go_on_without(absent, round_, links, strict=strict, is_call=is_call)
             return True
         if len(self._masters) == 1:
             return self._open_here(absent[0], round_, links, strict=strict, is_call=is_call)
         return self._open_side_by_side(masters, absent, round_, links, strict=strict, is_call=is_call)
 
-    def _go_on_without(self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool) -> None:
+    def _go_on_without(
+        self, absent: list[Master], round_: Round, links: list[Link], *, strict: bool, is_call: bool
+    ) -> None:
         for master in absent:
             if strict and master.unfit is not None:
                 self._give_back(round_, links)
                 raise master.unfit
             if master.has_room:
-                master.open_later(None)
+                master.open_later(None, is_call=is_call)
             round_.fail(master, master.absence())
 
     def _open_here(self, master: Master, round_: Round, links: list[Link], *, strict: bool, is_call: bool) -> bool:
@@ -218,7 +220,7 @@ class Rounds:
         waiting = dict.fromkeys(absent)  # in their order
         for master in absent:
             if master.has_room or not is_call:
-                master.open_later(reports)
+                master.open_later(reports, is_call=is_call)
         began, until = self._clock(), round_.until
         while waiting and self._clock() < until:
             try:
