@@ -16,7 +16,7 @@ from relock._core.hold import Hold
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import lock_keys
 from relock._runtime.hub import Waiter
-from relock._runtime.janitor import BATCH, Accuse, Doubt, Janitor, PassOn, Sample, Settle, Tend, Undo
+from relock._runtime.janitor import BATCH, Accuse, Doubt, Janitor, PassOn, Sample, Settle, Undo
 from relock._runtime.platform import THREADS, Platform
 from relock.testing._master import unpack_arguments
 
@@ -426,7 +426,7 @@ def test_a_sign_of_life_that_is_asked_for_while_another_is_given_comes_when_it_w
     """The lease of the holder before whoever asks ends sooner than any that the masters have spoken of."""
     session: Any = Burst(0.4, [queued(1)])
     janitor = Janitor(session)
-    janitor.hand(Tend())
+    janitor.tend_now()
     ask = session.ask_shielded
 
     def meanwhile(asked: Ask) -> list[Any]:

@@ -134,11 +134,7 @@ class Sample(NamedTuple):
     """A look at the clocks of all masters: what one of them has published looks as if it had stepped."""
 
 
-class Tend(NamedTuple):
-    """Signs of life, now; afterwards they come by themselves while anybody waits."""
-
-
-Task = Undo | PassOn | Settle | Heal | Accuse | Sample | Tend
+Task = Undo | PassOn | Settle | Heal | Accuse | Sample
 
 
 class _Due(NamedTuple):
@@ -170,7 +166,6 @@ class Janitor(Service):
             Heal: self._heal,
             Accuse: self._accuse_all,
             Sample: self._sample,
-            Tend: self._tend,
         }
 
     def hand(self, task: Task) -> None:
@@ -194,6 +189,12 @@ class Janitor(Service):
             self._asked_for.append(due)
         if min(due, self._tend_at) < self._wakes_at:
             self._incoming.put(None)  # the thread sleeps for longer, or without a timer, or is about to
+        self.ensure()
+
+    def tend_now(self) -> None:
+        """Signs of life are due at once, if anybody waits."""
+        self._asked_for.append(self._session.clock())
+        self._incoming.put(None)
         self.ensure()
 
     def step(self) -> None:
@@ -432,7 +433,7 @@ class Janitor(Service):
             if isinstance(answer[0], Failure) or master.offset.stepped_at > told_at.get(master.index, since)
         }
 
-    def _tend(self, _tasks: Sequence[Tend] = ()) -> None:
+    def _tend(self) -> None:
         """The sign of life for all waiters that are queued, one script for each lock, all in one batch."""
         session = self._session
         self._tend_at = session.clock() + SIGN_OF_LIFE_SECONDS
@@ -467,8 +468,7 @@ class Janitor(Service):
         give_up_at = self._session.clock() + self._session.node_timeout
         self._take_in(0.0)
         while self._due and self._session.clock() < give_up_at:
-            some = [heapq.heappop(self._due).task for _ in range(min(BATCH, len(self._due)))]
-            self._act(*[task for task in some if not isinstance(task, Tend)])
+            self._act(*[heapq.heappop(self._due).task for _ in range(min(BATCH, len(self._due)))])
         super().stop()
 
     def stop(self) -> None:

@@ -698,7 +698,7 @@ class Session(Driver, MasterListener):
     def subscribed(self) -> None:
         """See `relock._runtime.hub.HubListener`."""
         if self.hub.waiters:
-            self.janitor.hand(tasks.Tend())
+            self.janitor.tend_now()
 
     def master_down(self, master: Master, why: str) -> None:
         """See `relock._runtime.links.MasterListener`; what breaks while we close was closed by us."""
