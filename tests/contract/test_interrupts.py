@@ -1,5 +1,6 @@
 """An interrupt at each step of a call: it has done nothing, or is undone; a release is carried out."""
 
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 
@@ -52,6 +53,33 @@ def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str) -> 
     assert client.statistics().held == 0, "nothing is renewed for nobody"
 
 
+def wait_and_be_interrupted(
+    rig: Rig, lock: Lock, number: int, is_waiting: Callable[[], object], give: Callable[[], object]
+) -> str:
+    """Waits for a lock, for which somebody gives what is waited for; the step of that `number` is interrupted.
+
+    Whoever is interrupted has no hold. Returns where it was; nothing if the wait came to its end before.
+    """
+    over: list[str] = []
+
+    def give_soon() -> None:
+        rig.until(lambda: over or is_waiting(), "the caller waits")
+        give()
+
+    giving = rig.start(give_soon)
+    strike = At(number, interrupt)
+    with rig.watch.each(strike):
+        try:
+            assert lock.acquire(timeout=20)
+        except Interrupted:
+            pass
+    over.append(strike.where)
+    giving.result()
+    assert lock.owned() == (not strike.where)
+    leave(lock)
+    return strike.where
+
+
 def test_an_interrupt_between_any_two_steps_of_a_wait(rig: Rig, name: str) -> None:
     """Somebody has the lock, and gives it back as soon as the caller is queued; somebody else waits behind."""
     client, others = rig.client(), rig.client()
@@ -61,27 +89,11 @@ def test_an_interrupt_between_any_two_steps_of_a_wait(rig: Rig, name: str) -> No
         lock = client.lock(f"{name}-{number}")
         holder = others.lock(lock.name, owner="holder")
         take(holder, 1)
-        over: list[str] = []
-
-        def give_back(holder: Lock = holder, over: list[str] = over) -> None:
-            rig.until(lambda: over or rig.is_queued(holder.name), "the caller is queued")
-            holder.release()
-
-        giving = rig.start(give_back)
-        strike = At(number, interrupt)
-        with rig.watch.each(strike):
-            try:
-                assert lock.acquire(timeout=20)
-            except Interrupted:
-                pass
-        over.append(strike.where)
-        giving.result()
-        assert lock.owned() == (not strike.where)
-        leave(lock)
-        assert others.lock(lock.name, owner="next").acquire(timeout=20), f"the turn is passed on after {strike.where}"
+        where = wait_and_be_interrupted(rig, lock, number, partial(rig.is_queued, lock.name), holder.release)
+        assert others.lock(lock.name, owner="next").acquire(timeout=20), f"the turn is passed on after {where}"
         others.lock(lock.name, owner="next").release()
-        rig.until_free(lock.name, f"an interrupt {strike.where}")
-        if not strike.where:
+        rig.until_free(lock.name, f"an interrupt {where}")
+        if not where:
             break
     assert number > 20, "the watch sees the steps"
     statistics = client.statistics()
@@ -192,28 +204,11 @@ def test_an_interrupt_between_any_two_steps_of_a_wait_for_a_connection(rig: Rig,
         taken: list[Link] = []
         for master in masters:
             rig.until(partial(take_connection, master, clock, taken), "a connection is free: nobody has lost one")
-        over: list[str] = []
-
-        def give_back(taken: list[Link] = taken, over: list[str] = over) -> None:
-            rig.until(lambda: over or masters[0].line.waiting, "the caller waits")
-            while taken:
-                link = taken.pop()
-                link.master.give_back(link, clock())
-
-        giving = rig.start(give_back)
-        strike = At(number, interrupt)
-        with rig.watch.each(strike):
-            try:
-                assert lock.acquire(timeout=20)
-            except Interrupted:
-                pass
-        over.append(strike.where)
-        giving.result()
-        assert lock.owned() == (not strike.where)
-        leave(lock)
-        rig.until_free(lock.name, f"an interrupt {strike.where}")
+        is_waiting, give = partial(bool, masters[0].line.waiting), partial(give_connections_back, taken, clock)
+        where = wait_and_be_interrupted(rig, lock, number, is_waiting, give)
+        rig.until_free(lock.name, f"an interrupt {where}")
         assert all(len(master._links) <= 1 for master in masters)
-        if not strike.where:
+        if not where:
             break
     assert number > 10, "the watch sees the steps"
 
@@ -224,3 +219,10 @@ def take_connection(master: Master, clock: Clock, taken: list[Link]) -> bool:
     if link is not None:
         taken.append(link)
     return link is not None
+
+
+def give_connections_back(taken: list[Link], clock: Clock) -> None:
+    """The calls that had them end."""
+    while taken:
+        link = taken.pop()
+        link.master.give_back(link, clock())

@@ -1,10 +1,15 @@
-"""Clients for the tests against real servers."""
+"""Clients for the tests against real servers, and what several of them do to these."""
 
+import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.alarms import alarms_on
 from support.masters import Deployment, options_for
+from support.servers import Server
+from support.tls import Tls, skipped_without_tls
 
 from relock import Client
 
@@ -32,3 +37,19 @@ def connect() -> Iterator[Callable[..., Client]]:
 def client(connect: Callable[..., Client], server: Deployment) -> Client:
     """A client of `server` with the default options."""
     return connect(server.url)
+
+
+@pytest.fixture
+def alarms() -> Iterator[None]:
+    """SIGUSR1 raises `support.alarms.AlarmError` in the main thread."""
+    with alarms_on(signal.SIGUSR1):
+        yield
+
+
+@pytest.fixture
+def tls(start_server: Callable[..., Server], tmp_path: Path) -> Tls:
+    """The TLS port of a server that was started for it."""
+    made = Tls(tmp_path / "tls")
+    with skipped_without_tls():
+        made.server = start_server(*made.arguments)
+    return made

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from support.alarms import AlarmError
 from support.masters import Deployment
 from support.until import until
 
@@ -255,20 +256,6 @@ def test_a_wait_that_can_not_take_its_levels_again_comes_back_and_the_next_use_s
 # Interrupts ----------------------------------------------------------------------------------------------------------
 
 
-class AlarmError(Exception):
-    """What the signal handler raises."""
-
-
-@pytest.fixture
-def _alarms() -> Iterator[None]:
-    def ring(_number: int, _frame: object) -> None:
-        raise AlarmError
-
-    before = signal.signal(signal.SIGUSR1, ring)
-    yield
-    signal.signal(signal.SIGUSR1, before)
-
-
 @contextmanager
 def an_alarm(when: Callable[[], object]) -> Iterator[None]:
     """Interrupts the main thread once `when()` is true."""
@@ -283,7 +270,7 @@ def an_alarm(when: Callable[[], object]) -> Iterator[None]:
     thread.join()
 
 
-@pytest.mark.usefixtures("_alarms")
+@pytest.mark.usefixtures("alarms")
 @pytest.mark.parametrize("kind", ["threading.RLock", "relock.Lock"])
 def test_an_interrupt_out_of_a_wait_comes_with_the_lock_and_leaves_no_waiter(
     client: Client, name: str, kind: str
@@ -308,7 +295,7 @@ def test_an_interrupt_out_of_a_wait_comes_with_the_lock_and_leaves_no_waiter(
     check_that_one_notify_reaches_one_waiter(condition)
 
 
-@pytest.mark.usefixtures("_alarms")
+@pytest.mark.usefixtures("alarms")
 def test_an_interrupt_while_a_wait_takes_its_levels_again_is_raised_at_once_and_they_are_lost(
     client: Client, connect: Connect, server: Deployment, name: str
 ) -> None:

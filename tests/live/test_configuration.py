@@ -8,14 +8,13 @@ import socket
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 import valkey
 from support.servers import Server, free_port
-from support.tls import Tls, skipped_without_tls
+from support.tls import Tls
 from support.until import until
 
 from relock import Client, ConfigurationError, LockLostError, MasterBack, MasterDown, QuorumError, RelockWarning
@@ -191,12 +190,7 @@ def test_a_client_of_valkey_py_is_used_as_it_is_configured(
 
 
 @pytest.mark.every_server
-def test_a_tls_connection_of_a_valkey_py_client_is_taken(
-    start_server: Callable[..., Server], connect: Callable[..., Client], name: str, tmp_path: Path
-) -> None:
-    tls = Tls(tmp_path / "tls")
-    with skipped_without_tls():
-        start_server(*tls.arguments)
+def test_a_tls_connection_of_a_valkey_py_client_is_taken(connect: Callable[..., Client], name: str, tls: Tls) -> None:
     with valkey.Valkey.from_url(tls.url(scheme="valkeys")) as given, connect(given).lock(name) as lock:
         assert lock.owned()
     with connect(tls.url(scheme="valkeys")).lock(name) as lock:
@@ -212,12 +206,7 @@ def test_a_port_that_speaks_no_tls_suggests_the_other_scheme(
 
 
 @pytest.mark.every_server
-def test_a_port_that_speaks_tls_suggests_the_other_scheme(
-    start_server: Callable[..., Server], connect: Callable[..., Client], name: str, tmp_path: Path
-) -> None:
-    tls = Tls(tmp_path / "tls")
-    with skipped_without_tls():
-        start_server(*tls.arguments)
+def test_a_port_that_speaks_tls_suggests_the_other_scheme(connect: Callable[..., Client], name: str, tls: Tls) -> None:
     why = failure(connect(f"redis://127.0.0.1:{tls.port}", patience=0.0), name)
     assert "write rediss://, not redis://" in why
 

@@ -15,7 +15,7 @@ import redis
 from support.masters import Deployment
 from support.servers import Server
 from support.signs import without_signs_of_life
-from support.tls import Tls, certificate, skipped_without_tls
+from support.tls import Tls, certificate
 from support.until import until
 
 from relock import Client, Lock, MasterBack, QuorumError
@@ -27,15 +27,6 @@ from relock._runtime.nodes import parse_nodes
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 LEASE_SECONDS = 30.0  # who is woken by nobody looks again only then
 TTL = 4.5  # a machine that is busy elsewhere for three seconds loses no lock here
-
-
-@pytest.fixture
-def tls(start_server: Callable[..., Server], tmp_path: Path) -> Tls:
-    """The TLS port of a server that was started for it."""
-    made = Tls(tmp_path / "tls")
-    with skipped_without_tls():
-        made.server = start_server(*made.arguments)
-    return made
 
 
 def use(connect: Callable[..., Client], url: str, name: str) -> None:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from support.alarms import AlarmError
 from support.instructions import trace_instructions
 from support.masters import Deployment
 from support.until import until
@@ -280,20 +281,6 @@ def test_an_exception_in_a_condition_s_wait_leaves_the_hold_with_the_caller_or_u
     assert client.statistics().held == 0, "nothing is renewed for nobody"
     for lock_name, where in left:
         until(partial(is_free, masters, lock_name), within=15.0, what=f"nothing left after an interrupt in {where}")
-
-
-class AlarmError(Exception):
-    """What the signal handler raises."""
-
-
-@pytest.fixture
-def alarms() -> Iterator[None]:
-    def ring(_number: int, _frame: object) -> None:
-        raise AlarmError
-
-    before = signal.signal(signal.SIGUSR1, ring)
-    yield
-    signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_signal_between_request_and_reply_undoes_the_grant(own_server: Deployment, name: str, alarms: None) -> None:

@@ -134,7 +134,7 @@ class Referee:
         ahead = [
             (other, waiter)
             for other, session in self._sessions
-            if not other.is_dead and all(one.confirmed.is_set() for one in session.hub.subscriptions)
+            if not other.is_dead and _hears_everyone(session)
             for waiter in session.hub.waiters.values()
             if waiter.tickets
         ]
@@ -447,10 +447,10 @@ class Referee:
         if not call.fair or call.called_at < self.calm_at:
             return
         for process, waiter in call.ahead:
-            hub = next(session.hub for other, session in self._sessions if other is process)
-            if self.plan.moves is not None and not all(one.confirmed.is_set() for one in hub.subscriptions):
+            session = next(session for other, session in self._sessions if other is process)
+            if self.plan.moves is not None and not _hears_everyone(session):
                 continue  # it has just found that a server is another one by now; until it listens there, it is passed
-            if not process.is_dead and hub.waiters.get(waiter.owner) is waiter:
+            if not process.is_dead and session.hub.waiters.get(waiter.owner) is waiter:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
     def _check_loss(self, belief: Belief) -> None:
@@ -486,3 +486,8 @@ class Referee:
         """Notes what must not be."""
         self.world.note("referee", f"VIOLATION: {what}")
         self.violations.append(what)
+
+
+def _hears_everyone(session: Session) -> bool:
+    """Whether it is subscribed to every master."""
+    return all(one.confirmed.is_set() for one in session.hub.subscriptions)
