@@ -481,6 +481,30 @@ def test_no_server_is_an_exit_code_of_its_own(start: Start, own_server: Server, 
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("masters_count", [3])
+def test_a_run_on_new_masters_waits_for_their_votes_and_says_why(
+    start: Start, start_server: Callable[..., Masters], name: str
+) -> None:
+    masters = start_server()
+    process = start(" ".join(masters.url), "run", name, "--ttl", "2", "--", "echo", "ran")
+    out, err = process.communicate(timeout=WITHIN)
+    assert (process.returncode, out) == (0, "ran\n")
+    assert "no vote" in err
+
+
+@pytest.mark.parametrize("masters_count", [3])
+def test_one_run_with_a_long_ttl_makes_all_others_wait_for_votes(
+    start: Start, start_server: Callable[..., Masters], name: str
+) -> None:
+    """The ttl is the guard unless another one is given, and the largest guard of all counts."""
+    masters = start_server()
+    for options in (["--ttl", "600", "--no-wait"], ["--ttl", "1", "--wait", "3"]):
+        process = start(" ".join(masters.url), "run", name, *options, "--", "echo", "ran")
+        out, err = process.communicate(timeout=WITHIN)
+        assert (process.returncode, out) == (69, "")
+        assert "vote" in err
+
+
 @pytest.mark.parametrize(
     "options",
     [["--wait", "1", "--no-wait"], ["--wait", "nan"], ["--ttl", "0"], ["--ttl", "3", "--grace", "2"], ["--wait", "-1"]],
