@@ -13,8 +13,8 @@ from relock._core.terms import Terms
 from relock._errors import AcquireTimeoutError, ConfigurationError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_keywords, check_seconds
 from relock._owner import Who, named
-from relock._runtime.claims import Claim
-from relock._runtime.threads import Session, not_owned
+from relock._runtime.session.claims import Claim
+from relock._runtime.session.session import Session, not_owned
 
 NOT_PASSED = float("-1")  # the default of `threading.RLock`, as an object of its own: a -1 that is passed is another
 

@@ -53,9 +53,9 @@ def send_again() -> None:
     What was known of the master before is then taken for what the new connection leads to, by the scripts as well.
     """
     from relock import _scripts
-    from relock._runtime.channel import open_channel
-    from relock._runtime.links import NETWORK_ERRORS, Link, Owed, Round
-    from relock._runtime.masters import Master
+    from relock._runtime.masters.links import NETWORK_ERRORS, Link, Owed, Round
+    from relock._runtime.masters.master import Master
+    from relock._runtime.net.channel import open_channel
 
     receive, request, introduce = Link.receive, Link.request, Master.introduce
 
@@ -119,7 +119,7 @@ def _never_asking(fragment: Callable[[Path, str], str]) -> Callable[[Path, str],
 @guard("subscriptions that move")
 def stay_subscribed() -> None:
     """A subscription stays where it was, and what it hears there of grants is taken for the master's."""
-    from relock._runtime.hub import Subscription
+    from relock._runtime.wakeups.hub import Subscription
 
     granted_at = Subscription.granted_at
 
@@ -137,7 +137,7 @@ def stay_subscribed() -> None:
 @guard("a thread for the log")
 def log_on_the_spot() -> None:
     """Handlers of the log run on the thread that has found what it logs."""
-    from relock._runtime.telling import Log
+    from relock._runtime.background.telling import Log
 
     def on_the_spot(log: Log, tell: Callable[[Any], object], value: object, *, is_ordinary: bool = False) -> None:
         tell(value)
@@ -148,7 +148,7 @@ def log_on_the_spot() -> None:
 @guard("one name for each hold")
 def name_threads() -> None:
     """All holds of a thread have the same name on the masters, so that a late release of one ends another."""
-    from relock._runtime import threads
+    from relock._runtime.session import session as threads
 
     def name_of_the_thread(random_hex: str, owner: str | None) -> str:
         return f"thread{threading.get_ident():x}"

@@ -11,8 +11,8 @@ from contract.rig import Interrupted, Rig, all_done, all_struck, calls, release_
 from contract.watch import At
 from relock import Lock
 from relock._core.effects import Clock
-from relock._runtime.links import Link
-from relock._runtime.masters import Master
+from relock._runtime.masters.links import Link
+from relock._runtime.masters.master import Master
 
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 

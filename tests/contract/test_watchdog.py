@@ -8,7 +8,7 @@ from contract.calls import CALLS, Call, leave, take
 from contract.rig import Rig, key_of
 from contract.watch import At
 from relock import Client, Lock, LockLostError, NotOwnedError
-from relock._runtime.watchdog import Watchdog
+from relock._runtime.background.watchdog import Watchdog
 
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 

@@ -177,7 +177,7 @@ def any_of_the_rest(words: Words) -> bool:
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who parses what comes: hiredis, or redis-py, as where hiredis is not installed."""
     if request.param == "redis-py":
-        monkeypatch.setattr("relock._runtime.channel.hiredis", None)
+        monkeypatch.setattr("relock._runtime.net.channel.hiredis", None)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from support.until import until
 
 from relock import Client, ClientClosedError, Lock
 from relock._core.terms import HANDED_LEASE_SECONDS
-from relock._runtime import hub
-from relock._runtime.hub import Waiter
 from relock._runtime.platform import Platform
+from relock._runtime.wakeups import hub
+from relock._runtime.wakeups.hub import Waiter
 
 pytestmark = pytest.mark.every_quorum
 TTL = 30.0
@@ -166,7 +166,7 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
         assert is_left_and_waits.wait(10)
         message(master, payload)
 
-    monkeypatch.setattr("relock._runtime.threads.HEIRS_SECONDS", 20.0)  # however late the message is here
+    monkeypatch.setattr("relock._runtime.session.session.HEIRS_SECONDS", 20.0)  # however late the message is here
     session.platform = Waits()
     session._leave_queues = release_and_leave  # type: ignore[method-assign]
     session.hub.message = come_late  # type: ignore[method-assign]

@@ -14,8 +14,8 @@ from support.until import until
 
 from relock import Client, QuorumError
 from relock._keys import lock_keys
-from relock._runtime import masters
-from relock._runtime.links import Link
+from relock._runtime.masters import master as masters
+from relock._runtime.masters.links import Link
 
 BURST = 64
 SOON = 30.0  # seconds after which a failure is one

@@ -11,7 +11,7 @@ from support.until import until
 
 from relock import Client, Event, Lock, LockLostError, NotGranted, QuorumError
 from relock._core.hold import Hold
-from relock._runtime.claims import Claim
+from relock._runtime.session.claims import Claim
 
 pytestmark = pytest.mark.every_quorum
 
@@ -83,7 +83,7 @@ def test_a_refusal_behind_another_of_its_owner_is_counted_and_told_like_any_othe
 def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(
     client: Client, connect: Connect, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relock._runtime.threads.TOLD_MAX", 3)
+    monkeypatch.setattr("relock._runtime.session.session.TOLD_MAX", 3)
     with connect(server.url).lock(name):
         for i in range(20):
             assert not client.lock(name, owner=f"job-{i}").acquire(blocking=False)

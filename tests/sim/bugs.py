@@ -95,7 +95,7 @@ BUGS = [
     ),
     Bug(
         "nothing is undone",
-        f"{RUNTIME}/janitor.py",
+        f"{RUNTIME}/background/janitor.py",
         "    def _undo(self, tasks: Sequence[Undo]) -> None:\n",
         ("    def _undo(self, tasks: Sequence[Undo]) -> None:\n        return\n"),
         seed=1009,
@@ -116,14 +116,14 @@ BUGS = [
     ),
     Bug(
         "one uuid for all holds of a client",
-        f"{RUNTIME}/threads.py",
+        f"{RUNTIME}/session/session.py",
         "new_uuid(self.platform.token(16), who.name)",
         'new_uuid(f"{who.key}", who.name)',
         seed=1002,
     ),
     Bug(
         "nothing is void, however late it comes",
-        f"{RUNTIME}/links.py",
+        f"{RUNTIME}/masters/links.py",
         "int(earliest * 1e6) if earliest > 0.0 else 0",
         "VOID_US_MAX",
         seed=1030,
@@ -222,7 +222,7 @@ BUGS = [
     ),
     Bug(
         "a reply is given to the request after the one that it belongs to",
-        f"{RUNTIME}/links.py",
+        f"{RUNTIME}/masters/links.py",
         "            owed = owing[0]\n",
         "            owed = owing[-1]\n",
         seed=1005,
@@ -271,7 +271,7 @@ BUGS = [
     ),
     Bug(
         "nobody wakes the thread that gives signs of life",
-        f"{RUNTIME}/janitor.py",
+        f"{RUNTIME}/background/janitor.py",
         "        if min(due, self._tend_at) < self._wakes_at:\n",
         "        if False:\n",
         seed=1030,
@@ -292,7 +292,7 @@ BUGS = [
     ),
     Bug(
         "a grant counts from the arrival of its message",
-        f"{RUNTIME}/hub.py",
+        f"{RUNTIME}/wakeups/hub.py",
         'begins=subscription.granted_at(granted_us, found["incarnation"], self._clock()),',
         "begins=self._clock(),",
         seed=1001,
@@ -306,7 +306,7 @@ BUGS = [
     ),
     Bug(
         "nobody gives back a grant for a waiter that has left",
-        f"{RUNTIME}/threads.py",
+        f"{RUNTIME}/session/session.py",
         "            self.undo(keys, owner, 0, self.options.ttl, self.clock())\n",
         "            pass\n",
         seed=1131,
@@ -348,7 +348,7 @@ BUGS = [
     ),
     Bug(
         "a master whose clock steps keeps its vote",
-        f"{RUNTIME}/threads.py",
+        f"{RUNTIME}/session/session.py",
         "        if len(self.masters) > 1:\n            self.janitor.hand(tasks.Accuse(",
         "        if False:\n            self.janitor.hand(tasks.Accuse(",
         seed=1175,
@@ -390,21 +390,21 @@ BUGS = [
     ),
     Bug(
         "an interrupted wait keeps its place in the queue",
-        f"{RUNTIME}/threads.py",
+        f"{RUNTIME}/session/session.py",
         "            self.hub.forget(owners[0])\n            self._forget",
         "            self._forget",
         seed=1064,
     ),
     Bug(
         "an interrupted acquire is not undone",
-        f"{RUNTIME}/threads.py",
+        f"{RUNTIME}/session/session.py",
         "            for owner in owners:\n                self.undo(",
         "            for owner in ():\n                self.undo(",
         seed=1057,
     ),
     Bug(
         "a hold whose release was interrupted is renewed for nobody",
-        f"{RUNTIME}/threads.py",
+        f"{RUNTIME}/session/session.py",
         "            elif hold.loss is None:\n                self.holds.pop(",
         "            elif False:\n                self.holds.pop(",
         seed=1057,
@@ -444,7 +444,7 @@ BUGS = [
     ),
     Bug(
         "a nested acquire with a longer ttl does not ask for it",
-        f"{RUNTIME}/threads.py",
+        f"{RUNTIME}/session/session.py",
         "        if options.ttl > hold.ttl:\n",
         "        if False:\n",
         seed=1008,
@@ -459,21 +459,21 @@ BUGS = [
     # Only runs in which masters move, or in which a process uses other locks as well, find these.
     Bug(
         "a subscription stays where it was when its master has moved",
-        f"{RUNTIME}/hub.py",
+        f"{RUNTIME}/wakeups/hub.py",
         "return self._is_misled or self._incarnation != self._master.incarnation",
         "return False",
         seed=1011,
     ),
     Bug(
         "a grant is taken whichever incarnation has made it",
-        f"{RUNTIME}/hub.py",
+        f"{RUNTIME}/wakeups/hub.py",
         "        if incarnation != self._incarnation:\n",
         "        incarnation = self._master.incarnation\n        if False:\n",
         seed=1001,
     ),
     Bug(
         "the keys of a lock are those of another one when they were made anew",
-        f"{RUNTIME}/hub.py",
+        f"{RUNTIME}/wakeups/hub.py",
         "waiter.keys == keys",
         "waiter.keys is keys",
         seed=1001,
@@ -488,7 +488,7 @@ BUGS = [
     # Only runs in which nobody reads what one client logs.
     Bug(
         "what is logged is told on the thread that has found it",
-        f"{RUNTIME}/telling.py",
+        f"{RUNTIME}/background/telling.py",
         "self.hand(self._handle, (copy_context(), logger, made, args), is_ordinary=level < logging.WARNING)",
         "self._handle((copy_context(), logger, made, args))",
         seed=1173,

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from relock._core.effects import Effect
 from relock._core.flows.tend import Tended
-from relock._runtime import janitor
+from relock._runtime.background import janitor
 
 NEVER_SECONDS = 600.0  # longer than any test
 

@@ -12,9 +12,9 @@ import pytest
 from redis import exceptions as redis_errors
 from support.tls import certificate
 
-from relock._runtime.channel import Channel, SocketChannel
-from relock._runtime.failures import failure_of
-from relock._runtime.nodes import Wire
+from relock._runtime.net.channel import Channel, SocketChannel
+from relock._runtime.net.failures import failure_of
+from relock._runtime.net.nodes import Wire
 
 TIMEOUT_SECONDS = 0.2
 MUCH = b"x" * 10_000_000  # more than fits between the two ends

@@ -8,12 +8,12 @@ from redis import exceptions as redis_errors
 from relock import Client, ConfigurationError
 from relock._keys import lock_keys
 from relock._options import ClientOptions
-from relock._runtime.cluster import Cluster
-from relock._runtime.failures import failure_of, words_of
-from relock._runtime.masters import MasterListener
-from relock._runtime.nodes import Node, parse_nodes
+from relock._runtime.masters.cluster import Cluster
+from relock._runtime.masters.master import MasterListener
+from relock._runtime.net.failures import failure_of, words_of
+from relock._runtime.net.nodes import Node, parse_nodes
+from relock._runtime.net.slots import Redirection, Seeds, _range, redirection, slot_of
 from relock._runtime.platform import THREADS
-from relock._runtime.slots import Redirection, Seeds, _range, redirection, slot_of
 from relock._scripts import load, script_names
 
 SECRET = "hush"

@@ -7,7 +7,7 @@ import ssl
 import pytest
 import redis
 
-from relock._runtime.failures import failure_of
+from relock._runtime.net.failures import failure_of
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.hold import Hold
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import lock_keys
-from relock._runtime.hub import Waiter
-from relock._runtime.janitor import BATCH, Accuse, Doubt, Janitor, PassOn, Sample, Settle, Undo
+from relock._runtime.background.janitor import BATCH, Accuse, Doubt, Janitor, PassOn, Sample, Settle, Undo
 from relock._runtime.platform import THREADS, Platform
+from relock._runtime.wakeups.hub import Waiter
 from relock.testing._master import unpack_arguments
 
 UNTOLD = Failure("a", "it is being connected", sent=False)

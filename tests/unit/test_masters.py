@@ -16,11 +16,11 @@ from relock._core.quorum import NEVER
 from relock._errors import ConfigurationError
 from relock._keys import lock_keys
 from relock._options import ClientOptions
-from relock._runtime import masters
-from relock._runtime.channel import Channel
-from relock._runtime.links import NAMELESS, Link, Round
-from relock._runtime.masters import Known, Master, MasterListener, Opener
-from relock._runtime.nodes import Node, Wire
+from relock._runtime.masters import master as masters
+from relock._runtime.masters.links import NAMELESS, Link, Round
+from relock._runtime.masters.master import Known, Master, MasterListener, Opener
+from relock._runtime.net.channel import Channel
+from relock._runtime.net.nodes import Node, Wire
 from relock._runtime.platform import THREADS
 from relock._scripts import load
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from relock._owner import A_CALLBACK, Taker, may_nest, running_task, still_inside, taker_of
-from relock._runtime.loops import inside_already
+from relock._runtime.session.loops import inside_already
 
 
 class Task:

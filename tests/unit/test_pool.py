@@ -16,12 +16,12 @@ import relock
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import NEVER
 from relock._options import ClientOptions
-from relock._runtime.lines import LOOK_SECONDS, Line
-from relock._runtime.links import Link, Round
-from relock._runtime.masters import UNUSED_SECONDS, Master, MasterListener, Opener
-from relock._runtime.nodes import Node
+from relock._runtime.masters.lines import LOOK_SECONDS, Line
+from relock._runtime.masters.links import Link, Round
+from relock._runtime.masters.master import UNUSED_SECONDS, Master, MasterListener, Opener
+from relock._runtime.masters.rounds import CROWDED_SECONDS, Rounds
+from relock._runtime.net.nodes import Node
 from relock._runtime.platform import Platform
-from relock._runtime.rounds import CROWDED_SECONDS, Rounds
 from relock._scripts import Call
 
 SOURCE = str(Path(relock.__file__).parent)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import redis
 
-from relock._runtime.failures import failure_of
-from relock._runtime.sentinel import Discovery
+from relock._runtime.net.failures import failure_of
+from relock._runtime.net.sentinel import Discovery
 
 UP = {"ip": "10.0.0.1", "port": "6379", "flags": "master", "num-other-sentinels": "2"}
 

@@ -10,9 +10,9 @@ import pytest
 from support.until import until
 
 from relock._errors import ClientClosedError
+from relock._runtime.background.telling import Teller
 from relock._runtime.platform import THREADS, Platform
 from relock._runtime.service import Service
-from relock._runtime.telling import Teller
 
 LOGGER = "relock._runtime.service"
 

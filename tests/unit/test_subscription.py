@@ -9,11 +9,11 @@ from redis._parsers import _RESP2Parser
 from redis.connection import Connection
 
 from relock._keys import LockKeys, lock_keys
-from relock._runtime import channel
-from relock._runtime.hub import Hub, HubListener
-from relock._runtime.masters import Master
-from relock._runtime.nodes import Wire
+from relock._runtime.masters.master import Master
+from relock._runtime.net import channel
+from relock._runtime.net.nodes import Wire
 from relock._runtime.platform import THREADS
+from relock._runtime.wakeups.hub import Hub, HubListener
 
 KEYS = lock_keys("lock", "a")
 WAITER = b"me:1@3000"

@@ -17,9 +17,9 @@ import pytest
 from support.until import until
 
 from relock import RelockWarning
-from relock._runtime import telling
+from relock._runtime.background import telling
+from relock._runtime.background.telling import Log, Teller, warn_caller
 from relock._runtime.platform import Platform
-from relock._runtime.telling import Log, Teller, warn_caller
 
 WITHIN = 20.0
 LOGGER = logging.getLogger("relock.test")
@@ -301,7 +301,7 @@ def test_a_log_that_hangs_says_what_it_dropped_when_it_goes_on(kept: Kept, log: 
     gate = Gate()
     log.hand(gate, None)
     assert gate.reached.wait(WITHIN)
-    telling_logger = logging.getLogger("relock._runtime.telling")
+    telling_logger = logging.getLogger("relock._runtime.background.telling")
     telling_logger.addHandler(kept)
     for _ in range(30):
         log.write(LOGGER, logging.INFO, "a")

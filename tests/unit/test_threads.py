@@ -19,10 +19,10 @@ from relock._core.terms import Terms
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import current_thread
-from relock._runtime import threads
-from relock._runtime.claims import Claim, Gates
-from relock._runtime.janitor import Doubt, Settle, Task
+from relock._runtime.background.janitor import Doubt, Settle, Task
 from relock._runtime.platform import THREADS
+from relock._runtime.session import session as threads
+from relock._runtime.session.claims import Claim, Gates
 
 OPTIONS = ClientOptions()
 

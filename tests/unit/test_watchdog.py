@@ -17,8 +17,8 @@ from relock._events import Event, RenewalFailing
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import named
+from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.platform import Platform
-from relock._runtime.watchdog import Watchdog
 
 TTL_SECONDS = 30.0
 DUE_SECONDS = 10.0

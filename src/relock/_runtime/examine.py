@@ -17,10 +17,10 @@ from redis.crc import key_slot
 
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys, client_channel, lock_keys, master_key, scan_pattern
-from relock._runtime.failures import failure_of, with_advice, words_of
-from relock._runtime.links import NETWORK_ERRORS, as_guard_ms, parse_info
-from relock._runtime.nodes import Node, Wire, warning_of_number
-from relock._runtime.slots import Range, members
+from relock._runtime.masters.links import NETWORK_ERRORS, as_guard_ms, parse_info
+from relock._runtime.net.failures import failure_of, with_advice, words_of
+from relock._runtime.net.nodes import Node, Wire, warning_of_number
+from relock._runtime.net.slots import Range, members
 from relock._scripts import load, pack_argument
 
 CLOCK_SAMPLES = 5

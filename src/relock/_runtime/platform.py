@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from relock._core.effects import Clock
 from relock._owner import Who, current_thread, running_task
-from relock._runtime.channel import Channel, open_channel
-from relock._runtime.nodes import Wire
+from relock._runtime.net.channel import Channel, open_channel
+from relock._runtime.net.nodes import Wire
 
 if TYPE_CHECKING:
-    from relock._runtime.telling import Log
+    from relock._runtime.background.telling import Log
 
 #: The one clock of the client side. It goes on while the machine is suspended, where the system has such a clock.
 CLOCK: Clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
@@ -60,7 +60,7 @@ class Platform:
         return made or self.__dict__.setdefault("_log", self._make_log())
 
     def _make_log(self) -> "Log":
-        from relock._runtime.telling import Log  # not at the top: its thread is of a platform
+        from relock._runtime.background.telling import Log  # not at the top: its thread is of a platform
 
         return Log(self)
 

@@ -12,8 +12,8 @@ from attrs import define, field, frozen
 from relock._core.clocks import STEP_SECONDS
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, deadline_of, quorum_of
-from relock._runtime.masters import Master
-from relock._runtime.threads import Session
+from relock._runtime.masters.master import Master
+from relock._runtime.session.session import Session
 from relock.testing._network import Server
 from relock.testing._world import Process, World
 

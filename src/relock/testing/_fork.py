@@ -5,10 +5,10 @@ from copy import copy
 from typing import Any
 from weakref import WeakSet
 
-from relock._runtime.hub import Hub, Subscription
-from relock._runtime.links import Link
-from relock._runtime.masters import Master
-from relock._runtime.threads import Session
+from relock._runtime.masters.links import Link
+from relock._runtime.masters.master import Master
+from relock._runtime.session.session import Session
+from relock._runtime.wakeups.hub import Hub, Subscription
 from relock.testing._world import Process
 
 

@@ -76,7 +76,7 @@ class VirtualMaster:
     def execute(
         self, call: Call, void_us: int, incarnation: bytes, guard_ms: int, *, guarded: bool | None = None
     ) -> ScriptReply:
-        """Runs a call with what a connection adds to it, as `relock._runtime.links.Link` does.
+        """Runs a call with what a connection adds to it, as `relock._runtime.masters.links.Link` does.
 
         It names the master's marker if it is `guarded`: by default, if there is a guard.
 

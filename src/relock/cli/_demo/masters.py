@@ -13,8 +13,8 @@ from typing import Any, Self
 from attrs import evolve, frozen
 
 from relock._keys import lock_keys, master_key
-from relock._runtime.links import NETWORK_ERRORS, parse_info
-from relock._runtime.nodes import Node, Wire, parse_nodes
+from relock._runtime.masters.links import NETWORK_ERRORS, parse_info
+from relock._runtime.net.nodes import Node, Wire, parse_nodes
 from relock._scripts import load
 from relock._servers.server import LocalServer
 from relock.cli._nodes import Where

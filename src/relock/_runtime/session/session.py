@@ -55,20 +55,20 @@ from relock._events import Granted as GrantedEvent
 from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions, default_client_name
 from relock._owner import OwnerKey, Who, may_nest, new_uuid, readable, still_inside, taker_of
-from relock._runtime import janitor as tasks
-from relock._runtime.claims import Claim, Gates, HoldKey
-from relock._runtime.cluster import make_masters
-from relock._runtime.driver import Driver
-from relock._runtime.hub import Hub, Waiter
-from relock._runtime.janitor import Janitor
-from relock._runtime.links import NAMELESS
-from relock._runtime.loops import inside_already, text_of_wait
-from relock._runtime.masters import Master, MasterListener, Opener
-from relock._runtime.nodes import Node
+from relock._runtime.background import janitor as tasks
+from relock._runtime.background.janitor import Janitor
+from relock._runtime.background.telling import Teller, warn_at_once, warn_caller
+from relock._runtime.background.watchdog import Watchdog
+from relock._runtime.masters.cluster import make_masters
+from relock._runtime.masters.links import NAMELESS
+from relock._runtime.masters.master import Master, MasterListener, Opener
+from relock._runtime.net.nodes import Node
 from relock._runtime.platform import THREADS, Platform
 from relock._runtime.service import Service
-from relock._runtime.telling import Teller, warn_at_once, warn_caller
-from relock._runtime.watchdog import Watchdog
+from relock._runtime.session.claims import Claim, Gates, HoldKey
+from relock._runtime.session.driver import Driver
+from relock._runtime.session.loops import inside_already, text_of_wait
+from relock._runtime.wakeups.hub import Hub, Waiter
 
 logger = logging.getLogger(__name__)
 event_logger = logging.getLogger("relock.events")
@@ -200,7 +200,7 @@ class Session(Driver, MasterListener):
         return min(master.sweep(now) for master in self.masters)
 
     def sweep_by(self, moment: float) -> None:
-        """See `relock._runtime.masters.MasterListener`."""
+        """See `relock._runtime.masters.master.MasterListener`."""
         self.watchdog.look_by(moment)
 
     # The book of holds ----------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Session(Driver, MasterListener):
         self.platform.log.write(event_logger, logging.DEBUG if is_ordinary else logging.WARNING, "%s", event)
 
     def warn(self, text: str) -> None:
-        """See `relock._runtime.masters.MasterListener`; the call in which it was found raises it, when it has done."""
+        """See `relock._runtime.masters.master.MasterListener`; the call that found it raises it, when it has done."""
         if any(service.is_caller() for service in self._services()):
             self.platform.log.warn(text)
         else:
@@ -683,44 +683,44 @@ class Session(Driver, MasterListener):
     # What others report ---------------------------------------------------------------------------------------------
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
-        """See `relock._runtime.hub.HubListener`."""
+        """See `relock._runtime.wakeups.hub.HubListener`."""
         self.janitor.hand(tasks.PassOn(keys, owner))
 
     def unclaimed(self, keys: LockKeys, owner: bytes) -> None:
-        """See `relock._runtime.hub.HubListener`."""
+        """See `relock._runtime.wakeups.hub.HubListener`."""
         if not any(hold.owner == owner and hold.loss is None for hold in self.holds.copy().values()):
             self.undo(keys, owner, 0, self.options.ttl, self.clock())
 
     def clock_in_doubt(self, master: Master) -> None:  # noqa: ARG002
-        """See `relock._runtime.masters.MasterListener`."""
+        """See `relock._runtime.masters.master.MasterListener`."""
         self.janitor.hand(tasks.Sample())
 
     def subscribed(self) -> None:
-        """See `relock._runtime.hub.HubListener`."""
+        """See `relock._runtime.wakeups.hub.HubListener`."""
         if self.hub.waiters:
             self.janitor.tend_now()
 
     def master_down(self, master: Master, why: str) -> None:
-        """See `relock._runtime.links.MasterListener`; what breaks while we close was closed by us."""
+        """See `relock._runtime.masters.links.MasterListener`; what breaks while we close was closed by us."""
         if not self.closed:
             self.emit(MasterDown(None, master.address, why))
 
     def master_back(self, master: Master) -> None:
-        """See `relock._runtime.links.MasterListener`."""
+        """See `relock._runtime.masters.links.MasterListener`."""
         self.emit(MasterBack(None, master.address))
 
     def master_without_vote(self, master: Master, seconds: float) -> None:
-        """See `relock._runtime.links.MasterListener`."""
+        """See `relock._runtime.masters.links.MasterListener`."""
         why = "it restarted, failed over, was flushed or is new, or its clock stepped: it may have forgotten leases"
         self.emit(MasterWithoutVote(None, master.address, seconds, why))
 
     def master_moved(self, master: Master) -> None:
-        """See `relock._runtime.masters.MasterListener`. Nobody may be given a lock where no server has a name."""
+        """See `relock._runtime.masters.master.MasterListener`. Nobody is given a lock where a server has no name."""
         self._may_be_handed = all(one.incarnation != NAMELESS for one in self.masters)
         self.hub.subscriptions[master.index].look()
 
     def check_independent(self, master: Master) -> None:
-        """See `relock._runtime.masters.MasterListener`."""
+        """See `relock._runtime.masters.master.MasterListener`."""
         server, is_named, _ = master.incarnation.partition(b":")
         if server == NAMELESS:
             self.hub.subscriptions[master.index].doubt()
@@ -731,12 +731,12 @@ class Session(Driver, MasterListener):
                 )
 
     def larger_guard(self, found_ms: int) -> None:
-        """See `relock._runtime.masters.MasterListener`."""
+        """See `relock._runtime.masters.master.MasterListener`."""
         for master in self.masters:
             master.guard_ms = max(master.guard_ms, found_ms)
 
     def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:
-        """See `relock._runtime.masters.MasterListener`. Leases end by the master's clock, so earlier on ours."""
+        """See `relock._runtime.masters.master.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         step = Step(self.clock(), master.index, seconds, shown_us, master.offset.stepped_after)
         self.steps.append(step)  # before the look at the book: what enters it now looks here
         if seconds > 0:

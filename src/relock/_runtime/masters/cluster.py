@@ -25,13 +25,13 @@ from relock._core.effects import Answer, Ask, Failure, Reply
 from relock._core.hold import FOREVER
 from relock._errors import ConfigurationError
 from relock._options import ClientOptions
-from relock._runtime.failures import failure_of, words_of
-from relock._runtime.links import NETWORK_ERRORS, Link, Round, understood
-from relock._runtime.masters import Master, MasterListener
-from relock._runtime.nodes import Node, Wire
+from relock._runtime.masters.links import NETWORK_ERRORS, Link, Round, understood
+from relock._runtime.masters.master import Master, MasterListener
+from relock._runtime.masters.rounds import Rounds
+from relock._runtime.net.failures import failure_of, words_of
+from relock._runtime.net.nodes import Node, Wire
+from relock._runtime.net.slots import SLOTS, Place, Range, Seeds, ranges_of, redirection, slot_of
 from relock._runtime.platform import Platform
-from relock._runtime.rounds import Rounds
-from relock._runtime.slots import SLOTS, Place, Range, Seeds, ranges_of, redirection, slot_of
 from relock._scripts import Call
 
 logger = logging.getLogger(__name__)

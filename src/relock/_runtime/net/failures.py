@@ -8,7 +8,7 @@ import ssl
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Failure
-from relock._runtime.sentinel import NoMasterError
+from relock._runtime.net.sentinel import NoMasterError
 
 # What no patience mends, by the beginning of the server's message or by redis-py's type.
 _PERMANENT_TYPES = (

@@ -17,13 +17,13 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import is_given
 from relock._errors import ConfigurationError
-from relock._runtime.channel import Channel
-from relock._runtime.failures import words_of
-from relock._runtime.nodes import Wire
+from relock._runtime.net.channel import Channel
+from relock._runtime.net.failures import words_of
+from relock._runtime.net.nodes import Wire
 from relock._scripts import TOKEN_MAX, Call, Script, pack_argument
 
 if TYPE_CHECKING:
-    from relock._runtime.masters import Master
+    from relock._runtime.masters.master import Master
 
 INTRODUCTION = (("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"))  # what each new socket is asked
 UNKNOWN = b""  # the incarnation of a master of which nothing is known

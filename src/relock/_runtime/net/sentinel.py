@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from redis import exceptions as redis_errors
 
 if TYPE_CHECKING:
-    from relock._runtime.nodes import Wire
+    from relock._runtime.net.nodes import Wire
 
 SENTINEL_PORT = 26379
 

@@ -17,10 +17,10 @@ from relock._core.quorum import NEVER, is_given
 from relock._errors import ConfigurationError
 from relock._keys import master_key
 from relock._options import ClientOptions
-from relock._runtime.failures import failure_of, is_refusal
-from relock._runtime.lines import Line
-from relock._runtime.links import INTRODUCTION, NAMELESS, NETWORK_ERRORS, UNKNOWN, Link, parse_info, understood
-from relock._runtime.nodes import Node, Wire
+from relock._runtime.masters.lines import Line
+from relock._runtime.masters.links import INTRODUCTION, NAMELESS, NETWORK_ERRORS, UNKNOWN, Link, parse_info, understood
+from relock._runtime.net.failures import failure_of, is_refusal
+from relock._runtime.net.nodes import Node, Wire
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 

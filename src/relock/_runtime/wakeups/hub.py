@@ -20,10 +20,10 @@ from relock._core.hold import Hold
 from relock._core.quorum import NEVER, gather_seconds, quorum_of
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys, client_channel, lock_keys
-from relock._runtime.channel import Channel
-from relock._runtime.links import NAMELESS, NETWORK_ERRORS, UNKNOWN, understood
-from relock._runtime.masters import Master
-from relock._runtime.nodes import Wire
+from relock._runtime.masters.links import NAMELESS, NETWORK_ERRORS, UNKNOWN, understood
+from relock._runtime.masters.master import Master
+from relock._runtime.net.channel import Channel
+from relock._runtime.net.nodes import Wire
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 from relock._scripts import TOKEN_MAX

@@ -23,7 +23,7 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
-from relock._runtime.nodes import Wire
+from relock._runtime.net.nodes import Wire
 
 try:
     import hiredis

@@ -27,8 +27,8 @@ from relock._core.quorum import is_status
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
 from relock._owner import waiter_name
-from relock._runtime.host import Host
-from relock._runtime.masters import Master
+from relock._runtime.background.host import Host
+from relock._runtime.masters.master import Master
 from relock._runtime.service import Service
 from relock._scripts import Call
 

@@ -7,10 +7,10 @@ from typing import Any
 from relock._core.effects import Answer, Ask, Clock, Effect, Handed, Leave, Listen, Park, Undo
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
-from relock._runtime.cluster import make_rounds
-from relock._runtime.hub import Hub
-from relock._runtime.masters import Master
+from relock._runtime.masters.cluster import make_rounds
+from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
+from relock._runtime.wakeups.hub import Hub
 
 Flow = Generator[Effect, Any, Any]
 

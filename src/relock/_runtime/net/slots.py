@@ -12,7 +12,7 @@ from relock._errors import ConfigurationError
 from relock._keys import LockKeys
 
 if TYPE_CHECKING:
-    from relock._runtime.nodes import Node
+    from relock._runtime.net.nodes import Node
 
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
 Place = tuple[str, int]  # host and port

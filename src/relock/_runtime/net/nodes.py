@@ -16,9 +16,9 @@ from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
 from relock._errors import ConfigurationError
-from relock._runtime.foreign import ValkeyClient, is_valkey_client, refuse_fake, valkeys_pool, whole_name
-from relock._runtime.sentinel import SENTINEL_PORT, Discovery
-from relock._runtime.slots import Place, Seeds
+from relock._runtime.net.foreign import ValkeyClient, is_valkey_client, refuse_fake, valkeys_pool, whole_name
+from relock._runtime.net.sentinel import SENTINEL_PORT, Discovery
+from relock._runtime.net.slots import Place, Seeds
 
 # Of what a connection of redis-py may be given, these would resend, decode or read behind our back.
 _OVERRIDDEN = (

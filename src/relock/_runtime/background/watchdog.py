@@ -9,7 +9,7 @@ from relock._core.hold import Hold
 from relock._core.renewal import FOREVER, Pace, due_at, pace_of, take_stock
 from relock._errors import ConfigurationError
 from relock._events import RenewalFailing
-from relock._runtime.host import Host
+from relock._runtime.background.host import Host
 from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)

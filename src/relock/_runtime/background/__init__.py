@@ -1,0 +1,1 @@
+"""What runs on threads of its own: renewing, cleaning up, telling."""

@@ -1,0 +1,1 @@
+"""One client in one process, for threads."""

@@ -1,0 +1,1 @@
+"""Who waits, and the subscriptions on which they are woken."""
