@@ -15,7 +15,7 @@ from contract.threads import WatchedClient
 from contract.watch import Watch, WatchedPlatform
 from relock import Client
 from relock._keys import master_key
-from relock._runtime.net.nodes import Node
+from relock._runtime.net.node import Node
 from relock.testing._network import Conditions, Server, VirtualWire
 from relock.testing._world import Process, Task, World, current_task
 

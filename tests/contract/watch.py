@@ -13,7 +13,7 @@ from attrs import define
 from relock._core.effects import Clock
 from relock._owner import Who
 from relock._runtime.net.channel import Channel
-from relock._runtime.net.nodes import Wire
+from relock._runtime.net.wire import Wire
 from relock._runtime.platform import Platform
 
 FOREVER = float("inf")

@@ -22,7 +22,7 @@ from relock import Client, Lock, MasterBack, QuorumError
 from relock._events import Event
 from relock._runtime.masters.links import NETWORK_ERRORS
 from relock._runtime.net.channel import PlainChannel
-from relock._runtime.net.nodes import parse_nodes
+from relock._runtime.net.parse import parse_nodes
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 LEASE_SECONDS = 30.0  # who is woken by nobody looks again only then

@@ -14,7 +14,7 @@ from support.tls import certificate
 
 from relock._runtime.net.channel import Channel, SocketChannel
 from relock._runtime.net.failures import failure_of
-from relock._runtime.net.nodes import Wire
+from relock._runtime.net.wire import Wire
 
 TIMEOUT_SECONDS = 0.2
 MUCH = b"x" * 10_000_000  # more than fits between the two ends

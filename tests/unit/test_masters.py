@@ -20,7 +20,8 @@ from relock._runtime.masters import master as masters
 from relock._runtime.masters.links import NAMELESS, Link, Round
 from relock._runtime.masters.master import Known, Master, MasterListener, Opener
 from relock._runtime.net.channel import Channel
-from relock._runtime.net.nodes import Node, Wire
+from relock._runtime.net.node import Node
+from relock._runtime.net.wire import Wire
 from relock._runtime.platform import THREADS
 from relock._scripts import load
 

@@ -16,7 +16,7 @@ import valkey.sentinel
 from redis.sentinel import Sentinel
 
 from relock import Client, ConfigurationError, RelockWarning
-from relock._runtime.net.nodes import parse_nodes
+from relock._runtime.net.parse import parse_nodes
 
 SECRET = "hush"
 

@@ -20,7 +20,7 @@ from relock._runtime.masters.lines import LOOK_SECONDS, Line
 from relock._runtime.masters.links import Link, Round
 from relock._runtime.masters.master import UNUSED_SECONDS, Master, MasterListener, Opener
 from relock._runtime.masters.rounds import CROWDED_SECONDS, Rounds
-from relock._runtime.net.nodes import Node
+from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
 from relock._scripts import Call
 

@@ -11,7 +11,7 @@ from redis.connection import Connection
 from relock._keys import LockKeys, lock_keys
 from relock._runtime.masters.master import Master
 from relock._runtime.net import channel
-from relock._runtime.net.nodes import Wire
+from relock._runtime.net.wire import Wire
 from relock._runtime.platform import THREADS
 from relock._runtime.wakeups.hub import Hub, HubListener
 

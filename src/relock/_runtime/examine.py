@@ -19,8 +19,10 @@ from relock._errors import ConfigurationError
 from relock._keys import LockKeys, client_channel, lock_keys, master_key, scan_pattern
 from relock._runtime.masters.links import NETWORK_ERRORS, as_guard_ms, parse_info
 from relock._runtime.net.failures import failure_of, with_advice, words_of
-from relock._runtime.net.nodes import Node, Wire, warning_of_number
+from relock._runtime.net.node import Node
+from relock._runtime.net.parse import warning_of_number
 from relock._runtime.net.slots import Range, members
+from relock._runtime.net.wire import Wire
 from relock._scripts import load, pack_argument
 
 CLOCK_SAMPLES = 5

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from relock._core.effects import Clock
 from relock._owner import Who, current_thread, running_task
 from relock._runtime.net.channel import Channel, open_channel
-from relock._runtime.net.nodes import Wire
+from relock._runtime.net.wire import Wire
 
 if TYPE_CHECKING:
     from relock._runtime.background.telling import Log

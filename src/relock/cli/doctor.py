@@ -8,7 +8,7 @@ import click
 from attrs import asdict
 
 from relock._runtime.examine import Examination, Finding, Verdict, compare, examine_all
-from relock._runtime.net.nodes import parse_nodes
+from relock._runtime.net.parse import parse_nodes
 from relock.cli._exit_codes import ExitCode
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import Seconds, print_json, printable

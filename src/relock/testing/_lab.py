@@ -9,7 +9,7 @@ from greenlet import GreenletExit, getcurrent
 from relock import Client
 from relock._keys import master_key
 from relock._options import ClientArguments
-from relock._runtime.net.nodes import parse_nodes
+from relock._runtime.net.parse import parse_nodes
 from relock.testing._fork import inherited
 from relock.testing._network import Conditions, Server, node_of
 from relock.testing._world import Process, World, current_task

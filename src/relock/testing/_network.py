@@ -20,7 +20,8 @@ from attrs import define
 from redis import exceptions as redis_errors
 
 from relock._runtime.net.channel import Channel
-from relock._runtime.net.nodes import Node, Wire
+from relock._runtime.net.node import Node
+from relock._runtime.net.wire import Wire
 from relock._scripts import load
 from relock.testing._master import NO_REPLID, Message, ReplyError, VirtualMaster
 from relock.testing._replication import Feed

@@ -22,7 +22,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from relock._core.effects import Clock
 from relock._owner import ThreadOwner, Who
 from relock._runtime.net.channel import Channel
-from relock._runtime.net.nodes import Wire
+from relock._runtime.net.wire import Wire
 from relock._runtime.platform import Platform
 
 PREEMPTION = 0.01  # of the looks at a clock are followed by a pause

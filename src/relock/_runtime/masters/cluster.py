@@ -29,8 +29,9 @@ from relock._runtime.masters.links import NETWORK_ERRORS, Link, Round, understoo
 from relock._runtime.masters.master import Master, MasterListener
 from relock._runtime.masters.rounds import Rounds
 from relock._runtime.net.failures import failure_of, words_of
-from relock._runtime.net.nodes import Node, Wire
-from relock._runtime.net.slots import SLOTS, Place, Range, Seeds, ranges_of, redirection, slot_of
+from relock._runtime.net.node import Node, Place, Seeds
+from relock._runtime.net.slots import SLOTS, Range, ranges_of, redirection, slot_of
+from relock._runtime.net.wire import Wire
 from relock._runtime.platform import Platform
 from relock._scripts import Call
 

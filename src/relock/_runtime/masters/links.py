@@ -19,7 +19,7 @@ from relock._core.quorum import is_given
 from relock._errors import ConfigurationError
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.failures import words_of
-from relock._runtime.net.nodes import Wire
+from relock._runtime.net.wire import Wire
 from relock._scripts import TOKEN_MAX, Call, Script, pack_argument
 
 if TYPE_CHECKING:

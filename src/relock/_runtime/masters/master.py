@@ -20,7 +20,8 @@ from relock._options import ClientOptions
 from relock._runtime.masters.lines import Line
 from relock._runtime.masters.links import INTRODUCTION, NAMELESS, NETWORK_ERRORS, UNKNOWN, Link, parse_info, understood
 from relock._runtime.net.failures import failure_of, is_refusal
-from relock._runtime.net.nodes import Node, Wire
+from relock._runtime.net.node import Node
+from relock._runtime.net.wire import Wire
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 

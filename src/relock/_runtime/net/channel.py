@@ -23,7 +23,7 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
-from relock._runtime.net.nodes import Wire
+from relock._runtime.net.wire import Wire
 
 try:
     import hiredis

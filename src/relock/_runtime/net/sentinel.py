@@ -4,16 +4,15 @@ for Redis Sentinel").
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis import exceptions as redis_errors
 
-if TYPE_CHECKING:
-    from relock._runtime.net.nodes import Wire
+from relock._runtime.net.wire import Wire
 
 SENTINEL_PORT = 26379
 
-Opener = Callable[[float], "Wire"]  # of a connection to one Sentinel, from a timeout in seconds
+Opener = Callable[[float], Wire]  # of a connection to one Sentinel, from a timeout in seconds
 
 
 class NoMasterError(redis_errors.ConnectionError):

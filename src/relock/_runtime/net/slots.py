@@ -1,44 +1,19 @@
 """Which node of a Redis Cluster serves which slot, as its nodes say (redis.io, "Redis cluster specification")."""
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from attrs import evolve
 from redis import exceptions as redis_errors
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys
-
-if TYPE_CHECKING:
-    from relock._runtime.net.nodes import Node
+from relock._runtime.net.node import Node, Seeds
 
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
-Place = tuple[str, int]  # host and port
 
 _REDIRECT = re.compile(r"\b(MOVED|ASK) ([0-9]+) (\S*):([0-9]+)")
 _UNKNOWN_HOSTS = (None, b"", b"?")  # what a node says where the host is the one that it was reached at
-
-
-class Seeds(NamedTuple):
-    """Where a cluster is first asked for its nodes.
-
-    Attributes:
-        nodes: those that the user named.
-        remap: from where the cluster says that a node is to where it is reached.
-    """
-
-    nodes: tuple["Node", ...]
-    remap: Callable[[Place], Place] | None = None
-
-    def node_at(self, host: str, port: int) -> "Node":
-        """The node that the cluster says is there, to be reached in the same way as the first seed."""
-        if self.remap is not None:
-            host, port = self.remap((host, port))
-        seed = self.nodes[0]
-        scheme, at = seed.address.partition("://")[0], f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        return evolve(seed, address=f"{scheme}://{at}/0", kwargs=seed.kwargs | {"host": host, "port": port})
 
 
 class Range(NamedTuple):
@@ -64,7 +39,7 @@ def slot_of(keys: LockKeys) -> int:
     return key_slot(keys.lock)
 
 
-def ranges_of(node: "Node", timeout: float) -> list[Range]:
+def ranges_of(node: Node, timeout: float) -> list[Range]:
     """What `node` knows of the cluster, on a connection of its own; `timeout` in seconds for each step.
 
     Raises:
@@ -86,7 +61,7 @@ def ranges_of(node: "Node", timeout: float) -> list[Range]:
         wire.disconnect()
 
 
-def members(seeds: Seeds, timeout: float) -> list[tuple["Node", list[Range]]]:
+def members(seeds: Seeds, timeout: float) -> list[tuple[Node, list[Range]]]:
     """Each node that serves slots, and which, as the first seed says that answers; `timeout` in seconds for each step.
 
     Raises:

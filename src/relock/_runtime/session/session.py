@@ -62,7 +62,7 @@ from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.masters.cluster import make_masters
 from relock._runtime.masters.links import NAMELESS
 from relock._runtime.masters.master import Master, MasterListener, Opener
-from relock._runtime.net.nodes import Node
+from relock._runtime.net.node import Node
 from relock._runtime.platform import THREADS, Platform
 from relock._runtime.service import Service
 from relock._runtime.session.claims import Claim, Gates, HoldKey

@@ -23,7 +23,7 @@ from relock._keys import LockKeys, client_channel, lock_keys
 from relock._runtime.masters.links import NAMELESS, NETWORK_ERRORS, UNKNOWN, understood
 from relock._runtime.masters.master import Master
 from relock._runtime.net.channel import Channel
-from relock._runtime.net.nodes import Wire
+from relock._runtime.net.wire import Wire
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 from relock._scripts import TOKEN_MAX

@@ -14,7 +14,9 @@ from attrs import evolve, frozen
 
 from relock._keys import lock_keys, master_key
 from relock._runtime.masters.links import NETWORK_ERRORS, parse_info
-from relock._runtime.net.nodes import Node, Wire, parse_nodes
+from relock._runtime.net.node import Node
+from relock._runtime.net.parse import parse_nodes
+from relock._runtime.net.wire import Wire
 from relock._scripts import load
 from relock._servers.server import LocalServer
 from relock.cli._nodes import Where

@@ -1,24 +1,20 @@
 """From what users pass as ``nodes`` to what opens a connection."""
 
-import ipaddress
 import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
-from attrs import field, frozen
-from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
-from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
 from relock._errors import ConfigurationError
 from relock._runtime.net.foreign import ValkeyClient, is_valkey_client, refuse_fake, valkeys_pool, whole_name
+from relock._runtime.net.node import Node, Place, Seeds, host_and_port, normal
 from relock._runtime.net.sentinel import SENTINEL_PORT, Discovery
-from relock._runtime.net.slots import Place, Seeds
 
 # Of what a connection of redis-py may be given, these would resend, decode or read behind our back.
 _OVERRIDDEN = (
@@ -40,7 +36,6 @@ _OVERRIDDEN = (
     "event_dispatcher",
     "himport_registry",
 )
-READ_BYTES = 4096  # redis-py keeps a buffer of that size for each connection, though only opening one reads into it
 _SENTINEL_SCHEME = "redis+sentinel"
 _CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}  # and how each node is reached
 _SERVER_SCHEMES = {"valkey": "redis", "valkeys": "rediss"}  # and how redis-py calls them
@@ -53,66 +48,6 @@ _HOW_TO_WRITE = (
 
 OneNode: TypeAlias = str | redis.Redis | redis.RedisCluster | ValkeyClient
 Nodes: TypeAlias = OneNode | Sequence[OneNode]
-
-
-class Wire(Protocol):
-    """What relock uses of a connection of redis-py, in whichever version: nothing that resends or reconnects."""
-
-    def connect(self) -> None:
-        """Opens the socket and authenticates."""
-
-    def disconnect(self) -> None:
-        """Closes the socket."""
-
-    def pack_commands(self, commands: Sequence[Sequence[str | int | bytes]]) -> list[bytes]:
-        """Commands as bytes for the wire."""
-
-    def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
-        """Sends what `pack_commands` made."""
-
-    def send_command(self, *words: str | int | bytes, check_health: bool = True) -> None:
-        """Packs and sends one command."""
-
-    def read_response(self, *, disconnect_on_error: bool = True) -> Any:
-        """Reads one reply; raises it if it is an error."""
-
-    def can_read(self, timeout: float) -> bool:
-        """Whether something is there to be read, within `timeout` seconds."""
-
-
-@frozen
-class Node:
-    """One master: how to open a connection to it.
-
-    Attributes:
-        address: for people; never holds a password.
-        servers: what it is known by; two nodes that share one of these are the same master.
-        discovery: what asks the Sentinels for it; None for a server with an address of its own.
-        cluster: where to ask for the nodes of a cluster, which is one master; None for a server.
-        client_name: what the user wants the server to call the connections; empty: nothing.
-    """
-
-    address: str
-    connection_class: Callable[..., Any]
-    kwargs: dict[str, Any] = field(repr=False)
-    servers: frozenset[str] = frozenset()
-    discovery: Discovery | None = None
-    cluster: Seeds | None = None
-    client_name: str = ""
-
-    def connection(self, timeout: float) -> Wire:
-        """A connection that is not open yet, and that resends nothing; `timeout` in seconds."""
-        found = {} if self.discovery is None else self.discovery.connection_options(timeout)
-        wire: Wire = self.connection_class(
-            **(self.kwargs | found),
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            socket_read_size=READ_BYTES,
-            retry=Retry(NoBackoff(), 0),
-            decode_responses=False,
-            protocol=2,
-        )
-        return wire
 
 
 def parse_nodes(nodes: object) -> tuple[Node, ...]:
@@ -412,18 +347,3 @@ def _node(pool: ConnectionPool) -> Node:
 def _given_name(kwargs: dict[str, Any]) -> str:
     """The ``client_name`` among the options of redis-py's connections, which would spend a round trip on it."""
     return str(kwargs.get("client_name") or "")
-
-
-def host_and_port(host: str, port: int | str) -> str:
-    """Both as in a URL."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def normal(at: str) -> str:
-    """A host and port in the form in which two of them can be compared; nothing is looked up."""
-    host, _, port = at.rpartition(":")
-    try:
-        host = str(ipaddress.ip_address(host.strip("[]")))
-    except ValueError:
-        host = host.lower().removesuffix(".")
-    return f"{host}:{port}"

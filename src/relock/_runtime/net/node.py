@@ -1,0 +1,86 @@
+"""One master, as its user names it: how to open a connection to it, and what it is known by."""
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from attrs import evolve, field, frozen
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from relock._runtime.net.sentinel import Discovery
+from relock._runtime.net.wire import Wire
+
+READ_BYTES = 4096  # redis-py keeps a buffer of that size for each connection, though only opening one reads into it
+Place = tuple[str, int]  # host and port
+
+
+@frozen
+class Node:
+    """One master: how to open a connection to it.
+
+    Attributes:
+        address: for people; never holds a password.
+        servers: what it is known by; two nodes that share one of these are the same master.
+        discovery: what asks the Sentinels for it; None for a server with an address of its own.
+        cluster: where to ask for the nodes of a cluster, which is one master; None for a server.
+        client_name: what the user wants the server to call the connections; empty: nothing.
+    """
+
+    address: str
+    connection_class: Callable[..., Any]
+    kwargs: dict[str, Any] = field(repr=False)
+    servers: frozenset[str] = frozenset()
+    discovery: Discovery | None = None
+    cluster: "Seeds | None" = None
+    client_name: str = ""
+
+    def connection(self, timeout: float) -> Wire:
+        """A connection that is not open yet, and that resends nothing; `timeout` in seconds."""
+        found = {} if self.discovery is None else self.discovery.connection_options(timeout)
+        wire: Wire = self.connection_class(
+            **(self.kwargs | found),
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            socket_read_size=READ_BYTES,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=False,
+            protocol=2,
+        )
+        return wire
+
+
+class Seeds(NamedTuple):
+    """Where a cluster is first asked for its nodes.
+
+    Attributes:
+        nodes: those that the user named.
+        remap: from where the cluster says that a node is to where it is reached.
+    """
+
+    nodes: tuple[Node, ...]
+    remap: Callable[[Place], Place] | None = None
+
+    def node_at(self, host: str, port: int) -> Node:
+        """The node that the cluster says is there, to be reached in the same way as the first seed."""
+        if self.remap is not None:
+            host, port = self.remap((host, port))
+        seed = self.nodes[0]
+        scheme = seed.address.partition("://")[0]
+        address = f"{scheme}://{host_and_port(host, port)}/0"
+        return evolve(seed, address=address, kwargs=seed.kwargs | {"host": host, "port": port})
+
+
+def host_and_port(host: str, port: int | str) -> str:
+    """Both as in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def normal(at: str) -> str:
+    """A host and port in the form in which two of them can be compared; nothing is looked up."""
+    host, _, port = at.rpartition(":")
+    try:
+        host = str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        host = host.lower().removesuffix(".")
+    return f"{host}:{port}"
