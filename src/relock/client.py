@@ -30,10 +30,11 @@ from relock._options import (
     plain,
     set_options,
 )
+from relock._runtime.machine import THREADS
 from relock._runtime.masters.links import NETWORK_ERRORS, understood
 from relock._runtime.masters.master import Master
 from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
-from relock._runtime.platform import THREADS, Platform
+from relock._runtime.platform import Platform
 from relock._runtime.session.session import Session
 from relock._synchronized import check_template, decorator
 from relock.lock import Lock, quorum_error

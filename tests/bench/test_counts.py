@@ -23,7 +23,7 @@ from relock import Client, Lock
 from relock._core import hold
 from relock._core.effects import Answer, Ask
 from relock._core.terms import HANDED_LEASE_SECONDS
-from relock._runtime.platform import Platform
+from relock._runtime.machine import Machine
 from relock._scripts import load, script_names
 
 PATIENCE_SECONDS = 60.0
@@ -80,7 +80,7 @@ PATHS = [
 ]
 
 
-class CountingPlatform(Platform):
+class CountingPlatform(Machine):
     """The threads of this process, by name, as they are started."""
 
     def __init__(self) -> None:

@@ -14,7 +14,8 @@ from support.until import until
 from contract.rig import NODE_TIMEOUT, SOON, TTL, Interrupted, Rig
 from contract.watch import Watch, WatchedPlatform
 from relock import Client
-from relock._runtime.platform import THREADS, Platform
+from relock._runtime.machine import THREADS
+from relock._runtime.platform import Platform
 
 SLACK = 20.0  # seconds
 

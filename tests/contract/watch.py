@@ -12,6 +12,7 @@ from attrs import define
 
 from relock._core.effects import Clock
 from relock._owner import Who
+from relock._runtime.machine import Machine
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.wire import Wire
 from relock._runtime.platform import Platform
@@ -107,7 +108,7 @@ class _Watched:
         return seen
 
 
-class WatchedPlatform(Platform):
+class WatchedPlatform(Machine):
     """A platform like another one, all of whose calls are seen."""
 
     def __init__(self, inner: Platform, watch: Watch) -> None:

@@ -13,7 +13,7 @@ from support.servers import Server
 from support.until import until
 
 from relock import Client, Loss, QuorumError, RelockWarning
-from relock._runtime.platform import THREADS
+from relock._runtime.machine import THREADS
 
 Connect = Callable[..., Client]
 

@@ -13,7 +13,7 @@ from support.until import until
 
 from relock import Client, ClientClosedError, Lock
 from relock._core.terms import HANDED_LEASE_SECONDS
-from relock._runtime.platform import Platform
+from relock._runtime.machine import Machine
 from relock._runtime.wakeups import hub
 from relock._runtime.wakeups.hub import Waiter
 
@@ -151,7 +151,7 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
     is_left_and_waits = threading.Event()
     released_at = []
 
-    class Waits(Platform):
+    class Waits(Machine):
         @staticmethod
         def sleep(seconds: float) -> None:
             is_left_and_waits.set()

@@ -26,7 +26,7 @@ from support.until import until
 import relock
 from relock import Client, Lock, LockLostError, NotOwnedError, QuorumError
 from relock._core.hold import Hold
-from relock._runtime.platform import Platform
+from relock._runtime.machine import Machine
 
 pytestmark = pytest.mark.every_quorum
 
@@ -384,7 +384,7 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
     """Also where the interrupt has cost the connections on which it could be done."""
     started: list[Callable[[], object]] = []
 
-    class Late(Platform):
+    class Late(Machine):
         def start(self, target: Callable[[], object], name: str) -> None:  # noqa: ARG002
             started.append(target)
 

@@ -8,13 +8,13 @@ from redis import exceptions as redis_errors
 from relock import Client, ConfigurationError
 from relock._keys import lock_keys
 from relock._options import ClientOptions
+from relock._runtime.machine import THREADS
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.master import MasterListener
 from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.node import Node, Seeds
 from relock._runtime.net.parse import parse_nodes
 from relock._runtime.net.slots import Redirection, _range, redirection, slot_of
-from relock._runtime.platform import THREADS
 from relock._scripts import load, script_names
 
 SECRET = "hush"

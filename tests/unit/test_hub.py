@@ -13,8 +13,8 @@ from relock._core.effects import Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER
 from relock._keys import LockKeys, lock_keys
+from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
-from relock._runtime.platform import THREADS
 from relock._runtime.wakeups.hub import GATHER_SECONDS, Hub, HubListener, Subscription, Waiter
 
 NOW = 50.0

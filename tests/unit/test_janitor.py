@@ -16,7 +16,7 @@ from relock._core.hold import Hold
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import lock_keys
 from relock._runtime.background.janitor import BATCH, Accuse, Doubt, Janitor, PassOn, Sample, Settle, Undo
-from relock._runtime.platform import THREADS, Platform
+from relock._runtime.machine import THREADS, Machine
 from relock._runtime.wakeups.hub import Waiter
 from relock.testing._master import unpack_arguments
 
@@ -160,7 +160,7 @@ def test_a_failure_of_one_kind_of_task_loses_none_of_another(monkeypatch: pytest
     assert not janitor._due
 
 
-class Full(Platform):
+class Full(Machine):
     """A machine on which there can't be another thread, at first."""
 
     def __init__(self) -> None:

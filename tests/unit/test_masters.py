@@ -16,13 +16,13 @@ from relock._core.quorum import NEVER
 from relock._errors import ConfigurationError
 from relock._keys import lock_keys
 from relock._options import ClientOptions
+from relock._runtime.machine import THREADS
 from relock._runtime.masters import master as masters
 from relock._runtime.masters.links import NAMELESS, Link, Round
 from relock._runtime.masters.master import Known, Master, MasterListener, Opener
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
 from relock._runtime.net.wire import Wire
-from relock._runtime.platform import THREADS
 from relock._scripts import load
 
 GUARD = ClientOptions(restart_guard=30.0).guard_ms / 1000

@@ -16,12 +16,12 @@ import relock
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import NEVER
 from relock._options import ClientOptions
+from relock._runtime.machine import Machine
 from relock._runtime.masters.lines import LOOK_SECONDS, Line
 from relock._runtime.masters.links import Link, Round
 from relock._runtime.masters.master import UNUSED_SECONDS, Master, MasterListener, Opener
 from relock._runtime.masters.rounds import CROWDED_SECONDS, Rounds
 from relock._runtime.net.node import Node
-from relock._runtime.platform import Platform
 from relock._scripts import Call
 
 SOURCE = str(Path(relock.__file__).parent)
@@ -33,7 +33,7 @@ class Interrupt(BaseException):
     """What the tests raise; nothing in relock knows it."""
 
 
-class Desk(Platform):
+class Desk(Machine):
     """One thread: while it sleeps, the clock goes on, and what the test says happens."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from support.until import until
 
 from relock._errors import ClientClosedError
 from relock._runtime.background.telling import Teller
-from relock._runtime.platform import THREADS, Platform
+from relock._runtime.machine import THREADS, Machine
 from relock._runtime.service import Service
 
 LOGGER = "relock._runtime.service"
@@ -132,7 +132,7 @@ def test_callbacks_that_were_handed_in_are_called_though_their_thread_comes_to_r
     started: list[Callable[[], object]] = []
     called: list[str] = []
 
-    class Late(Platform):
+    class Late(Machine):
         def start(self, target: Callable[[], object], name: str) -> None:  # noqa: ARG002
             started.append(target)
 

@@ -9,10 +9,10 @@ from redis._parsers import _RESP2Parser
 from redis.connection import Connection
 
 from relock._keys import LockKeys, lock_keys
+from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
 from relock._runtime.net import channel
 from relock._runtime.net.wire import Wire
-from relock._runtime.platform import THREADS
 from relock._runtime.wakeups.hub import Hub, HubListener
 
 KEYS = lock_keys("lock", "a")

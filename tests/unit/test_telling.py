@@ -19,7 +19,7 @@ from support.until import until
 from relock import RelockWarning
 from relock._runtime.background import telling
 from relock._runtime.background.telling import Log, Teller, warn_caller
-from relock._runtime.platform import Platform
+from relock._runtime.machine import Machine
 
 WITHIN = 20.0
 LOGGER = logging.getLogger("relock.test")
@@ -51,7 +51,7 @@ def kept() -> Iterator[Kept]:
 @pytest.fixture
 def log() -> Log:
     """One of its own."""
-    return Platform().log
+    return Machine().log
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_what_comes_when_the_thread_is_about_to_end_is_told(kept: Kept, monkeypa
     monkeypatch.setattr(telling, "IDLE_SECONDS", 0.0)
     threads: list[Callable[[], object]] = []
 
-    class Still(Platform):
+    class Still(Machine):
         def start(self, target: Callable[[], object], name: str) -> None:  # noqa: ARG002
             threads.append(target)
 
@@ -217,7 +217,7 @@ def test_what_comes_when_the_thread_is_about_to_end_is_told(kept: Kept, monkeypa
 
 
 def test_where_no_thread_can_be_had_the_caller_tells(kept: Kept) -> None:
-    class Full(Platform):
+    class Full(Machine):
         def start(self, target: Callable[[], object], name: str) -> None:  # noqa: ARG002
             raise RuntimeError("can't start new thread")
 
@@ -227,7 +227,7 @@ def test_where_no_thread_can_be_had_the_caller_tells(kept: Kept) -> None:
 
 SCRIPT = """
 import contextlib, logging, os, sys, threading, time
-from relock._runtime.platform import THREADS
+from relock._runtime.machine import THREADS
 
 class Slow(logging.Handler):
     def createLock(self):
@@ -274,7 +274,7 @@ def test_what_was_logged_last_is_told_before_the_interpreter_ends(case: str, tol
 @pytest.mark.usefixtures("few")
 def test_what_is_too_much_is_dropped_and_counted_and_that_is_said_twice(caplog: pytest.LogCaptureFixture) -> None:
     gate, told = Gate(), list[object]()
-    platform = Platform()
+    platform = Machine()
     teller = Teller(platform, "relock-events")
     teller.hand(gate, None)
     assert gate.reached.wait(WITHIN)

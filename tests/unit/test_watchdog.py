@@ -18,14 +18,14 @@ from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import named
 from relock._runtime.background.watchdog import Watchdog
-from relock._runtime.platform import Platform
+from relock._runtime.machine import Machine
 
 TTL_SECONDS = 30.0
 DUE_SECONDS = 10.0
 EARLY_SECONDS = 1.0
 
 
-class Desk(Platform):
+class Desk(Machine):
     """Nobody else is there: who waits for a message has the clock go on, and gets none that was not there before."""
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ Nothing else in this package waits, sleeps or draws a number by any other way. S
 its own decides everything that happens, and runs the very code that runs in production.
 """
 
+import logging
 import os
 import random
 import select
@@ -12,24 +13,46 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from relock._core.effects import Clock
 from relock._owner import Who, current_thread, running_task
 from relock._runtime.net.channel import Channel, open_channel
 from relock._runtime.net.wire import Wire
 
-if TYPE_CHECKING:
-    from relock._runtime.background.telling import Log
-
 #: The one clock of the client side. It goes on while the machine is suspended, where the system has such a clock.
 CLOCK: Clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 
 
+class LogWriter(Protocol):
+    """Writes the log without ever waiting for a handler; see `relock._runtime.background.telling.Log`."""
+
+    dropped: int
+
+    def debug(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
+        """See `logging.Logger.debug`."""
+
+    def warning(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
+        """See `logging.Logger.warning`."""
+
+    def error(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
+        """See `logging.Logger.error`."""
+
+    def write(self, logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
+        """See `logging.Logger.log`."""
+
+    def warn(self, text: str) -> None:
+        """Issues a `RelockWarning` for a background thread."""
+
+    def settle(self, seconds: float) -> None:
+        """Waits until all that was handed in before is told, `seconds` at most."""
+
+
 class Platform:
-    """Threads of this process, and the sockets and clocks of this machine.
+    """Threads of this process, and the sockets and clocks of this machine; `Machine` adds the log.
 
     Attributes:
+        log: what writes the log: nobody else does, so that nobody waits for a handler.
         clock: seconds that only rise.
         queue: makes a `queue.SimpleQueue`, which may be used at any moment, also by an interrupted thread.
         event: makes a `threading.Event`.
@@ -42,6 +65,7 @@ class Platform:
         open_channel: the channel of an open connection.
     """
 
+    log: LogWriter
     clock: Clock = staticmethod(CLOCK)
     queue: Callable[[], "SimpleQueue[Any]"] = SimpleQueue
     event: Callable[[], Any] = threading.Event
@@ -52,17 +76,6 @@ class Platform:
     who: Callable[[], Who] = staticmethod(current_thread)
     task: Callable[[], object | None] = staticmethod(running_task)
     open_channel: Callable[[Wire, float], Channel] = staticmethod(open_channel)
-
-    @property
-    def log(self) -> "Log":
-        """What writes the log: nobody else does, so that nobody waits for a handler."""
-        made: Log | None = self.__dict__.get("_log")
-        return made or self.__dict__.setdefault("_log", self._make_log())
-
-    def _make_log(self) -> "Log":
-        from relock._runtime.background.telling import Log  # not at the top: its thread is of a platform
-
-        return Log(self)
 
     def token(self, count: int) -> str:
         """`count` bytes that nobody else draws, in hex."""
@@ -75,6 +88,3 @@ class Platform:
     def current(self) -> Any:
         """The thread that calls, to be joined by another one."""
         return threading.current_thread()
-
-
-THREADS = Platform()

@@ -21,9 +21,9 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from relock._core.effects import Clock
 from relock._owner import ThreadOwner, Who
+from relock._runtime.machine import Machine
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.wire import Wire
-from relock._runtime.platform import Platform
 
 PREEMPTION = 0.01  # of the looks at a clock are followed by a pause
 PREEMPTION_SECONDS = 0.002
@@ -568,7 +568,7 @@ class VirtualPoller:
         return [(fileno, 1) for fileno, channel in self._channels.items() if channel.is_readable()]
 
 
-class VirtualPlatform(Platform):
+class VirtualPlatform(Machine):
     """What a process gives to the runtime."""
 
     chance: Callable[[], float]

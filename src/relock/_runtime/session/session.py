@@ -59,11 +59,12 @@ from relock._runtime.background import janitor as tasks
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.telling import Teller, warn_at_once, warn_caller
 from relock._runtime.background.watchdog import Watchdog
+from relock._runtime.machine import THREADS
 from relock._runtime.masters.cluster import make_masters
 from relock._runtime.masters.links import NAMELESS
 from relock._runtime.masters.master import Master, MasterListener, Opener
 from relock._runtime.net.node import Node
-from relock._runtime.platform import THREADS, Platform
+from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 from relock._runtime.session.claims import Claim, Gates, HoldKey
 from relock._runtime.session.driver import Driver
