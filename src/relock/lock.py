@@ -5,6 +5,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Never, Protocol, Self
 
+from relock._core.book import not_owned
 from relock._core.effects import Failure
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
@@ -14,7 +15,7 @@ from relock._errors import AcquireTimeoutError, ConfigurationError, LockLostErro
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_keywords, check_seconds
 from relock._owner import Who, named
 from relock._runtime.session.claims import Claim
-from relock._runtime.session.session import Session, not_owned
+from relock._runtime.session.session import Session
 
 NOT_PASSED = float("-1")  # the default of `threading.RLock`, as an object of its own: a -1 that is passed is another
 
@@ -84,12 +85,12 @@ class Lock:
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.acquire(claim, self._terms, self._who(), session.clock() + limit)
+            outcome = session.calls.acquire(claim, self._terms, self._who(), session.clock() + limit)
             if session.unsaid:
                 session.say_warnings()
             return outcome is None or self._refusal(outcome)
         except BaseException as error:
-            session.abandon(claim)
+            session.interrupted.abandon(claim)
             if session.unsaid:
                 session.say_warnings(beside=error)
             raise
@@ -110,12 +111,12 @@ class Lock:
     def _release(self, levels: int) -> None:
         claim = Claim()
         try:
-            self._client.session.release(claim, self.name, self._who(), levels=levels)
+            self._client.session.calls.release(claim, self.name, self._who(), levels=levels)
         except RelockError:
-            self._client.session.leave_gate(claim)
+            self._client.session.interrupted.leave_gate(claim)
             raise
         except BaseException:
-            self._client.session.give_up(claim, self.name, self._who(), levels)
+            self._client.session.interrupted.give_up(claim, self.name, self._who(), levels)
             raise
 
     def __enter__(self) -> Self:
@@ -129,14 +130,14 @@ class Lock:
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.acquire(claim, self._terms, self._who(), session.clock() + limit)
+            outcome = session.calls.acquire(claim, self._terms, self._who(), session.clock() + limit)
             if session.unsaid:
                 session.say_warnings()
             if outcome is None or self._refusal(outcome):
                 return self
             raise self._timeout_error(outcome)
         except BaseException as error:
-            session.abandon(claim)
+            session.interrupted.abandon(claim)
             if session.unsaid:
                 session.say_warnings(beside=error)
             raise
@@ -152,13 +153,13 @@ class Lock:
         """
         claim = Claim()
         try:
-            self._client.session.release(claim, self.name, self._who())
+            self._client.session.calls.release(claim, self.name, self._who())
         except RelockError:
-            self._client.session.leave_gate(claim)
+            self._client.session.interrupted.leave_gate(claim)
             if kind is None:
                 raise
         except BaseException:
-            self._client.session.give_up(claim, self.name, self._who(), 1)
+            self._client.session.interrupted.give_up(claim, self.name, self._who(), 1)
             raise
         if kind is None and self._client.session.unsaid:
             self._client.session.say_warnings()
@@ -230,7 +231,7 @@ class Lock:
         session.check_valid(hold)
         left = hold.remaining(session.clock())
         if left < seconds and hold.is_short:
-            left = session.confirm(hold)
+            left = session.calls.confirm(hold)
         if left < seconds:
             raise LockLostError(
                 f"the hold of {self.name!r} is sure for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
@@ -265,7 +266,7 @@ class Lock:
         hold = self._hold()
         if hold is None or hold.count == 0:
             raise not_owned(self.name)
-        failures = session.extend(hold, ttl)
+        failures = session.calls.extend(hold, ttl)
         if failures is not None:
             needed = quorum_of(len(self._terms.masters))
             raise quorum_error(self.name, failures, needed, len(self._terms.masters) - len(failures))
@@ -337,7 +338,7 @@ class Lock:
             pass  # see `_acquire_restore`
         except BaseException as error:
             if not isinstance(error, RelockError):  # it is an interrupt, and the levels are given up all the same
-                self._client.session.lose_waited(hold, count, error)
+                self._client.session.calls.lose_waited(hold, count, error)
             raise
         return hold, count
 
@@ -352,12 +353,12 @@ class Lock:
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.take_again(claim, self._terms, self._who(), hold, count)
+            outcome = session.calls.take_again(claim, self._terms, self._who(), hold, count)
             if outcome is not None and not self._refusal(outcome):
                 raise self._timeout_error(outcome)
         except BaseException as error:
-            session.abandon(claim)
-            session.lose_waited(hold, count, error)
+            session.interrupted.abandon(claim)
+            session.calls.lose_waited(hold, count, error)
             if not isinstance(error, RelockError):
                 raise
 
@@ -369,7 +370,7 @@ class Lock:
 
     def __repr__(self) -> str:
         """Local state only: no I/O, and nothing secret."""
-        holders = self._client.session.local_holds(self.name)
+        holders = self._client.session.holds.of_name(self.name)
         state = "locked" if holders else "unlocked"
         count = max((hold.count for hold in holders), default=0)
         kind = f"{type(self).__module__}.{type(self).__qualname__}"
@@ -381,7 +382,7 @@ class Lock:
         return self._named_owner or self._client.session.platform.who()
 
     def _hold(self) -> Hold | None:
-        return self._client.session.hold_of(self.name, self._who().key)
+        return self._client.session.holds.get((self.name, self._who().key))
 
     def _valid_hold(self) -> Hold | None:
         """The caller's hold while it is valid; says that it is lost where that is found here."""

@@ -176,7 +176,7 @@ def test_an_interrupted_release_of_a_hold_that_a_wait_found_lost_leaves_nothing(
     lock.acquire()
     lock.force_release()
     assert not condition.wait(0.01)
-    end = client.session._end_stand_in
+    end = client.session.interrupted.end_stand_in
 
     def strike_once(hold: Hold) -> None:
         monkeypatch.setattr(client.session, "_end_stand_in", end)

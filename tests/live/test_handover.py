@@ -14,6 +14,8 @@ from support.until import until
 from relock import Client, ClientClosedError, Lock
 from relock._core.terms import HANDED_LEASE_SECONDS
 from relock._runtime.machine import Machine
+from relock._runtime.session import closing
+from relock._runtime.session.keeper import Keeper
 from relock._runtime.wakeups import hub
 from relock._runtime.wakeups.hub import Waiter
 
@@ -147,7 +149,7 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
     thread.start()
     until(lambda: is_queued(server, name), within=30, what="it waits")
     session = waiter.session
-    leave_queues, message = session._leave_queues, session.hub.message
+    leave_queues, message = closing._leave_queues, session.hub.message
     is_left_and_waits = threading.Event()
     released_at = []
 
@@ -157,18 +159,18 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
             is_left_and_waits.set()
             time.sleep(seconds)
 
-    def release_and_leave() -> list[Waiter]:
+    def release_and_leave(keeper: Keeper) -> list[Waiter]:
         released_at.append(time.monotonic())
         lock.release()
-        return leave_queues()
+        return leave_queues(keeper)
 
     def come_late(master: int, payload: bytes) -> None:
         assert is_left_and_waits.wait(10)
         message(master, payload)
 
-    monkeypatch.setattr("relock._runtime.session.session.HEIRS_SECONDS", 20.0)  # however late the message is here
+    monkeypatch.setattr(closing, "HEIRS_SECONDS", 20.0)  # however late the message is here
     session.platform = Waits()
-    session._leave_queues = release_and_leave  # type: ignore[method-assign]
+    monkeypatch.setattr(closing, "_leave_queues", release_and_leave)
     session.hub.message = come_late  # type: ignore[method-assign]
     waiter.close()
     thread.join(30)

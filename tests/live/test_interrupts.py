@@ -27,6 +27,7 @@ import relock
 from relock import Client, Lock, LockLostError, NotOwnedError, QuorumError
 from relock._core.hold import Hold
 from relock._runtime.machine import Machine
+from relock._runtime.session import closing
 
 pytestmark = pytest.mark.every_quorum
 
@@ -410,7 +411,7 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
 def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
     connect: Callable[..., Client], server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def strike() -> None:
+    def strike(_: object) -> None:
         raise Interrupt
 
     client = connect(server.url)
@@ -418,7 +419,7 @@ def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
     watchdog = client.session.watchdog
     until(lambda: watchdog.running, within=10, what="the watchdog runs")
     with monkeypatch.context() as patch:
-        patch.setattr(client.session, "_leave_queues", strike)
+        patch.setattr(closing, "_leave_queues", strike)
         with pytest.raises(Interrupt):
             client.close()
     client.close()

@@ -49,7 +49,7 @@ def test_a_thread_behind_another_of_its_owner_hears_that_the_masters_are_away(
     own_server.kill()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.lock(name, owner="job").acquire)
-        until(lambda: client.session._gates._gates, within=5, what="the first is at the gate")
+        until(lambda: client.session.gates._gates, within=5, what="the first is at the gate")
         with pytest.raises(QuorumError):
             client.lock(name, owner="job").acquire(timeout=0.2)
         with pytest.raises(QuorumError):
@@ -87,7 +87,7 @@ def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(
     with connect(server.url).lock(name):
         for i in range(20):
             assert not client.lock(name, owner=f"job-{i}").acquire(blocking=False)
-    assert client.session._gates._gates == {}
+    assert client.session.gates._gates == {}
     for i in range(20):
         lock = client.lock(f"{name}-{i}", owner=f"job-{i}")
         lock.acquire()
@@ -106,7 +106,7 @@ def test_who_comes_in_while_the_owners_hold_is_found_lost_keeps_its_own(
     lock = client.lock(name, owner="job")
     lock.acquire()
     lock.force_release()
-    end_elsewhere = client.session._end_elsewhere
+    end_elsewhere = client.session.calls._end_elsewhere
     coming: list[Future[bool]] = []
 
     def end_when_the_next_has_come(*args: Any) -> None:
@@ -151,7 +151,7 @@ def test_an_interrupt_takes_nothing_from_the_next_thread_of_its_owner(
     for _ in range(levels):
         lock.acquire()
     session = client.session
-    leave = session._gates.leave
+    leave = session.gates.leave
 
     def leave_and_let_in(claim: Claim) -> None:
         monkeypatch.undo()
@@ -160,7 +160,7 @@ def test_an_interrupt_takes_nothing_from_the_next_thread_of_its_owner(
         if is_over:
             raise Interrupt
 
-    monkeypatch.setattr(session._gates, "leave", leave_and_let_in)
+    monkeypatch.setattr(session.gates, "leave", leave_and_let_in)
     if not is_over:
         monkeypatch.setattr(session.watchdog, "watch", strike)
         monkeypatch.setattr(session, "_write_count", strike)
@@ -177,7 +177,7 @@ def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_th
     lock = client.lock(name, owner="job")
     lock.acquire()
     session = client.session
-    enter, write_count = session._gates.enter, session._write_count
+    enter, write_count = session.gates.enter, session.calls._write_count
     is_writing, goes_on = threading.Event(), threading.Event()
 
     def write_slowly(hold: Hold, count: int) -> bool:
@@ -190,14 +190,14 @@ def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_th
         return enter(*args)
 
     def strike_first(*_: object) -> None:
-        monkeypatch.setattr(session._gates, "enter", enter_again)
+        monkeypatch.setattr(session.gates, "enter", enter_again)
         raise Interrupt
 
     with ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(session, "_write_count", write_slowly)
         nesting = pool.submit(client.lock(name, owner="job").acquire)
         assert is_writing.wait(30)
-        monkeypatch.setattr(session._gates, "enter", strike_first)
+        monkeypatch.setattr(session.gates, "enter", strike_first)
         with pytest.raises(Interrupt):
             lock.release()
         goes_on.set()

@@ -116,8 +116,8 @@ BUGS = [
     ),
     Bug(
         "one uuid for all holds of a client",
-        f"{RUNTIME}/session/session.py",
-        "new_uuid(self.platform.token(16), who.name)",
+        f"{RUNTIME}/session/calls.py",
+        "new_uuid(session.platform.token(16), who.name)",
         'new_uuid(f"{who.key}", who.name)',
         seed=1002,
     ),
@@ -306,8 +306,8 @@ BUGS = [
     ),
     Bug(
         "nobody gives back a grant for a waiter that has left",
-        f"{RUNTIME}/session/session.py",
-        "            self.undo(keys, owner, 0, self.options.ttl, self.clock())\n",
+        f"{RUNTIME}/session/reports.py",
+        "            session.undo(keys, owner, 0, session.options.ttl, session.clock())\n",
         "            pass\n",
         seed=1131,
     ),
@@ -348,9 +348,9 @@ BUGS = [
     ),
     Bug(
         "a master whose clock steps keeps its vote",
-        f"{RUNTIME}/session/session.py",
-        "        if len(self.masters) > 1:\n            self.janitor.hand(tasks.Accuse(",
-        "        if False:\n            self.janitor.hand(tasks.Accuse(",
+        f"{RUNTIME}/session/reports.py",
+        "        if len(session.masters) > 1:\n            session.janitor.hand(tasks.Accuse(",
+        "        if False:\n            session.janitor.hand(tasks.Accuse(",
         seed=1175,
     ),
     Bug(
@@ -390,23 +390,23 @@ BUGS = [
     ),
     Bug(
         "an interrupted wait keeps its place in the queue",
-        f"{RUNTIME}/session/session.py",
-        "            self.hub.forget(owners[0])\n            self._forget",
-        "            self._forget",
+        f"{RUNTIME}/session/interrupts.py",
+        "            session.hub.forget(owners[0])\n            session.holds.forget",
+        "            session.holds.forget",
         seed=1064,
     ),
     Bug(
         "an interrupted acquire is not undone",
-        f"{RUNTIME}/session/session.py",
-        "            for owner in owners:\n                self.undo(",
-        "            for owner in ():\n                self.undo(",
+        f"{RUNTIME}/session/interrupts.py",
+        "            for owner in owners:\n                session.undo(",
+        "            for owner in ():\n                session.undo(",
         seed=1057,
     ),
     Bug(
         "a hold whose release was interrupted is renewed for nobody",
-        f"{RUNTIME}/session/session.py",
-        "            elif hold.loss is None:\n                self.holds.pop(",
-        "            elif False:\n                self.holds.pop(",
+        f"{RUNTIME}/session/interrupts.py",
+        "            elif hold.loss is None:\n                session.holds.pop(",
+        "            elif False:\n                session.holds.pop(",
         seed=1057,
     ),
     Bug(
@@ -430,7 +430,7 @@ BUGS = [
         (
             "        self.session.closed = parents.closed\n"
             "        self.session.client_id = self.session.hub.client = parents.client_id\n"
-            "        self.session._owner_head = parents._owner_head\n"
+            "        self.session.owner_head = parents.owner_head\n"
         ),
         seed=1150,
     ),
@@ -444,7 +444,7 @@ BUGS = [
     ),
     Bug(
         "a nested acquire with a longer ttl does not ask for it",
-        f"{RUNTIME}/session/session.py",
+        f"{RUNTIME}/session/calls.py",
         "        if options.ttl > hold.ttl:\n",
         "        if False:\n",
         seed=1008,

@@ -12,6 +12,7 @@ import pytest
 from support.instructions import trace_instructions
 
 from relock import Client
+from relock._core.book import Book
 from relock._core.effects import Answer, Failure, Undo
 from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import Granted
@@ -21,7 +22,6 @@ from relock._options import ClientOptions
 from relock._owner import current_thread
 from relock._runtime.background.janitor import Doubt, Settle, Task
 from relock._runtime.machine import THREADS
-from relock._runtime.session import session as threads
 from relock._runtime.session.claims import Claim, Gates
 
 OPTIONS = ClientOptions()
@@ -50,17 +50,17 @@ def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(
         with pytest.raises(KeyboardInterrupt):
             session.settle(made)
     monkeypatch.setattr(session.janitor, "hand", handed.append)
-    session.abandon(claim)
+    session.interrupted.abandon(claim)
     assert handed == [Settle(made)]
 
 
-class Book(dict[Any, Any]):
+class LateBook(Book):
     """Of holds; in the moment after the first look at all of them, somebody takes a lock afresh."""
 
     afresh: dict[Any, Any]
 
-    def copy(self) -> "Book":
-        seen = Book(self)
+    def copy(self) -> "LateBook":
+        seen = LateBook(self)
         self.update(self.afresh)
         self.afresh = {}
         return seen
@@ -70,13 +70,13 @@ def test_a_hold_that_is_new_is_not_taken_for_the_lost_one_before_it(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of lost holds, only the latest are kept; their owners may take the lock afresh at any moment."""
-    monkeypatch.setattr(threads, "TOLD_MAX", 1)
-    fresh, book = hold(), Book()
+    monkeypatch.setattr("relock._core.book.TOLD_MAX", 1)
+    fresh, book = hold(), LateBook()
     for owner in ("me", "you"):
-        lost = book[owner] = hold()
+        lost = book["a", owner] = hold()
         lost.lose("gone", 1.0)
         lost.count = 0
-    book.afresh = {"me": fresh}
+    book.afresh = {("a", "me"): fresh}
     client.session.holds = book
     assert client.session.all_holds() == [fresh, lost]
 

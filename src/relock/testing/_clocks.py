@@ -84,7 +84,7 @@ class Clocks:
 
     def meet(self, process: Process, session: Session) -> None:
         """A client takes part: what it notices of clocks is noticed here, too."""
-        tell = session.master_stepped
+        tell = session.reports.master_stepped
         self._sessions.append((process, session))
 
         def master_stepped(master: Master, seconds: float, shown_us: int) -> None:
@@ -102,7 +102,7 @@ class Clocks:
                 if is_latest:  # only now: its thread may be held up on the way, and others believe meanwhile
                     self._noticed[process.name, master.index].append(notice)
 
-        session.master_stepped = master_stepped  # type: ignore[method-assign]
+        session.reports.master_stepped = master_stepped  # type: ignore[method-assign]
 
     def stands_still(self, process: Process) -> None:
         """The clock of a client is about to stand still with its machine."""

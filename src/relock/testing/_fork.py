@@ -5,6 +5,7 @@ from copy import copy
 from typing import Any
 from weakref import WeakSet
 
+from relock._core.book import Book
 from relock._runtime.masters.links import Link
 from relock._runtime.masters.master import Master
 from relock._runtime.session.session import Session
@@ -19,7 +20,7 @@ def inherited(session: Session, child: Process) -> Session:
     """
     own = copy(session)
     own.platform, own.clock = child.platform, child.platform.clock
-    own.holds = dict(session.holds)
+    own.holds = Book(session.holds)
     own.hub = _hub(session.hub, child)
     own.masters = tuple(_master(master, child) for master in session.masters)
     return own

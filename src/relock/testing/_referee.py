@@ -316,7 +316,7 @@ class Referee:
             if left:
                 self.violate(f"{server.name} still has {left} of those who live")
         for process, session in self._sessions:
-            if not process.is_dead and (session.local_holds(LOCK) or session.hub.waiters):
+            if not process.is_dead and (session.holds.of_name(LOCK) or session.hub.waiters):
                 self.violate(f"{process.name} has or awaits something for nobody")
 
     def _check_released(self, belief: Belief) -> None:

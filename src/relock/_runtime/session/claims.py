@@ -4,14 +4,12 @@ import logging
 import threading
 from typing import Any
 
+from relock._core.book import HoldKey
 from relock._core.hold import Hold
 from relock._core.terms import Terms
-from relock._owner import OwnerKey
 from relock._runtime.platform import Platform
 
 logger = logging.getLogger(__name__)
-
-HoldKey = tuple[str, OwnerKey]
 
 
 class Claim:

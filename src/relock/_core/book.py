@@ -1,0 +1,65 @@
+"""The book of holds: what the callers of one client have."""
+
+from collections.abc import Sequence
+
+from relock._core.hold import Hold
+from relock._errors import LockLostError, NotOwnedError
+from relock._owner import OwnerKey
+
+HoldKey = tuple[str, OwnerKey]
+
+TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, for `Lock.lost`
+
+
+class Book(dict[HoldKey, Hold]):
+    """Holds by the lock's name and who has them. A dict, because its single operations are atomic: nobody locks it."""
+
+    def of_name(self, name: str) -> list[Hold]:
+        """The holds of `name` that callers have, whoever they are."""
+        return [hold for (held, _), hold in self.copy().items() if held == name and hold.loss is None]
+
+    def all(self) -> list[Hold]:
+        """Every hold, and the lost ones whose owners have not noticed yet."""
+        told = []
+        for key, hold in self.copy().items():
+            if hold.loss is not None and hold.thread is not None and hold.thread() is None:
+                self.pop(key, None)  # nobody is left to be told
+            elif hold.loss is not None and hold.count == 0:
+                told.append((key, hold))
+        for key, hold in told[:-TOLD_MAX]:
+            if self.get(key) is hold:  # else its owner has another one by now
+                self.pop(key, None)
+        return list(self.copy().values())
+
+    def has(self, hold: Hold) -> bool:
+        """Whether `hold` is held still: neither released nor lost."""
+        return hold.loss is None and self.get((hold.keys.name, hold.key)) is hold
+
+    def forget(self, name: str, owners: Sequence[bytes]) -> None:
+        """Nobody has what was granted to `owners`."""
+        for key, hold in self.copy().items():
+            if key[0] == name and hold.owner in owners:
+                self.pop(key, None)
+
+
+def stand_in(hold: Hold) -> OwnerKey:
+    """Under which key the hold is kept that stands in for a lost one."""
+    return "stand-in", hold.key
+
+
+def not_owned(name: str) -> NotOwnedError:
+    """The error for a caller that holds nothing."""
+    return NotOwnedError(f"the caller does not hold {name!r}: only the thread (or owner=) that has it can", lock=name)
+
+
+def lost_error(hold: Hold) -> LockLostError:
+    """The error for a hold that was lost."""
+    loss = hold.loss
+    if loss is None:
+        raise AssertionError("only a lost hold has a loss")
+    return LockLostError(
+        f"the hold of {loss.lock!r} with token {loss.token} was lost: {loss.reason}; stop what it protected",
+        lock=loss.lock,
+        token=loss.token,
+        reason=loss.reason,
+    )

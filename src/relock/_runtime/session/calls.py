@@ -1,0 +1,362 @@
+"""What callers ask for: to acquire, to nest, to release, to extend, and to take again after a condition's wait.
+
+Nothing on the way of an acquire or a release takes a lock of Python's: an interrupt may strike between any two
+instructions, also between taking a lock and the ``try`` that would let it go. What an interrupted call may have left
+is known to its `Claim`, from before the first byte is sent; see `relock._runtime.session.interrupts`.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from attrs import evolve
+
+from relock._core.book import HoldKey, lost_error, not_owned, stand_in
+from relock._core.effects import Answer, Failure, Reply
+from relock._core.flows import inspect as inspect_flows
+from relock._core.flows import release as release_flows
+from relock._core.flows.extend import extend as extend_flow
+from relock._core.flows.extend import needs_healing
+from relock._core.hold import FOREVER, FORGOTTEN, Hold
+from relock._core.quorum import (
+    NEVER,
+    Granted,
+    NoQuorum,
+    Outcome,
+    Refused,
+    count_status,
+    is_status,
+)
+from relock._core.terms import Terms
+from relock._core.waiting import Wait, acquire
+from relock._errors import (
+    LockLostError,
+)
+from relock._events import Granted as GrantedEvent
+from relock._events import (
+    NotGranted,
+    Released,
+    ReleaseUnconfirmed,
+)
+from relock._options import LockOptions
+from relock._owner import Who, may_nest, new_uuid, still_inside, taker_of
+from relock._runtime.background import janitor as tasks
+from relock._runtime.session.claims import Claim
+from relock._runtime.session.interrupts import Interrupted
+from relock._runtime.session.keeper import Keeper
+from relock._runtime.session.loops import inside_already
+
+IN_LINE_SECONDS = 1.0  # for so long after a wait, the next acquire is likely to wait as well
+CONNECTING_SECONDS_MIN = 0.005  # before a master is asked again that was being connected; then twice as long
+
+
+class Calls:
+    """The calls of one session. Each leaves what it does in the book of holds."""
+
+    def __init__(self, session: Keeper, interrupted: Interrupted) -> None:
+        self._session = session
+        self._interrupted = interrupted
+
+    # Acquire --------------------------------------------------------------------------------------------------------
+
+    def acquire(self, claim: Claim, terms: Terms, who: Who, until: float, *, count: int = 1) -> Outcome | None:
+        """One more level for the caller: a nested one on its hold, or an outermost one with `count` levels.
+
+        Returns None when the caller has it now, else what the last look found.
+
+        Raises:
+            LockLostError: the caller's hold was lost and it has not left every level yet.
+            RuntimeError: another task of the caller's event loop is inside.
+        """
+        session = self._session
+        key = (terms.keys.name, who.key)
+        if who.name is not None:
+            came_at = session.clock()
+            if not self._enter_gate(claim, terms, key, until):
+                return self._turned_away(terms, came_at)
+        hold = session.holds.get(key)
+        if hold is not None and hold.count > 0:
+            self._nest(claim, hold, terms.options, count)
+            outcome = None
+        else:
+            outcome = self._take(claim, terms, who, until, count)
+        if claim.gate is not None:
+            claim.over = (session.holds.get(key) if outcome is None else None), count
+            self._interrupted.leave_gate(claim)
+        return outcome
+
+    def _enter_gate(self, claim: Claim, terms: Terms, key: HoldKey, until: float) -> bool:
+        """Lets one thread of an ``owner=`` in at a time; where that owner has the lock, it takes but a moment."""
+        session = self._session
+        hold = session.holds.get(key)
+        if hold is not None and hold.count > 0:
+            until = max(until, session.clock() + terms.node_timeout)
+        elif not session.has_warned_of_loops and until > session.clock() and session.platform.task() is not None:
+            if session.gates.enter(claim, key, NEVER):
+                return True
+            session.warn_if_a_loop_waits(terms.keys.name)
+        return session.gates.enter(claim, key, until)
+
+    def _turned_away(self, terms: Terms, came_at: float) -> Outcome:
+        """What a caller finds that was kept waiting by another thread of its own owner: the lock is not to be had."""
+        session = self._session
+        answers = session.run(inspect_flows.look(terms, session.clock))
+        info = inspect_flows.agree(terms.keys.name, answers)
+        if info is None:
+            failures = tuple(answer for answer in answers if isinstance(answer, Failure))
+            return NoQuorum(failures, len(answers) - len(failures), None)
+        self._tell_refusal(terms, came_at)
+        return Refused(info.owner, len(info.queue), info.ttl, None, undecided=False)
+
+    def _take(self, claim: Claim, terms: Terms, who: Who, until: float, count: int) -> Outcome | None:
+        session = self._session
+        started_at = session.clock()
+        waiter = session.owner_head + new_uuid(session.platform.token(16), who.name).encode()
+        if count == 1 and session.may_be_handed:
+            waiter += terms.wording.mark  # a releaser gives one level
+        owners = [waiter]
+        claim.owners, claim.terms = owners, terms
+        in_line = started_at - session.waited_at < IN_LINE_SECONDS
+        wait = Wait(terms, waiter, count, until, session.clock, session.platform.chance, owners, in_line)
+        outcome = session.run(acquire(wait))
+        if session.is_closing:
+            session.check_open()  # what it was granted is given back still, and nobody could do so later
+        if outcome.__class__ is Granted:
+            hold = session.holds[terms.keys.name, who.key] = Hold(terms, owners[-1], who, outcome, count)
+            running = session.platform.task() if who.name is None else None
+            if running is not None:
+                hold.taker = taker_of(running, 0)
+            if session.steps:
+                self._count_steps(hold)
+            session.hub.forget(waiter, served=hold)
+            session.watchdog.watch(hold)
+            session.counters.grants += 1
+            if session.is_observed:
+                session.emit(GrantedEvent(terms.keys.name, session.clock() - started_at, outcome.token))
+            return None
+        session.hub.forget(waiter)
+        claim.terms = None  # the flow has left nothing; the error that may follow is no interrupt
+        if isinstance(outcome, Refused):
+            self._tell_refusal(terms, started_at)
+        return outcome  # type: ignore[no-any-return]
+
+    def _tell_refusal(self, terms: Terms, came_at: float) -> None:
+        """Somebody else has the lock, and who came at `came_at` has given up."""
+        session = self._session
+        session.counters.refusals += 1
+        if session.is_observed:
+            session.emit(NotGranted(terms.keys.name, session.clock() - came_at))
+
+    def _count_steps(self, hold: Hold) -> None:
+        """Shortens the leases of a new hold by what was seen of the masters' clocks before it was in the book."""
+        for step in self._session.steps.copy():
+            if step.seconds > 0 and step.seen_at > hold.granted_at:
+                hold.shift(step)
+
+    def _note_task(self, hold: Hold, running: object | None) -> None:
+        """Lets what the caller's event loop runs in on a level of the thread's hold, unless another task is inside.
+
+        Raises:
+            RuntimeError: another one is.
+        """
+        taker = still_inside(hold.taker, hold.count)
+        if not may_nest(taker, running):
+            raise inside_already(hold.keys.name, taker, running)
+        hold.taker = taker or taker_of(running, hold.count)
+
+    def _nest(self, claim: Claim, hold: Hold, options: LockOptions, levels: int) -> None:
+        session = self._session
+        session.check_valid(hold)
+        if hold.thread is not None:  # else it is an owner's: tasks that name the same one share its hold
+            running = session.platform.task()
+            if running is not None or hold.taker is not None:
+                self._note_task(hold, running)
+        claim.count, claim.hold = hold.count, hold
+        if options.ttl > hold.ttl:
+            hold.ask_for(options.ttl)
+            session.run(extend_flow((hold,), session.clock, session.node_timeout))
+        count = hold.count + levels
+        written = session.closed or self._write_count(hold, count)
+        session.check_valid(hold)
+        hold.count = count
+        if not written:
+            session.settle(hold)
+        if options.on_lost is not None and options.on_lost not in hold.callbacks:
+            hold.callbacks.append(options.on_lost)
+
+    def _write_count(self, hold: Hold, count: int) -> bool:
+        """Writes the count to the masters; returns whether all of them have it, or are just about to say so.
+
+        What these say is looked at later: a request to one that had not been heard of for long may have been void.
+        """
+        session = self._session
+        hold.wanted = count  # before it is sent: if the janitor is writing another one just now, it writes again
+        longest = min(session.node_timeout, hold.terms.node_timeout)
+        answers = session.run_unclosed(release_flows.write_count(hold, count, session.clock, longest))
+        if any(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers):
+            is_left = partial(release_flows.may_be_uncounted, answers)
+            until = session.clock() + session.node_timeout
+            session.janitor.look_later(tasks.Doubt(is_left, answers, until, partial(tasks.Settle, hold)))
+        said = [answer for answer in answers if not (isinstance(answer[0], Failure) and answer[0].awaited)]
+        return not release_flows.may_be_uncounted(said)
+
+    # Release --------------------------------------------------------------------------------------------------------
+
+    def release(self, claim: Claim, name: str, who: Who, *, levels: int = 1) -> None:
+        """Leaves `levels` levels (0: all) of the caller's hold.
+
+        Raises:
+            NotOwnedError: the caller holds nothing.
+            LockLostError: the hold was lost before.
+        """
+        session = self._session
+        hold = session.holds.get((name, who.key))
+        if hold is None or hold.count == 0:
+            raise not_owned(name)
+        if who.name is not None:
+            session.gates.enter(claim, (name, who.key), FOREVER)
+            if hold.count == 0:  # another thread of this owner was faster
+                raise not_owned(name)
+        left = hold.count - levels if levels else 0
+        claim.count, claim.hold = left, hold
+        if hold.loss is not None or session.clock() >= hold.deadline:
+            self._check_before_release(hold, left)
+        if left:
+            written = session.closed or self._write_count(hold, left)
+            self._check_before_release(hold, left)
+            hold.count = left
+            if not written:
+                session.settle(hold)
+        else:
+            self._end(hold)
+        if claim.gate is not None:
+            claim.over = None, 0
+            self._interrupted.leave_gate(claim)
+
+    def _check_before_release(self, hold: Hold, left: int) -> None:
+        try:
+            self._session.check_valid(hold)
+        except LockLostError:
+            hold.count = left
+            if not left:
+                self._interrupted.end_stand_in(hold)
+            raise
+
+    def _end(self, hold: Hold) -> None:
+        """The last level: the hold ends here and now, and then on the masters."""
+        session = self._session
+        session.holds.pop((hold.keys.name, hold.key), None)
+        if session.closed:
+            hold.count = 0
+            return
+        answers = session.run_unclosed(release_flows.end(hold, session.clock() + session.node_timeout))
+        released = count_status(answers, b"released")
+        if released == len(answers) and not hold.healed:
+            hold.count = 0
+            if session.is_observed:
+                session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
+            return
+        self._end_elsewhere(hold, answers, released)
+
+    def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer], released: int) -> None:
+        """What is left to do where not every master has confirmed a release."""
+        session = self._session
+        if released < session.quorum and count_status(answers, b"absent") >= session.quorum:
+            session.holds[hold.keys.name, hold.key] = hold  # a lost hold stays in the book until its owner knows
+            session.lose(hold, FORGOTTEN)
+            hold.count = 0
+            raise lost_error(hold)
+        hold.count = 0
+        slow = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
+        if slow and released + slow == len(answers) and not hold.healed:
+            undo = partial(session.undo_task, hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until)
+            is_left = partial(hold.may_be_left, answers)
+            session.janitor.look_later(tasks.Doubt(is_left, answers, hold.late_until, undo))
+        elif hold.may_be_left(answers):
+            session.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, session.clock()))
+        if released < session.quorum:
+            session.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(session.clock())))
+        elif session.is_observed:
+            session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
+
+    # A condition's wait ---------------------------------------------------------------------------------------------
+
+    def take_again(self, claim: Claim, terms: Terms, who: Who, hold: Hold, count: int) -> Outcome | None:
+        """Takes `count` levels for the owner of `hold`, which a wait has given up; waits until the masters are back.
+
+        If that hold was found lost, it is in the book again afterwards, with its levels, for its owner to be told.
+        Another one stands in for it until they are left: what runs after the wait runs with the lock.
+        """
+        terms = evolve(terms, patience=FOREVER)
+        if hold.loss is None:
+            return self.acquire(claim, terms, who, FOREVER, count=count)
+        outcome = self.acquire(claim, terms, who._replace(key=stand_in(hold)), FOREVER)
+        if outcome is None:
+            self._book_waited(hold, count)
+        return outcome
+
+    def lose_waited(self, hold: Hold, count: int, error: BaseException) -> None:
+        """The `count` levels of `hold` that a wait gave up are not to be had again: its owner has lost them."""
+        hold.renew_at = FOREVER  # the masters have it no more
+        self._book_waited(hold, count)
+        self._session.lose(hold, f"a condition's wait gave it up, and did not take it again: {error!r}")
+
+    def _book_waited(self, hold: Hold, count: int) -> None:
+        """A hold that has ended has `count` levels again, for its owner to leave."""
+        hold.count = count
+        self._session.holds[hold.keys.name, hold.key] = hold
+
+    # Extend ---------------------------------------------------------------------------------------------------------
+
+    def extend(self, hold: Hold, ttl: float | None) -> list[Failure] | None:
+        """Renews `hold` now. Returns the failures where no quorum confirmed it, None when one did.
+
+        Raises:
+            LockLostError: it was lost, before or by now.
+        """
+        session = self._session
+        session.check_valid(hold)
+        hold.ask_for(ttl or 0.0)
+        answers = self._renew(hold)
+        if needs_healing(hold, answers):
+            session.heal((hold,))
+        session.check_valid(hold)
+        session.watchdog.watch(hold)
+        if sum(is_status(answer, b"extended") for answer in answers) >= session.quorum:
+            return None
+        return [answer for answer in answers if isinstance(answer, Failure)]
+
+    def _renew(self, hold: Hold) -> Sequence[Reply | Failure]:
+        """What the masters say to a renewal of `hold`.
+
+        They are asked again for a node timeout where a quorum lacks one that is well, and to which no connection was
+        free: nobody waits for such a one as long as the others may be enough.
+        """
+        session = self._session
+        until, pause = session.clock() + session.node_timeout, CONNECTING_SECONDS_MIN
+        while True:
+            renewal = extend_flow((hold,), session.clock, session.node_timeout)
+            answers: Sequence[Reply | Failure] = session.run(renewal)[0]
+            confirmed = sum(is_status(answer, b"extended") for answer in answers)
+            if confirmed >= session.quorum or not self._is_connecting(answers) or session.clock() + pause > until:
+                return answers
+            session.platform.sleep(pause)
+            pause *= 2
+
+    def _is_connecting(self, answers: Sequence[Reply | Failure]) -> bool:
+        """Whether one of the masters could not be asked, though it is not known to be down."""
+        unasked = [isinstance(answer, Failure) and not answer.sent for answer in answers]
+        return any(master.down is None for master, missed in zip(self._session.masters, unasked, strict=True) if missed)
+
+    def confirm(self, hold: Hold) -> float:
+        """Has the masters confirm the full lease of a hold that a releaser gave; returns what then remains (s).
+
+        A client that was closed asks nobody any more.
+
+        Raises:
+            LockLostError: it was lost by now.
+        """
+        session = self._session
+        if not session.closed:
+            session.run_unclosed(extend_flow((hold,), session.clock, session.node_timeout))
+        session.check_valid(hold)
+        return hold.remaining(session.clock())

@@ -1,0 +1,257 @@
+"""What a session keeps, and what it hands to the background: the part that its rooms share.
+
+The book of holds is a dict, whose single operations are atomic, for an interrupt may strike between any two
+instructions of a caller.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+
+from attrs import define
+
+from relock._core.book import Book, lost_error
+from relock._core.clocks import Step
+from relock._core.effects import Undo
+from relock._core.hold import Hold
+from relock._core.quorum import (
+    NEVER,
+    may_be_granted,
+    may_keep_anything,
+)
+from relock._errors import (
+    ClientClosedError,
+    RelockError,
+)
+from relock._events import (
+    Event,
+    Lost,
+    MasterBack,
+    NotGranted,
+    Released,
+)
+from relock._events import Granted as GrantedEvent
+from relock._keys import LockKeys
+from relock._options import ClientOptions, default_client_name
+from relock._owner import readable
+from relock._runtime.background import janitor as tasks
+from relock._runtime.background.janitor import Janitor
+from relock._runtime.background.telling import Teller, warn_at_once, warn_caller
+from relock._runtime.background.watchdog import Watchdog
+from relock._runtime.masters.master import Master
+from relock._runtime.platform import Platform
+from relock._runtime.service import Service
+from relock._runtime.session.claims import Gates
+from relock._runtime.session.driver import Driver
+from relock._runtime.session.loops import text_of_wait
+from relock._runtime.wakeups.hub import Hub
+
+logger = logging.getLogger(__name__)
+event_logger = logging.getLogger("relock.events")
+
+UNSAID_MAX = 100  # warnings that wait for a caller
+
+
+@define(eq=False, repr=False)
+class Counters:
+    """Counts of a session. Each is changed by single statements that CPython does not interrupt."""
+
+    grants: int = 0
+    refusals: int = 0
+    waits: int = 0
+    renewals: int = 0
+    losses: int = 0
+
+
+class Keeper(Driver):
+    """Keeps the book of holds, and hands to the background what must not keep a caller.
+
+    Attributes:
+        holds: the book.
+        steps: what was seen of the masters' clocks.
+        unsaid: what callers are to be warned of.
+        waited_at: our time at which somebody began to wait last.
+        may_be_handed: whether releasers may give a lock to who waits here.
+        is_closing: closed, but what is handed to the janitor now is still done.
+    """
+
+    client_id: str
+    closed: bool
+    connection_name: str
+    counters: Counters
+    events: Teller
+    hub: Hub
+    janitor: Janitor
+    losses: Teller
+    node_timeout: float
+    prefix: str
+    unsaid: deque[str]
+    watchdog: Watchdog
+
+    def __init__(self, masters: tuple[Master, ...], options: ClientOptions, platform: Platform) -> None:
+        super().__init__(masters, platform)
+        self.options = options
+        self.prefix = options.prefix
+        self.client_id = f"{readable(options.client_name or default_client_name())}-{platform.token(8)}"
+        self.connection_name = f"relock:{self.client_id}"
+        self.owner_head = f"{self.client_id}:".encode()
+        self.node_timeout = options.node_timeout_for(options.ttl)
+        self.holds = Book()
+        self.gates = Gates(platform)
+        self.counters = Counters()
+        self.losses = Teller(platform, "relock-losses")
+        self.events = Teller(platform, "relock-events")
+        self.unsaid = deque(maxlen=UNSAID_MAX)
+        self.steps: deque[Step] = deque(maxlen=64)
+        self.may_be_handed = True
+        self.closed = False
+        self.is_closing = False
+        self.waited_at = NEVER
+        self.has_warned_of_loops = False
+
+    # What the driver leaves to it -----------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raises `ClientClosedError` once the client was closed."""
+        if self.closed:
+            raise ClientClosedError("the client is closed: make a new one")
+
+    def waits(self, keys: LockKeys) -> None:
+        """A flow begins to wait for the lock of `keys`."""
+        self.counters.waits += 1
+        self.waited_at = self.clock()
+        self.warn_if_a_loop_waits(keys.name)
+
+    def warn_if_a_loop_waits(self, name: str) -> None:
+        """Says once that a wait for the lock `name`, which is about to begin, blocks the caller's event loop."""
+        if not self.has_warned_of_loops and self.platform.task() is not None:
+            self.has_warned_of_loops = True
+            text = text_of_wait(name)
+            self.platform.log.warning(logger, text)
+            warn_at_once(text)
+
+    def queued(self, lease_end: float) -> None:
+        """A waiter has a ticket, so signs of life are due; the next one at `lease_end`, unless it comes before."""
+        self.janitor.ensure_tending(lease_end)
+
+    def renewed(self) -> None:
+        """A renewal was confirmed by a quorum."""
+        self.counters.renewals += 1
+
+    # The book of holds ----------------------------------------------------------------------------------------------
+
+    def all_holds(self) -> list[Hold]:
+        """Every hold of this client, and the lost ones whose owners have not noticed yet."""
+        return self.holds.all()
+
+    def is_current(self, hold: Hold) -> bool:
+        """Whether `hold` is held still: neither released nor lost."""
+        return self.holds.has(hold)
+
+    def check_valid(self, hold: Hold) -> None:
+        """Raises `LockLostError` if `hold` is lost, saying so where nobody has yet."""
+        now = self.clock()
+        if hold.loss is None:
+            reason = hold.reason_for_loss(now)
+            if reason is None:
+                return
+            self.lose(hold, reason)
+        raise lost_error(hold)
+
+    def lose(self, hold: Hold, reason: str) -> None:
+        """The hold is over. The first to find it says so: to its locks' callbacks, the client's, and the log."""
+        if not self.is_current(hold):
+            return
+        now = self.clock()
+        loss = hold.lose(reason, now)
+        if loss is None:
+            return
+        self.counters.losses += 1
+        # Also where the masters have forgotten it: a minority may have it still, or get it yet.
+        self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(now, hold.late_until))
+        for callback in hold.callbacks:
+            self.losses.hand(callback, loss)
+        if self.options.on_lost is not None:
+            self.losses.hand(self.options.on_lost, loss)
+        self.emit(Lost(loss.lock, reason))
+        text = "lock %r was lost after %.3f s: %s"
+        self.platform.log.warning(logger, text, loss.lock, loss.held_for, reason)
+
+    # What goes to the background ------------------------------------------------------------------------------------
+
+    def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> None:
+        """Has the janitor end whatever `owner` may have on any master."""
+        if not self.closed or self.is_closing:
+            self.janitor.hand(self.undo_task(keys, owner, token, ttl, void_at))
+
+    def undo_task(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> tasks.Undo:
+        """What the janitor is to end."""
+        return tasks.Undo(keys, owner, token, ttl, void_at, max(void_at, self.clock()) + ttl)
+
+    def undo_attempt(self, undo: Undo) -> None:
+        """Has the janitor carry out what a flow asks to be undone."""
+        if not self.closed or self.is_closing:
+            answers = undo.answers
+            task = self.undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until)
+            task = task._replace(stays=undo.stays, ticket=undo.ticket or 0)
+            if answers is None:
+                self.janitor.hand(task)
+            else:
+                is_left = partial(may_be_granted, answers)
+                if not undo.stays:
+                    is_left = partial(may_keep_anything, answers, self._masters_clocks())
+                self.janitor.look_later(tasks.Doubt(is_left, answers, undo.until, lambda: task))
+
+    def _masters_clocks(self) -> list[float]:
+        """What the masters' clocks show now (us), on the early side."""
+        now = self.clock()
+        return [master.offset.earliest(now) * 1e6 for master in self.masters]
+
+    def settle(self, hold: Hold) -> None:
+        """Has the janitor write the count until every master has it, and no other count can arrive late any more."""
+        hold.counts_until = self.clock() + self.node_timeout
+        if not hold.settling:
+            hold.settling = True
+            self.janitor.hand(tasks.Settle(hold))
+
+    def heal(self, holds: tuple[Hold, ...]) -> None:
+        """Gives holds that a quorum has just confirmed to the masters that do not have them, in the background."""
+        if holds:
+            self.janitor.hand(tasks.Heal(holds, self.clock() + tasks.HEAL_SECONDS))
+
+    def sweep(self, now: float) -> float:
+        """Closes connections that nobody has needed for long; returns when there may be more."""
+        return min(master.sweep(now) for master in self.masters)
+
+    def services(self) -> Iterator[Service]:
+        """What has threads that work, and must not be kept from it."""
+        yield from (self.watchdog, self.janitor, *self.hub.subscriptions)
+        yield from (master.opener for master in self.masters if master.opener is not None)
+
+    # What is told ---------------------------------------------------------------------------------------------------
+
+    def emit(self, event: Event) -> None:
+        """Tells an event to the logger ``relock.events`` and to the client's callback."""
+        is_ordinary = isinstance(event, _ORDINARY_EVENTS)
+        if self.options.on_event is not None:
+            self.events.hand(self.options.on_event, event, is_ordinary=is_ordinary)
+        self.platform.log.write(event_logger, logging.DEBUG if is_ordinary else logging.WARNING, "%s", event)
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether anybody wants to hear of ordinary events."""
+        return self.options.on_event is not None or event_logger.isEnabledFor(logging.DEBUG)
+
+    def say_warnings(self, stacklevel: int = 3, *, beside: BaseException | None = None) -> None:
+        """Warns a caller, whose call has done its work, of what it has found; see `telling.warn_caller`.
+
+        Args:
+            stacklevel: as for `warnings.warn`, where this is the second.
+            beside: the error that the call ends with.
+        """
+        if beside is None or isinstance(beside, RelockError):  # an interrupt is in a hurry
+            warn_caller(self.unsaid, stacklevel + 1, beside)
+
+
+_ORDINARY_EVENTS = (GrantedEvent, NotGranted, Released, MasterBack)

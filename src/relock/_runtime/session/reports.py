@@ -1,0 +1,120 @@
+"""What the masters and the hub report, and what the session does about it."""
+
+import logging
+
+from relock._core.clocks import Step
+from relock._errors import (
+    ConfigurationError,
+)
+from relock._events import (
+    MasterBack,
+    MasterDown,
+    MasterWithoutVote,
+)
+from relock._keys import LockKeys
+from relock._runtime.background import janitor as tasks
+from relock._runtime.masters.links import NAMELESS
+from relock._runtime.masters.master import Master, MasterListener
+from relock._runtime.session.keeper import Keeper
+
+logger = logging.getLogger(__name__)
+
+
+class Reports(MasterListener):
+    """Hears of everything that happens to the masters of one session, and to its subscriptions."""
+
+    def __init__(self, session: Keeper) -> None:
+        self._session = session
+
+    @property
+    def connection_name(self) -> str:  # type: ignore[override]
+        """See `MasterListener`."""
+        return self._session.connection_name
+
+    # Of the hub -----------------------------------------------------------------------------------------------------
+
+    def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
+        """See `relock._runtime.wakeups.hub.HubListener`."""
+        self._session.janitor.hand(tasks.PassOn(keys, owner))
+
+    def unclaimed(self, keys: LockKeys, owner: bytes) -> None:
+        """See `relock._runtime.wakeups.hub.HubListener`."""
+        session = self._session
+        if not any(hold.owner == owner and hold.loss is None for hold in session.holds.copy().values()):
+            session.undo(keys, owner, 0, session.options.ttl, session.clock())
+
+    # Of the masters -------------------------------------------------------------------------------------------------
+
+    def clock_in_doubt(self, master: Master) -> None:  # noqa: ARG002
+        """See `relock._runtime.masters.master.MasterListener`."""
+        self._session.janitor.hand(tasks.Sample())
+
+    def subscribed(self) -> None:
+        """See `relock._runtime.wakeups.hub.HubListener`."""
+        session = self._session
+        if session.hub.waiters:
+            session.janitor.tend_now()
+
+    def master_down(self, master: Master, why: str) -> None:
+        """See `relock._runtime.masters.master.MasterListener`; what breaks while we close was closed by us."""
+        session = self._session
+        if not session.closed:
+            session.emit(MasterDown(None, master.address, why))
+
+    def master_back(self, master: Master) -> None:
+        """See `relock._runtime.masters.master.MasterListener`."""
+        self._session.emit(MasterBack(None, master.address))
+
+    def master_without_vote(self, master: Master, seconds: float) -> None:
+        """See `relock._runtime.masters.master.MasterListener`."""
+        why = "it restarted, failed over, was flushed or is new, or its clock stepped: it may have forgotten leases"
+        self._session.emit(MasterWithoutVote(None, master.address, seconds, why))
+
+    def master_moved(self, master: Master) -> None:
+        """See `relock._runtime.masters.master.MasterListener`. Nobody is given a lock where a server has no name."""
+        session = self._session
+        session.may_be_handed = all(one.incarnation != NAMELESS for one in session.masters)
+        session.hub.subscriptions[master.index].look()
+
+    def check_independent(self, master: Master) -> None:
+        """See `relock._runtime.masters.master.MasterListener`."""
+        session = self._session
+        server, is_named, _ = master.incarnation.partition(b":")
+        if server == NAMELESS:
+            session.hub.subscriptions[master.index].doubt()
+        for other in session.masters:
+            if is_named and other is not master and other.incarnation.partition(b":")[0] == server:
+                raise ConfigurationError(
+                    f"{master.address} and {other.address} are the same server: name each master once", option="nodes"
+                )
+
+    def larger_guard(self, found_ms: int) -> None:
+        """See `relock._runtime.masters.master.MasterListener`."""
+        for master in self._session.masters:
+            master.guard_ms = max(master.guard_ms, found_ms)
+
+    def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:
+        """See `relock._runtime.masters.master.MasterListener`. Leases end by the master's clock, so earlier on ours."""
+        session = self._session
+        step = Step(session.clock(), master.index, seconds, shown_us, master.offset.stepped_after)
+        session.steps.append(step)  # before the look at the book: what enters it now looks here
+        if seconds > 0:
+            for hold in session.holds.copy().values():
+                hold.shift(step)
+            session.watchdog.poke()
+        if len(session.masters) > 1:
+            session.janitor.hand(tasks.Accuse(master, step))
+        text = "the clock of %s and ours moved apart by %+.3f s at once"
+        session.platform.log.warning(logger, text, master.address, seconds)
+
+    def sweep_by(self, moment: float) -> None:
+        """See `relock._runtime.masters.master.MasterListener`."""
+        self._session.watchdog.look_by(moment)
+
+    def warn(self, text: str) -> None:
+        """See `relock._runtime.masters.master.MasterListener`; the call that found it raises it, when it has done."""
+        session = self._session
+        if any(service.is_caller() for service in session.services()):
+            session.platform.log.warn(text)
+        else:
+            session.unsaid.append(text)
