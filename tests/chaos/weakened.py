@@ -119,7 +119,7 @@ def _never_asking(fragment: Callable[[Path, str], str]) -> Callable[[Path, str],
 @guard("subscriptions that move")
 def stay_subscribed() -> None:
     """A subscription stays where it was, and what it hears there of grants is taken for the master's."""
-    from relock._runtime.wakeups.hub import Subscription
+    from relock._runtime.wakeups.subscription import Subscription
 
     granted_at = Subscription.granted_at
 

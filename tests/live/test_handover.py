@@ -17,7 +17,7 @@ from relock._runtime.machine import Machine
 from relock._runtime.session import closing
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.wakeups import hub
-from relock._runtime.wakeups.hub import Waiter
+from relock._runtime.wakeups.waiter import Waiter
 
 pytestmark = pytest.mark.every_quorum
 TTL = 30.0

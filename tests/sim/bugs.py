@@ -459,14 +459,14 @@ BUGS = [
     # Only runs in which masters move, or in which a process uses other locks as well, find these.
     Bug(
         "a subscription stays where it was when its master has moved",
-        f"{RUNTIME}/wakeups/hub.py",
+        f"{RUNTIME}/wakeups/subscription.py",
         "return self._is_misled or self._incarnation != self._master.incarnation",
         "return False",
         seed=1011,
     ),
     Bug(
         "a grant is taken whichever incarnation has made it",
-        f"{RUNTIME}/wakeups/hub.py",
+        f"{RUNTIME}/wakeups/subscription.py",
         "        if incarnation != self._incarnation:\n",
         "        incarnation = self._master.incarnation\n        if False:\n",
         seed=1001,

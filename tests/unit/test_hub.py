@@ -15,7 +15,9 @@ from relock._core.quorum import NEVER
 from relock._keys import LockKeys, lock_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
-from relock._runtime.wakeups.hub import GATHER_SECONDS, Hub, HubListener, Subscription, Waiter
+from relock._runtime.wakeups.hub import Hub, HubListener
+from relock._runtime.wakeups.subscription import Subscription
+from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 
 NOW = 50.0
 KEYS = lock_keys("lock", "a b")  # a name may hold blanks

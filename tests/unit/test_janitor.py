@@ -17,7 +17,7 @@ from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import lock_keys
 from relock._runtime.background.janitor import BATCH, Accuse, Doubt, Janitor, PassOn, Sample, Settle, Undo
 from relock._runtime.machine import THREADS, Machine
-from relock._runtime.wakeups.hub import Waiter
+from relock._runtime.wakeups.waiter import Waiter
 from relock.testing._master import unpack_arguments
 
 UNTOLD = Failure("a", "it is being connected", sent=False)

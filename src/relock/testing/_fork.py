@@ -9,7 +9,8 @@ from relock._core.book import Book
 from relock._runtime.masters.links import Link
 from relock._runtime.masters.master import Master
 from relock._runtime.session.session import Session
-from relock._runtime.wakeups.hub import Hub, Subscription
+from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.subscription import Subscription
 from relock.testing._world import Process
 
 

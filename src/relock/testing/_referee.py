@@ -25,7 +25,7 @@ from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import NotOwnedError
 from relock._runtime.session.session import Session
-from relock._runtime.wakeups.hub import Waiter
+from relock._runtime.wakeups.waiter import Waiter
 from relock.lock import Lock
 from relock.testing._clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, Step
 from relock.testing._given import Given

@@ -6,7 +6,7 @@ from relock._core.quorum import (
     is_status,
 )
 from relock._runtime.session.keeper import Keeper
-from relock._runtime.wakeups.hub import Waiter
+from relock._runtime.wakeups.waiter import Waiter
 
 HEIRS_SECONDS = 0.5  # for so long, a client that is closed waits for those who were given a lock at that moment
 HEIRS_LOOK_SECONDS = 0.001  # between two looks whether they have given it back

@@ -1,0 +1,235 @@
+"""The subscription to one master."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from redis import exceptions as redis_errors
+
+from relock._core.quorum import NEVER
+from relock._errors import ConfigurationError
+from relock._keys import client_channel
+from relock._runtime.masters.links import NAMELESS, NETWORK_ERRORS, UNKNOWN, understood
+from relock._runtime.masters.master import Master
+from relock._runtime.net.channel import Channel
+from relock._runtime.net.wire import Wire
+from relock._runtime.platform import Platform
+from relock._runtime.service import Service
+from relock._runtime.wakeups.waiter import Waiter
+
+logger = logging.getLogger(__name__)
+
+PING_SECONDS = 2.5
+PING = b"*1\r\n$4\r\nPING\r\n"
+RECONNECT_SECONDS_MIN = 0.02
+RECONNECT_SECONDS_MAX = 1.0
+BELIEVED_SECONDS = 1.0  # for so long, a subscription that stands is not doubted because of what was heard on it
+STRANGERS_MAX = 64  # names of other servers that are remembered
+
+
+class Receiver(Protocol):
+    """Whom subscriptions tell what they hear: the hub."""
+
+    client: str
+    platform: Platform
+    prefix: str
+    waiters: dict[bytes, Waiter]
+
+    def message(self, master: int, payload: bytes) -> None:
+        """Master number `master` has published something."""
+
+    def subscribed(self) -> None:
+        """A subscription stands (again)."""
+
+    def wake_all(self) -> None:
+        """The masters, or the way to them, have changed."""
+
+
+class Subscription(Service):
+    """The subscription to one master: connected while it is used, and again after every failure.
+
+    Its socket leads to one incarnation of the master, and stays there when another server becomes the master: a demoted
+    one keeps its subscribers, answers their pings, and passes on what is published on the new one, where nobody counts
+    them as listening. So a grant that was heard need not have been made: it counts only if it names the incarnation
+    that this socket leads to. And the subscription moves as soon as any other socket finds the master elsewhere.
+
+    Attributes:
+        index: the number of its master.
+        confirmed: set while it stands.
+    """
+
+    name = "relock-hub"
+
+    def __init__(self, hub: Receiver, master: Master) -> None:
+        super().__init__(hub.platform)
+        self.index = master.index
+        self.confirmed = hub.platform.event()
+        self._hub = hub
+        self._master = master
+        self._clock = hub.platform.clock
+        self._connection: Wire | None = None
+        self._channel: Channel | None = None  # of the connection, once it is subscribed
+        self._incarnation = UNKNOWN  # of the server that the socket leads to
+        self._stands_since = 0.0
+        self._is_misled = False  # it has heard of a grant that another incarnation made
+        self._strangers: set[bytes] = set()  # the names of such ones
+        self._pinged = False
+        self._failures = 0
+        self._retry = hub.platform.event()
+
+    def step(self) -> None:
+        """Reads one message, or pings, or connects."""
+        try:
+            if self._channel is not None:
+                self._read(self._channel)
+            else:
+                with understood():
+                    self._connect()
+        except (*NETWORK_ERRORS, ConfigurationError) as error:
+            self._lost(error)
+        except Exception as error:  # redis-py raises others when a connection is closed under it
+            self._lost(error)
+            if not self.stopping:
+                text = "the subscription to %s failed unexpectedly"
+                self._platform.log.error(logger, text, self._master.address, exc_info=True)
+
+    def _connect(self) -> None:
+        connection = self._connection = self._master.connection()
+        connection.connect()
+        if self._connection is not connection:
+            connection.disconnect()
+            raise redis_errors.ConnectionError("it was closed before it was there")
+        # Before it subscribes: messages may come right behind the confirmation, and are read by whoever reads that.
+        channel = self._hub.platform.open_channel(connection, PING_SECONDS)
+        naming, questions = self._master.naming, self._master.introduction
+        words = "SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client)
+        channel.send(b"".join(connection.pack_commands([*naming, *questions, words])))
+        replies = self._first_replies(channel, len(naming) + len(questions) + 1)[len(naming) :]
+        self._incarnation = self._master.introduce(replies[: len(questions)])
+        confirmation, *messages = replies[len(questions) :]
+        if confirmation[0] != b"subscribe":
+            raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation[0]!r}")
+        self._channel = channel
+        self._stands_since, self._is_misled = self._clock(), False
+        self._pinged = False
+        if self._has_moved():  # before there was anything that whoever found that could have closed
+            raise redis_errors.ConnectionError("another server has taken the place of the master")
+        self.confirmed.set()
+        self._hub.subscribed()
+        self._act_on(messages)
+
+    def _first_replies(self, channel: Channel, count: int) -> list[Any]:
+        """At least `count`, within the time for the master."""
+        until = self._clock() + self._master.node_timeout
+        replies: list[Any] = []
+        while len(replies) < count:
+            if not channel.wait(until - self._clock()):
+                raise redis_errors.TimeoutError("no answer to SUBSCRIBE")
+            replies += channel.receive()
+        return replies
+
+    def _read(self, channel: Channel) -> None:
+        try:
+            replies = channel.receive()
+        except redis_errors.TimeoutError:
+            self._ping(channel)
+        else:
+            self._act_on(replies)
+        if self._has_moved():
+            raise redis_errors.ConnectionError("another server has taken the place of the master")
+
+    def _has_moved(self) -> bool:
+        """Whether the master is another server by now, as other sockets have found, or what was heard suggests."""
+        return self._is_misled or self._incarnation != self._master.incarnation
+
+    def look(self) -> None:
+        """Another server may be the master now: the subscription moves there at once; called by any thread."""
+        if self._channel is not None and self._has_moved():
+            self.disconnect()
+
+    def doubt(self) -> None:
+        """A server without a name was connected to: none tells whether the subscription is at that one."""
+        if self._channel is not None and self._clock() - self._stands_since > BELIEVED_SECONDS:
+            self.disconnect()
+
+    def _act_on(self, replies: Sequence[Any]) -> None:
+        """Raises `redis.InvalidResponse` for what nobody sends here: what comes next may be cut in two just as well."""
+        for reply in replies:
+            match reply:
+                case [b"message", bytes(), bytes(payload)]:
+                    self._hub.message(self._master.index, payload)
+                case [b"pong", _]:
+                    self._pinged = False
+                case _:
+                    raise redis_errors.InvalidResponse(f"no message: {reply!r:.100}")
+
+    def _ping(self, channel: Channel) -> None:
+        """Somebody waits and nothing has come for a while: is anybody there?"""
+        if self._pinged:
+            raise redis_errors.TimeoutError("no answer to a ping")
+        if self._hub.waiters:
+            channel.send(PING)
+            self._pinged = True
+
+    def _lost(self, error: BaseException) -> None:
+        """Closes the connection; the first time one waits a moment only, then longer and longer."""
+        has_stood = self.confirmed.is_set()
+        if has_stood and self._clock() - self._stands_since > BELIEVED_SECONDS:
+            self._failures = 0  # else each connection may lead elsewhere than the one before
+        self.confirmed.clear()
+        self.disconnect()
+        if self.stopping:
+            return
+        self._platform.log.debug(logger, "the subscription to %s broke: %s", self._master.address, error)
+        if self._failures and not has_stood:
+            # Connecting failed as well, so the waiters' own requests will tell what is wrong.
+            self._hub.wake_all()
+        pause = min(RECONNECT_SECONDS_MIN * 2 ** min(self._failures, 10), RECONNECT_SECONDS_MAX)
+        self._failures += 1
+        self._retry.wait(pause)
+
+    def has_vote(self, now: float) -> bool:
+        """Whether what the master says of turns counts: one that may have forgotten a hold finds every lock free."""
+        return self._master.vote_at <= now
+
+    def trusts(self, moment: float) -> bool:
+        """Whether what the master did at our time `moment` counts, for all that is known of its clock by now."""
+        return moment >= self._master.trusted_from
+
+    def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
+        """See `Master.granted_at`; nor does it count from a master without a vote, or from another server than ours."""
+        if incarnation != self._incarnation:
+            self._heard_of(incarnation, arrived_at)
+            return NEVER
+        if not self.has_vote(arrived_at):
+            return NEVER
+        return self._master.granted_at(granted_us, incarnation, arrived_at)
+
+    def _heard_of(self, incarnation: bytes, now: float) -> None:
+        """Another incarnation has granted something: a replica passes it on, or the server has another name by now.
+
+        Or the releaser is behind, and will be for as long as its connections stand: so each name is looked into once.
+        """
+        is_believed = now - self._stands_since <= BELIEVED_SECONDS
+        if is_believed or incarnation == NAMELESS or incarnation in self._strangers:
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            self._strangers.clear()
+        self._strangers.add(incarnation)
+        self._is_misled = True
+
+    def disconnect(self) -> None:
+        """Closes the socket; from another thread, this ends a read that is under way."""
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is not None:
+            try:
+                connection.disconnect()
+            except NETWORK_ERRORS:
+                text = "closing the subscription to %s failed"
+                self._platform.log.debug(logger, text, self._master.address, exc_info=True)
+
+    def stop(self) -> None:
+        """Ends the thread, wherever it sleeps."""
+        super().stop()
+        self._retry.set()
+        self.disconnect()
