@@ -31,7 +31,7 @@ from relock._options import (
     set_options,
 )
 from relock._runtime.machine import THREADS
-from relock._runtime.masters.links import NETWORK_ERRORS, understood
+from relock._runtime.masters.errors import NETWORK_ERRORS, understood
 from relock._runtime.masters.master import Master
 from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import Platform

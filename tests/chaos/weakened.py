@@ -53,8 +53,10 @@ def send_again() -> None:
     What was known of the master before is then taken for what the new connection leads to, by the scripts as well.
     """
     from relock import _scripts
-    from relock._runtime.masters.links import NETWORK_ERRORS, Link, Owed, Round
+    from relock._runtime.masters.errors import NETWORK_ERRORS
+    from relock._runtime.masters.links import Link
     from relock._runtime.masters.master import Master
+    from relock._runtime.masters.round import Owed, Round
     from relock._runtime.net.channel import open_channel
 
     receive, request, introduce = Link.receive, Link.request, Master.introduce

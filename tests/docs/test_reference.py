@@ -11,7 +11,7 @@ from relock._core import hold
 from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.terms import ALIVE_MS, QUEUE_MS
 from relock._options import ClientOptions, LockOptions, default_client_name
-from relock._runtime.masters.master import UNUSED_SECONDS
+from relock._runtime.masters.pool import UNUSED_SECONDS
 from relock._scripts import load, script_names
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -20,7 +20,7 @@ from support.until import until
 
 from relock import Client, Lock, MasterBack, QuorumError
 from relock._events import Event
-from relock._runtime.masters.links import NETWORK_ERRORS
+from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.net.channel import PlainChannel
 from relock._runtime.net.parse import parse_nodes
 

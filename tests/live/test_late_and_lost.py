@@ -362,7 +362,7 @@ def test_a_black_hole_ends_a_try_after_the_node_timeout(
 def test_a_connection_that_the_server_closed_while_it_was_idle_is_replaced_unnoticed(
     client: Client, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relock._runtime.masters.master.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("relock._runtime.masters.pool.FRESH_SECONDS", 0.0)
     with client.lock(name):
         pass
     for _ in range(3):

@@ -14,7 +14,7 @@ from support.until import until
 
 from relock import Client, QuorumError
 from relock._keys import lock_keys
-from relock._runtime.masters import master as masters
+from relock._runtime.masters import pool
 from relock._runtime.masters.links import Link
 
 BURST = 64
@@ -55,7 +55,7 @@ def calls_under_way(client: Client, count: int) -> Iterator[None]:
 def test_what_a_burst_has_opened_is_closed_though_nobody_calls_any_more(
     server: Deployment, connect: Callable[..., Client], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masters, "UNUSED_SECONDS", 1.0)
+    monkeypatch.setattr(pool, "UNUSED_SECONDS", 1.0)
     client = connect(server.url, ttl=LONG, node_timeout=5.0)
     lock = client.lock(name)
     lock.acquire()  # from here on there is a thread that sees to the holds
@@ -77,8 +77,8 @@ def test_a_client_without_threads_closes_them_with_its_next_call(
         pass
     assert named(server, client) == BURST
     for link in master._idle:  # half a minute goes by
-        link.idle_since -= masters.UNUSED_SECONDS
-    master.sweep_at -= masters.UNUSED_SECONDS
+        link.idle_since -= pool.UNUSED_SECONDS
+    master.sweep_at -= pool.UNUSED_SECONDS
     client.info(name)
     until(lambda: named(server, client) == 1, within=SOON, what="the server has seen the ends of the others")
     assert not client.session.watchdog.running

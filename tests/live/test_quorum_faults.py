@@ -23,8 +23,9 @@ from support.slow import Delay, Slow, at_once
 from support.until import until
 
 from relock import Client, Event, LockLostError, MasterDown, QuorumError
-from relock._runtime.masters.links import Link, Round
+from relock._runtime.masters.links import Link
 from relock._runtime.masters.master import Master
+from relock._runtime.masters.round import Round
 from relock._runtime.platform import CLOCK
 from relock.lock import Lock
 

@@ -8,7 +8,7 @@ import pytest
 from redis import exceptions as redis_errors
 
 from relock._core.hold import Hold
-from relock._runtime.masters.links import parse_info
+from relock._runtime.masters.known import parse_info
 from relock._scripts import load
 from relock.testing._given import Given
 from relock.testing._moves import Mover

@@ -10,7 +10,7 @@ from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.cluster import Cluster
-from relock._runtime.masters.master import MasterListener
+from relock._runtime.masters.known import MasterListener
 from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.node import Node, Seeds
 from relock._runtime.net.parse import parse_nodes

@@ -17,9 +17,11 @@ from relock._errors import ConfigurationError
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import THREADS
-from relock._runtime.masters import master as masters
-from relock._runtime.masters.links import NAMELESS, Link, Round
-from relock._runtime.masters.master import Known, Master, MasterListener, Opener
+from relock._runtime.masters import known
+from relock._runtime.masters.known import NAMELESS, Known, MasterListener, MasterState
+from relock._runtime.masters.links import Link
+from relock._runtime.masters.master import Master, Opener
+from relock._runtime.masters.round import Round
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
 from relock._runtime.net.wire import Wire
@@ -83,7 +85,7 @@ class Interrupted(MasterListener):
         self.cut: list[float] = []
         self.strikes = 1
 
-    def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:  # noqa: ARG002
+    def master_stepped(self, master: MasterState, seconds: float, shown_us: int) -> None:  # noqa: ARG002
         if self.strikes:
             self.strikes -= 1
             raise KeyboardInterrupt
@@ -167,7 +169,7 @@ class Moves(MasterListener):
     def __init__(self) -> None:
         self.count = 0
 
-    def master_moved(self, master: Master) -> None:  # noqa: ARG002
+    def master_moved(self, master: MasterState) -> None:  # noqa: ARG002
         self.count += 1
 
 
@@ -240,7 +242,7 @@ class Doubter(MasterListener):
 
     doubts = 0
 
-    def clock_in_doubt(self, master: Master) -> None:  # noqa: ARG002
+    def clock_in_doubt(self, master: MasterState) -> None:  # noqa: ARG002
         self.doubts += 1
 
 
@@ -371,7 +373,7 @@ def test_another_servers_samples_are_gone_before_its_name_is_known(monkeypatch: 
         seen.append(master.granted_at(110_000_000, OTHER, 10.0))
         return Offset(drift_factor)
 
-    monkeypatch.setattr(masters, "Offset", offset)
+    monkeypatch.setattr(known, "Offset", offset)
     master.see_incarnation(OTHER)
     assert seen == [NEVER]
     assert master.granted_at(110_000_000, OTHER, 10.0) == NEVER
@@ -445,7 +447,7 @@ class Told(MasterListener):
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def master_without_vote(self, master: Master, seconds: float) -> None:  # noqa: ARG002
+    def master_without_vote(self, master: MasterState, seconds: float) -> None:  # noqa: ARG002
         self.seconds.append(round(seconds, 3))
 
 

@@ -17,9 +17,12 @@ from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import NEVER
 from relock._options import ClientOptions
 from relock._runtime.machine import Machine
+from relock._runtime.masters.known import MasterListener
 from relock._runtime.masters.lines import LOOK_SECONDS, Line
-from relock._runtime.masters.links import Link, Round
-from relock._runtime.masters.master import UNUSED_SECONDS, Master, MasterListener, Opener
+from relock._runtime.masters.links import Link
+from relock._runtime.masters.master import Master, Opener
+from relock._runtime.masters.pool import UNUSED_SECONDS
+from relock._runtime.masters.round import Round
 from relock._runtime.masters.rounds import CROWDED_SECONDS, Rounds
 from relock._runtime.net.node import Node
 from relock._scripts import Call

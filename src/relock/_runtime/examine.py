@@ -17,7 +17,8 @@ from redis.crc import key_slot
 
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys, client_channel, lock_keys, master_key, scan_pattern
-from relock._runtime.masters.links import NETWORK_ERRORS, as_guard_ms, parse_info
+from relock._runtime.masters.errors import NETWORK_ERRORS
+from relock._runtime.masters.known import as_guard_ms, parse_info
 from relock._runtime.net.failures import failure_of, with_advice, words_of
 from relock._runtime.net.node import Node
 from relock._runtime.net.parse import warning_of_number

@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 from relock._core.clocks import STEP_SECONDS
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, deadline_of, quorum_of
-from relock._runtime.masters.master import Master
+from relock._runtime.masters.known import MasterState
 from relock._runtime.session.session import Session
 from relock.testing._network import Server
 from relock.testing._world import Process, World
@@ -87,7 +87,7 @@ class Clocks:
         tell = session.reports.master_stepped
         self._sessions.append((process, session))
 
-        def master_stepped(master: Master, seconds: float, shown_us: int) -> None:
+        def master_stepped(master: MasterState, seconds: float, shown_us: int) -> None:
             ahead = self.servers[master.index].clock() - process.local()
             notice = Notice(self.world.now, seconds)
             early = self._early[process.name]

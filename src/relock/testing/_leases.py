@@ -8,7 +8,7 @@ from attrs import define, field
 
 from relock._core.hold import Hold
 from relock._core.quorum import drift_of
-from relock._runtime.masters.master import RETRY_SECONDS_MAX
+from relock._runtime.masters.pool import RETRY_SECONDS_MAX
 from relock.testing._network import Server
 from relock.testing._plan import Plan
 from relock.testing._world import Process, World

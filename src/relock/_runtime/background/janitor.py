@@ -28,7 +28,7 @@ from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
 from relock._owner import waiter_name
 from relock._runtime.background.host import Host
-from relock._runtime.masters.master import Master
+from relock._runtime.masters.known import MasterState
 from relock._runtime.service import Service
 from relock._scripts import Call
 
@@ -124,7 +124,7 @@ class Heal(NamedTuple):
 class Accuse(NamedTuple):
     """A master that has shown `step`: its clock's, unless a quorum shows the same one, which then was our clock's."""
 
-    master: Master
+    master: MasterState
     step: Step
     pause: float = RETRY_SECONDS_MIN  # until it is tried again, where the master could not be told
     waits: bool = True  # once, where those who are not heard may show the same step

@@ -25,8 +25,11 @@ from relock._core.effects import Answer, Ask, Failure, Reply
 from relock._core.hold import FOREVER
 from relock._errors import ConfigurationError
 from relock._options import ClientOptions
-from relock._runtime.masters.links import NETWORK_ERRORS, Link, Round, understood
-from relock._runtime.masters.master import Master, MasterListener
+from relock._runtime.masters.errors import NETWORK_ERRORS, understood
+from relock._runtime.masters.known import MasterListener, MasterState
+from relock._runtime.masters.links import Link
+from relock._runtime.masters.master import Master
+from relock._runtime.masters.round import Round
 from relock._runtime.masters.rounds import Rounds
 from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.node import Node, Place, Seeds
@@ -313,17 +316,17 @@ class Cluster(Master, MasterListener):
         """See `MasterListener`."""
         self._listener.sweep_by(moment)
 
-    def master_down(self, master: Master, why: str) -> None:
+    def master_down(self, master: MasterState, why: str) -> None:
         """See `MasterListener`."""
         self._sum_up()
         self._listener.master_down(master, why)
 
-    def master_back(self, master: Master) -> None:
+    def master_back(self, master: MasterState) -> None:
         """See `MasterListener`."""
         self._sum_up()
         self._listener.master_back(master)
 
-    def master_without_vote(self, master: Master, seconds: float) -> None:
+    def master_without_vote(self, master: MasterState, seconds: float) -> None:
         """See `MasterListener`; it does not happen, because there is no guard."""
         self._listener.master_without_vote(master, seconds)
 
@@ -331,7 +334,7 @@ class Cluster(Master, MasterListener):
         """See `MasterListener`."""
         self._listener.warn(text)
 
-    def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:  # noqa: ARG002
+    def master_stepped(self, master: MasterState, seconds: float, shown_us: int) -> None:  # noqa: ARG002
         """See `MasterListener`. Which holds are on that node may have changed, so it costs all of them the time."""
         self._listener.master_stepped(self, seconds, shown_us)
 

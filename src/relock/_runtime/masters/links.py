@@ -6,123 +6,61 @@ link is not given back: what it owes dies with its socket.
 """
 
 import logging
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from attrs import evolve
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Answer, Failure, Reply
+from relock._core.effects import Failure, Reply
 from relock._core.quorum import is_given
 from relock._errors import ConfigurationError
+from relock._runtime.masters.errors import NETWORK_ERRORS, understood
+from relock._runtime.masters.known import INTRODUCTION, NAMELESS, UNKNOWN, MasterState, as_guard_ms, server_of
+from relock._runtime.masters.round import Owed, Round
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.failures import words_of
 from relock._runtime.net.wire import Wire
 from relock._scripts import TOKEN_MAX, Call, Script, pack_argument
 
-if TYPE_CHECKING:
-    from relock._runtime.masters.master import Master
-
-INTRODUCTION = (("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"))  # what each new socket is asked
-UNKNOWN = b""  # the incarnation of a master of which nothing is known
-NAMELESS = b"-"  # that of one which refuses INFO; grants of its scripts name it so
-
 logger = logging.getLogger(__name__)
 
-NETWORK_ERRORS = (redis_errors.RedisError, OSError)
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
 _OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # Redis 6.2 puts more words before what a command in a script says
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 _VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
-GUARD_MS_END = 2**40  # 34 years, more than any option takes; `lua/_lib/vote.lua` ends there, too
 VOID_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
-@contextmanager
-def understood() -> Iterator[None]:
-    """What redis-py or we trip over in a reply that no server gives is an error of the connection, like any other.
+class LinkOwner(MasterState):
+    """A master, as its links see it."""
 
-    Raises:
-        redis.RedisError: instead of an error that says nothing about a master.
-    """
-    try:
-        yield
-    except ConfigurationError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise redis_errors.InvalidResponse(f"a reply that no server gives: {error!r:.100}") from error
+    asked_late: Failure
 
+    @property
+    @abstractmethod
+    def naming(self) -> tuple[tuple[str, ...], ...]:
+        """What gives a new connection its name on the server; nothing without one."""
 
-class Round:
-    """The calls of one `Ask`, and the answers, which go on arriving after the asker has what it needs.
+    @abstractmethod
+    def forget(self, link: "Link") -> None:
+        """A link is closed."""
 
-    Attributes:
-        until: our time at which whoever is silent has failed, and after which a creating script is void.
-        sent_at: our time before the first byte was sent.
-        answers: one for each master, with a `Failure` for each call until it has answered.
-        missing: how many of the masters that were asked have not answered.
-        is_simple: it is a single call, with a fixed number of arguments: nearly every round is.
-    """
+    @abstractmethod
+    def give_back(self, link: "Link", now: float) -> None:
+        """The next caller may use the link."""
 
-    __slots__ = ("_is_guarded", "_packed", "answers", "calls", "is_simple", "missing", "sent_at", "until")
+    @abstractmethod
+    def is_drained(self, link: "Link", now: float) -> bool:
+        """Whether the replies that a link owes at `now` have come in the meantime, while nobody read them."""
 
-    answers: list[Answer]
-    calls: Sequence[Call]
-    is_simple: bool
-    missing: int
-    sent_at: float
-    until: float
-
-    def __init__(self, calls: Sequence[Call], until: float, sent_at: float, answers: list[Answer]) -> None:
-        self.calls = calls
-        self.until = until
-        self.sent_at = sent_at
-        self.answers = answers
-        self.missing = 0
-        self.is_simple = len(calls) == 1 and not calls[0].rest_count
-        self._packed: bytes | None = None
-        self._is_guarded = False
-
-    def pack(self, guarded: bool) -> bytes:
-        """A simple round's call as bytes, but for what the connection adds: packed once for all masters."""
-        packed = self._packed
-        if packed is None or guarded is not self._is_guarded:
-            packed = self._packed = self.calls[0].pack(b"", guarded)
-            self._is_guarded = guarded
-        return packed
-
-    def awaits(self, master: "Master") -> None:
-        """It is going to be asked, whatever has failed before: from here on it may have done what it is asked."""
-        self.answers[master.index] = (*master.silence,) * len(self.calls)
-
-    def fail(self, master: "Master", failure: Failure) -> None:
-        """The master was not asked, or does not answer."""
-        self.answers[master.index] = (failure,) * len(self.calls)
-
-
-class Owed:
-    """A request without its replies: when it was sent, and where each one that is still to come belongs, last first.
-
-    A simple round that is sent for the first time needs none: it stands for itself.
-    """
-
-    __slots__ = ("places", "replies", "round", "sent_at")
-
-    def __init__(self, round_: Round, sent_at: float, replies: list[Any], places: list[int]) -> None:
-        self.round = round_
-        self.sent_at = sent_at
-        self.replies = replies
-        self.places = places
-
-    @classmethod
-    def all_of(cls, round_: Round, sent_at: float) -> "Owed":
-        """All calls of a round, sent at `sent_at`."""
-        count = len(round_.calls)
-        return cls(round_, sent_at, [None] * count, list(range(count))[::-1])
+    @abstractmethod
+    def broke(self, link: "Link", error: BaseException) -> Failure:
+        """A link broke: nobody uses it again."""
 
 
 class Link:
@@ -135,7 +73,7 @@ class Link:
     is_own: bool
     is_retired: bool
 
-    def __init__(self, master: "Master", connection: Wire, *, is_own: bool = False) -> None:
+    def __init__(self, master: LinkOwner, connection: Wire, *, is_own: bool = False) -> None:
         self.master = master
         self.connection = connection
         self.is_own = is_own  # it is for what has links of its own, never for calls
@@ -468,11 +406,6 @@ def _numbers(reply: Any, count: int) -> list[int]:
     raise redis_errors.InvalidResponse(f"not {count} numbers: {reply!r:.100}")
 
 
-def server_of(incarnation: bytes) -> bytes:
-    """The process that an incarnation is of: with its first replica, it gets another name and has all its data."""
-    return incarnation.partition(b":")[0]
-
-
 def _guard_of(marker: Any) -> int | None:
     """The guard (ms) that a marker names; None where that can be no guard: another program has written there.
 
@@ -484,15 +417,3 @@ def _guard_of(marker: Any) -> int | None:
     if isinstance(marker, list) and len(marker) == 1 and isinstance(marker[0], bytes):
         return as_guard_ms(marker[0])
     raise redis_errors.InvalidResponse(f"no field of the marker: {marker!r:.100}")
-
-
-def as_guard_ms(field: bytes) -> int | None:
-    """What a marker's `guard_ms` says, or None where it says nothing that a guard can be."""
-    found_ms = int(field) if field.isdigit() and len(field) < 16 else GUARD_MS_END
-    return found_ms if found_ms < GUARD_MS_END else None
-
-
-def parse_info(text: bytes) -> dict[str, str]:
-    """The fields of an INFO reply."""
-    fields = (line.split(":", 1) for line in text.decode(errors="replace").splitlines() if ":" in line)
-    return dict(fields)

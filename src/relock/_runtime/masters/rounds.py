@@ -21,9 +21,11 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError
+from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.lines import LOOK_SECONDS, Line, Place
-from relock._runtime.masters.links import NETWORK_ERRORS, Link, Round
+from relock._runtime.masters.links import Link
 from relock._runtime.masters.master import Master
+from relock._runtime.masters.round import Round
 from relock._runtime.platform import Platform
 
 PATIENT_PART = 0.9  # of the node timeout; who has owed a reply for longer is silent

@@ -13,8 +13,7 @@ from relock._events import (
 )
 from relock._keys import LockKeys
 from relock._runtime.background import janitor as tasks
-from relock._runtime.masters.links import NAMELESS
-from relock._runtime.masters.master import Master, MasterListener
+from relock._runtime.masters.known import NAMELESS, MasterListener, MasterState
 from relock._runtime.session.keeper import Keeper
 
 logger = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class Reports(MasterListener):
 
     # Of the masters -------------------------------------------------------------------------------------------------
 
-    def clock_in_doubt(self, master: Master) -> None:  # noqa: ARG002
+    def clock_in_doubt(self, master: MasterState) -> None:  # noqa: ARG002
         """See `relock._runtime.masters.master.MasterListener`."""
         self._session.janitor.hand(tasks.Sample())
 
@@ -55,28 +54,28 @@ class Reports(MasterListener):
         if session.hub.waiters:
             session.janitor.tend_now()
 
-    def master_down(self, master: Master, why: str) -> None:
+    def master_down(self, master: MasterState, why: str) -> None:
         """See `relock._runtime.masters.master.MasterListener`; what breaks while we close was closed by us."""
         session = self._session
         if not session.closed:
             session.emit(MasterDown(None, master.address, why))
 
-    def master_back(self, master: Master) -> None:
+    def master_back(self, master: MasterState) -> None:
         """See `relock._runtime.masters.master.MasterListener`."""
         self._session.emit(MasterBack(None, master.address))
 
-    def master_without_vote(self, master: Master, seconds: float) -> None:
+    def master_without_vote(self, master: MasterState, seconds: float) -> None:
         """See `relock._runtime.masters.master.MasterListener`."""
         why = "it restarted, failed over, was flushed or is new, or its clock stepped: it may have forgotten leases"
         self._session.emit(MasterWithoutVote(None, master.address, seconds, why))
 
-    def master_moved(self, master: Master) -> None:
+    def master_moved(self, master: MasterState) -> None:
         """See `relock._runtime.masters.master.MasterListener`. Nobody is given a lock where a server has no name."""
         session = self._session
         session.may_be_handed = all(one.incarnation != NAMELESS for one in session.masters)
         session.hub.subscriptions[master.index].look()
 
-    def check_independent(self, master: Master) -> None:
+    def check_independent(self, master: MasterState) -> None:
         """See `relock._runtime.masters.master.MasterListener`."""
         session = self._session
         server, is_named, _ = master.incarnation.partition(b":")
@@ -93,7 +92,7 @@ class Reports(MasterListener):
         for master in self._session.masters:
             master.guard_ms = max(master.guard_ms, found_ms)
 
-    def master_stepped(self, master: Master, seconds: float, shown_us: int) -> None:
+    def master_stepped(self, master: MasterState, seconds: float, shown_us: int) -> None:
         """See `relock._runtime.masters.master.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         session = self._session
         step = Step(session.clock(), master.index, seconds, shown_us, master.offset.stepped_after)

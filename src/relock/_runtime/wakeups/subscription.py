@@ -9,7 +9,8 @@ from redis import exceptions as redis_errors
 from relock._core.quorum import NEVER
 from relock._errors import ConfigurationError
 from relock._keys import client_channel
-from relock._runtime.masters.links import NAMELESS, NETWORK_ERRORS, UNKNOWN, understood
+from relock._runtime.masters.errors import NETWORK_ERRORS, understood
+from relock._runtime.masters.known import NAMELESS, UNKNOWN
 from relock._runtime.masters.master import Master
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.wire import Wire

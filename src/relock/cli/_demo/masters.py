@@ -13,7 +13,8 @@ from typing import Any, Self
 from attrs import evolve, frozen
 
 from relock._keys import lock_keys, master_key
-from relock._runtime.masters.links import NETWORK_ERRORS, parse_info
+from relock._runtime.masters.errors import NETWORK_ERRORS
+from relock._runtime.masters.known import parse_info
 from relock._runtime.net.node import Node
 from relock._runtime.net.parse import parse_nodes
 from relock._runtime.net.wire import Wire

@@ -1,0 +1,25 @@
+"""What breaks a connection."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from redis import exceptions as redis_errors
+
+from relock._errors import ConfigurationError
+
+NETWORK_ERRORS = (redis_errors.RedisError, OSError)
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """What redis-py or we trip over in a reply that no server gives is an error of the connection, like any other.
+
+    Raises:
+        redis.RedisError: instead of an error that says nothing about a master.
+    """
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise redis_errors.InvalidResponse(f"a reply that no server gives: {error!r:.100}") from error

@@ -1,0 +1,313 @@
+"""What is known of one master: which server it is, how its clock goes, whether it has a vote, and the guard.
+
+Nothing is sent or read here. Whoever has a connection says what that has shown.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from redis import exceptions as redis_errors
+
+from relock._core.clocks import Offset
+from relock._core.effects import Answer, Clock, Failure, Reply
+from relock._core.quorum import NEVER, is_given
+from relock._errors import ConfigurationError
+from relock._keys import master_key
+from relock._options import ClientOptions
+from relock._runtime.net.failures import failure_of
+from relock._runtime.net.node import Node
+from relock._runtime.platform import Platform
+
+logger = logging.getLogger(__name__)
+
+INTRODUCTION = (("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"))  # what each new socket is asked
+UNKNOWN = b""  # the incarnation of a master of which nothing is known
+NAMELESS = b"-"  # that of one which refuses INFO; grants of its scripts name it so
+GUARD_MS_END = 2**40  # 34 years, more than any option takes; `lua/_lib/vote.lua` ends there, too
+GUARD_NEWS_SECONDS = 0.1  # a guard that ends later than the last one by more than this is another guard
+STEPS_MAX = 64  # of a clock that steps all the time, what is remembered
+
+
+class Known(NamedTuple):
+    """What is known of the server that is the master now: one value, so that nobody mixes two servers' up.
+
+    Attributes:
+        incarnation: its run id and its replication id; `UNKNOWN`, or `NAMELESS` where it refuses INFO.
+        offset: how far its clock is ahead of ours.
+    """
+
+    incarnation: bytes
+    offset: Offset
+
+
+class MasterListener:
+    """What a master tells whoever owns it.
+
+    Attributes:
+        connection_name: what the server is to call our connections, where the user has said nothing else; may be empty.
+    """
+
+    connection_name: str = ""
+
+    def sweep_by(self, moment: float) -> None:
+        """A link was opened: which of them nobody needs is to be looked at by then (our time), if a thread is there."""
+
+    def master_down(self, master: "MasterState", why: str) -> None:
+        """It does not answer."""
+
+    def master_back(self, master: "MasterState") -> None:
+        """It answers again."""
+
+    def master_without_vote(self, master: "MasterState", seconds: float) -> None:
+        """It may have forgotten leases, and has no vote for `seconds` more."""
+
+    def master_moved(self, master: "MasterState") -> None:
+        """Another server is the master now, or it is not known which is."""
+
+    def warn(self, text: str) -> None:
+        """Something deserves a `RelockWarning`, at a moment when that can do no harm."""
+
+    def check_independent(self, master: "MasterState") -> None:
+        """A socket was opened to it: a `ConfigurationError` if the server is another master, too."""
+
+    def larger_guard(self, found_ms: int) -> None:
+        """Other clients protect these locks for longer, on all masters."""
+
+    def clock_in_doubt(self, master: "MasterState") -> None:
+        """Its clock seems to have stepped: a new sample is to show whether it has."""
+
+    def master_stepped(self, master: "MasterState", seconds: float, shown_us: int) -> None:
+        """Its clock went ahead by `seconds` (back, if below 0) all at once, or ours stood still for so long.
+
+        It showed `shown_us` then.
+        """
+
+
+class MasterState(ABC):
+    """What is known of one master, and what follows from it."""
+
+    address: str
+    clock: Clock
+    guard_ms: int
+    known: Known
+    node_timeout: float
+    trusted_from: float
+    version: str
+    vote_at: float
+
+    def __init__(
+        self, index: int, node: Node, options: ClientOptions, platform: Platform, listener: "MasterListener"
+    ) -> None:
+        self.index = index
+        self.node = node
+        self.address = node.address
+        self.options = options
+        self.platform = platform
+        self.clock = platform.clock
+        self.node_timeout = options.node_timeout_for(options.ttl)
+        self.guard_ms = options.guard_ms
+        self.marker: str | None = master_key(options.prefix)  # the key of its incarnation; None for a cluster's nodes
+        self.version = ""
+        self.problems: dict[str, str] = {}
+        self.vote_at = 0.0  # our time from which it has a vote again, if it has none now
+        self.known = Known(UNKNOWN, Offset(options.drift_factor))
+        self.introduction: Sequence[tuple[str, ...]] = INTRODUCTION  # what `introduce` takes the replies to
+        self.silence: Answer = (Failure(node.address, "it has not answered", awaited=True),)
+        self.trusted_from = float("-inf")  # our time; what it gives to requests from before that counts for nothing
+        self._listener = listener
+        self._distrusted: deque[tuple[int, float]] = deque(maxlen=STEPS_MAX)  # what it showed in a step, and until when
+
+    @property
+    @abstractmethod
+    def is_one_of_several(self) -> bool:
+        """Whether a quorum of masters decides."""
+
+    @abstractmethod
+    def give_up_others(self, incarnation: bytes) -> None:
+        """Sockets that lead to any other server than this one are of no use any more."""
+
+    @property
+    def incarnation(self) -> bytes:
+        """See `Known`."""
+        return self.known.incarnation
+
+    @property
+    def offset(self) -> Offset:
+        """See `Known`."""
+        return self.known.offset
+
+    def introduce(self, replies: Sequence[Any]) -> bytes:
+        """Which incarnation a socket leads to that was just opened, for calls or for a subscription.
+
+        Where that is another one than that of the sockets before it, the master has moved, and they are given up.
+
+        Args:
+            replies: what it said to `introduction`; an error is an exception among them.
+
+        Raises:
+            ConfigurationError: it is a replica, or it refuses INFO where that is needed.
+        """
+        refused = next((reply for reply in replies if isinstance(reply, BaseException)), None)
+        if refused is not None:
+            self.info_refused(refused)
+            incarnation = NAMELESS
+        elif not all(isinstance(reply, bytes) for reply in replies):
+            raise redis_errors.InvalidResponse(f"no reply to INFO: {replies!r:.100}")
+        else:
+            info = parse_info(b"\r\n".join(replies))
+            self.check_info(info)  # first: that a replica has been found there gives no socket to the master up
+            incarnation = f"{info.get('run_id', '')}:{info.get('master_replid', '')}".encode()
+        self.see_incarnation(incarnation)
+        return incarnation
+
+    def see_incarnation(self, incarnation: bytes) -> None:
+        """The server that is the master now. Sockets to any other are of no use any more."""
+        if incarnation != self.known.incarnation:
+            # Before the check: of two threads that connect to one server, one sees it.
+            self.known = Known(incarnation, Offset(self.options.drift_factor))
+            self.give_up_others(incarnation)
+            self._listener.master_moved(self)
+        self._listener.check_independent(self)
+
+    def demoted(self, incarnation: bytes) -> None:
+        """A server that a socket leads to says that it is a replica; if it was the master, none is known now."""
+        if incarnation == self.known.incarnation:
+            self.see_incarnation(UNKNOWN)
+
+    def check_info(self, info: dict[str, str]) -> None:
+        """Judges what INFO says: a replica is refused, a policy that evicts is warned of."""
+        if self.marker is not None and "cluster" in (info.get("redis_mode"), info.get("server_mode")):
+            raise ConfigurationError(
+                f"{self.address} is a node of a Cluster: name it as redis+cluster://host:port", option="nodes"
+            )
+        self.version = info.get("valkey_version") or info.get("redis_version", "")
+        if info.get("role", "master") != "master":
+            raise ConfigurationError(
+                f"{self.address} is a replica, and a replica's locks are only copies: name its master", option="nodes"
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            self._warn(
+                "eviction",
+                f"{self.address} may evict locks: set maxmemory-policy to noeviction (it is {policy})",
+            )
+        else:
+            self.problems.pop("eviction", None)
+
+    def info_refused(self, error: BaseException) -> None:
+        """Without INFO nobody knows a restart, a replica or an evicting policy."""
+        if self.guard_ms > 0:
+            raise ConfigurationError(
+                f"{self.address} refuses INFO ({error}), and restart_guard={self.options.restart_guard} needs it: "
+                "allow the command, or set restart_guard=0",
+                option="restart_guard",
+            )
+        self._warn("info", f"{self.address} refuses INFO: whether it is a replica or may evict is not known")
+
+    def larger_guard_found(self, found_ms: int) -> None:
+        """Another client protects these locks for longer: that holds for all."""
+        self._listener.larger_guard(found_ms)
+        self._warn(
+            "guard",
+            f"{self.address} has a larger restart guard than this client ({found_ms / 1000:.2f} s, not "
+            f"{self.options.guard_ms / 1000:.2f} s): the larger one is used; set the same restart_guard everywhere",
+        )
+
+    def _warn(self, kind: str, text: str) -> None:
+        if self.problems.get(kind) == text:
+            return
+        self.problems[kind] = text
+        self.platform.log.warning(logger, text)
+        self._listener.warn(text)
+
+    def refused(self, error: redis_errors.ResponseError) -> Failure:
+        """The `Failure` for a script that the master answered with an error."""
+        self.platform.log.debug(logger, "%s refused a script: %s", self.address, error)
+        return failure_of(self.address, error, sent=True)
+
+    def without_vote(self, now_us: int, until_us: int, now: float) -> None:
+        """It refused to vote until `until_us` on its clock, which showed `now_us`.
+
+        That may have been long ago, if nobody has read from the link since. What is known of its clock tells.
+        """
+        vote_at = min(now + (until_us - now_us) / 1e6, until_us / 1e6 - self.offset.low)
+        is_news = vote_at > max(self.vote_at + GUARD_NEWS_SECONDS, now)
+        self.vote_at = vote_at
+        if is_news:
+            self._listener.master_without_vote(self, vote_at - now)
+
+    def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
+        """The earliest of our times at which it may have made the grant of a message that came at `arrived_at`.
+
+        Minus infinity where our samples of its clock say nothing of that: they are another server's, or it stepped a
+        moment ago, or the grant seems to lie in the future. Then its clock has stepped, and a new sample is to show it.
+        """
+        seconds = granted_us / 1e6
+        known, offset = self.known
+        if incarnation != known or incarnation == NAMELESS or arrived_at < self.trusted_from:
+            return NEVER
+        if offset.is_ahead(seconds, arrived_at):
+            self.doubt_clock()
+            return NEVER
+        return offset.shown_at(seconds, arrived_at)
+
+    def doubt_clock(self) -> None:
+        """Its clock has stepped, and a new sample is to show which way: whoever has holds is to know at once."""
+        self._listener.clock_in_doubt(self)
+
+    def stepped(self, seconds: float, reply: Reply) -> Reply | Failure:
+        """Its clock and ours moved apart by `seconds` at once: among several, what it gives counts for nothing then.
+
+        Nor does it afterwards, until every lease is over that it may have ended early, or the step was ours: that its
+        vote is taken from it takes a moment, and may fail.
+        """
+        trusted_from = self.offset.stepped_at
+        if self.is_one_of_several:
+            trusted_from += self.guard_ms / 1000
+            self._distrusted.append((reply[1], trusted_from))
+        self.trusted_from = max(self.trusted_from, trusted_from)  # another thread may have found another server there
+        try:
+            self._listener.master_stepped(self, seconds, reply[1])
+        except BaseException:  # an interrupt: no later reply shows this step; leases cut twice end too early at worst
+            self._listener.master_stepped(self, seconds, reply[1])
+            raise
+        if not self.is_one_of_several or not is_given(reply):
+            return reply
+        return Failure(self.address, f"its clock and ours moved apart by {seconds:+.3f} s at once")
+
+    def trust(self, shown_us: int) -> None:
+        """It was our own clock, when it showed `shown_us`. Any other step may still be its own."""
+        for distrust in self._distrusted.copy():
+            if distrust[0] == shown_us:
+                with suppress(ValueError):  # forgotten by now, as the first of too many
+                    self._distrusted.remove(distrust)
+        left = None
+        while left != self._distrusted:  # another thread may see a step just now
+            left = self._distrusted.copy()
+            self.trusted_from = max([self.offset.stepped_at, *[until for _, until in left]])
+
+    def lacks_replicas(self, confirmed: int) -> Failure:
+        """The `Failure` for a grant that too few replicas have."""
+        wanted = self.options.min_replicas
+        return Failure(self.address, f"NOREPLICAS: {confirmed} of {wanted} replicas confirmed in time")
+
+
+def server_of(incarnation: bytes) -> bytes:
+    """The process that an incarnation is of: with its first replica, it gets another name and has all its data."""
+    return incarnation.partition(b":")[0]
+
+
+def as_guard_ms(field: bytes) -> int | None:
+    """What a marker's `guard_ms` says, or None where it says nothing that a guard can be."""
+    found_ms = int(field) if field.isdigit() and len(field) < 16 else GUARD_MS_END
+    return found_ms if found_ms < GUARD_MS_END else None
+
+
+def parse_info(text: bytes) -> dict[str, str]:
+    """The fields of an INFO reply."""
+    fields = (line.split(":", 1) for line in text.decode(errors="replace").splitlines() if ":" in line)
+    return dict(fields)

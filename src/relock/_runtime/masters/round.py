@@ -1,0 +1,76 @@
+"""The calls that masters are asked together, and what of them is owed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from relock._core.effects import Answer, Failure
+from relock._runtime.masters.known import MasterState
+from relock._scripts import Call
+
+
+class Round:
+    """The calls of one `Ask`, and the answers, which go on arriving after the asker has what it needs.
+
+    Attributes:
+        until: our time at which whoever is silent has failed, and after which a creating script is void.
+        sent_at: our time before the first byte was sent.
+        answers: one for each master, with a `Failure` for each call until it has answered.
+        missing: how many of the masters that were asked have not answered.
+        is_simple: it is a single call, with a fixed number of arguments: nearly every round is.
+    """
+
+    __slots__ = ("_is_guarded", "_packed", "answers", "calls", "is_simple", "missing", "sent_at", "until")
+
+    answers: list[Answer]
+    calls: Sequence[Call]
+    is_simple: bool
+    missing: int
+    sent_at: float
+    until: float
+
+    def __init__(self, calls: Sequence[Call], until: float, sent_at: float, answers: list[Answer]) -> None:
+        self.calls = calls
+        self.until = until
+        self.sent_at = sent_at
+        self.answers = answers
+        self.missing = 0
+        self.is_simple = len(calls) == 1 and not calls[0].rest_count
+        self._packed: bytes | None = None
+        self._is_guarded = False
+
+    def pack(self, guarded: bool) -> bytes:
+        """A simple round's call as bytes, but for what the connection adds: packed once for all masters."""
+        packed = self._packed
+        if packed is None or guarded is not self._is_guarded:
+            packed = self._packed = self.calls[0].pack(b"", guarded)
+            self._is_guarded = guarded
+        return packed
+
+    def awaits(self, master: MasterState) -> None:
+        """It is going to be asked, whatever has failed before: from here on it may have done what it is asked."""
+        self.answers[master.index] = (*master.silence,) * len(self.calls)
+
+    def fail(self, master: MasterState, failure: Failure) -> None:
+        """The master was not asked, or does not answer."""
+        self.answers[master.index] = (failure,) * len(self.calls)
+
+
+class Owed:
+    """A request without its replies: when it was sent, and where each one that is still to come belongs, last first.
+
+    A simple round that is sent for the first time needs none: it stands for itself.
+    """
+
+    __slots__ = ("places", "replies", "round", "sent_at")
+
+    def __init__(self, round_: Round, sent_at: float, replies: list[Any], places: list[int]) -> None:
+        self.round = round_
+        self.sent_at = sent_at
+        self.replies = replies
+        self.places = places
+
+    @classmethod
+    def all_of(cls, round_: Round, sent_at: float) -> "Owed":
+        """All calls of a round, sent at `sent_at`."""
+        count = len(round_.calls)
+        return cls(round_, sent_at, [None] * count, list(range(count))[::-1])
