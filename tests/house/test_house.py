@@ -11,6 +11,7 @@ import relock
 
 SOURCE = Path(relock.__file__).parent
 FUNCTION_LINES_MAX = 50  # without its docstring
+ROOM_LINES_MAX = 450
 PLUGIN = SOURCE.parent / "_relock_pytest.py"  # beside the package: see there
 MODULES = [*sorted(SOURCE.rglob("*.py")), PLUGIN]
 
@@ -60,6 +61,65 @@ def test_a_module_imports_only_from_its_storey_and_below(path: Path) -> None:
     for name in imports(path):
         if name.startswith("relock."):
             assert storey(name.split(".")[1]) <= own, f"{path} imports {name}"
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+
+
+def needs(path: Path) -> set[str]:
+    """The modules of relock that one imports, also where only a type checker does."""
+    names = {dotted(other) for other in MODULES}
+    return {
+        name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        if name in names
+    }
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Whoever reads one of them would have to know all."""
+    left = {dotted(path): needs(path) for path in MODULES if path.name != "__init__.py"}
+    while left:
+        free = [name for name, needed in left.items() if not needed & left.keys()]
+        assert free, f"a circle: {sorted(left)}"
+        for name in free:
+            del left[name]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
+def test_a_room_can_be_overlooked(path: Path) -> None:
+    too_long = {"_network", "_plan", "_referee", "_simulation", "_store", "_world", "examine", "lock"}
+    assert path.stem in too_long or len(path.read_text().splitlines()) <= ROOM_LINES_MAX
+
+
+# The rooms of the runtime, from the ground.
+RUNTIME_FLOORS = [
+    ("net",),
+    ("platform",),
+    ("service",),
+    ("masters",),
+    ("wakeups", "examine"),
+    ("driver",),
+    ("background",),
+    ("machine",),
+    ("session",),
+]
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "_runtime").rglob("*.py")), ids=lambda path: path.stem)
+def test_no_room_of_the_runtime_imports_from_one_above(path: Path) -> None:
+    def floor(parts: tuple[str, ...]) -> int:
+        return next(floor for floor, rooms in enumerate(RUNTIME_FLOORS) if parts[0].removesuffix(".py") in rooms)
+
+    own = path.relative_to(SOURCE / "_runtime").parts
+    if own == ("__init__.py",):
+        return
+    for name in needs(path):
+        if name.startswith("relock._runtime."):
+            assert floor(tuple(name.split(".")[2:])) <= floor(own), f"{path} imports {name}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))

@@ -15,7 +15,8 @@ from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.hold import Hold
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import lock_keys
-from relock._runtime.background.janitor import BATCH, Accuse, Doubt, Janitor, PassOn, Sample, Settle, Undo
+from relock._runtime.background.janitor import BATCH, Janitor
+from relock._runtime.background.tasks import Accuse, Doubt, PassOn, Sample, Settle, Undo
 from relock._runtime.machine import THREADS, Machine
 from relock._runtime.wakeups.waiter import Waiter
 from relock.testing._master import unpack_arguments

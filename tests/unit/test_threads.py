@@ -20,7 +20,7 @@ from relock._core.terms import Terms
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import current_thread
-from relock._runtime.background.janitor import Doubt, Settle, Task
+from relock._runtime.background.tasks import Doubt, Settle, Task
 from relock._runtime.machine import THREADS
 from relock._runtime.session.claims import Claim, Gates
 

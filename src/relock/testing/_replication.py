@@ -6,14 +6,36 @@ there. What is under way when a replica becomes a master itself is lost.
 
 from functools import partial
 from math import log
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from relock.testing._master import Message, Snapshot
-
-if TYPE_CHECKING:
-    from relock.testing._network import Server
+from relock.testing._world import World
 
 RETRY_SECONDS = 0.1  # until a replica tries again to reach its master
+
+
+class Replicated(Protocol):
+    """A server, as what goes between it and another one sees it."""
+
+    feeds: "dict[Feed, None]"
+    is_stopped: bool
+    is_up: bool
+    lost_at: float
+    master: Any
+    world: World
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it follows another one."""
+
+    def replicate(self, messages: list[Message]) -> None:
+        """Sends its replicas what was written or published."""
+
+    def take_over(self, feed: "Feed") -> None:
+        """Takes all that the master holds."""
+
+    def follow(self, master: Any, lag: float, seconds: float) -> None:
+        """Becomes a replica of `master`, in so many seconds."""
 
 
 class Feed:
@@ -29,7 +51,7 @@ class Feed:
         arrives_at: the true time at which the last of it arrives.
     """
 
-    def __init__(self, source: "Server", target: "Server", lag: float) -> None:
+    def __init__(self, source: Replicated, target: Replicated, lag: float) -> None:
         self.source = source
         self.target = target
         self.lag = lag

@@ -8,9 +8,9 @@ from relock._core.clocks import Step
 from relock._core.effects import Answer, Ask, Clock
 from relock._core.hold import Hold
 from relock._events import Event
+from relock._runtime.driver import Flow
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
-from relock._runtime.session.driver import Flow
 from relock._runtime.wakeups.hub import Hub
 
 

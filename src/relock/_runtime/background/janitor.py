@@ -22,119 +22,35 @@ from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
 from relock._core.flows.extend import heal
 from relock._core.flows.quarantine import is_own_step, is_undecided, quarantine, sample
 from relock._core.flows.tend import Tended, tend
-from relock._core.hold import FOREVER, Hold
+from relock._core.hold import FOREVER
 from relock._core.quorum import is_status
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
 from relock._owner import waiter_name
 from relock._runtime.background.host import Host
-from relock._runtime.masters.known import MasterState
+from relock._runtime.background.tasks import (
+    Accuse,
+    Doubt,
+    Heal,
+    PassOn,
+    Sample,
+    Settle,
+    Task,
+    Undo,
+)
 from relock._runtime.service import Service
 from relock._scripts import Call
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 2.0
-HEAL_RETRY_SECONDS_MIN = 0.002
 HEAL_RETRY_SECONDS_MAX = 0.05
-HEAL_SECONDS = 1.0  # for so long a quorum's word is good enough to heal; the next renewal brings a new one
 BATCH = 100  # tasks that are carried out together, before the next look at what is due
 DOUBT_SECONDS = 0.1  # between two looks at what slow masters have answered
 SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
 TEND_SECONDS_MIN = 0.25  # however short the holders' leases are
 TEND_SLACK_SECONDS = 0.05  # not worth waking the thread for
 _order = itertools.count()
-
-
-class Undo(NamedTuple):
-    """A hold or a place in the queue to end on every master.
-
-    Attributes:
-        void_at: our time after which nothing of it can arrive any more.
-        give_up_at: our time at which its lease has run out by itself.
-        pause: seconds until it is tried again, if it has to be.
-        stays: its waiter goes on waiting.
-        ticket: of that waiter, which gets its place back where it has lost it to this hold; 0 where it has none.
-        left: the masters that have not confirmed it since nothing can arrive any more; None: all.
-    """
-
-    keys: LockKeys
-    owner: bytes
-    token: int
-    ttl: float
-    void_at: float
-    give_up_at: float
-    pause: float = RETRY_SECONDS_MIN
-    stays: bool = False
-    ticket: int = 0
-    left: frozenset[int] | None = None
-
-
-class Doubt(NamedTuple):
-    """What is in doubt where a slow master had not answered yet: looked at again later.
-
-    Every release over several masters that comes back at the quorum leaves one, so it is made of nothing that is dear.
-
-    Attributes:
-        is_left: whether the answers that have come by then leave a doubt.
-        answers: what was asked last, where slow masters' answers go on arriving.
-        until: our time after which no answer comes any more.
-        task: makes what is then to be done about it.
-    """
-
-    is_left: Callable[[], bool]
-    answers: Sequence[Answer]
-    until: float
-    task: "Callable[[], Undo | Settle]"
-
-    def is_open(self, now: float) -> bool:
-        """Whether an answer may yet come that settles it."""
-        awaited = any(isinstance(answer[0], Failure) and answer[0].awaited for answer in self.answers)
-        return awaited and now < self.until
-
-
-class PassOn(NamedTuple):
-    """A turn that came for somebody who waits no more."""
-
-    keys: LockKeys
-    owner: bytes
-
-
-class Settle(NamedTuple):
-    """A hold whose count on the masters may differ from the true one."""
-
-    hold: Hold
-    pause: float = RETRY_SECONDS_MIN
-
-
-class Heal(NamedTuple):
-    """Holds that a quorum has just confirmed, and another master does not have.
-
-    Attributes:
-        until: our time after which that was too long ago to go by it.
-        pause: seconds until it is tried again where a master has somebody else's attempt at the moment.
-    """
-
-    holds: tuple[Hold, ...]
-    until: float
-    pause: float = HEAL_RETRY_SECONDS_MIN
-
-
-class Accuse(NamedTuple):
-    """A master that has shown `step`: its clock's, unless a quorum shows the same one, which then was our clock's."""
-
-    master: MasterState
-    step: Step
-    pause: float = RETRY_SECONDS_MIN  # until it is tried again, where the master could not be told
-    waits: bool = True  # once, where those who are not heard may show the same step
-
-
-class Sample(NamedTuple):
-    """A look at the clocks of all masters: what one of them has published looks as if it had stepped."""
-
-
-Task = Undo | PassOn | Settle | Heal | Accuse | Sample
 
 
 class _Due(NamedTuple):

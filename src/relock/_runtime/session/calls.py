@@ -39,7 +39,7 @@ from relock._events import (
 )
 from relock._options import LockOptions
 from relock._owner import Who, may_nest, new_uuid, still_inside, taker_of
-from relock._runtime.background import janitor as tasks
+from relock._runtime.background import tasks
 from relock._runtime.session.claims import Claim
 from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper

@@ -35,15 +35,15 @@ from relock._events import Granted as GrantedEvent
 from relock._keys import LockKeys
 from relock._options import ClientOptions, default_client_name
 from relock._owner import readable
-from relock._runtime.background import janitor as tasks
+from relock._runtime.background import tasks
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.telling import Teller, warn_at_once, warn_caller
 from relock._runtime.background.watchdog import Watchdog
+from relock._runtime.driver import Driver
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 from relock._runtime.session.claims import Gates
-from relock._runtime.session.driver import Driver
 from relock._runtime.session.loops import text_of_wait
 from relock._runtime.wakeups.hub import Hub
 

@@ -12,7 +12,7 @@ from relock._events import (
     MasterWithoutVote,
 )
 from relock._keys import LockKeys
-from relock._runtime.background import janitor as tasks
+from relock._runtime.background import tasks
 from relock._runtime.masters.known import NAMELESS, MasterListener, MasterState
 from relock._runtime.session.keeper import Keeper
 

@@ -6,7 +6,7 @@ from relock._options import ClientOptions
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.machine import THREADS
-from relock._runtime.masters.cluster import make_masters
+from relock._runtime.masters.make import make_masters
 from relock._runtime.masters.master import Opener
 from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform

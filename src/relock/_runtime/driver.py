@@ -7,7 +7,7 @@ from typing import Any
 from relock._core.effects import Answer, Ask, Clock, Effect, Handed, Leave, Listen, Park, Undo
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
-from relock._runtime.masters.cluster import make_rounds
+from relock._runtime.masters.make import make_rounds
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.hub import Hub

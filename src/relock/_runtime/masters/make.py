@@ -1,0 +1,32 @@
+"""What a client's nodes make of masters: several for a quorum, one, or a Cluster as one."""
+
+from collections.abc import Sequence
+
+from relock._options import ClientOptions
+from relock._runtime.masters.cluster import Cluster
+from relock._runtime.masters.cluster_rounds import ClusterRounds
+from relock._runtime.masters.known import MasterListener
+from relock._runtime.masters.master import Master
+from relock._runtime.masters.rounds import Rounds
+from relock._runtime.net.node import Node
+from relock._runtime.platform import Platform
+
+
+def make_masters(
+    nodes: Sequence[Node], options: ClientOptions, platform: Platform, listener: MasterListener
+) -> tuple[Master, ...]:
+    """One master for each of `nodes`, in their order.
+
+    Raises:
+        ConfigurationError: the options can't work with a cluster.
+    """
+    first = nodes[0]
+    if first.cluster is not None:
+        return (Cluster(first, first.cluster, options, platform, listener),)
+    return tuple(Master(i, node, options, platform, listener) for i, node in enumerate(nodes))
+
+
+def make_rounds(masters: tuple[Master, ...], platform: Platform) -> Rounds:
+    """What asks these masters."""
+    first = masters[0]
+    return ClusterRounds(first, platform) if isinstance(first, Cluster) else Rounds(masters, platform)
