@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from relock import __version__
 from relock.testing import Simulation, _record
-from relock.testing.__main__ import main
 from relock.testing._record import Piece, Run
+from sim.__main__ import main
 
 COMMIT = "c" * 40
 

@@ -3,7 +3,7 @@
 `local_server` gives a real one to those tests that need it; the fixture `relock_server` is that, and needs no extra.
 
 `Lab` is for tests of code that uses relock. `Simulation` plays whole runs under faults, one for each seed, and judges
-them: it is how relock itself is tested (``python -m relock.testing --help``).
+them: it is how relock itself is tested.
 """
 
 from relock._servers.server import LocalServer, NoServerError, local_server

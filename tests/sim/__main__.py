@@ -1,4 +1,4 @@
-"""Runs of the simulator from the command line: ``python -m relock.testing --seeds 0-2000``."""
+"""Runs of the simulator from the command line: ``python -m sim --seeds 0-2000`` in ``tests``."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
