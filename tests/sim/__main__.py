@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from relock.testing._simulation import Simulation, ViolationError
 from sim import record
+from sim.simulation import Simulation, ViolationError
 
 
 class _Seeds(click.ParamType):  # type: ignore[type-arg,unused-ignore]

@@ -15,7 +15,7 @@ from pathlib import Path
 from attrs import Factory, asdict, define, evolve, fields
 
 from relock import __version__
-from relock.testing._simulation import Simulation, ViolationError
+from sim.simulation import Simulation, ViolationError
 
 DIRTY = "-dirty"
 PIECE_SEEDS = 100  # which are played before the file is written again

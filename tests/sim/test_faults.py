@@ -9,10 +9,11 @@ import pytest
 from attrs import evolve
 from redis import exceptions as redis_errors
 
-from relock.testing import Lab, Simulation
+from relock.testing import Lab
 from relock.testing._network import Conditions, InheritedWire, Server, VirtualWire
 from relock.testing._plan import CALLS, CLOCKS, KINDS, draw
 from relock.testing._world import Process, World, current_task
+from sim.simulation import Simulation
 
 EPOCH_SECONDS = 1_700_000_000.0
 CONNECT_SECONDS_MAX = 1.0

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from relock import __version__
-from relock.testing import Simulation
 from sim import record
 from sim.__main__ import main
 from sim.record import Piece, Run
+from sim.simulation import Simulation
 
 COMMIT = "c" * 40
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relock.testing import Simulation, ViolationError
+from sim.simulation import Simulation, ViolationError
 
 CHUNK = 100
 TESTS = Path(__file__).parents[1]
