@@ -20,8 +20,8 @@ from relock.testing._lab import VirtualClient
 from relock.testing._moves import Mover
 from relock.testing._network import Server
 from relock.testing._plan import CALM_SECONDS, FORGETTING, LOCK, MOVING, Moves, Plan, Wide, plan_of
-from relock.testing._referee import COUNT_SECONDS, LOCK_KEY, Belief, Referee
 from relock.testing._world import Process, Task, World, current_task
+from sim.referee import COUNT_SECONDS, LOCK_KEY, Belief, Referee
 
 STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
 UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attempt either
