@@ -20,8 +20,8 @@ from collections.abc import Callable
 from functools import partial
 
 from relock.testing._network import Server
-from relock.testing._plan import FAILING_BACK, Moves
 from relock.testing._world import World
+from sim.plan import FAILING_BACK, Moves
 
 GAP_SECONDS = (0.001, 0.05)  # between two commands of whoever moves masters
 SYNC_SECONDS = (0.1, 0.2)  # of a full one: ten times a second a server looks whether the child that writes it is done

@@ -28,11 +28,11 @@ from relock._runtime.hub import Waiter
 from relock._runtime.threads import Session
 from relock.lock import Lock
 from relock.testing._network import InheritedWire, Server
-from relock.testing._plan import LOCK, Plan
 from relock.testing._world import Process, World
 from sim.clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, Step
 from sim.given import Given
 from sim.leases import ROUNDING_SECONDS, Leases
+from sim.plan import LOCK, Plan
 
 LOCK_KEY = f"lock:{{{LOCK}}}".encode()
 COUNT_SECONDS = 0.1  # until a count that was changed is on all masters, when all is well

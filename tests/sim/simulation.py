@@ -16,11 +16,11 @@ from relock import Client, LockLostError, QuorumError, RelockError, _caches
 from relock.lock import Lock
 from relock.testing._lab import VirtualClient
 from relock.testing._network import Server
-from relock.testing._plan import CALM_SECONDS, FORGETTING, LOCK, MOVING, Moves, Plan, Wide, plan_of
 from relock.testing._world import Process, Task, World, current_task
 from sim.blocked import block, unread
 from sim.given import Given
 from sim.moves import Mover
+from sim.plan import CALM_SECONDS, FORGETTING, LOCK, MOVING, Moves, Plan, Wide, plan_of
 from sim.referee import COUNT_SECONDS, LOCK_KEY, Belief, Referee
 
 STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed

@@ -11,8 +11,8 @@ from redis import exceptions as redis_errors
 
 from relock.testing import Lab
 from relock.testing._network import Conditions, InheritedWire, Server, VirtualWire
-from relock.testing._plan import CALLS, CLOCKS, KINDS, draw
 from relock.testing._world import Process, World, current_task
+from sim.plan import CALLS, CLOCKS, KINDS, draw
 from sim.simulation import Simulation
 
 EPOCH_SECONDS = 1_700_000_000.0

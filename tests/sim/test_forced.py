@@ -10,7 +10,7 @@ from relock._keys import lock_keys
 from relock.lock import Lock
 from relock.testing import Lab
 from relock.testing._network import Conditions
-from relock.testing._plan import TTL_SECONDS, Plan
+from sim.plan import TTL_SECONDS, Plan
 from sim.simulation import Simulation
 
 SEEDS = (9, 32, 34, 35)  # each finds it where the end of a hold passes no token that another master gave
