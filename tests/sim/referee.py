@@ -27,9 +27,10 @@ from relock._errors import NotOwnedError
 from relock._runtime.hub import Waiter
 from relock._runtime.threads import Session
 from relock.lock import Lock
-from relock.testing._network import InheritedWire, Server
+from relock.testing._network import Server
 from relock.testing._world import Process, World
 from sim.clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, Step
+from sim.fork import InheritedWire
 from sim.given import Given
 from sim.leases import ROUNDING_SECONDS, Leases
 from sim.plan import LOCK, Plan

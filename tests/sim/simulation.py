@@ -18,6 +18,7 @@ from relock.testing._lab import VirtualClient
 from relock.testing._network import Server
 from relock.testing._world import Process, Task, World, current_task
 from sim.blocked import block, unread
+from sim.fork import in_child
 from sim.given import Given
 from sim.moves import Mover
 from sim.plan import CALM_SECONDS, FORGETTING, LOCK, MOVING, Moves, Plan, Wide, plan_of
@@ -510,7 +511,7 @@ class Simulation:
         if process.is_paused:
             return
         child = process.fork(f"{process.name}-child-{self.faults['fork']}")
-        client = self.clients[self.processes.index(process)].in_child(child)
+        client = in_child(self.clients[self.processes.index(process)], child, self.servers)
         self.processes.append(child)
         self.clients.append(client)
         self._turns[child] = child.platform.gate()

@@ -9,8 +9,6 @@ from greenlet import GreenletExit, getcurrent
 from relock import Client
 from relock._keys import master_key
 from relock._options import ClientArguments
-from relock._runtime.nodes import parse_nodes
-from relock.testing._fork import inherited
 from relock.testing._network import Conditions, Server, node_of
 from relock.testing._world import Process, World, current_task
 
@@ -24,19 +22,9 @@ class VirtualClient(Client):
 
     def __init__(self, process: Process, servers: list[Server], **options: Unpack[ClientArguments]) -> None:
         self._platform = process.platform
-        self._servers = servers
         # Nodes of a kind that only a simulation has.
         nodes: Any = [node_of(process, servers, number) for number in range(len(servers))]
         super().__init__(nodes, **options)
-
-    def in_child(self, child: Process) -> "VirtualClient":
-        """What a process that has just been forked has of this client, before anything else is done in it."""
-        copied = object.__new__(type(self))  # no `copy`: users are kept from copying clients
-        copied.__dict__.update(self.__dict__)
-        copied._platform = child.platform
-        copied._nodes = parse_nodes([node_of(child, self._servers, number) for number in range(len(self._servers))])
-        copied.session = inherited(self.session, child)
-        return copied
 
 
 class Lab:

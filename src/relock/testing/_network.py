@@ -408,11 +408,6 @@ class VirtualWire(Wire):
         if not self.copies:
             self.end()
 
-    def inherit(self, process: Process) -> "InheritedWire":
-        """The copy that a forked child gets."""
-        self.copies += 1
-        return InheritedWire(self, process)
-
     def _end_at_server(self) -> None:
         """The end arrives after all that was sent before, which is done although nobody waits for it any more."""
         world = self.world
@@ -558,24 +553,6 @@ class VirtualWire(Wire):
         if conditions.straggles and chance() < conditions.straggles:
             seconds += chance() * conditions.straggle
         return seconds
-
-
-class InheritedWire:
-    """A forked child's copy of a connection: all that it may do with it is to close it."""
-
-    def __init__(self, wire: VirtualWire, process: Process) -> None:
-        self._wire = wire
-        self._process = process
-        process.wires[self] = None
-
-    def disconnect(self) -> None:
-        """See `Wire`: it is closed without a word, because another process opened it."""
-        if self._process.wires.pop(self, self) is None:
-            self._wire.close_copy()
-
-    def let_go(self) -> None:
-        """See `VirtualWire`."""
-        self.disconnect()
 
 
 class VirtualChannel(Channel):
