@@ -10,6 +10,7 @@ import pytest
 import relock
 
 SOURCE = Path(relock.__file__).parent
+TESTS = Path(__file__).parents[1]
 FUNCTION_LINES_MAX = 50  # without its docstring
 PLUGIN = SOURCE.parent / "_relock_pytest.py"  # beside the package: see there
 MODULES = [*sorted(SOURCE.rglob("*.py")), PLUGIN]
@@ -32,7 +33,7 @@ RESERVED = {
     "socket": ("_options", "_runtime", "_servers", "cli"),
     "select": ("_runtime", "cli"),
     "hiredis": ("_runtime", "testing"),
-    "time": ("_runtime", "_servers", "cli", "testing"),
+    "time": ("_runtime", "_servers", "cli"),
     "random": ("_runtime", "cli", "testing"),
     "asyncio": (),
 }
@@ -63,6 +64,13 @@ def test_a_module_imports_only_from_its_storey_and_below(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
+def test_what_is_in_the_wheel_needs_nothing_of_the_tests(path: Path) -> None:
+    """They can be imported wherever tests run, and nowhere else."""
+    rooms = {folder.name for folder in TESTS.iterdir()}
+    assert not {name.split(".")[0] for name in imports(path)} & rooms
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
 def test_sockets_threads_and_clocks_stay_in_their_rooms(path: Path) -> None:
     for name in imports(path):
         rooms = RESERVED.get(name.split(".")[0])
@@ -77,7 +85,7 @@ def test_the_core_reads_no_clock_and_throws_no_dice() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
 def test_caches_are_those_that_the_tests_can_make_small(path: Path) -> None:
-    """Only scripts are read once and for good; and what the simulator remembers is nothing of a client's."""
+    """Only scripts are read once and for good; and what the lab remembers is nothing of a client's."""
     remembers = {
         name
         for node in ast.walk(ast.parse(path.read_text()))
