@@ -21,6 +21,7 @@ STOREYS = [
     ("_scripts",),
     ("_core",),
     ("_runtime",),
+    ("_doctor",),
     ("lock",),
     ("client",),
     ("_servers",),
@@ -28,12 +29,12 @@ STOREYS = [
 ]
 # What only some rooms may touch.
 RESERVED = {
-    "redis": ("_runtime", "client", "testing"),
+    "redis": ("_runtime", "_doctor", "client", "testing"),
     "threading": ("_runtime", "_owner", "lock", "cli"),
     "socket": ("_options", "_runtime", "_servers", "cli"),
     "select": ("_runtime", "cli"),
     "hiredis": ("_runtime", "testing"),
-    "time": ("_runtime", "_servers", "cli"),
+    "time": ("_runtime", "_doctor", "_servers", "cli"),
     "random": ("_runtime", "cli", "testing"),
     "asyncio": (),
 }
@@ -142,8 +143,8 @@ TELLS = {"debug", "info", "warning", "error", "exception", "critical", "log", "h
 
 @pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "_runtime"], ids=lambda path: path.name)
 def test_what_a_user_can_block_is_called_by_the_teller_alone(path: Path) -> None:
-    """A handler that hangs must keep no renewal, no undo and no waiter. ``examine`` is for doctors, without a hold."""
-    if path.stem in ("telling", "examine"):
+    """A handler that hangs must keep no renewal, no undo and no waiter."""
+    if path.stem == "telling":
         return
     called = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
     assert not {name for name in called if name.startswith("warnings.")}
@@ -153,8 +154,8 @@ def test_what_a_user_can_block_is_called_by_the_teller_alone(path: Path) -> None
 
 @pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "_runtime"], ids=lambda path: path.name)
 def test_the_runtime_waits_and_draws_only_through_its_platform(path: Path) -> None:
-    """Else a simulation would not decide all that happens. ``examine`` is for doctors, and has no place in one."""
-    if path.stem in ("platform", "examine"):
+    """Else a simulation would not decide all that happens."""
+    if path.stem == "platform":
         return
     made = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
     assert not {"SimpleQueue", "threading.Thread", "threading.Event", "threading.RLock", "open_channel"} & made

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from relock._runtime.examine import Examination, Finding, Verdict, _Scratch, compare
+from relock._doctor.examine import Examination, Finding, Verdict, _Scratch, compare
 from relock._scripts import script_names
 
 

@@ -17,8 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Unpack
 
+from relock._doctor.examine import REDIS_MIN, VALKEY_MIN
 from relock._options import ClientArguments
-from relock._runtime.examine import REDIS_MIN, VALKEY_MIN
 from relock.client import Client
 
 START_SECONDS = 6.0
