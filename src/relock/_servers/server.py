@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Unpack
 
-from relock._doctor.examine import REDIS_MIN, VALKEY_MIN
+from relock._doctor.state import REDIS_MIN, VALKEY_MIN
 from relock._options import ClientArguments
 from relock.client import Client
 
