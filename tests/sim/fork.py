@@ -1,6 +1,7 @@
 """What a forked child finds: a copy of its parent's client, which shares nothing with it but the sockets."""
 
 from collections import deque
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 from weakref import WeakSet
@@ -34,7 +35,7 @@ class InheritedWire:
         self.disconnect()
 
 
-def in_child(client: VirtualClient, child: Process, servers: list[Server]) -> VirtualClient:
+def in_child(client: VirtualClient, child: Process, servers: Sequence[Server]) -> VirtualClient:
     """What a process that has just been forked has of a client, before anything else is done in it."""
     copied = object.__new__(type(client))  # no `copy`: users are kept from copying clients
     copied.__dict__.update(client.__dict__)

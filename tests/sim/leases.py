@@ -4,6 +4,8 @@ Where a clock was set, a master has forgotten, or an operator has ended a hold, 
 owners hear of it later: from then on nothing of this is judged in that run.
 """
 
+from collections.abc import Sequence
+
 from attrs import define, field
 
 from relock._core.hold import Hold
@@ -26,7 +28,7 @@ class Leases:
     """
 
     world: World
-    servers: list[Server]
+    servers: Sequence[Server]
     plan: Plan
     hindered_until: float = float("-inf")
     _seen: dict[Hold, tuple[float, float]] = field(factory=dict)  # a deadline, and the local time when it was new

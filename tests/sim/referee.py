@@ -16,6 +16,7 @@ The referee knows the true time, and may look into every process and every maste
 * an error that is not one of relock's, in whichever thread.
 """
 
+from collections.abc import Sequence
 from itertools import combinations
 
 from attrs import define, field, frozen
@@ -91,7 +92,7 @@ class Referee:
     """
 
     world: World
-    servers: list[Server]
+    servers: Sequence[Server]
     plan: Plan
     calm_at: float = float("inf")
     given: Given | None = None

@@ -15,7 +15,7 @@ from typing import Any
 from relock import Client, LockLostError, QuorumError, RelockError, _caches
 from relock.lock import Lock
 from relock.testing._lab import VirtualClient
-from relock.testing._network import Server
+from relock.testing._replication import ReplicatedServer
 from relock.testing._world import Process, Task, World, current_task
 from sim.blocked import block, unread
 from sim.fork import in_child
@@ -56,11 +56,11 @@ class Simulation:
         plan: instead of the one that the seed draws.
     """
 
-    everywhere: list[Server]
+    everywhere: list[ReplicatedServer]
     is_healed: bool
     plan: Plan
     referee: Referee
-    servers: list[Server]
+    servers: list[ReplicatedServer]
     world: World
 
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
@@ -68,7 +68,7 @@ class Simulation:
         random = world.random
         self.plan = plan = plan or plan_of(seed, random)
         self.servers = [
-            Server(
+            ReplicatedServer(
                 world,
                 number,
                 plan.conditions,
@@ -107,7 +107,7 @@ class Simulation:
         """Behind each address there is another server."""
         world, skew = self.world, self.plan.skew
         standbys = [
-            Server(
+            ReplicatedServer(
                 world,
                 server.number,
                 server.conditions,
@@ -396,7 +396,7 @@ class Simulation:
             for server in self.everywhere:
                 self._part(server, process, seconds)
 
-    def _strike_server(self, kind: str, server: Server, seconds: float) -> None:
+    def _strike_server(self, kind: str, server: ReplicatedServer, seconds: float) -> None:
         world = self.world
         if not server.is_up or server.is_stopped:
             return
@@ -427,12 +427,12 @@ class Simulation:
             {"flush": server.master.flush, "kill connections": server.kill_connections,
              "kill normal": server.kill_normal, "forget scripts": server.forget_scripts}[kind]()  # fmt: skip
 
-    def _part(self, server: Server, process: Process, seconds: float) -> None:
+    def _part(self, server: ReplicatedServer, process: Process, seconds: float) -> None:
         """Nothing arrives between the two for a while; what was under way then is lost."""
         server.unreachable.add(process.name)
         self.world.after(seconds, partial(server.reach, process))
 
-    def _restart(self, server: Server, snapshot: Any) -> None:
+    def _restart(self, server: ReplicatedServer, snapshot: Any) -> None:
         if not server.is_up:
             server.restart(snapshot)
 
@@ -479,7 +479,7 @@ class Simulation:
         """Some clock goes on at another rate, as wrong as is allowed at most."""
         random = self.world.random
         running = [process for process in self.processes if not process.is_dead and not process.is_paused]
-        clocks: list[Server | Process] = [*self.servers, *running]
+        clocks: list[ReplicatedServer | Process] = [*self.servers, *running]
         whose = random.choice(clocks)
         rate = 1 + random.uniform(-RATE_ERROR, RATE_ERROR)
         whose.set_rate(rate)

@@ -1,6 +1,6 @@
 """For tests of code that uses relock: virtual masters and clients, in virtual time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self, Unpack
 
@@ -20,7 +20,7 @@ CALLBACK_SECONDS = 0.001  # in which callbacks, on threads of their own, hear of
 class VirtualClient(Client):
     """A `relock.Client` whose masters, threads and time are virtual."""
 
-    def __init__(self, process: Process, servers: list[Server], **options: Unpack[ClientArguments]) -> None:
+    def __init__(self, process: Process, servers: Sequence[Server], **options: Unpack[ClientArguments]) -> None:
         self._platform = process.platform
         # Nodes of a kind that only a simulation has.
         nodes: Any = [node_of(process, servers, number) for number in range(len(servers))]
