@@ -11,7 +11,7 @@ from collections import defaultdict
 from attrs import define, field
 
 from relock._core.hold import Hold
-from relock.testing._replication import ReplicatedServer
+from sim.replication import ReplicatedServer
 
 NEVER = float("-inf")
 

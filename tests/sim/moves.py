@@ -19,9 +19,9 @@ connections reach the server to which the address leads by then; that may be a l
 from collections.abc import Callable
 from functools import partial
 
-from relock.testing._replication import ReplicatedServer
 from relock.testing._world import World
 from sim.plan import FAILING_BACK, Moves
+from sim.replication import ReplicatedServer
 
 GAP_SECONDS = (0.001, 0.05)  # between two commands of whoever moves masters
 SYNC_SECONDS = (0.1, 0.2)  # of a full one: ten times a second a server looks whether the child that writes it is done

@@ -15,7 +15,6 @@ from typing import Any
 from relock import Client, LockLostError, QuorumError, RelockError, _caches
 from relock.lock import Lock
 from relock.testing._lab import VirtualClient
-from relock.testing._replication import ReplicatedServer
 from relock.testing._world import Process, Task, World, current_task
 from sim.blocked import block, unread
 from sim.fork import in_child
@@ -23,6 +22,7 @@ from sim.given import Given
 from sim.moves import Mover
 from sim.plan import CALM_SECONDS, FORGETTING, LOCK, MOVING, Moves, Plan, Wide, plan_of
 from sim.referee import COUNT_SECONDS, LOCK_KEY, Belief, Referee
+from sim.replication import ReplicatedServer
 
 STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
 UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attempt either

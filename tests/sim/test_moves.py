@@ -11,11 +11,11 @@ from relock._core.hold import Hold
 from relock._runtime.links import parse_info
 from relock._scripts import load
 from relock.testing._network import Conditions, VirtualWire, node_of
-from relock.testing._replication import ReplicatedServer
 from relock.testing._world import Process, World
 from sim.given import Given
 from sim.moves import Mover
 from sim.plan import AROUND, FAILING_BACK, MOVED_PART, MOVING, Moves, moved
+from sim.replication import ReplicatedServer
 
 EPOCH_SECONDS = 1_700_000_000.0
 LAG_SECONDS = 0.05
