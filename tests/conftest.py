@@ -9,10 +9,11 @@ from importlib.util import find_spec
 import pytest
 import redis
 from support.caches import limit_caches
-from support.masters import GUARD_SECONDS, Deployment, Masters, Proxies, ProxyBefore, Urls
+from support.masters import Deployment, Masters, Proxies, ProxyBefore
 from support.processes import Worker
 from support.proxy import Proxy
 from support.servers import Server, find_servers
+from support.urls import GUARD_SECONDS, Urls
 
 from relock import _caches
 

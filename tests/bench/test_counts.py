@@ -15,9 +15,10 @@ from unittest.mock import patch
 
 import pytest
 from attrs import frozen
-from support.masters import Deployment, options_for
+from support.masters import Deployment
 from support.signs import without_any_sign_of_life
 from support.until import until
+from support.urls import options_for
 
 from relock import Client, Lock
 from relock._core import hold

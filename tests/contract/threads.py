@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-from support.masters import Deployment, Urls, options_for
+from support.masters import Deployment
 from support.proxy import Proxy
 from support.until import until
+from support.urls import Urls, options_for
 
 from contract.rig import NODE_TIMEOUT, SOON, TTL, Interrupted, Rig
 from contract.watch import Watch, WatchedPlatform

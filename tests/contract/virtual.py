@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import define, field
 from greenlet import GreenletExit, getcurrent
-from support.masters import GUARD_SECONDS
 from support.proxy import ON_REQUESTS, Fault, Line
+from support.urls import GUARD_SECONDS
 
 from contract.rig import NODE_TIMEOUT, SOON, TTL, Interrupted, Rig
 from contract.threads import WatchedClient

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from support.servers import Server
-from support.spawn import freeze
 from support.until import until
 
 import relock
 from relock import Client, LockLostError, Loss, QuorumError
+from relock._servers.starting import freeze
 
 SLACK = 3.0  # for a busy machine; whatever is not as promised takes longer than that, or for ever
 

@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-from relock.testing import _record
+from sim import record
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
@@ -11,17 +11,17 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 def test_the_table_is_that_of_the_results() -> None:
     script = runpy.run_path(str(RESULTS / "write_table.py"))
     text = script["PAGE"].read_text()
-    runs = _record.read(RESULTS / "simulator.json")
+    runs = record.read(RESULTS / "simulator.json")
     assert runs
     assert script["page_with"](text, script["table"](runs)) == text, "run docs/results/write_table.py"
 
 
 def test_every_run_was_of_a_commit_and_of_nothing_else() -> None:
-    for run in _record.read(RESULTS / "simulator.json"):
-        assert not run.commit.endswith(_record.DIRTY), "its commit is not what was played"
+    for run in record.read(RESULTS / "simulator.json"):
+        assert not run.commit.endswith(record.DIRTY), "its commit is not what was played"
 
 
 def test_nothing_is_known_to_be_wrong_with_the_newest_code_that_was_played() -> None:
     """What was found in older code stands in the table, and was mended."""
-    runs = _record.read(RESULTS / "simulator.json")
+    runs = record.read(RESULTS / "simulator.json")
     assert [run.violations for run in runs if run.commit == runs[-1].commit and run.violations] == []

@@ -12,9 +12,10 @@ from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fuzz import fuzz, without_complaint
-from support.masters import GUARD_SECONDS, Masters, Proxies, Urls
+from support.masters import Masters, Proxies
 from support.proxy import Match, Proxy, Words
 from support.until import until
+from support.urls import GUARD_SECONDS, Urls
 
 from relock import Client, RelockError
 

@@ -18,7 +18,7 @@ TURNS = 60
 WORKER = """
 import sys, time
 from pathlib import Path
-from support.masters import options_for, urls_of
+from support.urls import options_for, urls_of
 import relock
 
 place, count, turns = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from support.alarms import alarms_on
-from support.masters import Deployment, options_for
+from support.masters import Deployment
 from support.servers import Server
 from support.tls import Tls, skipped_without_tls
+from support.urls import options_for
 
 from relock import Client
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.masters import Urls
 from support.proxy import Proxy, calls_script
 from support.servers import Server
 from support.until import until
+from support.urls import Urls
 
 from relock import Client, Loss, QuorumError, RelockWarning
 from relock._runtime.machine import THREADS

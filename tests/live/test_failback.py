@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from attrs import define
-from support.masters import Masters, Urls
+from support.masters import Masters
 from support.quorum import key_of, takes
 from support.servers import Server, find_servers
 from support.until import until
+from support.urls import Urls
 
 from relock import Client
 

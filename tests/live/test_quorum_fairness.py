@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from support.masters import Masters, Urls
+from support.masters import Masters
 from support.processes import Worker
 from support.quorum import is_everywhere, key_of, replies, wait_for_votes
 from support.servers import Server
 from support.until import until
+from support.urls import Urls
 
 from relock import Client
 

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import redis
 from attrs import define, field
-from support.masters import Masters, Proxies, Urls
+from support.masters import Masters, Proxies
 from support.proxy import Fault, Match, Proxy, Words, calls_script
 from support.quorum import is_everywhere
 from support.servers import Server
 from support.signs import without_any_sign_of_life
 from support.slow import Delay, Slow, at_once
 from support.until import until
+from support.urls import Urls
 
 from relock import Client, Event, LockLostError, MasterDown, QuorumError
 from relock._runtime.masters.links import Link

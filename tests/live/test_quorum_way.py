@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.masters import Masters, Urls
+from support.masters import Masters
 from support.proxy import Proxy, Words
 from support.until import until
+from support.urls import Urls
 
 from relock import Client, QuorumError
 from relock.lock import Lock

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from attrs import define
-from support.masters import GUARD_SECONDS, Masters, Urls
+from support.masters import Masters
 from support.processes import Worker
 from support.proxy import Proxy
 from support.quorum import is_everywhere, key_of, takes, takes_in, wait_for_votes
 from support.servers import Server, find_servers, free_port
 from support.until import until
+from support.urls import GUARD_SECONDS, Urls
 
 from relock import Client, ConfigurationError, RelockWarning
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from support.clock import Clock
-from support.masters import GUARD_SECONDS, Urls
 from support.masters import Masters as Group
 from support.processes import Worker
 from support.proxy import Proxy
 from support.quorum import is_everywhere, key_of, takes, takes_in
 from support.servers import Server, find_servers
 from support.until import until
+from support.urls import GUARD_SECONDS, Urls
 
 from relock import Client, QuorumError
 from relock.lock import Lock

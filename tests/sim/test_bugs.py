@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from sim.bugs import BUGS, Bug
 
 REPOSITORY = Path(__file__).parents[2]
@@ -26,8 +27,8 @@ def plant(bug: Bug, folder: Path) -> None:
 def hunt(folder: Path, seeds: str) -> "subprocess.CompletedProcess[str]":
     """Plays seeds over what is in `folder`, until one finds something."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "relock.testing", "--seeds", seeds, "--first"],
-        env={**os.environ, "PYTHONPATH": str(folder / "src")},
+        [sys.executable, "-P", "-m", "sim", "--seeds", seeds, "--first"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "src"), str(REPOSITORY / "tests")])},
         capture_output=True,
         text=True,
         check=False,

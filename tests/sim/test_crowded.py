@@ -5,19 +5,21 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from relock.testing import Simulation
-from relock.testing._blocked import block, unread
 from relock.testing._master import VirtualMaster
-from relock.testing._plan import BLOCKED_PART, CROSSED_PART, CROWDED_PART, OTHER_NAMES, crossed, crowded, draw
 from relock.testing._world import Process, World
+from sim.blocked import block, unread
+from sim.plan import BLOCKED_PART, CROSSED_PART, CROWDED_PART, OTHER_NAMES, crossed, crowded, draw
+from sim.simulation import Simulation
 
 logger = logging.getLogger("relock.anything")
 PLAN = draw(Random(0))
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -106,6 +108,6 @@ def test_processes_use_other_locks_in_a_crowded_run(monkeypatch: pytest.MonkeyPa
 def test_a_process_that_has_played_such_a_run_ends_without_a_word() -> None:
     """What waits to be told there waits for virtual threads, which are no more."""
     seed = next(seed for seed in range(1000, 2000) if crowded(seed, PLAN).is_blocked)
-    code = f"from relock.testing import Simulation; keep = Simulation({seed}).run()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    code = f"from sim.simulation import Simulation; keep = Simulation({seed}).run()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=TESTS, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -9,10 +9,12 @@ import pytest
 from attrs import evolve
 from redis import exceptions as redis_errors
 
-from relock.testing import Lab, Simulation
-from relock.testing._network import Conditions, InheritedWire, Server, VirtualWire
-from relock.testing._plan import CALLS, CLOCKS, KINDS, draw
+from relock.testing import Lab
+from relock.testing._network import Conditions, Server, VirtualWire
 from relock.testing._world import Process, World, current_task
+from sim.fork import InheritedWire
+from sim.plan import CALLS, CLOCKS, KINDS, draw
+from sim.simulation import Simulation
 
 EPOCH_SECONDS = 1_700_000_000.0
 CONNECT_SECONDS_MAX = 1.0
@@ -234,8 +236,7 @@ def test_a_child_keeps_its_dead_parents_socket_alive_until_it_closes_its_copy(*,
         wire = connect(parent, server)
         wire.send_command("SUBSCRIBE", "channel")
         wire.read_response()
-        copy = wire.inherit(child)
-        assert isinstance(copy, InheritedWire)
+        copy = InheritedWire(wire, child)
         if is_closed:
             copy.disconnect()
 

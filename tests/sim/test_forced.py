@@ -10,8 +10,8 @@ from relock._keys import lock_keys
 from relock.lock import Lock
 from relock.testing import Lab
 from relock.testing._network import Conditions
-from relock.testing._plan import TTL_SECONDS, Plan
-from relock.testing._simulation import Simulation
+from sim.plan import TTL_SECONDS, Plan
+from sim.simulation import Simulation
 
 SEEDS = (9, 32, 34, 35)  # each finds it where the end of a hold passes no token that another master gave
 AHEAD_SECONDS = 10.0  # of the other masters' clocks, and less than a lease

@@ -10,11 +10,12 @@ from redis import exceptions as redis_errors
 from relock._core.hold import Hold
 from relock._runtime.masters.known import parse_info
 from relock._scripts import load
-from relock.testing._given import Given
-from relock.testing._moves import Mover
-from relock.testing._network import Conditions, Server, VirtualWire, node_of
-from relock.testing._plan import AROUND, FAILING_BACK, MOVED_PART, MOVING, Moves, moved
+from relock.testing._network import Conditions, VirtualWire, node_of
 from relock.testing._world import Process, World
+from sim.given import Given
+from sim.moves import Mover
+from sim.plan import AROUND, FAILING_BACK, MOVED_PART, MOVING, Moves, moved
+from sim.replication import ReplicatedServer
 
 EPOCH_SECONDS = 1_700_000_000.0
 LAG_SECONDS = 0.05
@@ -30,7 +31,7 @@ class Pair:
         self.world = World(seed)
         self.process = Process(self.world, "client")
         self.master, self.replica = (
-            Server(self.world, 0, Conditions(), rate=1.0, offset=EPOCH_SECONDS, name=name)
+            ReplicatedServer(self.world, 0, Conditions(), rate=1.0, offset=EPOCH_SECONDS, name=name)
             for name in ("master", "standby")
         )
         self.servers, self.standbys = [self.master], [self.replica]
@@ -68,14 +69,14 @@ class Pair:
     def info(self, wire: VirtualWire, *sections: str) -> dict[str, str]:
         return parse_info(self.ask(wire, "INFO", *sections))
 
-    def take(self, server: Server, owner: bytes) -> None:
+    def take(self, server: ReplicatedServer, owner: bytes) -> None:
         """Somebody gets the lock there."""
         server.master.read("HSET", LOCK, owner, b"1")
         server.master.read("PEXPIRE", LOCK, 60_000)
         if server.tell is not None:
             server.tell(server)
 
-    def holder(self, server: Server) -> list[bytes]:
+    def holder(self, server: ReplicatedServer) -> list[bytes]:
         return list(server.master.contents(LOCK) or ())
 
 
@@ -172,7 +173,7 @@ def test_what_is_open_stays_where_it_is_and_what_is_new_leads_to_the_new_master(
 ) -> None:
     """Unless somebody ends it afterwards."""
     for ending in ("kill_normal", "kill_connections"):
-        monkeypatch.setattr(Server, ending, lambda _server: None)
+        monkeypatch.setattr(ReplicatedServer, ending, lambda _server: None)
     pair = Pair()
     listening, wire = pair.connect(), pair.connect()
     pair.ask(listening, "SUBSCRIBE", "channel")
@@ -299,7 +300,7 @@ def record(pair: Pair, *, is_guarded: bool) -> Given:
     return Given(LOCK, pair.servers, pair.standbys, is_guarded, longest=1.0)
 
 
-def release(server: Server) -> None:
+def release(server: ReplicatedServer) -> None:
     server.master.read("DEL", LOCK)
 
 

@@ -11,11 +11,11 @@ from attrs import define, evolve
 
 from relock._core.clocks import Offset
 from relock._core.quorum import NEVER, quorum_of
-from relock.testing._clocks import Clocks
 from relock.testing._network import Conditions, Server
-from relock.testing._plan import Moves, draw
-from relock.testing._referee import Referee
 from relock.testing._world import Process, World
+from sim.clocks import Clocks
+from sim.plan import Moves, draw
+from sim.referee import Referee
 
 EPOCH_SECONDS = 1_700_000_000.0
 LEASE_SECONDS = 1.0

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from relock.testing import Simulation, ViolationError
+from sim.simulation import Simulation, ViolationError
 
 CHUNK = 100
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("first", range(0, 2000, CHUNK))
@@ -31,7 +33,8 @@ def test_a_seed_plays_the_same_run_in_every_process() -> None:
 
 def timeline(seed: int, hash_seed: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "relock.testing", "--seeds", str(seed)],
+        [sys.executable, "-m", "sim", "--seeds", str(seed)],
+        cwd=TESTS,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,

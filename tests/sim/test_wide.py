@@ -8,11 +8,11 @@ import pytest
 from attrs import evolve
 
 from relock._keys import lock_keys
-from relock.testing._leases import Leases
 from relock.testing._network import Conditions, Server
-from relock.testing._plan import WIDE_PART, Wide, draw, widened
-from relock.testing._referee import Belief, Referee
 from relock.testing._world import Process, World
+from sim.leases import Leases
+from sim.plan import WIDE_PART, Wide, draw, widened
+from sim.referee import Belief, Referee
 
 KEYS = lock_keys("lock", "a")
 OWNER = b"client:1"

@@ -8,7 +8,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,8 +16,8 @@ import redis
 
 from support.proxy import Fault, Match, Proxy
 from support.servers import Server
+from support.urls import Urls
 
-GUARD_SECONDS = 600.0  # of the masters that have been looked at: no shorter than any ttl in the tests
 AGREE_SECONDS = 5.0
 POLL_SECONDS = 0.003
 MEDIANS = ("pttl", "ttl", "zscore")  # what differs from master to master, by right
@@ -31,31 +31,6 @@ end
 
 class NoMajorityError(AssertionError):
     """The masters say too many different things."""
-
-
-class Urls(list[str]):
-    """Where the masters listen, and the restart guard (s) in use there, or None when nobody has looked at them yet."""
-
-    def __init__(self, urls: Iterable[str], guard: float | None) -> None:
-        super().__init__(urls)
-        self.guard = guard
-
-    @property
-    def word(self) -> str:
-        """All in one word, for a command line."""
-        return " ".join(self)
-
-
-def urls_of(word: str) -> str | Urls:
-    """One URL, or those of a group of masters that have been looked at, from a command line."""
-    urls = word.split()
-    return urls[0] if len(urls) == 1 else Urls(urls, GUARD_SECONDS)
-
-
-def options_for(urls: object, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a client of `urls`: with the guard that is in use there, unless it has its own."""
-    guard = urls.guard if isinstance(urls, Urls) else None
-    return options if guard is None else {"restart_guard": guard, **options}
 
 
 def quorum_of(masters: int) -> int:

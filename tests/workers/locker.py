@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from support.masters import options_for, urls_of
+from support.urls import options_for, urls_of
 
 from relock import Client, RelockError
 

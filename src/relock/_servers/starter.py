@@ -1,8 +1,8 @@
-"""Becomes a server which the kernel ends when its parent dies, wherever the kernel can do that.
+"""Becomes a program which the kernel ends when its parent dies, wherever the kernel can do that.
 
     python -I -S starter.py PARENT PROGRAM ARGUMENT...
 
-`PARENT` is the pid of the demo, or of the tests. A ``preexec_fn`` would save this small program, but `subprocess` calls
+`PARENT` is the pid of whoever starts it. A ``preexec_fn`` would save this small program, but `subprocess` calls
 it unsafe beside threads, and a server is started again while its parent has some.
 """
 

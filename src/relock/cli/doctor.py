@@ -7,7 +7,9 @@ from typing import Any
 import click
 from attrs import asdict
 
-from relock._runtime.examine import Examination, Finding, Verdict, compare, examine_all
+from relock._doctor.examine import examine_all
+from relock._doctor.findings import Examination, Finding, Verdict
+from relock._doctor.together import compare
 from relock._runtime.net.parse import parse_nodes
 from relock.cli._exit_codes import ExitCode
 from relock.cli._nodes import Where, json_option, node_options

@@ -1,6 +1,6 @@
 """For tests of code that uses relock: virtual masters and clients, in virtual time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self, Unpack
 
@@ -9,8 +9,6 @@ from greenlet import GreenletExit, getcurrent
 from relock import Client
 from relock._keys import master_key
 from relock._options import ClientArguments
-from relock._runtime.net.parse import parse_nodes
-from relock.testing._fork import inherited
 from relock.testing._network import Conditions, Server, node_of
 from relock.testing._world import Process, World, current_task
 
@@ -22,21 +20,11 @@ CALLBACK_SECONDS = 0.001  # in which callbacks, on threads of their own, hear of
 class VirtualClient(Client):
     """A `relock.Client` whose masters, threads and time are virtual."""
 
-    def __init__(self, process: Process, servers: list[Server], **options: Unpack[ClientArguments]) -> None:
+    def __init__(self, process: Process, servers: Sequence[Server], **options: Unpack[ClientArguments]) -> None:
         self._platform = process.platform
-        self._servers = servers
         # Nodes of a kind that only a simulation has.
         nodes: Any = [node_of(process, servers, number) for number in range(len(servers))]
         super().__init__(nodes, **options)
-
-    def in_child(self, child: Process) -> "VirtualClient":
-        """What a process that has just been forked has of this client, before anything else is done in it."""
-        copied = object.__new__(type(self))  # no `copy`: users are kept from copying clients
-        copied.__dict__.update(self.__dict__)
-        copied._platform = child.platform
-        copied._nodes = parse_nodes([node_of(child, self._servers, number) for number in range(len(self._servers))])
-        copied.session = inherited(self.session, child)
-        return copied
 
 
 class Lab:

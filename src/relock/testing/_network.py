@@ -6,7 +6,7 @@ two connections anything may pass anything. What the masters are sent is RESP, a
 Something between the two may repeat what passes it: a script then runs twice, and a published message comes twice. The
 reply to a repeated request reaches nobody.
 
-A server may follow another one, and an address may lead to another server than before: what is open stays as it is.
+An address may lead to another server than before: what is open stays as it is.
 """
 
 from collections import deque
@@ -23,8 +23,7 @@ from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
 from relock._runtime.net.wire import Wire
 from relock._scripts import load
-from relock.testing._master import NO_REPLID, Message, ReplyError, VirtualMaster
-from relock.testing._replication import Feed
+from relock.testing._master import ReplyError, VirtualMaster
 from relock.testing._world import Parking, Process, World
 
 SCRIPTS = (
@@ -63,14 +62,10 @@ class Conditions:
 
 
 class Server:
-    """A virtual master, or a replica of one, with its sockets.
+    """A virtual master with its sockets.
 
     Attributes:
         number: of the address behind which it is.
-        epoch: how often its data have been replaced, or lost.
-        source: what it gets from its master; None as long as it is one.
-        feeds: what others get from it.
-        lost_at: the true time at which it last became a master before all had come that its master had.
         is_up: whether it takes connections; False from a crash to its restart.
         is_stopped: as by SIGSTOP: the kernel still takes what is sent.
         accused_at: the true time at which a client has last taken its vote, because its clock had stepped.
@@ -98,15 +93,9 @@ class Server:
         self.offset = offset
         self.wires: dict[VirtualWire, None] = {}
         self.master = VirtualMaster(self.clock_us, self._new_incarnation())
-        self.epoch = 0
-        self.source: Feed | None = None
-        self.feeds: dict[Feed, None] = {}
-        self.lost_at = float("-inf")
-        self.tell: Callable[[Server], object] | None = None
+        self.tell: Callable[[Any], object] | None = None
         self._known: set[bytes] = set()
         self._held_up: deque[Callable[[], object]] = deque()
-        self._is_write_paused = False
-        self._paused: set[VirtualWire] = set()  # connections on which a script waits for the end of that
 
     def _new_incarnation(self) -> str:
         return f"{self.world.random.getrandbits(160):040x}"
@@ -124,20 +113,15 @@ class Server:
     def crash(self) -> None:
         """It is gone, with all connections."""
         self.is_up = False
-        self.is_stopped = self._is_write_paused = False
+        self.is_stopped = False
         self._held_up.clear()
-        self._paused.clear()
         self._break_all()
 
     def restart(self, snapshot: Any = None) -> None:
-        """It is there again, empty or with old data, as a master, and has another name; its replicas take its data."""
+        """It is there again, empty or with old data, and has another name."""
         self.is_up = True
         self._known.clear()
-        self._follow(None)
         self.master.restart(self._new_incarnation(), snapshot)
-        self.epoch += 1
-        for feed in list(self.feeds):
-            feed.begin_again()
 
     def stop(self) -> None:
         """As SIGSTOP."""
@@ -158,65 +142,6 @@ class Server:
         """From now on its clock runs at another rate."""
         self.offset += (self.rate - rate) * self.world.now
         self.rate = rate
-
-    # Masters and replicas --------------------------------------------------------------------------------------------
-
-    @property
-    def is_replica(self) -> bool:
-        """Whether it follows another one."""
-        return self.source is not None
-
-    def follow(self, master: "Server", lag: float, sync_seconds: float) -> None:
-        """As REPLICAOF: it refuses writes from now on, and has that one's data a while later. Its connections stay.
-
-        Args:
-            master: whom it follows.
-            lag: for how many seconds what that writes and publishes is under way on average.
-            sync_seconds: until its own data are replaced.
-        """
-        self._follow(Feed(master, self, lag))
-        self.world.after(sync_seconds, partial(self._begin, self.source))
-
-    def _begin(self, feed: "Feed | None") -> None:
-        if feed is not None:
-            feed.begin()
-
-    def promote(self) -> None:
-        """As REPLICAOF NO ONE: it is a master, with what has come so far and with a replication id of its own."""
-        if self.source is not None:
-            if self.source.arrives_at > self.world.now:
-                self.lost_at = self.world.now
-            self._follow(None)
-            self.master.have_data_of(self._new_incarnation(), self.master.replid)
-
-    def _follow(self, feed: "Feed | None") -> None:
-        if self.source is not None:
-            self.source.cut()
-        self.source = feed
-        self.master.is_replica = feed is not None
-
-    def take_over(self, feed: "Feed") -> None:
-        """All that its master holds has come, in place of what it held itself."""
-        self.epoch += 1
-        self.lost_at = max(self.lost_at, feed.source.lost_at)  # what that one lacks is lacking here, too
-        self.master.have_data_of(feed.source.master.replid, NO_REPLID)
-        self.master.follow(feed.source.master.snapshot())
-
-    def replicate(self, messages: list[Message]) -> None:
-        """What it has just written and published is on its way to its replicas."""
-        for feed in self.feeds:
-            feed.send(messages)
-
-    def pause_writes(self) -> None:
-        """As CLIENT PAUSE WRITE: scripts wait, and what comes behind them on their connections."""
-        self._is_write_paused = True
-
-    def go_on_writing(self) -> None:
-        """What has waited is done, whatever this server is by now."""
-        self._is_write_paused = False
-        self._paused.clear()
-        if not self.is_stopped:
-            self.go_on()
 
     def forget_scripts(self) -> None:
         """As SCRIPT FLUSH."""
@@ -256,7 +181,7 @@ class Server:
         """What has arrived on a connection is done now, or when it goes on."""
         if not self.is_up:
             return
-        if self.is_stopped or (self._is_write_paused and self._waits(wire, commands)):
+        if self._is_held_up(wire, commands):
             self._held_up.append(partial(self.receive, wire, commands))
             return
         replies = [self._execute(wire, command) for command in commands]
@@ -268,17 +193,15 @@ class Server:
         else:
             wire.send_back(replies)
 
-    def _waits(self, wire: "VirtualWire", commands: Sequence[Sequence[bytes]]) -> bool:
-        """Whether a pause of the writes holds this up."""
-        if any(command[0].upper() in _SCRIPTED for command in commands):
-            self._paused.add(wire)
-        return wire in self._paused
+    def _is_held_up(self, wire: "VirtualWire", commands: Sequence[Sequence[bytes]]) -> bool:  # noqa: ARG002
+        """Whether what has arrived has to wait until it goes on."""
+        return self.is_stopped
 
     def _execute(self, wire: "VirtualWire", command: Sequence[bytes]) -> Any:
         word = command[0].upper()
         if wire.subscriptions and word not in _SUBSCRIBED:
             return redis_errors.ResponseError(f"ERR Can't execute '{word.decode().lower()}': only (P|S)SUBSCRIBE")
-        if word in _SCRIPTED:
+        if word in SCRIPTED:
             self.asked_at[wire.process.name] = self.world.now
             reply = self._run(word, command, wire.process)
             if self.conditions.repeats and self.world.chance() < self.conditions.repeats:
@@ -347,7 +270,7 @@ _SCRIPTS = {load(name).sha.encode(): load(name) for name in SCRIPTS}
 _SHAS = {script.source: sha for sha, script in _SCRIPTS.items()}
 _QUARANTINE = load("quarantine").sha.encode()
 _BLUNT = frozenset({load("force_release").sha.encode(), load("force_release").source})
-_SCRIPTED = frozenset({b"EVALSHA", b"EVAL"})
+SCRIPTED = frozenset({b"EVALSHA", b"EVAL"})
 _ALWAYS_SO = {b"PING": [b"pong", b""], b"CLIENT": b"OK"}
 _SUBSCRIBED = frozenset({b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"RESET", b"QUIT"})
 
@@ -408,11 +331,6 @@ class VirtualWire(Wire):
         self.copies -= 1
         if not self.copies:
             self.end()
-
-    def inherit(self, process: Process) -> "InheritedWire":
-        """The copy that a forked child gets."""
-        self.copies += 1
-        return InheritedWire(self, process)
 
     def _end_at_server(self) -> None:
         """The end arrives after all that was sent before, which is done although nobody waits for it any more."""
@@ -559,24 +477,6 @@ class VirtualWire(Wire):
         if conditions.straggles and chance() < conditions.straggles:
             seconds += chance() * conditions.straggle
         return seconds
-
-
-class InheritedWire:
-    """A forked child's copy of a connection: all that it may do with it is to close it."""
-
-    def __init__(self, wire: VirtualWire, process: Process) -> None:
-        self._wire = wire
-        self._process = process
-        process.wires[self] = None
-
-    def disconnect(self) -> None:
-        """See `Wire`: it is closed without a word, because another process opened it."""
-        if self._process.wires.pop(self, self) is None:
-            self._wire.close_copy()
-
-    def let_go(self) -> None:
-        """See `VirtualWire`."""
-        self.disconnect()
 
 
 class VirtualChannel(Channel):

@@ -1,6 +1,7 @@
 """What a forked child finds: a copy of its parent's client, which shares nothing with it but the sockets."""
 
 from collections import deque
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 from weakref import WeakSet
@@ -8,13 +9,45 @@ from weakref import WeakSet
 from relock._core.book import Book
 from relock._runtime.masters.links import Link
 from relock._runtime.masters.master import Master
+from relock._runtime.net.parse import parse_nodes
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.subscription import Subscription
+from relock.testing._lab import VirtualClient
+from relock.testing._network import Server, VirtualWire, node_of
 from relock.testing._world import Process
 
 
-def inherited(session: Session, child: Process) -> Session:
+class InheritedWire:
+    """A forked child's copy of a connection: all that it may do with it is to close it."""
+
+    def __init__(self, wire: VirtualWire, process: Process) -> None:
+        wire.copies += 1
+        self._wire = wire
+        self._process = process
+        process.wires[self] = None
+
+    def disconnect(self) -> None:
+        """See `Wire`: it is closed without a word, because another process opened it."""
+        if self._process.wires.pop(self, self) is None:
+            self._wire.close_copy()
+
+    def let_go(self) -> None:
+        """See `VirtualWire`."""
+        self.disconnect()
+
+
+def in_child(client: VirtualClient, child: Process, servers: Sequence[Server]) -> VirtualClient:
+    """What a process that has just been forked has of a client, before anything else is done in it."""
+    copied = object.__new__(type(client))  # no `copy`: users are kept from copying clients
+    copied.__dict__.update(client.__dict__)
+    copied._platform = child.platform
+    copied._nodes = parse_nodes([node_of(child, servers, number) for number in range(len(servers))])
+    copied.session = _session(client.session, child)
+    return copied
+
+
+def _session(session: Session, child: Process) -> Session:
     """A session as `child` has it after the fork: with its book of holds, its connections, and none of its threads.
 
     Of what nobody touches in a child the copy is shallow.
@@ -70,4 +103,4 @@ def _is_open(link: Link) -> bool:
 
 def _wire(wire: Any, child: Process) -> Any:
     """A copy of a socket that is open."""
-    return wire.inherit(child) if wire is not None and wire.is_open else None
+    return InheritedWire(wire, child) if wire is not None and wire.is_open else None

@@ -19,9 +19,9 @@ connections reach the server to which the address leads by then; that may be a l
 from collections.abc import Callable
 from functools import partial
 
-from relock.testing._network import Server
-from relock.testing._plan import FAILING_BACK, Moves
 from relock.testing._world import World
+from sim.plan import FAILING_BACK, Moves
+from sim.replication import ReplicatedServer
 
 GAP_SECONDS = (0.001, 0.05)  # between two commands of whoever moves masters
 SYNC_SECONDS = (0.1, 0.2)  # of a full one: ten times a second a server looks whether the child that writes it is done
@@ -44,7 +44,9 @@ class Mover:
         moves: what is drawn.
     """
 
-    def __init__(self, world: World, servers: list[Server], standbys: list[Server], moves: Moves) -> None:
+    def __init__(
+        self, world: World, servers: list[ReplicatedServer], standbys: list[ReplicatedServer], moves: Moves
+    ) -> None:
         self._world = world
         self._servers = servers
         self._standbys = standbys
@@ -104,7 +106,7 @@ class Mover:
         self._servers[number].go_on_writing()
         self._moving.discard(number)
 
-    def _change_roles(self, old: Server, new: Server) -> None:
+    def _change_roles(self, old: ReplicatedServer, new: ReplicatedServer) -> None:
         if old.is_up and not old.is_stopped:
             new.promote()
         self._demote(old, new)
@@ -144,21 +146,21 @@ class Mover:
         self._lead_to(number, new, seconds)
         self._later(seconds + max(ADDRESS_SECONDS) + self._draw(DOWN_SECONDS), partial(self._bring_back, old, new))
 
-    def _bring_back(self, old: Server, new: Server) -> None:
+    def _bring_back(self, old: ReplicatedServer, new: ReplicatedServer) -> None:
         if not old.is_up:
             old.restart()
         old.follow(new, self._moves.lag, self._draw(SYNC_SECONDS))
 
-    def _lead_to(self, number: int, new: Server, seconds: float) -> None:
+    def _lead_to(self, number: int, new: ReplicatedServer, seconds: float) -> None:
         """The address leads to another server, about so many seconds from now."""
         self._later(max(0.0, seconds + self._draw(ADDRESS_SECONDS)), partial(self._arrive_at, number, new))
 
-    def _arrive_at(self, number: int, new: Server) -> None:
+    def _arrive_at(self, number: int, new: ReplicatedServer) -> None:
         old = self._servers[number]
         self._servers[number], self._standbys[number] = new, old
         self._moving.discard(number)
 
-    def _demote(self, old: Server, new: Server) -> None:
+    def _demote(self, old: ReplicatedServer, new: ReplicatedServer) -> None:
         """The old master follows the new one; and maybe connections to it are ended, or it hears nothing from there."""
         if not old.is_up or new.is_replica:
             return

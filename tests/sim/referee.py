@@ -16,6 +16,7 @@ The referee knows the true time, and may look into every process and every maste
 * an error that is not one of relock's, in whichever thread.
 """
 
+from collections.abc import Sequence
 from itertools import combinations
 
 from attrs import define, field, frozen
@@ -27,12 +28,13 @@ from relock._errors import NotOwnedError
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.waiter import Waiter
 from relock.lock import Lock
-from relock.testing._clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, Step
-from relock.testing._given import Given
-from relock.testing._leases import ROUNDING_SECONDS, Leases
-from relock.testing._network import InheritedWire, Server
-from relock.testing._plan import LOCK, Plan
+from relock.testing._network import Server
 from relock.testing._world import Process, World
+from sim.clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, Step
+from sim.fork import InheritedWire
+from sim.given import Given
+from sim.leases import ROUNDING_SECONDS, Leases
+from sim.plan import LOCK, Plan
 
 LOCK_KEY = f"lock:{{{LOCK}}}".encode()
 COUNT_SECONDS = 0.1  # until a count that was changed is on all masters, when all is well
@@ -90,7 +92,7 @@ class Referee:
     """
 
     world: World
-    servers: list[Server]
+    servers: Sequence[Server]
     plan: Plan
     calm_at: float = float("inf")
     given: Given | None = None

@@ -15,12 +15,12 @@ from pathlib import Path
 from attrs import Factory, asdict, define, evolve, fields
 
 from relock import __version__
-from relock.testing._simulation import Simulation, ViolationError
+from sim.simulation import Simulation, ViolationError
 
 DIRTY = "-dirty"
 PIECE_SEEDS = 100  # which are played before the file is written again
-_HERE = Path("src/relock/testing/_record.py")  # in relock's repository
-_PLAYED = ("src", "lua")  # what a run depends on
+_HERE = Path("tests/sim/record.py")  # in relock's repository
+_PLAYED = ("src", "lua", "tests/sim", ":(exclude)tests/sim/test_*.py")  # what a run depends on
 
 
 @define

@@ -1,8 +1,10 @@
-"""How long leases last: what the referee judges in the wider runs (`relock.testing._plan.Wide`), and where it may.
+"""How long leases last: what the referee judges in the wider runs (`sim.plan.Wide`), and where it may.
 
 Where a clock was set, a master has forgotten, or an operator has ended a hold, leases end before their time, and their
 owners hear of it later: from then on nothing of this is judged in that run.
 """
+
+from collections.abc import Sequence
 
 from attrs import define, field
 
@@ -10,8 +12,8 @@ from relock._core.hold import Hold
 from relock._core.quorum import drift_of
 from relock._runtime.masters.pool import RETRY_SECONDS_MAX
 from relock.testing._network import Server
-from relock.testing._plan import Plan
 from relock.testing._world import Process, World
+from sim.plan import Plan
 
 LOOK_SECONDS = 0.1  # by which the referee is late to see a new deadline, and more
 ROUNDING_SECONDS = 1e-3  # a master's answer to PTTL is in whole milliseconds
@@ -26,7 +28,7 @@ class Leases:
     """
 
     world: World
-    servers: list[Server]
+    servers: Sequence[Server]
     plan: Plan
     hindered_until: float = float("-inf")
     _seen: dict[Hold, tuple[float, float]] = field(factory=dict)  # a deadline, and the local time when it was new

@@ -1,4 +1,4 @@
-"""Runs of the simulator from the command line: ``python -m relock.testing --seeds 0-2000``."""
+"""Runs of the simulator from the command line: ``python -m sim --seeds 0-2000`` in ``tests``."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from relock.testing import _record
-from relock.testing._simulation import Simulation, ViolationError
+from sim import record
+from sim.simulation import Simulation, ViolationError
 
 
 class _Seeds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -47,17 +47,17 @@ def main(seeds: range, *, first: bool, timeline: bool, jobs: int, result: Path |
     """
     if len(seeds) == 1 and result is None:
         sys.exit(_tell(seeds.start))
-    commit = _record.commit()
+    commit = record.commit()
     known = [] if result is None else _known(result, commit)
-    played: list[_record.Run] = []
+    played: list[record.Run] = []
     with _player(jobs) as play_all:
-        left = [piece for part in _record.missing(known, commit, seeds) for piece in _record.pieces(part)]
-        for piece in play_all(partial(_record.play, commit, stops=first), left):
+        left = [piece for part in record.missing(known, commit, seeds) for piece in record.pieces(part)]
+        for piece in play_all(partial(record.play, commit, stops=first), left):
             for report in piece.reports:
                 click.echo(report if timeline else report.partition("\n")[0])
             played.append(piece.run)
             if result is not None:
-                _record.write(result, _record.add_up([*known, *played]))
+                record.write(result, record.add_up([*known, *played]))
             if first and piece.reports:
                 break
     click.echo(_summary(played))
@@ -77,17 +77,17 @@ def _tell(seed: int) -> bool:
     return bool(simulation.referee.violations or simulation.world.errors)
 
 
-def _known(result: Path, commit: str) -> list[_record.Run]:
+def _known(result: Path, commit: str) -> list[record.Run]:
     """What the file holds; of a tree with changes nobody knows whether it is still the same."""
     try:
-        runs = _record.read(result)
+        runs = record.read(result)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    return [run for run in runs if run.commit != commit] if commit.endswith(_record.DIRTY) else runs
+    return [run for run in runs if run.commit != commit] if commit.endswith(record.DIRTY) else runs
 
 
 @contextmanager
-def _player(jobs: int) -> Iterator[Callable[..., Iterable[_record.Piece]]]:
+def _player(jobs: int) -> Iterator[Callable[..., Iterable[record.Piece]]]:
     """What plays pieces: here, or in so many processes."""
     if jobs == 1:
         yield map
@@ -96,14 +96,14 @@ def _player(jobs: int) -> Iterator[Callable[..., Iterable[_record.Piece]]]:
         yield pool.imap_unordered
 
 
-def _summary(played: list[_record.Run]) -> str:
+def _summary(played: list[record.Run]) -> str:
     """One line: of grants per second, those of one core."""
     seeds, grants, bad = (sum(counts) for counts in zip(*map(_counts, played), strict=True)) if played else (0, 0, 0)
     seconds = sum(run.seconds for run in played) or 1.0
     return f"{seeds:,} seeds, {grants:,} grants, {bad} bad; {grants / seconds:,.0f} grants a second"
 
 
-def _counts(run: _record.Run) -> tuple[int, int, int]:
+def _counts(run: record.Run) -> tuple[int, int, int]:
     return len(run.seeds), run.grants, len(run.violations)
 
 

@@ -11,11 +11,11 @@ from collections import defaultdict
 from attrs import define, field
 
 from relock._core.hold import Hold
-from relock.testing._network import Server
+from sim.replication import ReplicatedServer
 
 NEVER = float("-inf")
 
-Data = tuple[Server, int]
+Data = tuple[ReplicatedServer, int]
 """The data of a server, since they were last replaced or lost."""
 
 
@@ -32,8 +32,8 @@ class Given:
     """
 
     lock: bytes
-    servers: list[Server]
-    standbys: list[Server]
+    servers: list[ReplicatedServer]
+    standbys: list[ReplicatedServer]
     is_guarded: bool
     longest: float
     _found: defaultdict[bytes, defaultdict[int, set[Data]]] = field(
@@ -45,7 +45,7 @@ class Given:
         for server in [*self.servers, *self.standbys]:
             server.tell = self._look
 
-    def _look(self, server: Server) -> None:
+    def _look(self, server: ReplicatedServer) -> None:
         """A script has run on this server."""
         if server.is_replica:
             return

@@ -6,6 +6,7 @@ excepted any more: its holds are to be over where the masters' time says so.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
@@ -71,7 +72,7 @@ class Clocks:
     """
 
     world: World
-    servers: list[Server]
+    servers: Sequence[Server]
     guard: float
     steps: list[Step] = field(factory=list)
     has_forgotten: bool = False

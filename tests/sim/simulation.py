@@ -14,14 +14,15 @@ from typing import Any
 
 from relock import Client, LockLostError, QuorumError, RelockError, _caches
 from relock.lock import Lock
-from relock.testing._blocked import block, unread
-from relock.testing._given import Given
 from relock.testing._lab import VirtualClient
-from relock.testing._moves import Mover
-from relock.testing._network import Server
-from relock.testing._plan import CALM_SECONDS, FORGETTING, LOCK, MOVING, Moves, Plan, Wide, plan_of
-from relock.testing._referee import COUNT_SECONDS, LOCK_KEY, Belief, Referee
 from relock.testing._world import Process, Task, World, current_task
+from sim.blocked import block, unread
+from sim.fork import in_child
+from sim.given import Given
+from sim.moves import Mover
+from sim.plan import CALM_SECONDS, FORGETTING, LOCK, MOVING, Moves, Plan, Wide, plan_of
+from sim.referee import COUNT_SECONDS, LOCK_KEY, Belief, Referee
+from sim.replication import ReplicatedServer
 
 STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
 UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attempt either
@@ -55,11 +56,11 @@ class Simulation:
         plan: instead of the one that the seed draws.
     """
 
-    everywhere: list[Server]
+    everywhere: list[ReplicatedServer]
     is_healed: bool
     plan: Plan
     referee: Referee
-    servers: list[Server]
+    servers: list[ReplicatedServer]
     world: World
 
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
@@ -67,7 +68,7 @@ class Simulation:
         random = world.random
         self.plan = plan = plan or plan_of(seed, random)
         self.servers = [
-            Server(
+            ReplicatedServer(
                 world,
                 number,
                 plan.conditions,
@@ -106,7 +107,7 @@ class Simulation:
         """Behind each address there is another server."""
         world, skew = self.world, self.plan.skew
         standbys = [
-            Server(
+            ReplicatedServer(
                 world,
                 server.number,
                 server.conditions,
@@ -395,7 +396,7 @@ class Simulation:
             for server in self.everywhere:
                 self._part(server, process, seconds)
 
-    def _strike_server(self, kind: str, server: Server, seconds: float) -> None:
+    def _strike_server(self, kind: str, server: ReplicatedServer, seconds: float) -> None:
         world = self.world
         if not server.is_up or server.is_stopped:
             return
@@ -426,12 +427,12 @@ class Simulation:
             {"flush": server.master.flush, "kill connections": server.kill_connections,
              "kill normal": server.kill_normal, "forget scripts": server.forget_scripts}[kind]()  # fmt: skip
 
-    def _part(self, server: Server, process: Process, seconds: float) -> None:
+    def _part(self, server: ReplicatedServer, process: Process, seconds: float) -> None:
         """Nothing arrives between the two for a while; what was under way then is lost."""
         server.unreachable.add(process.name)
         self.world.after(seconds, partial(server.reach, process))
 
-    def _restart(self, server: Server, snapshot: Any) -> None:
+    def _restart(self, server: ReplicatedServer, snapshot: Any) -> None:
         if not server.is_up:
             server.restart(snapshot)
 
@@ -478,7 +479,7 @@ class Simulation:
         """Some clock goes on at another rate, as wrong as is allowed at most."""
         random = self.world.random
         running = [process for process in self.processes if not process.is_dead and not process.is_paused]
-        clocks: list[Server | Process] = [*self.servers, *running]
+        clocks: list[ReplicatedServer | Process] = [*self.servers, *running]
         whose = random.choice(clocks)
         rate = 1 + random.uniform(-RATE_ERROR, RATE_ERROR)
         whose.set_rate(rate)
@@ -510,7 +511,7 @@ class Simulation:
         if process.is_paused:
             return
         child = process.fork(f"{process.name}-child-{self.faults['fork']}")
-        client = self.clients[self.processes.index(process)].in_child(child)
+        client = in_child(self.clients[self.processes.index(process)], child, self.servers)
         self.processes.append(child)
         self.clients.append(client)
         self._turns[child] = child.platform.gate()

@@ -1,0 +1,62 @@
+"""What ``doctor`` asks of each master: whether everything that relock will need works there, tried rather than assumed.
+
+The lock scripts run on a scratch lock of a random name, which nobody else can be using, and whose keys all have a short
+TTL. Nothing else is written.
+"""
+
+from collections.abc import Sequence
+
+from relock._doctor.asking import ask, close
+from relock._doctor.findings import Examination, Verdict
+from relock._doctor.scratch import Scratch, try_locks
+from relock._doctor.state import look_at_state
+from relock._errors import ConfigurationError
+from relock._runtime.masters.errors import NETWORK_ERRORS
+from relock._runtime.net.failures import failure_of
+from relock._runtime.net.node import Node
+from relock._runtime.net.slots import Range, members
+
+
+def examine_all(nodes: Sequence[Node], prefix: str, timeout: float) -> list[Examination]:
+    """Each master, as `examine`; of a cluster, each node that serves slots."""
+    cluster = nodes[0].cluster
+    if cluster is None:
+        return [examine(node, prefix, timeout, len(nodes)) for node in nodes]
+    try:
+        found = members(cluster, timeout)
+    except (*NETWORK_ERRORS, ConfigurationError) as error:
+        failed = Examination(nodes[0].address)
+        failed.add("reachable", Verdict.WRONG, failure_of(failed.address, error, sent=False).why)
+        return [failed]
+    return [examine(node, prefix, timeout, ranges=ranges) for node, ranges in found]
+
+
+def examine(
+    node: Node, prefix: str, timeout: float, masters: int = 1, ranges: Sequence[Range] | None = None
+) -> Examination:
+    """Everything about one master; what fails is a finding, never an exception.
+
+    Args:
+        node: the master.
+        prefix: that of the locks' keys and channels, on which a user's rights may depend.
+        timeout: seconds to wait for each reply.
+        masters: of how many it is one.
+        ranges: of slots that it serves, as a node of a cluster.
+    """
+    found = Examination(node.address)
+    if ranges is not None:
+        found.slots = sum(last + 1 - first for first, last, *_ in ranges)
+    wire = node.connection(timeout)
+    try:
+        wire.connect()
+        ask(wire, "PING")
+        found.reachable = True
+        found.add("reachable", Verdict.OK, "it answers, and takes the credentials")
+        look_at_state(wire, found, prefix, masters)
+        try_locks(node, Scratch(wire, prefix, ranges), found, timeout)
+    except NETWORK_ERRORS as error:
+        says = failure_of(node.address, error, sent=False).why
+        found.add("answers" if found.reachable else "reachable", Verdict.WRONG, says)
+    finally:
+        close(wire)
+    return found

@@ -1,0 +1,61 @@
+"""What is found: of each master, and how bad it is."""
+
+from enum import StrEnum
+
+from attrs import define, field, frozen
+
+CLOCK_OFFSET_SECONDS_MAX = 1.0  # two clocks that differ by more are worth a note
+
+
+class Verdict(StrEnum):
+    """How bad a finding is. Only *wrong* makes doctor fail; *note* is what to know, and perhaps to change."""
+
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+@frozen
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        check: what, in a word or two.
+        says: what was found.
+        advice: what to do about it; empty where there is nothing to do.
+    """
+
+    check: str
+    verdict: Verdict
+    says: str
+    advice: str = ""
+
+
+@define
+class Examination:
+    """What is known of one master.
+
+    Attributes:
+        run_id: which server it is; empty where INFO is refused.
+        incarnation: what scripts compare with the marker; empty where INFO is refused.
+        clock_offset: bounds (s) on its clock minus this machine's wall clock.
+        guard: for how long (s) it has no vote after a restart, by its marker; None without a marker.
+        vote_in: in how many seconds it has a vote, 0.0 if it has one; None without a marker.
+        slots: how many slots of a cluster it serves; None for a server of its own.
+    """
+
+    address: str
+    reachable: bool = False
+    version: str = ""
+    role: str = ""
+    run_id: str = ""
+    incarnation: str = ""
+    clock_offset: tuple[float, float] | None = None
+    guard: float | None = None
+    vote_in: float | None = None
+    slots: int | None = None
+    findings: list[Finding] = field(factory=list)
+
+    def add(self, check: str, verdict: Verdict, says: str, advice: str = "") -> None:
+        """One more finding."""
+        self.findings.append(Finding(check, verdict, says, advice))

@@ -1,0 +1,179 @@
+"""A lock that nobody else uses, on which all lock scripts run, and the channel on which its waiter is woken."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import define, field
+from redis import exceptions as redis_errors
+from redis.crc import key_slot
+
+from relock._doctor.asking import close, try_to_ask
+from relock._doctor.findings import Examination, Finding, Verdict
+from relock._keys import LockKeys, client_channel, lock_keys
+from relock._runtime.net.failures import with_advice
+from relock._runtime.net.node import Node
+from relock._runtime.net.slots import Range
+from relock._runtime.net.wire import Wire
+from relock._scripts import load, pack_argument
+
+SCRATCH_LEASE_MS = 5_000
+NEVER_VOID_US = b"%d" % 2**53  # the largest integer that Lua keeps
+SCRIPT_ARGUMENTS: dict[str, str | int] = {
+    "accused": "nobody",
+    "count": 1,
+    "fair": 1,
+    "ticket": 0,
+    "fence": 1,
+    "hand": 1,
+    "limit": 10,
+    "lease_ms": SCRATCH_LEASE_MS,
+    "alive_ms": SCRATCH_LEASE_MS,
+    "queue_ms": SCRATCH_LEASE_MS,
+}
+
+
+@define
+class Scratch:
+    """A lock that nobody uses, two owners that want it, and the channel of their client."""
+
+    wire: Wire
+    prefix: str
+    ranges: Sequence[Range] | None = None  # the lock is in one of these
+    client: str = field(init=False)
+    keys: LockKeys = field(init=False)
+    channel: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        while True:
+            self.client = f"doctor-{os.urandom(8).hex()}"
+            self.keys = lock_keys(self.prefix, f"relock {self.client}")
+            slot = key_slot(self.keys.lock)
+            if not self.ranges or any(first <= slot <= last for first, last, *_ in self.ranges):
+                break
+        self.channel = client_channel(self.prefix, self.client)
+
+    def owner(self, name: str) -> str:
+        """One of the owners."""
+        return f"{self.client}:{name}"
+
+    def call(self, script: str, owner: str, *rest: str | int) -> Any:
+        """Runs a script as `owner`; returns its status, or the server's refusal."""
+        loaded = load(script)
+        values = SCRIPT_ARGUMENTS | {"owner": owner, "client": self.client}
+        call = loaded.call(self.keys, *rest, **{name: values[name] for name in loaded.own_arguments})
+        connection = {"void_us": NEVER_VOID_US, "incarnation": b"", "guard_ms": b"0"}
+        known = b"".join(pack_argument(connection[name]) for name in loaded.connection_arguments)
+        packed = call.pack(known, guarded=False, source=True)
+        self.wire.send_packed_command([packed], check_health=False)
+        try:
+            return self.wire.read_response()[0].decode()
+        except redis_errors.ConnectionError:
+            raise
+        except redis_errors.ResponseError as error:
+            return error
+
+    def steps(self) -> Iterator[tuple[str, Any, str]]:
+        """Each script, what it answered, and what it should have."""
+        one, two = self.owner("1"), self.owner("2")
+        yield "acquire", self.call("acquire", one), "granted"
+        yield "enqueue", self.call("enqueue", two), "queued"
+        yield "inspect", self.call("inspect", one), "held"
+        yield "extend", self.call("extend", one), "extended"
+        yield "count", self.call("count", one), "counted"
+        yield "release", self.call("release", one), "released"
+        yield "tend", self.call("tend", two, 1, two), "tended"
+        yield "leave", self.call("leave", two), "left"
+        yield "fence", self.call("fence", one), "fenced"
+        yield "heal", self.call("heal", one), "healed"
+        yield "give_back", self.call("give_back", two), "absent"
+        yield "quarantine", self.call("quarantine", one), "absent"
+        yield "force_release", self.call("force_release", one), "released"
+
+
+def try_locks(node: Node, scratch: Scratch, found: Examination, timeout: float) -> None:
+    """Runs each script once, while a second connection listens for the wake-up that the release publishes."""
+    listener = node.connection(timeout)
+    try:
+        listener.connect()
+        listens = _subscribe(listener, scratch, found)
+        if listens:
+            _count_receivers(scratch.wire, listener, scratch, found)
+        _run_scripts(scratch, found)
+        if listens:
+            _await_wake_up(listener, found, timeout)
+    finally:
+        close(listener)
+
+
+def _subscribe(listener: Wire, scratch: Scratch, found: Examination) -> bool:
+    refusal = refusal_to_subscribe(listener, scratch.prefix, scratch.client)
+    if refusal is not None:
+        found.findings.append(refusal)
+    return refusal is None
+
+
+def refusal_to_subscribe(listener: Wire, prefix: str, client: str) -> Finding | None:
+    """Has `listener` subscribe to the channel of `client`; what is wrong if that is refused."""
+    reply = try_to_ask(listener, "SUBSCRIBE", client_channel(prefix, client))
+    if not isinstance(reply, Exception):
+        return None
+    says = f"SUBSCRIBE is refused: {reply}; waiters are not woken, they only look again and again"
+    advice = f"allow this user SUBSCRIBE and the channels {prefix}:client:*"
+    return Finding("Pub/Sub", Verdict.WRONG, says, advice)
+
+
+def _count_receivers(wire: Wire, listener: Wire, scratch: Scratch, found: Examination) -> None:
+    receivers = try_to_ask(wire, "PUBLISH", scratch.channel, "doctor")
+    if isinstance(receivers, Exception):
+        advice = f"allow this user PUBLISH and the channels {scratch.prefix}:client:*"
+        found.add("PUBLISH", Verdict.WRONG, f"refused: {receivers}", advice)
+    elif receivers == 1:
+        found.add("PUBLISH", Verdict.OK, "it counts its receivers")
+        listener.read_response()
+        _ask_who_listens(wire, scratch, found)
+    else:
+        says = f"it counted {receivers} receivers where there is one"
+        found.add("PUBLISH", Verdict.WRONG, says, "connect to the master itself, without a proxy between")
+
+
+def _ask_who_listens(wire: Wire, scratch: Scratch, found: Examination) -> None:
+    """Only a release past many dead waiters does, and it does without."""
+    counts = try_to_ask(wire, "PUBSUB", "NUMSUB", scratch.channel)
+    if isinstance(counts, Exception):
+        advice = "allow this user PUBSUB NUMSUB, or let a release past many dead waiters take longer"
+        found.add("PUBSUB", Verdict.NOTE, f"refused: {counts}", advice)
+    elif counts[1] == 1:
+        found.add("PUBSUB", Verdict.OK, "it knows who listens")
+    else:
+        says = f"it knows of {counts[1]} listeners where there is one"
+        found.add("PUBSUB", Verdict.WRONG, says, "connect to the master itself, without a proxy between")
+
+
+def _run_scripts(scratch: Scratch, found: Examination) -> None:
+    failures, refused = [], set()
+    for script, answer, wanted in scratch.steps():
+        if isinstance(answer, Exception):
+            failures.append(script)
+            refused.add(with_advice(str(answer)))
+        elif answer != wanted and not failures:  # what follows a failure starts from another state
+            failures.append(script)
+            refused.add(f"{script} answered {answer!r}, not {wanted!r}")
+    if failures:
+        says = f"{', '.join(failures)} failed: {'; '.join(sorted(refused))}"
+        found.add("scripts", Verdict.WRONG, says, "see the documentation's ACL page; EVAL and EVALSHA are needed")
+    else:
+        found.add("scripts", Verdict.OK, "all lock scripts work")
+
+
+def _await_wake_up(listener: Wire, found: Examination, timeout: float) -> None:
+    """The message of the release to the next in the queue, from inside a script."""
+    if any(finding.check == "scripts" and finding.verdict is not Verdict.OK for finding in found.findings):
+        return
+    if listener.can_read(timeout) and listener.read_response()[2].startswith(b"wake "):
+        found.add("Pub/Sub", Verdict.OK, "a release wakes the next in the queue")
+    else:
+        says = f"the wake-up of a release did not arrive within {timeout:g} s"
+        found.add(
+            "Pub/Sub", Verdict.WRONG, says, "waiters would only notice by looking: check proxies and Pub/Sub limits"
+        )

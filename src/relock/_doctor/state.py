@@ -1,0 +1,214 @@
+"""What a master says of itself: INFO, its clock, its vote, its configuration, and what this user may ask it."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from relock._doctor.asking import try_to_ask
+from relock._doctor.findings import CLOCK_OFFSET_SECONDS_MAX, Examination, Verdict
+from relock._keys import master_key, scan_pattern
+from relock._runtime.masters.known import as_guard_ms, parse_info
+from relock._runtime.net.failures import with_advice, words_of
+from relock._runtime.net.wire import Wire
+
+CLOCK_SAMPLES = 5
+REDIS_MIN, VALKEY_MIN = (6, 2), (7, 2)
+
+
+def look_at_state(wire: Wire, found: Examination, prefix: str, masters: int) -> None:
+    """All of this, about one of so many masters; the keys of its locks begin with the prefix."""
+    _look_at_info(wire, found)
+    _look_at_clock(wire, found)
+    _look_at_votes(wire, found, prefix, masters)
+    _look_at_persistence(wire, found, masters)
+    _look_at_rights(wire, found)
+    _look_at_listing(wire, found, prefix)
+
+
+def _look_at_info(wire: Wire, found: Examination) -> None:
+    replies = [try_to_ask(wire, "INFO", section) for section in ("server", "replication", "memory")]
+    refusal = next((reply for reply in replies if isinstance(reply, Exception)), None)
+    if refusal is not None:
+        advice = "allow this user INFO: without it a replica, a restart and an evicting policy go unnoticed"
+        found.add("INFO", Verdict.WRONG, with_advice(str(refusal)), advice)
+        return
+    info = parse_info(b"\r\n".join(replies))
+    found.run_id, found.role = info.get("run_id", ""), info.get("role", "")
+    found.incarnation = f"{found.run_id}:{info.get('master_replid', '')}"
+    found.version = info.get("valkey_version") or info.get("redis_version", "")
+    found.add("INFO", Verdict.OK, "permitted")
+    _judge_role(info, found)
+    _judge_version(info, found)
+    _judge_eviction(info, found)
+
+
+def _judge_role(info: Mapping[str, str], found: Examination) -> None:
+    mode = info.get("redis_mode") or info.get("server_mode", "standalone")
+    if mode == "sentinel":
+        found.add("role", Verdict.WRONG, "it is a Sentinel, which stores nothing", "name the master that it watches")
+    elif mode == "cluster" and found.slots is None:
+        found.add("role", Verdict.WRONG, "it is a node of a Cluster", "name it as redis+cluster://host:port")
+    elif found.role != "master":
+        says = f"it is a {found.role or 'server of unknown role'}, and a replica's locks are only copies"
+        found.add("role", Verdict.WRONG, says, "name its master")
+    else:
+        replicas = int(info.get("connected_slaves", "0"))
+        says = f"master with {replicas} replicas" if replicas else "master, independent of others"
+        if found.slots is not None:
+            says = f"{says.partition(',')[0]}, of {found.slots} slots of a Cluster"
+        advice = f"a failover forgets what the replica does not have yet: {_remedy(found)}" if replicas else ""
+        found.add("role", Verdict.NOTE if replicas else Verdict.OK, says, advice)
+
+
+def _judge_version(info: Mapping[str, str], found: Examination) -> None:
+    is_valkey = "valkey_version" in info
+    product, least = ("Valkey", VALKEY_MIN) if is_valkey else ("Redis", REDIS_MIN)
+    parts = tuple(int(part) for part in found.version.split(".")[:2] if part.isdigit())
+    old = parts < least
+    advice = f"use {product} {'.'.join(map(str, least))} or newer" if old else ""
+    found.add("version", Verdict.WRONG if old else Verdict.OK, f"{product} {found.version}", advice)
+
+
+def _judge_eviction(info: Mapping[str, str], found: Examination) -> None:
+    policy = info.get("maxmemory_policy", "")
+    if policy == "noeviction":
+        found.add("eviction", Verdict.OK, "maxmemory-policy is noeviction")
+    else:
+        says = f"maxmemory-policy is {policy or 'not known'}: it may drop a lock that is held"
+        found.add(
+            "eviction", Verdict.WRONG, says, "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
+        )
+
+
+def _look_at_clock(wire: Wire, found: Examination) -> None:
+    """Each reply bounds the difference: the master read its clock after the request left, before the reply came."""
+    low, high = float("-inf"), float("inf")
+    for _ in range(CLOCK_SAMPLES):
+        sent_at = time.time()
+        reply = try_to_ask(wire, "TIME")
+        now = time.time()
+        if isinstance(reply, Exception):
+            found.add("clock", Verdict.WRONG, with_advice(str(reply)), "allow this user TIME")
+            return
+        seconds = int(reply[0]) + int(reply[1]) / 1e6
+        low, high = max(low, seconds - now), min(high, seconds - sent_at)
+    low, high = min(low, high), max(low, high)  # our own clock may have been set meanwhile
+    found.clock_offset = (low, high)
+    far = low > CLOCK_OFFSET_SECONDS_MAX or high < -CLOCK_OFFSET_SECONDS_MAX
+    advice = "safe, but check that NTP runs on both: a clock that is set while locks are held costs them" if far else ""
+    says = f"{low:+.4f} to {high:+.4f} s against this machine's"
+    found.add("clock", Verdict.NOTE if far else Verdict.OK, says, advice)
+
+
+def _look_at_votes(wire: Wire, found: Examination, prefix: str, masters: int) -> None:
+    """Whether it may grant locks, by its marker, judged as its own scripts do. Without a marker it has no guard yet."""
+    marker = try_to_ask(wire, "HMGET", master_key(prefix), "incarnation", "no_vote_until_us", "guard_ms")
+    now = try_to_ask(wire, "TIME")
+    if isinstance(marker, Exception) and "WRONGTYPE" in str(marker):
+        says = f"its marker, the key {master_key(prefix)}, is no hash: another program has written there"
+        advice = "delete it, or give relock another prefix: no client can connect meanwhile"
+        found.add("votes", Verdict.WRONG, says, advice)
+        return
+    if isinstance(marker, Exception) or isinstance(now, Exception):
+        if masters > 1:
+            advice = f"allow this user HMGET, TIME and the keys {prefix}:*"
+            found.add(
+                "votes", Verdict.WRONG, "whether it has a vote is not known: it refuses to show its marker", advice
+            )
+        return
+    incarnation, until_us, guard_ms = marker
+    if guard_ms is None:
+        if masters > 1:
+            says = "no client with a restart guard has used it yet: the first one that does has to wait for its vote"
+            found.add("votes", Verdict.NOTE, says, "nothing to do: with several masters each client has such a guard")
+        return
+    known_ms = as_guard_ms(guard_ms)
+    if known_ms is None or not (until_us or b"0").isdigit():
+        says = f"its marker, the key {master_key(prefix)}, is damaged: another program has written there"
+        advice = "the next client that has a restart guard begins it anew; one that has none refuses to connect"
+        found.add("votes", Verdict.WRONG, says, advice)
+        return
+    found.guard = known_ms / 1000
+    left = float(until_us or 0) / 1e6 - int(now[0]) - int(now[1]) / 1e6
+    found.vote_in = min(max(left, 0.0), found.guard)
+    _judge_vote(found, (incarnation or b"").decode(errors="replace"))
+
+
+def _judge_vote(found: Examination, marked: str) -> None:
+    """From what the marker says, and the incarnation it was `marked` with."""
+    guard = found.guard or 0.0
+    if found.incarnation and marked != found.incarnation:
+        found.vote_in = guard
+        says = f"it has restarted, failed over or lost its data since it was last used: no vote for {guard:g} s then"
+    elif found.vote_in:
+        says = f"it may have forgotten leases: no vote for {found.vote_in:.1f} s more"
+    else:
+        found.add("votes", Verdict.OK, f"it has a vote; the restart guard is {guard:g} s")
+        return
+    found.add("votes", Verdict.NOTE, says, "nothing to do: it grants no locks meanwhile")
+
+
+def _look_at_persistence(wire: Wire, found: Examination, masters: int) -> None:
+    """What a restart makes this master forget: without a guard, somebody else may get a lock that is held."""
+    reply, settings = try_to_ask(wire, "INFO", "persistence"), try_to_ask(wire, "CONFIG", "GET", "*append*")
+    saving = try_to_ask(wire, "CONFIG", "GET", "save")
+    if isinstance(reply, Exception):
+        found.add("persistence", Verdict.NOTE, f"not known: {reply}", "see restart_guard in the documentation")
+        return
+    fsync = _setting(settings, b"appendfsync")
+    if parse_info(reply).get("aof_enabled") == "1":
+        forgets = {"always": "", "everysec": "what was written in the last second or two"}.get(fsync, "the last writes")
+    elif _setting(saving, b"save") or isinstance(saving, Exception):
+        forgets = "every lock since its last snapshot (RDB), and all of them if it makes none"
+    else:
+        forgets = "every lock: it writes nothing to disk"
+    _judge_persistence(found, forgets, masters)
+
+
+def _look_at_rights(wire: Wire, found: Examination) -> None:
+    """Whether this user may do what no guard notices. The names are none of databases, so nothing is swapped."""
+    if not found.guard:
+        return
+    reply = try_to_ask(wire, "SWAPDB", "this", "that")
+    if isinstance(reply, Exception) and "NOPERM" in words_of(reply):
+        found.add("rights", Verdict.OK, "this user may not SWAPDB, which the restart guard would not notice")
+    else:
+        says = "this user may SWAPDB: that takes all locks of a database away, and the restart guard does not notice"
+        found.add("rights", Verdict.NOTE, says, "take the right away (-swapdb in its ACL), from every user")
+
+
+def _judge_persistence(found: Examination, forgets: str, masters: int) -> None:
+    if not forgets:
+        found.add("persistence", Verdict.OK, "a restart forgets nothing (AOF, appendfsync always)")
+    elif found.guard:
+        says = f"a restart forgets {forgets}; a restart guard of {found.guard:g} s is in use"
+        found.add("persistence", Verdict.OK, says)
+    elif masters > 1:
+        advice = "leave restart_guard on: with several masters it is the ttl by default"
+        found.add("persistence", Verdict.NOTE, f"a restart forgets {forgets}", advice)
+    else:
+        advice = f"{_remedy(found)}, or appendonly yes with appendfsync always"
+        found.add("persistence", Verdict.NOTE, f"a restart forgets {forgets}", advice)
+
+
+def _remedy(found: Examination) -> str:
+    """What helps against a master that forgets: in a cluster there is no guard."""
+    if found.slots is not None:
+        return "check the token where the work takes effect"
+    return "set restart_guard to the largest ttl in use"
+
+
+def _setting(reply: Any, name: bytes) -> str:
+    """One value of a CONFIG GET; empty where it is not set, or may not be read."""
+    if isinstance(reply, Exception):
+        return ""
+    return str(dict(zip(reply[::2], reply[1::2], strict=True)).get(name, b"").decode(errors="replace"))
+
+
+def _look_at_listing(wire: Wire, found: Examination, prefix: str) -> None:
+    """Only ``ls`` needs it."""
+    reply = try_to_ask(wire, "SCAN", 0, "MATCH", scan_pattern(prefix, "*"), "COUNT", 10)
+    if isinstance(reply, Exception):
+        found.add("SCAN", Verdict.NOTE, f"refused: {reply}", "allow this user SCAN, or do without `relock ls`")
+    else:
+        found.add("SCAN", Verdict.OK, "permitted")

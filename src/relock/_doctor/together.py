@@ -1,0 +1,73 @@
+"""What only shows when all masters are looked at together."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from relock._doctor.findings import CLOCK_OFFSET_SECONDS_MAX, Examination, Finding, Verdict
+from relock._errors import ConfigurationError
+from relock._runtime.net.parse import warning_of_number
+
+
+def compare(examinations: Sequence[Examination]) -> list[Finding]:
+    """What only shows when all masters are looked at together."""
+    if len(examinations) == 1 or any(one.slots is not None for one in examinations):
+        return []  # the nodes of a cluster are one master
+    number = warning_of_number(len(examinations))
+    findings = [] if number is None else [Finding("number", Verdict.NOTE, number)]
+    return [*findings, *_same_servers(examinations), *_clocks(examinations), *_guards(examinations)]
+
+
+def _same_servers(examinations: Sequence[Examination]) -> Iterator[Finding]:
+    by_server: dict[str, list[str]] = {}
+    for one in examinations:
+        by_server.setdefault(one.run_id or one.address, []).append(one.address)
+    for addresses in by_server.values():
+        if len(addresses) > 1:
+            yield Finding("independent", Verdict.WRONG, _one_server(addresses), "name each master once")
+
+
+def _one_server(addresses: Sequence[str]) -> str:
+    return f"{' and '.join(addresses)} are the same server, which would have as many votes"
+
+
+def _clocks(examinations: Sequence[Examination]) -> Iterator[Finding]:
+    """How far the masters' clocks are apart: bounds, because a reply takes its time."""
+    known = [(one.address, *one.clock_offset) for one in examinations if one.clock_offset is not None]
+    pairs = [
+        (low - other_high, high - other_low, address, other)
+        for (address, low, high), (other, other_low, other_high) in itertools.permutations(known, 2)
+    ]
+    if not pairs:
+        return
+    most = max(high for _, high, _, _ in pairs)
+    least, at_most, ahead, behind = max(pairs)
+    if least <= CLOCK_OFFSET_SECONDS_MAX:
+        yield Finding("clocks", Verdict.OK, f"the masters' clocks differ by no more than {most:.4f} s")
+        return
+    says = f"the clock of {ahead} is {least:.4f} to {at_most:.4f} s ahead of that of {behind}"
+    advice = "safe, but an acquire may cost another round trip, and a clock that is set costs votes: check NTP on all"
+    yield Finding("clocks", Verdict.NOTE, says, advice)
+
+
+def _guards(examinations: Sequence[Examination]) -> Iterator[Finding]:
+    guards = sorted({one.guard for one in examinations if one.guard is not None})
+    if len(guards) > 1:
+        says = f"the masters' restart guards differ: {' and '.join(f'{guard:g} s' for guard in guards)}"
+        yield Finding("guard", Verdict.NOTE, says, "set the same restart_guard in every client; the larger one counts")
+
+
+def check_independent(masters: Mapping[str, str]) -> None:
+    """Refuses a server that is named more than once.
+
+    Args:
+        masters: the run_id of each that is known, by address.
+
+    Raises:
+        ConfigurationError: two of them are the same server.
+    """
+    by_server: dict[str, list[str]] = {}
+    for address, run_id in masters.items():
+        by_server.setdefault(run_id, []).append(address)
+    for addresses in by_server.values():
+        if len(addresses) > 1:
+            raise ConfigurationError(f"{_one_server(addresses)}: name each master once", option="nodes")

@@ -1,0 +1,1 @@
+"""The simulator: relock's own code under faults, on the virtual masters of its lab, and a referee that judges."""

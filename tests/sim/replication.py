@@ -1,0 +1,180 @@
+"""Replication between virtual servers: what a master writes and publishes comes to its replicas, in order, and late.
+
+As Redis does it: whoever is subscribed at a replica hears what was published at the master, also what nobody heard
+there. What is under way when a replica becomes a master itself is lost.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from math import log
+from typing import Any
+
+from relock.testing._master import NO_REPLID, Message, Snapshot
+from relock.testing._network import SCRIPTED, Server, VirtualWire
+
+RETRY_SECONDS = 0.1  # until a replica tries again to reach its master
+
+
+class Feed:
+    """What one replica gets from its master.
+
+    Args:
+        source: the master.
+        target: the replica.
+        lag: for how many seconds it is under way on average.
+
+    Attributes:
+        is_synced: all that the master holds has come, and nothing is missing since.
+        arrives_at: the true time at which the last of it arrives.
+    """
+
+    def __init__(self, source: "ReplicatedServer", target: "ReplicatedServer", lag: float) -> None:
+        self.source = source
+        self.target = target
+        self.lag = lag
+        self.is_synced = False
+        self.arrives_at = 0.0
+        self._is_cut = False
+
+    def begin(self) -> None:
+        """The replica takes what its master holds; or tries again, as long as that is none or does not answer."""
+        source, world = self.source, self.source.world
+        if self._is_cut:
+            return
+        if not source.is_up or source.is_stopped or source.is_replica:
+            world.after(RETRY_SECONDS, self.begin)
+            return
+        self.target.take_over(self)
+        self.is_synced = True
+        self.arrives_at = world.now
+        source.feeds[self] = None
+        source.master.replicate = source.replicate
+
+    def begin_again(self) -> None:
+        """The connection between the two breaks, and the master may have another history: all is taken anew."""
+        if not self._is_cut:
+            self.cut()
+            self.target.follow(self.source, self.lag, RETRY_SECONDS)
+
+    def stall(self, seconds: float) -> None:
+        """For a while nothing arrives; what is sent meanwhile comes afterwards."""
+        self.arrives_at = max(self.arrives_at, self.source.world.now + seconds)
+
+    def send(self, messages: list[Message]) -> None:
+        """The master has written or published something."""
+        world = self.source.world
+        self.arrives_at = max(self.arrives_at, world.now - self.lag * log(1.0 - world.chance()))
+        world.at(self.arrives_at, partial(self._arrive, self.source.master.snapshot(), messages))
+
+    def _arrive(self, snapshot: Snapshot, messages: list[Message]) -> None:
+        if not self._is_cut and self.target.is_up:
+            self.target.master.follow(snapshot, messages)
+
+    def cut(self) -> None:
+        """It ends; what is under way is lost."""
+        self._is_cut = True
+        self.is_synced = False
+        self.source.feeds.pop(self, None)
+        if not self.source.feeds:
+            self.source.master.replicate = None
+
+
+class ReplicatedServer(Server):
+    """A virtual server that may follow another one, and be followed. It begins as a master.
+
+    Attributes:
+        epoch: how often its data have been replaced, or lost.
+        source: what it gets from its master; None as long as it is one.
+        feeds: what others get from it.
+        lost_at: the true time at which it last became a master before all had come that its master had.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.epoch = 0
+        self.source: Feed | None = None
+        self.feeds: dict[Feed, None] = {}
+        self.lost_at = float("-inf")
+        self._is_write_paused = False
+        self._paused: set[VirtualWire] = set()  # connections on which a script waits for the end of that
+
+    def crash(self) -> None:
+        """See `Server`."""
+        self._is_write_paused = False
+        self._paused.clear()
+        super().crash()
+
+    def restart(self, snapshot: Any = None) -> None:
+        """See `Server`: it is a master; its replicas take its data."""
+        self._follow(None)
+        super().restart(snapshot)
+        self.epoch += 1
+        for feed in list(self.feeds):
+            feed.begin_again()
+
+    def _is_held_up(self, wire: VirtualWire, commands: Sequence[Sequence[bytes]]) -> bool:
+        """Also by a pause of the writes."""
+        return super()._is_held_up(wire, commands) or (self._is_write_paused and self._waits(wire, commands))
+
+    def _waits(self, wire: VirtualWire, commands: Sequence[Sequence[bytes]]) -> bool:
+        """Whether a pause of the writes holds this up."""
+        if any(command[0].upper() in SCRIPTED for command in commands):
+            self._paused.add(wire)
+        return wire in self._paused
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it follows another one."""
+        return self.source is not None
+
+    def follow(self, master: "ReplicatedServer", lag: float, sync_seconds: float) -> None:
+        """As REPLICAOF: it refuses writes from now on, and has that one's data a while later. Its connections stay.
+
+        Args:
+            master: whom it follows.
+            lag: for how many seconds what that writes and publishes is under way on average.
+            sync_seconds: until its own data are replaced.
+        """
+        self._follow(Feed(master, self, lag))
+        self.world.after(sync_seconds, partial(self._begin, self.source))
+
+    def _begin(self, feed: Feed | None) -> None:
+        if feed is not None:
+            feed.begin()
+
+    def promote(self) -> None:
+        """As REPLICAOF NO ONE: it is a master, with what has come so far and with a replication id of its own."""
+        if self.source is not None:
+            if self.source.arrives_at > self.world.now:
+                self.lost_at = self.world.now
+            self._follow(None)
+            self.master.have_data_of(self._new_incarnation(), self.master.replid)
+
+    def _follow(self, feed: Feed | None) -> None:
+        if self.source is not None:
+            self.source.cut()
+        self.source = feed
+        self.master.is_replica = feed is not None
+
+    def take_over(self, feed: Feed) -> None:
+        """All that its master holds has come, in place of what it held itself."""
+        self.epoch += 1
+        self.lost_at = max(self.lost_at, feed.source.lost_at)  # what that one lacks is lacking here, too
+        self.master.have_data_of(feed.source.master.replid, NO_REPLID)
+        self.master.follow(feed.source.master.snapshot())
+
+    def replicate(self, messages: list[Message]) -> None:
+        """What it has just written and published is on its way to its replicas."""
+        for feed in self.feeds:
+            feed.send(messages)
+
+    def pause_writes(self) -> None:
+        """As CLIENT PAUSE WRITE: scripts wait, and what comes behind them on their connections."""
+        self._is_write_paused = True
+
+    def go_on_writing(self) -> None:
+        """What has waited is done, whatever this server is by now."""
+        self._is_write_paused = False
+        self._paused.clear()
+        if not self.is_stopped:
+            self.go_on()
