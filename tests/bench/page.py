@@ -180,30 +180,35 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-FIRST_LOOK = ("bare sockets", "redis-py Lock", "python-redis-lock", "redislock (Go)", "rueidislock (Go)")
+PEERS = ("bare sockets", "redis-py Lock", "python-redis-lock", "redislock (Go)", "rueidislock (Go)")
 
 
 def in_short(report: dict[str, Any]) -> str:
-    """What the README shows: the others, each divided by relock."""
-    medians = report["pairs"]["one"]["pairs_us"]["split"]
-    times = {name: median / medians[RELOCK] for name, median in medians.items()}
-    table = [["time of acquire + release, nobody else wants it", *_ratios(times)]]
+    """What the README shows: microseconds, and hand-overs a second, on the machine of the run."""
+    times = report["pairs"]["one"]["pairs_us"]["split"]
+    table = [["acquire and release, nobody else wants it", *_cells(times, RELOCK, "{:,.0f} µs")]]
     for workers in (2, 8, 32, 128):
         cell = where(
             report["handoffs"], masters=1, placement="split", kind="processes", workers=workers, section_ms=0.0
         )
         if cell:
             rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
-            ours = rates[our_way(cell)]
-            found = {name: rate / ours for name, rate in rates.items()}
-            found[BARE] = found[ONE_HOP]
-            table.append([f"hand-overs a second, {workers} processes", *_ratios(found)])
-    return _table(["of relock's", *FIRST_LOOK], table)
+            rates[BARE] = rates[ONE_HOP]
+            table.append([f"hand-overs among {workers} processes", *_cells(rates, our_way(cell), "{:,.0f}/s")])
+    return f"{_where_it_ran(report)}\n\n{_table(['', '**relock**', *PEERS], table)}"
 
 
-def _ratios(found: dict[str, float]) -> Iterator[str]:
-    for name in FIRST_LOOK:
-        yield f"{found[name]:.2f}" if name in found else ""
+def _cells(found: dict[str, float], ours: str, form: str) -> Iterator[str]:
+    for name in (ours, *PEERS):
+        yield form.format(found[name]) if name in found else ""
+
+
+def _where_it_ran(report: dict[str, Any]) -> str:
+    machine, versions = report["machine"], report["versions"]
+    return (
+        f"On {machine['cpus']} CPUs of a virtual machine ({machine['processor']}, {machine['system']}), clients on one "
+        f"and the server on the other; Python {versions['Python']}, {versions['server']}."
+    )
 
 
 def page_with(path: Path, page: str, content: str) -> str:
