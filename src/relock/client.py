@@ -12,9 +12,10 @@ from attrs import evolve, frozen
 
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
+from relock._core.info import one_server, shared_servers
 from relock._core.quorum import quorum_of
 from relock._core.terms import Terms
-from relock._errors import RelockWarning
+from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
 from relock._options import (
     ClientArguments,
@@ -305,20 +306,19 @@ class Client:
             QuorumError: too few masters answered.
             ConfigurationError: one of them can't be used at all, or two are the same server.
         """
-        from relock._doctor.together import check_independent  # not at the top: few programs need it
-
-        failures, run_ids = [], {}
+        failures, run_ids = [], []
         for master in self.session.masters:
             self.session.check_open()
             try:
                 master.probe()
-                run_ids[master.address] = self._look_at(master)
+                run_ids.append((master.address, self._look_at(master)))
             except NETWORK_ERRORS as error:
                 failures.append(master.failed(error, sent=False))
         answered = len(self.session.masters) - len(failures)
         if answered < quorum_of(len(self.session.masters)):
             raise quorum_error(None, failures, quorum_of(len(self.session.masters)), answered)
-        check_independent({address: run_id for address, run_id in run_ids.items() if run_id})
+        for addresses in shared_servers(run_ids):
+            raise ConfigurationError(one_server(addresses), option="nodes")
         self.session.say_warnings()
         problems = [text for master in self.session.masters for text in master.problems.values()]
         return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))

@@ -8,7 +8,7 @@ import pytest
 from redis import exceptions as redis_errors
 
 from relock._core.hold import Hold
-from relock._runtime.masters.known import parse_info
+from relock._core.info import fields_of
 from relock._scripts import load
 from relock.testing._network import Conditions, VirtualWire, node_of
 from relock.testing._world import Process, World
@@ -67,7 +67,7 @@ class Pair:
         return self.play(answer)
 
     def info(self, wire: VirtualWire, *sections: str) -> dict[str, str]:
-        return parse_info(self.ask(wire, "INFO", *sections))
+        return fields_of(self.ask(wire, "INFO", *sections))
 
     def take(self, server: ReplicatedServer, owner: bytes) -> None:
         """Somebody gets the lock there."""

@@ -2,9 +2,9 @@
 
 import os
 
+from relock._core.info import read_info
 from relock._doctor.asking import close, try_to_ask
 from relock._doctor.scratch import refusal_to_subscribe
-from relock._runtime.masters.known import parse_info
 from relock._runtime.net.node import Node
 
 
@@ -30,5 +30,5 @@ def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, str | None]:
         refusal = refusal_to_subscribe(listener, prefix, f"check-{os.urandom(8).hex()}")
     finally:
         close(listener)
-    run_id = "" if isinstance(info, Exception) else parse_info(info).get("run_id", "")
+    run_id = "" if isinstance(info, Exception) else read_info(info).run_id
     return run_id, None if refusal is None else f"{node.address}: {refusal.says}: {refusal.advice}"

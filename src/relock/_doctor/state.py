@@ -1,13 +1,13 @@
 """What a master says of itself: INFO, its clock, its vote, its configuration, and what this user may ask it."""
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
+from relock._core.info import ServerInfo, fields_of, read_info
 from relock._doctor.asking import try_to_ask
 from relock._doctor.findings import CLOCK_OFFSET_SECONDS_MAX, Examination, Verdict
 from relock._keys import master_key, scan_pattern
-from relock._runtime.masters.known import as_guard_ms, parse_info
+from relock._runtime.masters.known import as_guard_ms
 from relock._runtime.net.failures import with_advice, words_of
 from relock._runtime.net.wire import Wire
 
@@ -32,49 +32,43 @@ def _look_at_info(wire: Wire, found: Examination) -> None:
         advice = "allow this user INFO: without it a replica, a restart and an evicting policy go unnoticed"
         found.add("INFO", Verdict.WRONG, with_advice(str(refusal)), advice)
         return
-    info = parse_info(b"\r\n".join(replies))
-    found.run_id, found.role = info.get("run_id", ""), info.get("role", "")
-    found.incarnation = f"{found.run_id}:{info.get('master_replid', '')}"
-    found.version = info.get("valkey_version") or info.get("redis_version", "")
+    info = read_info(b"\r\n".join(replies))
+    found.run_id, found.role, found.incarnation, found.version = info.run_id, info.role, info.incarnation, info.version
     found.add("INFO", Verdict.OK, "permitted")
     _judge_role(info, found)
     _judge_version(info, found)
     _judge_eviction(info, found)
 
 
-def _judge_role(info: Mapping[str, str], found: Examination) -> None:
-    mode = info.get("redis_mode") or info.get("server_mode", "standalone")
-    if mode == "sentinel":
+def _judge_role(info: ServerInfo, found: Examination) -> None:
+    if info.mode == "sentinel":
         found.add("role", Verdict.WRONG, "it is a Sentinel, which stores nothing", "name the master that it watches")
-    elif mode == "cluster" and found.slots is None:
+    elif info.mode == "cluster" and found.slots is None:
         found.add("role", Verdict.WRONG, "it is a node of a Cluster", "name it as redis+cluster://host:port")
     elif found.role != "master":
         says = f"it is a {found.role or 'server of unknown role'}, and a replica's locks are only copies"
         found.add("role", Verdict.WRONG, says, "name its master")
     else:
-        replicas = int(info.get("connected_slaves", "0"))
-        says = f"master with {replicas} replicas" if replicas else "master, independent of others"
+        says = f"master with {info.replicas} replicas" if info.replicas else "master, independent of others"
         if found.slots is not None:
             says = f"{says.partition(',')[0]}, of {found.slots} slots of a Cluster"
-        advice = f"a failover forgets what the replica does not have yet: {_remedy(found)}" if replicas else ""
-        found.add("role", Verdict.NOTE if replicas else Verdict.OK, says, advice)
+        advice = f"a failover forgets what the replica does not have yet: {_remedy(found)}" if info.replicas else ""
+        found.add("role", Verdict.NOTE if info.replicas else Verdict.OK, says, advice)
 
 
-def _judge_version(info: Mapping[str, str], found: Examination) -> None:
-    is_valkey = "valkey_version" in info
-    product, least = ("Valkey", VALKEY_MIN) if is_valkey else ("Redis", REDIS_MIN)
+def _judge_version(info: ServerInfo, found: Examination) -> None:
+    product, least = info.product, VALKEY_MIN if info.product == "Valkey" else REDIS_MIN
     parts = tuple(int(part) for part in found.version.split(".")[:2] if part.isdigit())
     old = parts < least
     advice = f"use {product} {'.'.join(map(str, least))} or newer" if old else ""
     found.add("version", Verdict.WRONG if old else Verdict.OK, f"{product} {found.version}", advice)
 
 
-def _judge_eviction(info: Mapping[str, str], found: Examination) -> None:
-    policy = info.get("maxmemory_policy", "")
-    if policy == "noeviction":
+def _judge_eviction(info: ServerInfo, found: Examination) -> None:
+    if info.policy == "noeviction":
         found.add("eviction", Verdict.OK, "maxmemory-policy is noeviction")
     else:
-        says = f"maxmemory-policy is {policy or 'not known'}: it may drop a lock that is held"
+        says = f"maxmemory-policy is {info.policy or 'not known'}: it may drop a lock that is held"
         found.add(
             "eviction", Verdict.WRONG, says, "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
         )
@@ -156,7 +150,7 @@ def _look_at_persistence(wire: Wire, found: Examination, masters: int) -> None:
         found.add("persistence", Verdict.NOTE, f"not known: {reply}", "see restart_guard in the documentation")
         return
     fsync = _setting(settings, b"appendfsync")
-    if parse_info(reply).get("aof_enabled") == "1":
+    if fields_of(reply).get("aof_enabled") == "1":
         forgets = {"always": "", "everysec": "what was written in the last second or two"}.get(fsync, "the last writes")
     elif _setting(saving, b"save") or isinstance(saving, Exception):
         forgets = "every lock since its last snapshot (RDB), and all of them if it makes none"

@@ -1,10 +1,10 @@
 """What only shows when all masters are looked at together."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
+from relock._core.info import one_server, shared_servers
 from relock._doctor.findings import CLOCK_OFFSET_SECONDS_MAX, Examination, Finding, Verdict
-from relock._errors import ConfigurationError
 from relock._runtime.net.parse import warning_of_number
 
 
@@ -18,16 +18,8 @@ def compare(examinations: Sequence[Examination]) -> list[Finding]:
 
 
 def _same_servers(examinations: Sequence[Examination]) -> Iterator[Finding]:
-    by_server: dict[str, list[str]] = {}
-    for one in examinations:
-        by_server.setdefault(one.run_id or one.address, []).append(one.address)
-    for addresses in by_server.values():
-        if len(addresses) > 1:
-            yield Finding("independent", Verdict.WRONG, _one_server(addresses), "name each master once")
-
-
-def _one_server(addresses: Sequence[str]) -> str:
-    return f"{' and '.join(addresses)} are the same server, which would have as many votes"
+    for addresses in shared_servers((one.address, one.run_id or one.address) for one in examinations):
+        yield Finding("independent", Verdict.WRONG, *one_server(addresses).split(": "))
 
 
 def _clocks(examinations: Sequence[Examination]) -> Iterator[Finding]:
@@ -54,20 +46,3 @@ def _guards(examinations: Sequence[Examination]) -> Iterator[Finding]:
     if len(guards) > 1:
         says = f"the masters' restart guards differ: {' and '.join(f'{guard:g} s' for guard in guards)}"
         yield Finding("guard", Verdict.NOTE, says, "set the same restart_guard in every client; the larger one counts")
-
-
-def check_independent(masters: Mapping[str, str]) -> None:
-    """Refuses a server that is named more than once.
-
-    Args:
-        masters: the run_id of each that is known, by address.
-
-    Raises:
-        ConfigurationError: two of them are the same server.
-    """
-    by_server: dict[str, list[str]] = {}
-    for address, run_id in masters.items():
-        by_server.setdefault(run_id, []).append(address)
-    for addresses in by_server.values():
-        if len(addresses) > 1:
-            raise ConfigurationError(f"{_one_server(addresses)}: name each master once", option="nodes")

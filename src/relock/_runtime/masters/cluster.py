@@ -22,6 +22,7 @@ from redis import exceptions as redis_errors
 
 from relock._core.effects import Failure
 from relock._core.hold import FOREVER
+from relock._core.info import ServerInfo
 from relock._errors import ConfigurationError
 from relock._options import ClientOptions
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
@@ -75,13 +76,13 @@ class Shard(Master):
             self._cluster.moved(found.slot, target)
         return Redirect(failure.master, failure.why, sent=False, target=target, asking=found.asking)
 
-    def check_info(self, info: dict[str, str]) -> None:
+    def check_info(self, info: ServerInfo) -> None:
         """See `Master.check_info`. A node that has become a replica is one that is down: another has its place.
 
         Raises:
             redis.ConnectionError: it is a replica.
         """
-        if info.get("role", "master") != "master":
+        if info.is_replica:
             raise redis_errors.ConnectionError("it has become a replica: another node of the cluster has its slots")
         super().check_info(info)
 

@@ -14,6 +14,7 @@ from redis import exceptions as redis_errors
 
 from relock._core.clocks import Offset
 from relock._core.effects import Answer, Clock, Failure, Reply
+from relock._core.info import ServerInfo, read_info
 from relock._core.quorum import NEVER, is_given
 from relock._errors import ConfigurationError
 from relock._keys import master_key
@@ -140,6 +141,11 @@ class MasterState(ABC):
         """See `Known`."""
         return self.known.offset
 
+    @property
+    def is_named(self) -> bool:
+        """Whether it is known which server it is."""
+        return self.known.incarnation not in (UNKNOWN, NAMELESS)
+
     def introduce(self, replies: Sequence[Any]) -> bytes:
         """Which incarnation a socket leads to that was just opened, for calls or for a subscription.
 
@@ -158,9 +164,9 @@ class MasterState(ABC):
         elif not all(isinstance(reply, bytes) for reply in replies):
             raise redis_errors.InvalidResponse(f"no reply to INFO: {replies!r:.100}")
         else:
-            info = parse_info(b"\r\n".join(replies))
+            info = read_info(b"\r\n".join(replies))
             self.check_info(info)  # first: that a replica has been found there gives no socket to the master up
-            incarnation = f"{info.get('run_id', '')}:{info.get('master_replid', '')}".encode()
+            incarnation = info.incarnation.encode()
         self.see_incarnation(incarnation)
         return incarnation
 
@@ -178,22 +184,21 @@ class MasterState(ABC):
         if incarnation == self.known.incarnation:
             self.see_incarnation(UNKNOWN)
 
-    def check_info(self, info: dict[str, str]) -> None:
+    def check_info(self, info: ServerInfo) -> None:
         """Judges what INFO says: a replica is refused, a policy that evicts is warned of."""
-        if self.marker is not None and "cluster" in (info.get("redis_mode"), info.get("server_mode")):
+        if self.marker is not None and info.mode == "cluster":
             raise ConfigurationError(
                 f"{self.address} is a node of a Cluster: name it as redis+cluster://host:port", option="nodes"
             )
-        self.version = info.get("valkey_version") or info.get("redis_version", "")
-        if info.get("role", "master") != "master":
+        self.version = info.version
+        if info.is_replica:
             raise ConfigurationError(
                 f"{self.address} is a replica, and a replica's locks are only copies: name its master", option="nodes"
             )
-        policy = info.get("maxmemory_policy", "noeviction")
-        if policy != "noeviction":
+        if info.evicts:
             self._warn(
                 "eviction",
-                f"{self.address} may evict locks: set maxmemory-policy to noeviction (it is {policy})",
+                f"{self.address} may evict locks: set maxmemory-policy to noeviction (it is {info.policy})",
             )
         else:
             self.problems.pop("eviction", None)
@@ -305,9 +310,3 @@ def as_guard_ms(field: bytes) -> int | None:
     """What a marker's `guard_ms` says, or None where it says nothing that a guard can be."""
     found_ms = int(field) if field.isdigit() and len(field) < 16 else GUARD_MS_END
     return found_ms if found_ms < GUARD_MS_END else None
-
-
-def parse_info(text: bytes) -> dict[str, str]:
-    """The fields of an INFO reply."""
-    fields = (line.split(":", 1) for line in text.decode(errors="replace").splitlines() if ":" in line)
-    return dict(fields)

@@ -2,12 +2,12 @@
 for Redis Sentinel").
 """
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis import exceptions as redis_errors
 
+from relock._core.info import read_info
 from relock._runtime.net.wire import Wire
 
 SENTINEL_PORT = 26379
@@ -137,6 +137,5 @@ def _check_role(connection: Any) -> None:
         info = connection.read_response()
     except redis_errors.NoPermissionError:  # whoever opened the connection finds out as well, and says so
         return
-    role = re.search(rb"^role:(\w+)", info, re.MULTILINE)
-    if role is not None and role[1] != b"master":
+    if read_info(info).is_replica:
         raise redis_errors.ConnectionError("the server that the Sentinels name is a replica: a failover is under way")

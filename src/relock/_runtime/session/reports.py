@@ -3,6 +3,7 @@
 import logging
 
 from relock._core.clocks import Step
+from relock._core.info import one_server, shared_servers
 from relock._errors import (
     ConfigurationError,
 )
@@ -13,7 +14,7 @@ from relock._events import (
 )
 from relock._keys import LockKeys
 from relock._runtime.background import tasks
-from relock._runtime.masters.known import NAMELESS, MasterListener, MasterState
+from relock._runtime.masters.known import NAMELESS, MasterListener, MasterState, server_of
 from relock._runtime.session.keeper import Keeper
 
 logger = logging.getLogger(__name__)
@@ -78,14 +79,12 @@ class Reports(MasterListener):
     def check_independent(self, master: MasterState) -> None:
         """See `relock._runtime.masters.master.MasterListener`."""
         session = self._session
-        server, is_named, _ = master.incarnation.partition(b":")
-        if server == NAMELESS:
+        if master.incarnation == NAMELESS:
             session.hub.subscriptions[master.index].doubt()
-        for other in session.masters:
-            if is_named and other is not master and other.incarnation.partition(b":")[0] == server:
-                raise ConfigurationError(
-                    f"{master.address} and {other.address} are the same server: name each master once", option="nodes"
-                )
+        names = [(one.address, server_of(one.incarnation).decode()) for one in session.masters if one.is_named]
+        for addresses in shared_servers(names):
+            if master.address in addresses:
+                raise ConfigurationError(one_server(addresses), option="nodes")
 
     def larger_guard(self, found_ms: int) -> None:
         """See `relock._runtime.masters.master.MasterListener`."""

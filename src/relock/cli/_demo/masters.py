@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from attrs import evolve, frozen
 
+from relock._core.info import read_info
 from relock._keys import lock_keys, master_key
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.masters.known import parse_info
 from relock._runtime.net.node import Node
 from relock._runtime.net.parse import parse_nodes
 from relock._runtime.net.wire import Wire
@@ -115,8 +115,8 @@ class Watch:
         self._wire = wire
         for section in ("server", "replication"):
             wire.send_command("INFO", section, check_health=False)
-        info = parse_info(wire.read_response() + b"\r\n" + wire.read_response())
-        self._incarnation = f"{info.get('run_id', '')}:{info.get('master_replid', '')}".encode()
+        info = read_info(wire.read_response() + b"\r\n" + wire.read_response())
+        self._incarnation = info.incarnation.encode()
         wire.send_command("SCRIPT", "LOAD", self._script.source, check_health=False)
         wire.read_response()
         return wire
