@@ -256,6 +256,7 @@ def test_a_renewal_that_comes_late_harms_no_later_hold(
     fault = faulty.hold_request(calls_script("extend"))
     until(fault.struck.is_set, within=20, what="a renewal is held back")
     lock.release()
+    assert nothing_left(server, name)
     other = connect(server.url, ttl=30.0).lock(name, renew=False)
     assert other.acquire(timeout=10)
     before = leases(server, name)

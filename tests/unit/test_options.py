@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import pytest
 import redis
@@ -15,7 +15,9 @@ import redis
 import relock
 from relock import Client, ConfigurationError, Event, Lock, Loss, RelockError
 from relock._options import ClientArguments, ClientOptions, LockArguments
-from relock.testing import Lab
+
+if TYPE_CHECKING:
+    from relock.testing import Lab
 
 NOWHERE = "redis://127.0.0.1:1"  # nothing listens there, and nothing here asks
 NO_FLOAT = 10**400
@@ -367,40 +369,38 @@ TIMEOUTS: list[Any] = [
 
 @pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize("timeout", TIMEOUTS, ids=lambda timeout: "huge" if timeout == 10**5000 else shown(timeout))
-def test_acquire_judges_its_arguments_as_an_rlock_does(blocking: bool, timeout: Any) -> None:
+def test_acquire_judges_its_arguments_as_an_rlock_does(lab: "Lab", blocking: bool, timeout: Any) -> None:
     """A fresh RLock says what is right, on whichever Python this is."""
     error = None
     try:
         assert threading.RLock().acquire(blocking, timeout)
     except Exception as raised:
         error = type(raised)
-    with Lab() as lab:
-        lock = lab.client().lock("a")
-        if error is None:
-            assert lab.run(lambda: lock.acquire(blocking, timeout)) == [True]
-        else:
-            with pytest.raises(error) as caught:
-                lab.run(lambda: lock.acquire(blocking, timeout))
-            assert caught.type is error
-            assert "timeout" in str(caught.value)
+    lock = lab.client().lock("a")
+    if error is None:
+        assert lab.run(lambda: lock.acquire(blocking, timeout)) == [True]
+    else:
+        with pytest.raises(error) as caught:
+            lab.run(lambda: lock.acquire(blocking, timeout))
+        assert caught.type is error
+        assert "timeout" in str(caught.value)
 
 
 @pytest.mark.parametrize("timeout", [-1, -1.0, -0.9999999999])
-def test_what_an_rlock_takes_for_minus_one_waits_as_long_as_it_takes(timeout: float) -> None:
-    with Lab() as lab:
-        client = lab.client()
-        holder, lock = client.lock("a", owner="holder"), client.lock("a")
+def test_what_an_rlock_takes_for_minus_one_waits_as_long_as_it_takes(lab: "Lab", timeout: float) -> None:
+    client = lab.client()
+    holder, lock = client.lock("a", owner="holder"), client.lock("a")
 
-        def hold() -> None:
-            with holder:
-                lab.sleep(100)
+    def hold() -> None:
+        with holder:
+            lab.sleep(100)
 
-        def wait() -> tuple[bool, bool]:
-            lab.sleep(1)
-            return lock.acquire(False, timeout), lock.acquire(timeout=timeout)
+    def wait() -> tuple[bool, bool]:
+        lab.sleep(1)
+        return lock.acquire(False, timeout), lock.acquire(timeout=timeout)
 
-        assert lab.run(hold, wait) == [None, (False, True)]
-        assert lab.now > 100
+    assert lab.run(hold, wait) == [None, (False, True)]
+    assert lab.now > 100
 
 
 def test_no_timeout_at_all_says_how_to_wait_as_long_as_it_takes() -> None:

@@ -9,21 +9,17 @@ import unittest.mock
 import warnings
 import xmlrpc.client
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import relock
 from relock import Client, ConfigurationError, RelockWarning
-from relock.testing import Lab
+
+if TYPE_CHECKING:
+    from relock.testing import Lab
 
 NOWHERE = "redis://127.0.0.1:1"
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with Lab() as made:
-        yield made
 
 
 class Proxy:
@@ -80,7 +76,7 @@ def test_a_context_manager_is_refused_because_its_body_would_run_without_the_loc
             decorate(function)
 
 
-def test_what_uses_a_context_manager_is_not(lab: Lab) -> None:
+def test_what_uses_a_context_manager_is_not(lab: "Lab") -> None:
     def work() -> bool:
         with context():
             return client.lock("a").owned()
@@ -93,7 +89,7 @@ def test_what_uses_a_context_manager_is_not(lab: Lab) -> None:
 # What only the call shows ---------------------------------------------------------------------------------------------
 
 
-def test_a_plain_function_that_returns_a_coroutine_is_refused_when_it_is_called(lab: Lab) -> None:
+def test_a_plain_function_that_returns_a_coroutine_is_refused_when_it_is_called(lab: "Lab") -> None:
     """The coroutine never runs, and says no word of not having been awaited."""
     ran = []
 
@@ -120,7 +116,7 @@ def test_a_plain_function_that_returns_a_coroutine_is_refused_when_it_is_called(
     assert not ran
 
 
-def test_a_plain_function_that_returns_a_task_is_refused_when_it_is_called(lab: Lab) -> None:
+def test_a_plain_function_that_returns_a_task_is_refused_when_it_is_called(lab: "Lab") -> None:
     client, ran = lab.client(), []
 
     async def body() -> None:
@@ -139,7 +135,7 @@ def test_a_plain_function_that_returns_a_task_is_refused_when_it_is_called(lab: 
     assert not ran
 
 
-def test_a_task_or_future_that_is_done_is_a_result(lab: Lab) -> None:
+def test_a_task_or_future_that_is_done_is_a_result(lab: "Lab") -> None:
     async def main() -> None:
         future = asyncio.get_running_loop().create_future()
         future.set_result(7)
@@ -167,7 +163,7 @@ def old_coroutine() -> Iterator[None]:
 
 @pytest.mark.parametrize(("make", "kind"), [(Awaitable, "an awaitable"), (old_coroutine, "a coroutine")])
 def test_whatever_is_to_be_awaited_is_refused_when_it_is_returned(
-    lab: Lab, make: Callable[[], object], kind: str
+    lab: "Lab", make: Callable[[], object], kind: str
 ) -> None:
     def give() -> object:
         return make()
@@ -180,7 +176,7 @@ def test_whatever_is_to_be_awaited_is_refused_when_it_is_returned(
         lab.run(functools.partial(call, decorate(give)))
 
 
-def test_a_coroutine_that_has_begun_is_not_closed(lab: Lab) -> None:
+def test_a_coroutine_that_has_begun_is_not_closed(lab: "Lab") -> None:
     """That would run what it does when it ends; and it is somebody else's."""
     ended = []
 
@@ -204,7 +200,7 @@ def test_a_coroutine_that_has_begun_is_not_closed(lab: Lab) -> None:
     assert ended
 
 
-def test_what_wraps_something_without_end_can_be_decorated(lab: Lab) -> None:
+def test_what_wraps_something_without_end_can_be_decorated(lab: "Lab") -> None:
     def turn() -> int:
         return 7
 
@@ -214,7 +210,7 @@ def test_what_wraps_something_without_end_can_be_decorated(lab: Lab) -> None:
             assert lab.run(decorate(function)) == [7]
 
 
-def test_a_proxy_that_makes_up_whatever_it_is_asked_for_can_be_decorated(lab: Lab) -> None:
+def test_a_proxy_that_makes_up_whatever_it_is_asked_for_can_be_decorated(lab: "Lab") -> None:
     """Also a name that is no str, and what it wraps."""
     call: Any = unittest.mock.call.foo
     for decorate in both(lab.client(), "a"):
@@ -226,14 +222,14 @@ DESCRIPTORS = [staticmethod, classmethod, property, functools.cached_property]
 
 
 @pytest.mark.parametrize("kind", DESCRIPTORS)
-def test_what_makes_an_attribute_of_a_function_is_refused_with_what_to_write(lab: Lab, kind: Any) -> None:
+def test_what_makes_an_attribute_of_a_function_is_refused_with_what_to_write(lab: "Lab", kind: Any) -> None:
     for decorate in both(lab.client(), "a"):
         with pytest.raises(TypeError, match=rf"write @{kind.__name__} above @client\.synchronized"):
             decorate(kind(lambda: None))
 
 
 @pytest.mark.parametrize("kind", DESCRIPTORS)
-def test_what_makes_an_attribute_of_a_function_works_above_the_decorator(lab: Lab, kind: Any) -> None:
+def test_what_makes_an_attribute_of_a_function_works_above_the_decorator(lab: "Lab", kind: Any) -> None:
     client = lab.client()
     for decorate in both(client, "a"):
 
@@ -251,13 +247,13 @@ def test_what_makes_an_attribute_of_a_function_works_above_the_decorator(lab: La
 
 
 @pytest.mark.parametrize(("thing", "why"), [(Proxy, "is a class"), (5, "can't be called"), (None, "can't be called")])
-def test_what_is_no_function_is_refused(lab: Lab, thing: Any, why: str) -> None:
+def test_what_is_no_function_is_refused(lab: "Lab", thing: Any, why: str) -> None:
     for decorate in both(lab.client(), "a"):
         with pytest.raises(TypeError, match=f"synchronized: .*{why}"):
             decorate(thing)
 
 
-def test_a_function_without_a_signature_can_have_a_lock_of_one_name(lab: Lab) -> None:
+def test_a_function_without_a_signature_can_have_a_lock_of_one_name(lab: "Lab") -> None:
     client = lab.client()
     for decorate in both(client, "a"):
         assert lab.run(functools.partial(decorate(max), 1, 2)) == [2]
@@ -265,7 +261,7 @@ def test_a_function_without_a_signature_can_have_a_lock_of_one_name(lab: Lab) ->
         client.synchronized("a:{number}")(max)
 
 
-def test_a_decorator_that_runs_its_coroutine_function_is_taken(lab: Lab) -> None:
+def test_a_decorator_that_runs_its_coroutine_function_is_taken(lab: "Lab") -> None:
     async def body() -> bool:
         return client.lock("a").owned()
 
@@ -278,7 +274,7 @@ def test_a_decorator_that_runs_its_coroutine_function_is_taken(lab: Lab) -> None
         assert lab.run(decorate(run)) == [True]
 
 
-def test_a_decorated_generator_function_is_refused_unless_the_decorator_consumes_it(lab: Lab) -> None:
+def test_a_decorated_generator_function_is_refused_unless_the_decorator_consumes_it(lab: "Lab") -> None:
     def body() -> Iterator[bool]:
         yield client.lock("a").owned()
 
@@ -300,7 +296,7 @@ def test_a_decorated_generator_function_is_refused_unless_the_decorator_consumes
         assert lab.run(decorate(consume)) == [[True]]
 
 
-def test_a_generator_that_a_function_returns_for_its_own_reasons_is_its_own_affair(lab: Lab) -> None:
+def test_a_generator_that_a_function_returns_for_its_own_reasons_is_its_own_affair(lab: "Lab") -> None:
     client = lab.client()
     for decorate in both(client, "a"):
         (squares,) = lab.run(decorate(lambda: (number**2 for number in range(3))))
@@ -326,7 +322,7 @@ class Order:
 
 
 @pytest.mark.parametrize("argument", [Order(1), Order(1).method, [Order(1)], lambda: 1], ids=type)
-def test_a_name_with_an_address_in_it_is_warned_of_once(lab: Lab, argument: Any) -> None:
+def test_a_name_with_an_address_in_it_is_warned_of_once(lab: "Lab", argument: Any) -> None:
     client = lab.client()
     for decorate in both(client, "orders:{order}"):
         work = decorate(lambda order: [order])
@@ -340,7 +336,7 @@ def test_a_name_with_an_address_in_it_is_warned_of_once(lab: Lab, argument: Any)
         lab.run(call)  # where another warning would be an error
 
 
-def test_names_that_only_look_a_little_like_an_address_are_not(lab: Lab) -> None:
+def test_names_that_only_look_a_little_like_an_address_are_not(lab: "Lab") -> None:
     client = lab.client()
     for decorate in both(client, "orders:{order.id}:{note}"):
         work = decorate(lambda order, note: (order, note))
@@ -351,7 +347,7 @@ def test_names_that_only_look_a_little_like_an_address_are_not(lab: Lab) -> None
 # The client -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_client_is_asked_for_at_each_call(lab: Lab) -> None:
+def test_the_client_is_asked_for_at_each_call(lab: "Lab") -> None:
     clients: list[Client] = []
 
     @relock.synchronized(lambda: clients[-1], "orders:{order}", ttl=5)
@@ -366,7 +362,7 @@ def test_the_client_is_asked_for_at_each_call(lab: Lab) -> None:
     assert [client.statistics().grants for client in clients] == [1, 1]
 
 
-def test_a_lab_takes_the_place_of_the_application_s_client(lab: Lab) -> None:
+def test_a_lab_takes_the_place_of_the_application_s_client(lab: "Lab") -> None:
     """As an application's test uses it: two workers exclude each other, and one that is late hears so."""
     of_worker = {name: lab.client(name) for name in ("first", "second")}
     seen: list[tuple[str, float]] = []

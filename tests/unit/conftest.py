@@ -1,0 +1,19 @@
+"""What several unit tests need."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from relock.testing import Lab
+
+
+@pytest.fixture
+def lab() -> Iterator["Lab"]:
+    """A lab in virtual time; it parses with hiredis, which may be left out on purpose."""
+    pytest.importorskip("hiredis")
+    from relock.testing import Lab
+
+    with Lab() as made:
+        yield made
