@@ -81,12 +81,20 @@ class Keeper(Driver):
     connection_name: str
     counters: Counters
     events: Teller
+    gates: Gates
+    has_warned_of_loops: bool
+    holds: Book
     hub: Hub
+    is_closing: bool
     janitor: Janitor
     losses: Teller
+    may_be_handed: bool
     node_timeout: float
+    owner_head: bytes
     prefix: str
+    steps: deque[Step]
     unsaid: deque[str]
+    waited_at: float
     watchdog: Watchdog
 
     def __init__(self, masters: tuple[Master, ...], options: ClientOptions, platform: Platform) -> None:
@@ -103,7 +111,7 @@ class Keeper(Driver):
         self.losses = Teller(platform, "relock-losses")
         self.events = Teller(platform, "relock-events")
         self.unsaid = deque(maxlen=UNSAID_MAX)
-        self.steps: deque[Step] = deque(maxlen=64)
+        self.steps = deque(maxlen=64)
         self.may_be_handed = True
         self.closed = False
         self.is_closing = False

@@ -28,8 +28,11 @@ class Session(Keeper):
     """
 
     calls: Calls
+    hub: Hub
     interrupted: Interrupted
+    janitor: Janitor
     reports: Reports
+    watchdog: Watchdog
 
     def __init__(self, nodes: Sequence[Node], options: ClientOptions, platform: Platform = THREADS) -> None:
         self.reports = Reports(self)
