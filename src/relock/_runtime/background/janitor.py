@@ -28,16 +28,7 @@ from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
 from relock._owner import waiter_name
 from relock._runtime.background.host import Host
-from relock._runtime.background.tasks import (
-    Accuse,
-    Doubt,
-    Heal,
-    PassOn,
-    Sample,
-    Settle,
-    Task,
-    Undo,
-)
+from relock._runtime.background.tasks import Accuse, Doubt, Heal, PassOn, Sample, Settle, Task, Undo
 from relock._runtime.service import Service
 from relock._scripts import Call
 

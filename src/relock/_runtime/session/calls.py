@@ -17,26 +17,12 @@ from relock._core.flows import release as release_flows
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.flows.extend import needs_healing
 from relock._core.hold import FOREVER, FORGOTTEN, Hold
-from relock._core.quorum import (
-    NEVER,
-    Granted,
-    NoQuorum,
-    Outcome,
-    Refused,
-    count_status,
-    is_status,
-)
+from relock._core.quorum import NEVER, Granted, NoQuorum, Outcome, Refused, count_status, is_status
 from relock._core.terms import Terms
 from relock._core.waiting import Wait, acquire
-from relock._errors import (
-    LockLostError,
-)
+from relock._errors import LockLostError
 from relock._events import Granted as GrantedEvent
-from relock._events import (
-    NotGranted,
-    Released,
-    ReleaseUnconfirmed,
-)
+from relock._events import NotGranted, Released, ReleaseUnconfirmed
 from relock._options import LockOptions
 from relock._owner import Who, may_nest, new_uuid, still_inside, taker_of
 from relock._runtime.background import tasks

@@ -2,9 +2,7 @@
 
 from relock._core.effects import Ask
 from relock._core.flows import release as release_flows
-from relock._core.quorum import (
-    is_status,
-)
+from relock._core.quorum import is_status
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.wakeups.waiter import Waiter
 

@@ -15,22 +15,9 @@ from relock._core.book import Book, lost_error
 from relock._core.clocks import Step
 from relock._core.effects import Undo
 from relock._core.hold import Hold
-from relock._core.quorum import (
-    NEVER,
-    may_be_granted,
-    may_keep_anything,
-)
-from relock._errors import (
-    ClientClosedError,
-    RelockError,
-)
-from relock._events import (
-    Event,
-    Lost,
-    MasterBack,
-    NotGranted,
-    Released,
-)
+from relock._core.quorum import NEVER, may_be_granted, may_keep_anything
+from relock._errors import ClientClosedError, RelockError
+from relock._events import Event, Lost, MasterBack, NotGranted, Released
 from relock._events import Granted as GrantedEvent
 from relock._keys import LockKeys
 from relock._options import ClientOptions, default_client_name

@@ -4,14 +4,8 @@ import logging
 
 from relock._core.clocks import Step
 from relock._core.info import one_server, shared_servers
-from relock._errors import (
-    ConfigurationError,
-)
-from relock._events import (
-    MasterBack,
-    MasterDown,
-    MasterWithoutVote,
-)
+from relock._errors import ConfigurationError
+from relock._events import MasterBack, MasterDown, MasterWithoutVote
 from relock._keys import LockKeys
 from relock._runtime.background import tasks
 from relock._runtime.masters.known import NAMELESS, MasterListener, MasterState, server_of
