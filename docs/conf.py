@@ -56,7 +56,7 @@ def write_scripts_page() -> None:
             lines.append("")
         lines += ["| returns | then | form | meaning |", "|---|---|---|---|"]
         for line in script.header["RETURNS"]:
-            status, _, rest = line.replace("'", "", 2).partition(" ")
+            status, _, rest = re.sub(r"^'([^']*)'", r"\1", line).partition(" ")
             fields, _, meaning = rest.strip().partition("  ")
             form = "words" if line.startswith("'") else "array"
             lines.append(f"| `{status}` | `{fields.strip()}` | {form} | {_cell(meaning.strip())} |")

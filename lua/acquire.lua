@@ -53,7 +53,7 @@ end
 
 --#include has_vote
 
-local last
+local last -- token, where the hold has just been written
 if has_vote and redis.call('EXISTS', lock, queue) == 0 then
   -- Nobody has it and nobody waits: the usual case ends here, before what the others need is even defined.
   redis.call('HSET', lock, owner, count)
@@ -71,10 +71,12 @@ end
 --#include grant
 
 if last then
+  -- The clock was set back, or this is not its first grant in a microsecond; or somebody else wrote that.
   return 'granted ' .. now .. ' ' .. digits(token_above(last, token, now_us, lease_ms))
 end
 if not has_vote then
---#include vote
+  --#include vote
+
   local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
   if until_us then
     return { 'no_vote', now_us, until_us }

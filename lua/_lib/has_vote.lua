@@ -1,6 +1,8 @@
--- Provides has_vote: whether this master has a vote, as far as one look at its marker
--- shows; where it does not, no_vote_until knows. It reads master, incarnation, guard_ms
--- and now: a function with these parameters would take longer than all it does.
+-- Provides has_vote: whether this master has a vote, where nothing but a look at its
+-- marker is needed for that: a vote was written on the caller's socket just now, and all
+-- of the marker is as expected. Else no_vote_until is to be asked, which says why so. It
+-- reads master, incarnation, guard_ms and now, and is no function: to define one would
+-- take a good part of the time.
 local has_vote = not master
 if master then
   local quiet_us = now - string.sub(incarnation, -16)

