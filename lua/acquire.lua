@@ -53,8 +53,19 @@ end
 
 --#include has_vote
 
+if not has_vote then
+  --#include clock
+  --#include digits
+  --#include vote
+
+  local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
+  if until_us then
+    return { 'no_vote', now_us, until_us }
+  end
+end
+
 local last -- token, where the hold has just been written
-if has_vote and redis.call('EXISTS', lock, queue) == 0 then
+if redis.call('EXISTS', lock, queue) == 0 then
   -- Nobody has it and nobody waits: the usual case ends here, before what the others need is even defined.
   redis.call('HSET', lock, owner, count)
   redis.call('PEXPIRE', lock, lease_ms)
@@ -68,22 +79,10 @@ end
 --#include digits
 --#include spare
 --#include remember
---#include grant
 
 if last then
   -- The clock was set back, or this is not its first grant in a microsecond; or somebody else wrote that.
   return 'granted ' .. now .. ' ' .. digits(token_above(last, token, now_us, lease_ms))
-end
-if not has_vote then
-  --#include vote
-
-  local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
-  if until_us then
-    return { 'no_vote', now_us, until_us }
-  end
-  if redis.call('EXISTS', lock, queue) == 0 then
-    return 'granted ' .. now .. ' ' .. digits(grant(lock, token, owner, count, lease_ms, now_us))
-  end
 end
 
 --#include on_own
@@ -91,6 +90,7 @@ end
 --#include lengthen
 --#include queue
 --#include waiter
+--#include grant
 --#include take
 
 local given, holder = try_to_take(lock, queue, waiters, token, owner, waiter_of(owner), count, lease_ms, fair, now_us)

@@ -7,7 +7,7 @@ body disagree is refused when it is loaded.
 A reply is an array, the status first, or *words*: one string of status and numbers, parted by single blanks, which
 takes a master less time. The header has the latter in quotation marks.
 
-Fragments of ``lua/_lib/`` are put in by ``--#include NAME``, once each, where the line stands.
+Fragments of ``lua/_lib/`` are put in by ``--#include NAME``, where the line stands.
 
 The wheel carries ``lua/`` as ``relock/_lua``; an editable install and a checkout use the top-level folder.
 """
