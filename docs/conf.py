@@ -54,11 +54,12 @@ def write_scripts_page() -> None:
             lines += [f"| {kind} | {unit} | meaning |", "|---|---|---|"]
             lines += [f"| `{p.name}` | {p.unit} | {_cell(p.meaning)} |" for p in parameters]
             lines.append("")
-        lines += ["| returns | then | meaning |", "|---|---|---|"]
+        lines += ["| returns | then | form | meaning |", "|---|---|---|---|"]
         for line in script.header["RETURNS"]:
-            status, _, rest = line.partition(" ")
+            status, _, rest = re.sub(r"^'([^']*)'", r"\1", line).partition(" ")
             fields, _, meaning = rest.strip().partition("  ")
-            lines.append(f"| `{status}` | `{fields.strip()}` | {_cell(meaning.strip())} |")
+            form = "words" if line.startswith("'") else "array"
+            lines.append(f"| `{status}` | `{fields.strip()}` | {form} | {_cell(meaning.strip())} |")
         lines.append("")
         for title, label in (("WRITES", "Writes, with the time to live"), ("PUBLISHES", "Publishes")):
             said = (line.partition(" ") for line in script.header[title])

@@ -10,14 +10,15 @@
 --   owner        text   <client>:<uuid> of this hold
 --   count        int    hold count to begin with
 --   lease_ms     ms     lease of the hold
+--   token_ms     ms     for how long its fencing token is remembered at least, longer than that
 --   fair         flag   1: whoever waits and listens comes first
---   void_us      us     time on this master's clock after which this call does nothing
+--   void_us      us     time on this master's clock after which this call does nothing, in 16 digits
 --   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
 --   guard_ms     ms     for how long a master that may have forgotten has no vote
 -- RETURNS
---   granted  now_us token                the hold is the caller's
+--   'granted now_us token'               the hold is the caller's
 --   refused  now_us pttl_ms ahead holder  somebody has it, or comes first, or may (pttl 0, no holder)
---   void     now_us                      came too late, nothing was done
+--   'void now_us'                        came too late, nothing was done
 --   no_vote  now_us until_us             this master may have forgotten leases until then
 -- WRITES
 --   lock      lease_ms
@@ -28,12 +29,9 @@
 -- REPEATABLE
 --   A second arrival finds the hold its own: the same token, the count untouched.
 
---#include clock
---#include digits
---#include spare
---#include remember
---#include grant
---#include vote
+--#include time
+--#include now
+--#include just_now
 
 local lock = KEYS[1]
 local queue = KEYS[2]
@@ -43,21 +41,48 @@ local master = KEYS[5]
 local owner = ARGV[1]
 local count = ARGV[2]
 local lease_ms = ARGV[3]
-local fair = ARGV[4]
-local void_us = ARGV[5]
-local incarnation = ARGV[6]
-local guard_ms = ARGV[7]
+local token_ms = ARGV[4]
+local fair = ARGV[5]
+local void_us = ARGV[6]
+local incarnation = ARGV[7]
+local guard_ms = ARGV[8]
 
-if now_us > tonumber(void_us) then
-  return { 'void', now_us }
+if now > void_us and tonumber(now) > tonumber(void_us) then
+  return 'void ' .. now
 end
-local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
-if until_us then
-  return { 'no_vote', now_us, until_us }
+
+--#include has_vote
+
+if not has_vote then
+  --#include clock
+  --#include digits
+  --#include vote
+
+  local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
+  if until_us then
+    return { 'no_vote', now_us, until_us }
+  end
 end
+
+local last -- token, where the hold has just been written
 if redis.call('EXISTS', lock, queue) == 0 then
   -- Nobody has it and nobody waits: the usual case ends here, before what the others need is even defined.
-  return grant(lock, token, owner, count, lease_ms, now_us)
+  redis.call('HSET', lock, owner, count)
+  redis.call('PEXPIRE', lock, lease_ms)
+  last = redis.call('SET', token, now, 'PX', token_ms, 'GET')
+  if not last or (#last == #now and last < now) then
+    return 'granted ' .. now .. ' ' .. now
+  end
+end
+
+--#include clock
+--#include digits
+--#include spare
+--#include remember
+
+if last then
+  -- The clock was set back, or this is not its first grant in a microsecond; or somebody else wrote that.
+  return 'granted ' .. now .. ' ' .. digits(token_above(last, token, now_us, lease_ms))
 end
 
 --#include on_own
@@ -65,11 +90,12 @@ end
 --#include lengthen
 --#include queue
 --#include waiter
+--#include grant
 --#include take
 
-local granted, holder = try_to_take(lock, queue, waiters, token, owner, waiter_of(owner), count, lease_ms, fair, now_us)
-if granted then
-  return granted
+local given, holder = try_to_take(lock, queue, waiters, token, owner, waiter_of(owner), count, lease_ms, fair, now_us)
+if given then
+  return 'granted ' .. now .. ' ' .. digits(given)
 end
 -- A demoted master may have a copy of a hold for as long as its lease, and nobody is to be told of that: so this writes
 -- what changes nothing, which a replica refuses.

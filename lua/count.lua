@@ -5,12 +5,12 @@
 -- ARGV
 --   owner     text   <client>:<uuid> of the hold
 --   count     int    the count that the owner wants, 1 or more
---   lease_ms  ms     the lease to have from now on, if that is longer than the present one
---   void_us   us     time on this master's clock after which this call does nothing
+--   lease_ms  ms     the lease to have from now on, if that is longer than the present one; 0: that
+--   void_us   us     time on this master's clock after which this call does nothing, in 16 digits
 -- RETURNS
---   counted   now_us  the count is written
---   absent    now_us  there is no such hold (any more)
---   void      now_us  came too late, nothing was done
+--   'counted now_us'  the count is written
+--   'absent now_us'   there is no such hold (any more)
+--   'void now_us'     came too late, nothing was done
 -- WRITES
 --   lock      lease_ms
 -- PUBLISHES
@@ -18,10 +18,8 @@
 -- REPEATABLE
 --   The count is absolute: a second arrival writes the same.
 
---#include clock
---#include on_own
---#include mine
---#include lengthen
+--#include time
+--#include now
 
 local lock = KEYS[1]
 local owner = ARGV[1]
@@ -29,12 +27,20 @@ local count = ARGV[2]
 local lease_ms = ARGV[3]
 local void_us = ARGV[4]
 
-if now_us > tonumber(void_us) then
-  return { 'void', now_us }
+if now > void_us and tonumber(now) > tonumber(void_us) then
+  return 'void ' .. now
 end
+if lease_ms == '0' and redis.pcall('HEXISTS', lock, owner) == 1 and redis.pcall('HSET', lock, owner, count) == 0 then
+  return 'counted ' .. now
+end
+
+--#include on_own
+--#include mine
+--#include lengthen
+
 if not is_mine(lock, owner) then
-  return { 'absent', now_us }
+  return 'absent ' .. now
 end
-lengthen(lock, lease_ms)
+lengthen(lock, lease_ms) -- first: a master that is out of memory takes it, and then the rest
 redis.call('HSET', lock, owner, count)
-return { 'counted', now_us }
+return 'counted ' .. now

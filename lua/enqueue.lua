@@ -35,6 +35,7 @@
 -- REPEATABLE
 --   A second arrival finds its ticket, or its hold.
 
+--#include time
 --#include clock
 --#include digits
 --#include spare
@@ -42,6 +43,7 @@
 --#include holder
 --#include lengthen
 --#include remember
+--#include just_now
 --#include vote
 --#include queue
 --#include waiter
@@ -87,9 +89,9 @@ local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
 if until_us then
   return { 'no_vote', now_us, until_us }
 end
-local granted, holder = try_to_take(lock, queue, waiters, token, owner, waiter, count, lease_ms, fair, now_us)
-if granted then
-  return granted
+local granted_token, holder = try_to_take(lock, queue, waiters, token, owner, waiter, count, lease_ms, fair, now_us)
+if granted_token then
+  return { 'granted', now_us, granted_token }
 end
 local pttl_ms = holder and redis.call('PTTL', lock) or 0
 

@@ -6,37 +6,47 @@
 -- ARGV
 --   owner     text   <client>:<uuid> of the hold
 --   lease_ms  ms     the lease to have from now on
---   void_us   us     time on this master's clock after which this call does nothing
+--   token_ms  ms     for how long the token is remembered at least, longer than that
+--   void_us   us     time on this master's clock after which this call does nothing, in 16 digits
 -- RETURNS
---   extended  now_us  the lease lasts at least lease_ms from now
---   absent    now_us  there is no such hold (any more)
---   void      now_us  came too late, nothing was done
+--   'extended now_us'  the lease lasts at least lease_ms from now
+--   'absent now_us'    there is no such hold (any more)
+--   'void now_us'      came too late, nothing was done
 -- WRITES
 --   lock      lease_ms
---   token     lease_ms and a second
+--   token     token_ms
 -- PUBLISHES
 --   none
 -- REPEATABLE
 --   A second arrival extends the same hold again.
 
---#include clock
---#include spare
---#include on_own
---#include mine
---#include lengthen
+--#include time
+--#include now
 
 local lock = KEYS[1]
 local token = KEYS[2]
 local owner = ARGV[1]
 local lease_ms = ARGV[2]
-local void_us = ARGV[3]
+local token_ms = ARGV[3]
+local void_us = ARGV[4]
 
-if now_us > tonumber(void_us) then
-  return { 'void', now_us }
+if now > void_us and tonumber(now) > tonumber(void_us) then
+  return 'void ' .. now
 end
+if redis.pcall('HEXISTS', lock, owner) == 1
+  and redis.call('PTTL', lock) <= tonumber(lease_ms) and redis.call('PTTL', token) <= tonumber(token_ms) then
+  redis.call('PEXPIRE', lock, lease_ms)
+  redis.call('PEXPIRE', token, token_ms)
+  return 'extended ' .. now
+end
+
+--#include on_own
+--#include mine
+--#include lengthen
+
 if not is_mine(lock, owner) then
-  return { 'absent', now_us }
+  return 'absent ' .. now
 end
 lengthen(lock, lease_ms)
-lengthen(token, lease_ms + token_spare_ms)
-return { 'extended', now_us }
+lengthen(token, token_ms)
+return 'extended ' .. now

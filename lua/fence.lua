@@ -14,6 +14,7 @@
 -- REPEATABLE
 --   A second arrival finds the token, or a larger one.
 
+--#include time
 --#include clock
 --#include digits
 --#include spare

@@ -20,6 +20,7 @@
 -- REPEATABLE
 --   Until its void time: a second arrival may end the next hold as well.
 
+--#include time
 --#include clock
 --#include digits
 --#include spare

@@ -21,6 +21,7 @@
 -- REPEATABLE
 --   A second arrival finds nothing, and leaves the waiter's place alone.
 
+--#include time
 --#include clock
 --#include digits
 --#include on_own

@@ -26,6 +26,7 @@
 -- REPEATABLE
 --   A second arrival finds the hold, and lengthens its lease.
 
+--#include time
 --#include clock
 --#include digits
 --#include spare
@@ -34,6 +35,7 @@
 --#include lengthen
 --#include remember
 --#include last_token
+--#include just_now
 --#include vote
 
 local lock = KEYS[1]

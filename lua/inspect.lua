@@ -16,6 +16,7 @@
 -- REPEATABLE
 --   It only reads.
 
+--#include time
 --#include clock
 --#include on_own
 --#include holder

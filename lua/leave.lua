@@ -16,6 +16,7 @@
 -- REPEATABLE
 --   A second arrival finds nothing; it may wake the head once more.
 
+--#include time
 --#include clock
 --#include digits
 --#include on_own

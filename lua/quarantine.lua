@@ -18,6 +18,7 @@
 -- REPEATABLE
 --   A second arrival lengthens the time without a vote.
 
+--#include time
 --#include clock
 --#include digits
 

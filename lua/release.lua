@@ -17,8 +17,8 @@
 --   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
 --   guard_ms     ms     for how long a master that may have forgotten has no vote
 -- RETURNS
---   released  now_us  the hold was here and has ended
---   absent    now_us  there was no such hold (any more)
+--   'released now_us'  the hold was here and has ended
+--   'absent now_us'    there was no such hold (any more)
 -- WRITES
 --   lock      what the waiter's name says: the lease that it may be given
 --   token     the lease and what the token is ahead of the clock
@@ -29,6 +29,21 @@
 -- REPEATABLE
 --   A second arrival finds nothing; it may wake the head once more, or give it the lock while that is free.
 
+--#include time
+--#include now
+
+local lock = KEYS[1]
+local queue = KEYS[2]
+local owner = ARGV[1]
+local fence = ARGV[2]
+
+-- HDEL comes first: a master that is out of memory takes it, and then the rest.
+local ended = redis.pcall('HDEL', lock, owner)
+if ended == 1 and fence == '0' and redis.call('EXISTS', queue) == 0 then
+  -- Nobody waits: the usual case ends here, before what the others need is even defined.
+  return 'released ' .. now
+end
+
 --#include clock
 --#include digits
 --#include spare
@@ -36,45 +51,44 @@
 --#include last_token
 --#include on_own
 
-local lock = KEYS[1]
-local queue = KEYS[2]
 local waiters = KEYS[3]
 local token = KEYS[4]
 local master = KEYS[5]
-local owner = ARGV[1]
-local fence = ARGV[2]
 local lease_ms = ARGV[3]
 local hand = ARGV[4]
 local void_us = ARGV[5]
 local incarnation = ARGV[6]
 local guard_ms = ARGV[7]
 
--- HDEL comes first: a master that is out of memory takes it, and then the rest.
-local ended = on_own('HDEL', lock, owner) == 1
+if ended ~= 1 then
+  ended = on_own('HDEL', lock, owner) -- again, to know a key of another type, where nothing ends, from other errors
+end
 -- Also where the hold is not, or no more: a master that has forgotten the token is to know it.
 if fence ~= '0' and tonumber(fence) > last_token(token) then
   remember(token, tonumber(fence), now_us, lease_ms)
 end
-if redis.call('EXISTS', queue) == 0 then
-  return { ended and 'released' or 'absent', now_us }
-end
+if redis.call('EXISTS', queue) == 1 then
+  --#include queue
+  --#include waiter
+  --#include just_now
+  --#include vote
+  --#include hand_over
 
---#include queue
---#include waiter
---#include vote
---#include hand_over
-
-local waiter = waiter_of(owner)
-if on_own('ZREM', queue, waiter) == 1 then
-  on_own('ZREM', waiters, waiter)
-end
--- A hold is the only field of its hash: with it the lock is free.
-if ended or redis.call('EXISTS', lock) == 0 then
-  drop_overdue(queue, waiters, now_us)
-  if hand == '1' and now_us <= tonumber(void_us) and not no_vote_until(master, incarnation, guard_ms, now_us) then
-    hand_over(lock, queue, waiters, token, owner, incarnation, now_us)
-  else
-    wake_first(lock, queue, waiters, nil)
+  local waiter = waiter_of(owner)
+  if on_own('ZREM', queue, waiter) == 1 then
+    on_own('ZREM', waiters, waiter)
+  end
+  -- A hold is the only field of its hash: with it the lock is free.
+  if ended == 1 or redis.call('EXISTS', lock) == 0 then
+    drop_overdue(queue, waiters, now_us)
+    if hand == '1' and now_us <= tonumber(void_us) and not no_vote_until(master, incarnation, guard_ms, now_us) then
+      hand_over(lock, queue, waiters, token, owner, incarnation, now_us)
+    else
+      wake_first(lock, queue, waiters, nil)
+    end
   end
 end
-return { ended and 'released' or 'absent', now_us }
+if ended == 1 then
+  return 'released ' .. now
+end
+return 'absent ' .. now

@@ -22,6 +22,7 @@
 -- REPEATABLE
 --   A second arrival finds all tickets in their places.
 
+--#include time
 --#include clock
 --#include digits
 --#include on_own

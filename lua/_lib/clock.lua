@@ -1,7 +1,5 @@
 -- Provides now_us: this master's clock, in microseconds; and token_max, the largest
 -- fencing token, which is a clock's time in the year 2223. What is larger, somebody else
 -- wrote: it counts as none, because nobody could give one above it.
--- Read once: before Redis 7.2 two TIME calls of one script can differ.
-local clock = redis.call('TIME')
 local now_us = clock[1] * 1000000 + clock[2]
 local token_max = 8e15 - 1

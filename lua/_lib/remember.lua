@@ -7,14 +7,20 @@ local function remember(token_key, token, now_us, lease_ms)
   return redis.call('SET', token_key, digits(token), 'PX', lease_ms + ahead_ms + token_spare_ms, 'GET')
 end
 
--- Provides next_token(token_key, now_us, lease_ms): a token above all that this
--- master remembers, which it now remembers instead.
-local function next_token(token_key, now_us, lease_ms)
-  local last = tonumber(remember(token_key, now_us, now_us, lease_ms) or 0)
+-- Provides token_above(last, token_key, now_us, lease_ms): the token of a grant, where
+-- this master's clock has just been written over the last one.
+local function token_above(last, token_key, now_us, lease_ms)
+  last = tonumber(last or 0)
   if not (last and last >= now_us and last < token_max) then -- a larger one, or no number: nobody gave that
     return now_us
   end
   local token = last + 1 -- the clock was set back, or this is not its first grant in a microsecond
   remember(token_key, token, now_us, lease_ms)
   return token
+end
+
+-- Provides next_token(token_key, now_us, lease_ms): a token above all that this
+-- master remembers, which it now remembers instead.
+local function next_token(token_key, now_us, lease_ms)
+  return token_above(remember(token_key, now_us, now_us, lease_ms), token_key, now_us, lease_ms)
 end

@@ -1,6 +1,6 @@
 -- Provides try_to_take(...): the one place where an acquire gets a hold, if the
--- lock is free and it is its turn. Returns the reply of a grant, or nil and who
--- holds the lock ('' for a key of another type, nil when it is free but others
+-- lock is free and it is its turn. Returns the fencing token, or nil and who holds
+-- the lock ('' for a key of another type, nil when it is free but others
 -- come first, or may).
 local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count, lease_ms, fair, now_us)
   if redis.call('EXISTS', lock, queue) == 0 then
@@ -15,7 +15,7 @@ local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count
     if not (token and token >= 1 and token <= token_max) then
       token = next_token(token_key, now_us, lease_ms) -- another one than it was given: that has been overwritten
     end
-    return { 'granted', now_us, token }
+    return token
   end
   if holder then
     return nil, holder
@@ -27,8 +27,8 @@ local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count
       return nil, nil
     end
   end
-  local granted = grant(lock, token_key, owner, count, lease_ms, now_us)
+  local token = grant(lock, token_key, owner, count, lease_ms, now_us)
   on_own('ZREM', queue, waiter)
   on_own('ZREM', waiters, waiter)
-  return granted
+  return token
 end

@@ -15,8 +15,6 @@
 -- was written on that socket. Unless that was just now, too short a time ago for a
 -- data set to be copied, the server is asked what it is. If that is something else,
 -- the socket gets no vote any more.
-local JUST_NOW_US = 1000
-
 local function present_incarnation(incarnation)
   local info = redis.call('INFO', 'replication')
   local id = string.find(info, 'role:master', 1, true) and string.match(info, 'master_replid:(%x+)') or ''
@@ -29,7 +27,7 @@ local function no_vote_until(master, socket, guard_ms, now_us)
   end
   local incarnation, has_moved = string.sub(socket, 1, -18), false
   local quiet_us = now_us - tonumber(string.sub(socket, -16))
-  if quiet_us < 0 or quiet_us > JUST_NOW_US then
+  if quiet_us < 0 or quiet_us > just_now_us then
     local present = present_incarnation(incarnation)
     incarnation, has_moved = present, present ~= incarnation
   end

@@ -2,8 +2,12 @@
 
 Each file of ``lua/`` begins with a header that is parsed here and is the script's signature: Python passes KEYS and
 ARGV by the names that the header gives them, so that swapped arguments can't be written. A script whose header and
-body disagree is refused when it is loaded. Fragments of ``lua/_lib/`` are put in by ``--#include NAME``, once each,
-where the line stands.
+body disagree is refused when it is loaded.
+
+A reply is an array, the status first, or *words*: one string of status and numbers, parted by single blanks, which
+takes a master less time. The header has the latter in quotation marks.
+
+Fragments of ``lua/_lib/`` are put in by ``--#include NAME``, where the line stands.
 
 The wheel carries ``lua/`` as ``relock/_lua``; an editable install and a checkout use the top-level folder.
 """
@@ -32,10 +36,13 @@ Frame = tuple[bytes, ...]
 # The only line of `lua/_lib/queue.lua` in which a cluster's scripts differ.
 _COUNTS, _COUNTS_NOT = b"local publish_counts = true\n", b"local publish_counts = false\n"
 
-_INCLUDE = re.compile(r"^--#include (\w+)$", re.MULTILINE)
+_INCLUDE = re.compile(r"^ *--#include (\w+)$", re.MULTILINE)
 _USE = {kind: re.compile(rf"^local (\w+) = {kind}\[(\d+)\]$", re.MULTILINE) for kind in ("KEYS", "ARGV")}
 _INDEX = {kind: re.compile(rf"{kind}\[(\w+)") for kind in ("KEYS", "ARGV")}
 _STATUS = re.compile(r"(?:return|and) \{ ?(?:\w+ and )?'(\w+)'(?: or '(\w+)')?")
+_QUOTED = re.compile(r"^'([^']*)'")
+_IN_WORDS = re.compile(r"return '(\w+) ' \.\. (.*)$", re.MULTILINE)
+_BETWEEN_WORDS = " .. ' ' .. "
 
 
 class ScriptError(Exception):
@@ -64,6 +71,7 @@ class Script:
     keys: tuple[Parameter, ...]
     arguments: tuple[Parameter, ...]
     statuses: dict[str, str]
+    in_words: frozenset[bytes]
     header: dict[str, tuple[str, ...]]
     source: bytes
     sha: str
@@ -263,12 +271,14 @@ def load(name: str, folder: Path | None = None) -> Script:
     arguments = _parameters(path, "ARGV", sections, body)
     _check_order(path, arguments)
     source = _INCLUDE.sub(lambda match: _fragment(folder, match[1]), body).encode()
+    statuses, in_words = _statuses(path, sections, body, source.decode())
     return Script(
         name=name,
         purpose=purpose,
         keys=keys,
         arguments=arguments,
-        statuses=_statuses(path, sections, source.decode()),
+        statuses=statuses,
+        in_words=in_words,
         header=sections,
         source=source,
         sha=_sha(source),
@@ -350,9 +360,21 @@ def _shape(status: str, line: str) -> list[type]:
     return [bytes, *(_FIELD_TYPES.get(name, int) for name in _fields(status, line))]
 
 
-def _statuses(path: Path, sections: dict[str, tuple[str, ...]], source: str) -> dict[str, str]:
-    declared = {line.split(None, 1)[0]: line for line in sections["RETURNS"]}
-    returned = {status for pair in _STATUS.findall(source) for status in pair if status}
-    if set(declared) != returned:
-        raise ScriptError(f"{path}: the header returns {sorted(declared)}, the body returns {sorted(returned)}")
-    return declared
+def _statuses(
+    path: Path, sections: dict[str, tuple[str, ...]], body: str, source: str
+) -> tuple[dict[str, str], frozenset[bytes]]:
+    """The lines of RETURNS by status, without quotation marks, and the statuses of those that had some.
+
+    Arrays may stand in a fragment. Words may not: what a fragment joins in this way is a message.
+    """
+    lines = [(_QUOTED.sub(r"\1", line), line.startswith("'")) for line in sections["RETURNS"]]
+    declared = {line.split(None, 1)[0]: line for line, _ in lines}
+    in_words = {line.split(None, 1)[0] for line, is_quoted in lines if is_quoted}
+    arrays = {status for pair in _STATUS.findall(source) for status in pair if status}
+    if declared.keys() - in_words != arrays:
+        raise ScriptError(f"{path}: the header returns {sorted(declared)}, the body returns {sorted(arrays)} as arrays")
+    joined = {(status, 1 + rest.count(_BETWEEN_WORDS)) for status, rest in _IN_WORDS.findall(body)}
+    wanted = {(status, len(_fields(status, declared[status]))) for status in in_words}
+    if joined != wanted:
+        raise ScriptError(f"{path}: the header returns {sorted(wanted)} in words, the body returns {sorted(joined)}")
+    return declared, frozenset(status.encode() for status in in_words)

@@ -16,10 +16,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import redis
 from rich.console import Console
 from rich.table import Table
 from support.servers import Server
@@ -29,11 +27,9 @@ from bench.footprint import import_seconds
 from bench.machine import placed, placements, program_for_servers, servers_started
 from bench.peers import ForeignPairs, missing
 from bench.quiet import undisturbed
-from relock._keys import lock_keys
-from relock._scripts import load
+from bench.scripts import server_microseconds
 
 PAIRS_PER_ROUND = 200
-SCRIPT_CALLS = 5_000
 MASTERS = 5
 STOPPED = 2
 PHASES = 3  # of healthy masters, and as many of stopped ones, in turn
@@ -85,38 +81,6 @@ def programs_of(pairs: Mapping[str, Any]) -> Iterator[list[int]]:
     finally:
         for pair in foreign:
             pair.close()
-
-
-def server_microseconds(port: int) -> dict[str, float]:
-    """How long the master is busy with a pair of scripts, by its own account."""
-    client = redis.Redis(port=port)
-    keys = lock_keys("lock", "bench-server")
-    owner = b"bench-0123456789abcdef:0123456789abcdef0123456789abcdef"
-    acquire, release = load("acquire"), load("release")
-    shipped = (
-        (acquire.source, [*_names(keys, "acquire")], [owner, 1, 10_000, 1, 10**17, b"", 0]),
-        (release.source, [*_names(keys, "release")], [owner, 0, 10_000, 1, 10**17, b"", 0]),
-    )
-    folder = Path(__file__).parent
-    small = (
-        ((folder / "take.lua").read_bytes(), ["bench-small"], ["me", 10_000]),
-        ((folder / "give.lua").read_bytes(), ["bench-small"], ["me"]),
-    )
-    return {"shipped": _busy(client, shipped), "floor": _busy(client, small)}
-
-
-def _names(keys: Any, script: str) -> Iterator[bytes]:
-    return (getattr(keys, p.name) for p in load(script).keys if not p.optional)
-
-
-def _busy(client: redis.Redis, pair: Any) -> float:
-    shas = [(client.script_load(source), keys, arguments) for source, keys, arguments in pair]
-    client.config_resetstat()
-    for _ in range(SCRIPT_CALLS):
-        for sha, keys, arguments in shas:
-            client.evalsha(sha, len(keys), *keys, *arguments)
-    statistics_ = client.info("commandstats")["cmdstat_evalsha"]
-    return float(statistics_["usec_per_call"]) * len(shas)
 
 
 def import_ratio() -> float:

@@ -181,16 +181,18 @@ def floor_of_several(ports: Sequence[int]) -> Pair:
 
 
 def _with_own_scripts(port: int) -> _Bare:
-    """This library's."""
+    """This library's, with a guard that is over, on a socket that says of no vote: the server looks what it is."""
     wire = Wire(port)
     acquire, release, keys = load("acquire"), load("release"), lock_keys("bench-bare", "bench")
     for script in (acquire, release):
         wire.load(script.source)
-    marker = ("incarnation", b"bare", "no_vote_until_us", 0, "guard_ms", GUARD_MS)
+    info = dict(line.split(":", 1) for line in wire.call(packed("INFO")).decode().splitlines() if ":" in line)
+    incarnation = f"{info['run_id']}:{info['master_replid']}"
+    marker = ("incarnation", incarnation, "no_vote_until_us", 0, "guard_ms", GUARD_MS)
     wire.call(packed("HSET", keys.master, *marker))
     lease_ms = LEASE_SECONDS * 1000
-    known = b"".join(map(pack_argument, (VOID_US, b"bare", GUARD_MS)))
-    take = acquire.call(keys, owner=OWNER, count=1, lease_ms=lease_ms, fair=1)
+    known = b"".join(map(pack_argument, (VOID_US, f"{incarnation}?{0:016d}".encode(), GUARD_MS)))
+    take = acquire.call(keys, owner=OWNER, count=1, lease_ms=lease_ms, token_ms=lease_ms + 1000, fair=1)
     give = release.call(keys, owner=OWNER, fence=0, lease_ms=lease_ms, hand=1)
     return _Bare(wire, take.pack(known, guarded=True), give.pack(known, guarded=True))
 

@@ -57,8 +57,14 @@ class Wire:
         self._owed += 1
 
     def has_answered(self) -> bool:
-        """Takes what has come; whether no reply is owed any more."""
+        """Takes what has come; whether no reply is owed any more.
+
+        Raises:
+            hiredis.ReplyError: one of them is an error, and so nothing that should be measured.
+        """
         self._reader.feed(self._socket.recv(65536))
-        while self._reader.gets() is not False:
+        while (reply := self._reader.gets()) is not False:
+            if isinstance(reply, hiredis.ReplyError):
+                raise reply
             self._owed -= 1
         return self._owed == 0

@@ -15,12 +15,17 @@ PARTS = ("KEYS", "ARGV", "RETURNS", "PUBLISHES")
 def digest() -> str:
     """Of what the scripts take, return and publish, without what is said of it."""
     lines = [
-        " ".join((name, part, *re.split(r"\s{2,}", line.strip())[:1]))
+        " ".join((name, part, *_without_meaning(line)))
         for name in script_names()
         for part in PARTS
         for line in load(name).header[part]
     ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
+def _without_meaning(line: str) -> list[str]:
+    columns = re.split(r"\s{2,}", line.strip())
+    return columns[:-1] or columns
 
 
 def test_whoever_changes_what_scripts_take_or_say_looks_at_the_version() -> None:

@@ -62,6 +62,8 @@ SCALARS = st.one_of(
     ),
 )
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=6).map(array), max_leaves=8)
+NUMBERS = st.one_of(INTEGERS.map(lambda number: b"%d" % number), st.binary(max_size=3))
+WORDS = st.tuples(STATUSES, st.lists(NUMBERS, max_size=4)).map(lambda parts: bulk(b" ".join([parts[0], *parts[1]])))
 REPLIES = st.tuples(STATUSES.map(bulk), st.lists(SCALARS, max_size=7)).map(lambda parts: array([parts[0], *parts[1]]))
 BROKEN = st.one_of(
     st.binary(min_size=1, max_size=40),
@@ -91,6 +93,10 @@ BROKEN = st.one_of(
 
 def changed(reply: bytes, number: int, value: int) -> bytes:
     """The reply with another number in one place: a length, a count, a time or a token."""
+    if reply.startswith(b"$") and reply.count(b" "):  # in words
+        words = reply.split(b"\r\n")[1].split(b" ")
+        words[1 + number % (len(words) - 1)] = b"%d" % value
+        return bulk(b" ".join(words))
     places = list(re.finditer(rb"[:*$](-?\d+)", reply))
     if not places:
         return reply
@@ -111,7 +117,7 @@ class Lie:
 
 
 FORGERS = st.one_of(
-    st.one_of(REPLIES, VALUES, BROKEN).map(lambda data: (repr(data), lambda _: data)),
+    st.one_of(REPLIES, WORDS, VALUES, BROKEN).map(lambda data: (repr(data), lambda _: data)),
     st.integers(0, 60).map(lambda length: (f"the first {length} bytes", lambda reply: reply[:length])),
     st.one_of(VALUES, BROKEN).map(lambda data: (f"{data!r} after it", lambda reply: reply + data)),
     st.just(("twice the same", lambda reply: reply * 2)),
@@ -214,21 +220,26 @@ def test_one_of_three_masters_that_lies(
 
 
 LIES_ABOUT_NUMBERS = [
-    *((0, length) for length in (10**8, 2**31, 2**32 - 1)),
-    *((3, token) for token in (2**53, 10**16 - 1, 2**63 - 1, -(2**63), 4 * 10**15)),
+    *(("length", length) for length in (10**8, 2**31, 2**32 - 1)),
+    *(("token", token) for token in (2**53, 10**16 - 1, 2**63 - 1, -(2**63), 4 * 10**15)),
 ]
+
+
+def long_or_large(reply: bytes, number: str, value: int) -> bytes:
+    """The reply as the first item of a list of that length, or with that token: the second number of a grant."""
+    return b"*%d\r\n%b" % (value, reply) if number == "length" else changed(reply, 1, value)
 
 
 @pytest.mark.parametrize("masters_count", [3])
 @pytest.mark.parametrize(("number", "value"), LIES_ABOUT_NUMBERS)
 def test_what_one_of_three_masters_says_of_a_number_costs_neither_the_hold_nor_the_tokens(
-    *, server: Masters, proxy: Proxies, number: int, value: int
+    *, server: Masters, proxy: Proxies, number: str, value: int
 ) -> None:
     """A length that nobody has the memory for, or a token that no later one could be larger than."""
     server.let_vote()
     options = {**OPTIONS, "ttl": 10.0, "node_timeout": 2.0, "patience": 20.0}  # one may not be connected at once
     with without_complaint(), Client(Urls(proxy.url, None), restart_guard=GUARD_SECONDS, **options) as client:
-        lie = proxy.members[1].forge_reply(is_script, lambda reply: changed(reply, number, value))
+        lie = proxy.members[1].forge_reply(is_script, lambda reply: long_or_large(reply, number, value))
         lock = client.lock(NAMES[0])
         tokens = []
         for _ in range(3):

@@ -12,6 +12,7 @@ import fakeredis
 import pytest
 import redis
 from attrs import Factory, define, evolve
+from support.replies import as_list
 from support.servers import Server
 
 from relock._keys import lock_keys
@@ -20,7 +21,7 @@ from relock._scripts import TOKEN_MAX, Script, _fragment, find_folder, load, scr
 KEYS = lock_keys("lock", "a")
 ME, YOU, THEY = b"me:1", b"you:1", b"they:1"
 FAR = 2**52
-LEASE_MS = 30_000
+LEASE_MS, TOKEN_MS = 30_000, 31_000
 
 
 @define
@@ -65,12 +66,15 @@ class Master:
         script: Script = load(name)
         connection = {"void_us": FAR, "incarnation": self.incarnation, "guard_ms": 0}
         given = {**connection, **arguments}
+        given["void_us"] = b"%016d" % given["void_us"]
         if guarded:
             given["incarnation"] += b"?%016d" % 0  # it was long ago that a vote was written on this socket
         ordered = [given[p.name] for p in script.arguments if p.name != "..."]
         keys = [getattr(KEYS, p.name) for p in script.keys if guarded or not p.optional]
-        reply: list[Any] = self.redis.eval(script.source, len(keys), *keys, *ordered, *rest)
-        return reply
+        reply = self.redis.eval(script.source, len(keys), *keys, *ordered, *rest)
+        found: list[Any] = as_list(reply)
+        assert isinstance(reply, bytes) is (found[0] in script.in_words), "in the form that the header has"
+        return found
 
     def listen(self, client: str) -> None:
         subscriber = self.redis.pubsub()
@@ -123,7 +127,8 @@ def real(server: Server) -> Iterator[Master]:
 
 
 def acquire(master: Master, owner: bytes = ME, count: int = 1, fair: int = 1, **other: Any) -> list[Any]:
-    return master.call("acquire", owner=owner, count=count, lease_ms=LEASE_MS, fair=fair, **other)
+    own = {"owner": owner, "count": count, "lease_ms": LEASE_MS, "token_ms": TOKEN_MS, "fair": fair}
+    return master.call("acquire", **own, **other)
 
 
 def enqueue(master: Master, owner: bytes = ME, fair: int = 1, **other: Any) -> list[Any]:
@@ -227,6 +232,7 @@ def test_what_comes_after_its_void_time_does_nothing(master: Master, name: str) 
         "owner": YOU,
         "count": 5,
         "lease_ms": 1_000_000,
+        "token_ms": 1_001_000,
         "fair": 1,
         "alive_ms": 7_000,
         "queue_ms": 30_000,
@@ -663,9 +669,9 @@ def test_count_lengthens_the_lease_and_never_shortens_it(master: Master) -> None
 
 def test_extend_renews_and_never_shortens(master: Master) -> None:
     master.put(State(holder={ME: 2}, pttl_ms=5_000))
-    assert master.call("extend", owner=ME, lease_ms=9_000)[0] == b"extended"
+    assert master.call("extend", owner=ME, lease_ms=9_000, token_ms=10_000)[0] == b"extended"
     assert 5_000 < master.redis.pttl(KEYS.lock) <= 9_000
-    master.call("extend", owner=ME, lease_ms=100)
+    master.call("extend", owner=ME, lease_ms=100, token_ms=1_100)
     assert master.redis.pttl(KEYS.lock) > 5_000
     assert master.holder() == {ME: b"2"}
 
@@ -677,8 +683,7 @@ def test_extend_renews_and_never_shortens(master: Master) -> None:
 def test_nothing_but_an_acquire_creates_a_hold(master: Master, name: str, state: State) -> None:
     master.put(state)
     arguments: dict[str, Any] = {"owner": ME, "lease_ms": 1_000}
-    if name == "count":
-        arguments["count"] = 2
+    arguments |= {"count": 2} if name == "count" else {"token_ms": 2_000}
     assert master.call(name, **arguments)[0] == b"absent"
     assert master.redis.exists(KEYS.lock) == bool(state.holder or state.foreign)
     if state.holder:
@@ -805,6 +810,7 @@ def outlived(real: Master) -> bytes:
 
 VOTE = f"""
 {_fragment(find_folder(), "digits")}
+{_fragment(find_folder(), "just_now")}
 {_fragment(find_folder(), "vote")}
 return no_vote_until(KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])) or false
 """
@@ -984,6 +990,7 @@ def test_what_is_no_waiters_name_goes_and_holds_up_nobody(
 @pytest.mark.parametrize("name", ["acquire", "enqueue", "release", "leave", "give_back", "tend", "force_release"])
 def test_every_script_that_looks_for_the_next_removes_who_is_none(master: Master, name: str) -> None:
     arguments = {"owner": ME, "count": 1, "lease_ms": LEASE_MS, "fair": 1, "hand": 1, "fence": 0, "ticket": 0}
+    arguments["token_ms"] = TOKEN_MS
     arguments |= {"client": "me", "alive_ms": 7_000, "queue_ms": 30_000}
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
     queue_up(master, [b"nobody", b"they:1"], deadline_ms=None)
@@ -1220,7 +1227,7 @@ def test_what_no_token_can_be_is_none(master: Master, wrong: str) -> None:
     assert fence(master, 7)[0] == b"fenced"
     assert int(master.redis.get(KEYS.token)) == 7
     tamper()
-    assert master.call("extend", owner=ME, lease_ms=9_000)[0] == b"extended"
+    assert master.call("extend", owner=ME, lease_ms=9_000, token_ms=10_000)[0] == b"extended"
     assert master.call("force_release", fence=FAR, lease_ms=LEASE_MS)[0] == b"released"
     assert int(master.redis.get(KEYS.token)) == FAR
     master.redis.hset(KEYS.lock, ME, 1)
@@ -1372,7 +1379,7 @@ LIFETIMES_MS = {  # what a header says, and what that means here: at least and a
     "none": (-1, -1),
     "lease_ms": (LEASE_MS - SHORT_MS, LEASE_MS),
     "queue_ms": (QUEUE_MS - SHORT_MS, QUEUE_MS),
-    "lease_ms and a second": (LEASE_MS + 1, LEASE_MS + 1_000),
+    "token_ms": (LEASE_MS + 1, TOKEN_MS),
     "the lease and what the token is ahead of the clock": (3_001, 2 * LEASE_MS + 1_001),
     "what the waiter's name says: the lease that it may be given": (1, 3_000),
 }
@@ -1397,7 +1404,7 @@ def call_with(master: Master, name: str, fence: int) -> None:
     """Calls any script."""
     arguments = {"owner": THEY if name == "leave" else MINE, "count": 1, "lease_ms": LEASE_MS, "fair": 1, "hand": 1}
     arguments |= {"ticket": 7, "alive_ms": 7_000, "queue_ms": QUEUE_MS, "client": "me", "limit": 9}
-    arguments |= {"fence": fence, "accused": master.incarnation}
+    arguments |= {"fence": fence, "accused": master.incarnation, "token_ms": TOKEN_MS}
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
     master.call(name, *([7, b"me:2"] if name == "tend" else []), **own, guarded=True)
 

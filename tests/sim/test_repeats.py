@@ -35,7 +35,7 @@ STATES = [
 TAKING = {"count": 1, "lease_ms": LEASE_MS}
 QUEUEING = {"alive_ms": ALIVE_MS, "queue_ms": 30_000}
 CALLS: list[tuple[str, dict[str, Any]]] = [
-    *[("acquire", {**TAKING, "fair": fair}) for fair in (0, 1)],
+    *[("acquire", {**TAKING, "token_ms": LEASE_MS + 1_000, "fair": fair}) for fair in (0, 1)],
     *[
         ("enqueue", {**TAKING, **QUEUEING, "fair": fair, "ticket": ticket})
         for fair, ticket in product((0, 1), (-1, 0, 15, 25))
@@ -43,7 +43,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     *[("give_back", {**QUEUEING, "ticket": ticket}) for ticket in (0, 15, 25)],
     *[("release", {"fence": 0, "lease_ms": LEASE_MS, "hand": hand}) for hand in (0, 1)],
     ("leave", {}),
-    ("extend", {"lease_ms": LEASE_MS}),
+    ("extend", {"lease_ms": LEASE_MS, "token_ms": LEASE_MS + 1_000}),
     ("heal", {**TAKING, "fence": NOW_US}),
 ]
 

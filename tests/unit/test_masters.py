@@ -135,7 +135,7 @@ def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() 
     channel = FakeChannel()
     link.channel = cast("Channel", channel)
     master.see_incarnation(OTHER)
-    call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000)
+    call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000, token_ms=2000)
     link.request(Round((call,), 12.0, 10.0, []))
     assert channel.sent.endswith(b"$16\r\n%016d\r\n" % 0)
 
@@ -194,7 +194,7 @@ def test_what_the_server_says_that_was_the_master_counts_for_nothing(status: byt
     master = make()
     link = linked(master, SERVER)
     master.see_incarnation(OTHER)
-    reply = {b"granted": [status, 1, 1], b"released": [status, 1], b"refused": [status, 1, 0, 0, b""]}[status]
+    reply = {b"granted": b"granted 1 1", b"released": b"released 1", b"refused": [status, 1, 0, 0, b""]}[status]
     script = load("release" if status == b"released" else "acquire")
     failure = link._judge(reply, script, 10.0, 10.1)
     assert isinstance(failure, Failure)
@@ -277,6 +277,30 @@ def test_a_token_that_nothing_could_rise_above_is_no_reply(script: str, reply: l
         link._judge(reply, load(script), 10.0, 10.0)
 
 
+def test_a_reply_in_words_is_the_array_that_it_stands_for() -> None:
+    link = linked(make(), SERVER)
+    granted = link._judge(b"granted 110000000 110000001", load("acquire"), 10.0, 10.0)
+    assert granted == [b"granted", 110_000_000, 110_000_001]
+    assert link._judge(b"released 110000000", load("release"), 10.0, 10.0) == [b"released", 110_000_000]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *(b"", b" ", b"granted", b"granted ", b"granted 110000000", b"granted 110000000 7 7", b"granted  110000000 7"),
+        *(b"granted 110000000 0", b"granted 110000000 -7", b"granted 110000000 +7", b"granted 110000000 7_0"),
+        *(b"granted 110000000 7\n", b"granted\t110000000 7", b" granted 110000000 7", b"granted 110000000 x"),
+        *(b"granted 110000000 \xd9\xa7", b"granted 110000000 %d" % 2**53, b"granted %d 7" % 10**99),
+        *(b"refused 110000000 0", b"no_vote 110000000 110000001", b"released 110000000", b"OK"),
+    ],
+    ids=repr,
+)
+def test_words_that_no_script_gives_are_no_reply(reply: bytes) -> None:
+    link = linked(make(), SERVER)
+    with pytest.raises(redis.exceptions.InvalidResponse, match="no script gives"):
+        link._judge(reply, load("acquire"), 10.0, 10.0)
+
+
 class LateChannel(FakeChannel):
     """Has replies that nobody has read yet."""
 
@@ -311,7 +335,7 @@ def test_a_link_is_not_overdue_with_what_it_was_sent_while_its_late_replies_were
     master.clock = lambda: next(clock)
     link = Link(master, cast("Wire", None))
     channel = link.channel = cast("Any", LateChannel(*replies))
-    call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000)
+    call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000, token_ms=2000)
     link.owed.append(Round((call,), 10.5, 10.0, [(Failure("a", "silent", awaited=True),)]))
     assert master.is_drained(link, master.clock()) is is_drained
     assert len(link.owed) == owed

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from relock._core.terms import TOKEN_SPARE_MS, token_ms
 from relock._keys import lock_keys
-from relock._scripts import TOKEN_MAX, ScriptError, find_folder, load, script_names
+from relock._scripts import TOKEN_MAX, ScriptError, _fragment, find_folder, load, script_names
 
 GOOD = """\
 -- Does a thing.
@@ -41,6 +42,11 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "_lib").mkdir()
     (tmp_path / "_lib" / "clock.lua").write_text("local now_us = 1\n")
     return tmp_path
+
+
+WORDS = GOOD.replace("done    now_us  it", "'done now_us token'  it").replace(
+    "{ 'done', now_us }", "'done ' .. now_us .. ' ' .. digits(owner)"
+)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -91,6 +97,31 @@ def test_a_script_that_is_not_what_its_header_says_is_refused(folder: Path, old:
         load("thing", write(folder, GOOD.replace(old, new)))
 
 
+def test_a_reply_may_be_in_words(folder: Path) -> None:
+    script = load("thing", write(folder, WORDS))
+    assert script.in_words == {b"done"}
+    assert script.shapes == {b"done": [bytes, int, int]}
+    assert script.token_places == {b"done": 2}
+    assert not load("enqueue").in_words
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("'done now_us token'", "done now_us token "),
+        ("'done now_us token'", "'done now_us'"),
+        ("'done now_us token'", "'gone now_us token'"),
+        (" .. ' ' .. digits(owner)", ""),
+        ("'done ' .. now_us .. ' ' .. digits(owner)", "{ 'done', now_us, owner }"),
+        ("--   'done", "--   gone now_us  it is gone\n--   'done"),
+    ],
+)
+def test_a_reply_in_words_that_is_not_what_its_header_says_is_refused(folder: Path, old: str, new: str) -> None:
+    assert old in WORDS
+    with pytest.raises(ScriptError, match="returns"):
+        load("thing", write(folder, WORDS.replace(old, new)))
+
+
 def test_a_header_that_mixes_a_calls_arguments_with_its_connections_is_refused(folder: Path) -> None:
     mixed = GOOD.replace(
         "--   owner   text  who\n--   void_us us    when it is over\n", "--   void_us us  when\n--   owner text  who\n"
@@ -135,14 +166,14 @@ def test_what_the_connection_knows_stands_between_a_calls_own_arguments_and_the_
 
 def test_a_prepared_call_is_the_same_as_one_that_was_made_at_once() -> None:
     script, keys = load("acquire"), lock_keys("lock", "a")
-    others = {"count": 1, "lease_ms": 5, "fair": 1}
+    others = {"count": 1, "lease_ms": 5, "token_ms": 6, "fair": 1}
     assert script.prepare(**others).call(keys, b"me:1") == script.call(keys, owner=b"me:1", **others)
     with pytest.raises(TypeError, match="is prepared with"):
         script.prepare(count=1)
 
 
 def test_only_a_guarded_call_names_the_master_key() -> None:
-    call = load("acquire").call(lock_keys("lock", "a"), owner="me", count=1, lease_ms=5, fair=1)
+    call = load("acquire").call(lock_keys("lock", "a"), owner="me", count=1, lease_ms=5, token_ms=6, fair=1)
     assert call.keys.master not in call.pack(b"", guarded=False)
     assert call.keys.master in call.pack(b"", guarded=True)
 
@@ -151,6 +182,24 @@ def test_scripts_read_the_masters_clock_once_and_never_take_a_clients() -> None:
     for name in script_names():
         source = load(name).source.decode()
         assert source.count("redis.call('TIME')") == 1
+
+
+@pytest.mark.parametrize("name", ["acquire", "release", "count", "extend"])
+def test_the_usual_case_ends_before_anything_is_defined_and_makes_no_table(name: str) -> None:
+    """What these take is most of the time of a script: see `tests/bench/scripts.py`."""
+    usual = {"acquire": "granted", "release": "released", "count": "counted", "extend": "extended"}[name]
+    text = (find_folder() / f"{name}.lua").read_text().partition("\n\n")[2]
+    text = re.sub(r"^if not has_vote then\n(?:(?: .*)?\n)*end$", "", text, flags=re.MULTILINE)  # not so usual
+    text = re.sub(r"^ *--#include (\w+)$", lambda match: _fragment(find_folder(), match[1]), text, flags=re.MULTILINE)
+    code = re.sub(r"--.*", "", text)
+    before, is_there, _ = code.partition(f"return '{usual} '")
+    assert is_there
+    assert not {"function", "{", "string.format", "unpack"} & set(re.findall(r"[\w.]+|\{", before))
+
+
+def test_scripts_and_clients_agree_for_how_long_a_token_outlives_its_lease() -> None:
+    assert f"\nlocal token_spare_ms = {TOKEN_SPARE_MS}\n" in (find_folder() / "_lib" / "spare.lua").read_text()
+    assert token_ms(0.0001) == 1 + TOKEN_SPARE_MS
 
 
 def test_numbers_become_text_only_by_digits() -> None:

@@ -14,6 +14,7 @@ from relock._scripts import Prepared, load
 HANDED_LEASE_SECONDS = 3.0  # what a releaser may give: so much is lost where the message is
 ALIVE_MS = 7_000  # a waiter counts as alive for so long after a sign of life
 QUEUE_MS = 30_000  # what is left of a queue when everybody is gone goes after that time
+TOKEN_SPARE_MS = 1_000  # by so much a master remembers a token longer than the lease; `lua/_lib/spare.lua` says so, too
 TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
 TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing
 
@@ -32,6 +33,7 @@ class Wording(NamedTuple):
     """
 
     lease_ms: bytes
+    token_ms: bytes
     fair: bytes
     hand: bytes
     mark: bytes
@@ -46,18 +48,19 @@ _wordings: Cache[Options, Wording] = Cache()
 
 
 def _wording(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> Wording:
-    lease, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % fair, b"%d" % hands_over
+    lease, token, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % token_ms(ttl), b"%d" % fair, b"%d" % hands_over
     taking: dict[str, bytes | int] = {"count": 1, "lease_ms": lease, "fair": is_fair}
     queueing: dict[str, bytes | int] = {"ticket": TICKET_AT_ONCE, "alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS}
     return Wording(
         lease_ms=lease,
+        token_ms=token,
         fair=is_fair,
         hand=hand,
         mark=b"@%d" % lease_ms(min(ttl, HANDED_LEASE_SECONDS)) if takes_grants else b"",
-        take=load("acquire").prepare(**taking),
+        take=load("acquire").prepare(count=1, lease_ms=lease, token_ms=token, fair=is_fair),
         join=load("enqueue").prepare(**taking, **queueing),
         give=load("release").prepare(fence=0, lease_ms=lease, hand=hand),
-        keep=load("extend").prepare(lease_ms=lease),
+        keep=load("extend").prepare(lease_ms=lease, token_ms=token),
     )
 
 
@@ -105,3 +108,8 @@ class Terms:
 def lease_ms(ttl: float) -> int:
     """A ttl in whole milliseconds, never less than asked."""
     return math.ceil(ttl * 1000)
+
+
+def token_ms(ttl: float) -> int:
+    """For how long a master is to remember the token of a lease of `ttl` seconds, in whole milliseconds."""
+    return lease_ms(ttl) + TOKEN_SPARE_MS

@@ -28,6 +28,7 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "hand": 1,
     "limit": 10,
     "lease_ms": SCRATCH_LEASE_MS,
+    "token_ms": SCRATCH_LEASE_MS + 1_000,
     "alive_ms": SCRATCH_LEASE_MS,
     "queue_ms": SCRATCH_LEASE_MS,
 }
@@ -67,7 +68,8 @@ class Scratch:
         packed = call.pack(known, guarded=False, source=True)
         self.wire.send_packed_command([packed], check_health=False)
         try:
-            return self.wire.read_response()[0].decode()
+            reply = self.wire.read_response()
+            return (reply.split()[0] if isinstance(reply, bytes) else reply[0]).decode()
         except redis_errors.ConnectionError:
             raise
         except redis_errors.ResponseError as error:

@@ -31,7 +31,12 @@ def take_call(terms: Terms, owner: bytes, count: int) -> Call:
     if count == 1:
         return terms.wording.take.call(terms.keys, owner)
     return load("acquire").call(
-        terms.keys, owner=owner, count=count, lease_ms=terms.wording.lease_ms, fair=terms.wording.fair
+        terms.keys,
+        owner=owner,
+        count=count,
+        lease_ms=terms.wording.lease_ms,
+        token_ms=terms.wording.token_ms,
+        fair=terms.wording.fair,
     )
 
 

@@ -12,7 +12,7 @@ from relock._core.effects import Ask, Clock, Effect, Failure, Reply
 from relock._core.flows.ask import nth_of_each
 from relock._core.hold import Hold
 from relock._core.quorum import drift_of, is_status
-from relock._core.terms import lease_ms
+from relock._core.terms import lease_ms, token_ms
 from relock._scripts import Call, load
 
 ROUNDS = 2  # a second one, with a new clock sample, where the first came too late
@@ -47,7 +47,7 @@ def _call(hold: Hold, ttl: float) -> Call:
     """Renews the lease of a hold."""
     if ttl == hold.terms.ttl:
         return hold.terms.wording.keep.call(hold.keys, hold.owner)
-    return load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl))
+    return load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl), token_ms=token_ms(ttl))
 
 
 def heal(

@@ -33,6 +33,7 @@ WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 _VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
 VOID_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
+WORDS_MAX = 64  # of a reply in words: a status and two numbers with 16 digits take less
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -277,6 +278,10 @@ class Link:
         Raises:
             redis.InvalidResponse: no script gives it: the connection is out of step, or is no master's.
         """
+        if reply.__class__ is bytes:  # in words: the usual case
+            word, *numbers = reply.split(b" ")
+            if word in script.in_words and len(reply) <= WORDS_MAX and all(map(bytes.isdigit, numbers)):
+                reply = [word, *map(int, numbers)]
         if reply.__class__ is list:
             status = reply[0] if reply else None
             if status.__class__ is not bytes or script.shapes.get(status) != [*map(type, reply)]:

@@ -1,0 +1,15 @@
+-- Provides has_vote: whether this master has a vote, where nothing but a look at its
+-- marker is needed for that: a vote was written on the caller's socket just now, and all
+-- of the marker is as expected. Else no_vote_until is to be asked, which says why so. It
+-- reads master, incarnation, guard_ms and now, and is no function: to define one would
+-- take a good part of the time.
+local has_vote = not master
+if master then
+  local quiet_us = now - string.sub(incarnation, -16)
+  if quiet_us >= 0 and quiet_us <= just_now_us then
+    local marker = redis.call('HMGET', master, 'incarnation', 'no_vote_until_us', 'guard_ms')
+    local known, until_us = marker[1], tonumber(marker[2])
+    has_vote = known and #known + 17 == #incarnation and string.find(incarnation, known, 1, true) == 1
+      and marker[3] == guard_ms and until_us and now - until_us >= 0
+  end
+end

@@ -1,0 +1,213 @@
+"""The usual case of the scripts that take, keep and end a hold: what it asks of a server, and where it ends.
+
+Where the clock matters it is ours: the master is a virtual one.
+"""
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+import redis
+from support.replies import as_list
+from support.servers import Server
+
+from relock._keys import lock_keys
+from relock._scripts import load
+from relock.testing._master import VirtualMaster
+
+KEYS = lock_keys("lock", "a")
+ME, YOU = b"me:1", b"you:1"
+FAR = 9 * 10**15
+NOW_US = 1_700_000_000_000_000
+GUARD_MS = 900
+OWN: dict[str, Any] = {"owner": ME, "count": 1, "lease_ms": 5_000, "token_ms": 6_000, "fair": 1, "fence": 0, "hand": 1}
+TAKES = {"cmdstat_time": 1, "cmdstat_exists": 1, "cmdstat_hset": 1, "cmdstat_pexpire": 1, "cmdstat_set": 1}
+COMMANDS = {
+    "acquire": TAKES,
+    "acquire, guarded": {**TAKES, "cmdstat_hmget": 1},
+    "count": {"cmdstat_time": 1, "cmdstat_hexists": 1, "cmdstat_hset": 1},
+    "extend": {"cmdstat_time": 1, "cmdstat_hexists": 1, "cmdstat_pttl": 2, "cmdstat_pexpire": 2},
+    "release": {"cmdstat_time": 1, "cmdstat_hdel": 1, "cmdstat_exists": 1},
+}
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self, now_us: int = NOW_US) -> None:
+        self.now_us = now_us
+
+    def __call__(self) -> int:
+        return self.now_us
+
+
+def call(master: VirtualMaster, name: str, *, void_us: int = FAR, **other: Any) -> list[Any]:
+    script = load(name)
+    own = {**OWN, **other}
+    made = script.call(KEYS, **{argument: own[argument] for argument in script.own_arguments})
+    reply: list[Any] = as_list(master.execute(made, void_us, b"", 0))
+    return reply
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("case", COMMANDS)
+def test_the_usual_case_asks_no_more_of_a_server(server: Server, case: str) -> None:
+    name, _, guarded = case.partition(", ")
+    with closing(redis.Redis.from_url(server.url)) as client:
+        client.flushall()
+        info = client.info()
+        incarnation = f"{info['run_id']}:{info['master_replid']}"
+        marker: dict[Any, Any] = {"incarnation": incarnation, "no_vote_until_us": NOW_US, "guard_ms": GUARD_MS}
+        client.hset(KEYS.master, mapping=marker)
+        if name != "acquire":
+            run(client, "acquire", "", [])
+        client.config_resetstat()
+        seconds, micros = client.time()
+        socket = f"{incarnation}?{int(seconds):d}{int(micros):06d}" if guarded else ""
+        reply = run(client, name, socket, [KEYS.master] if guarded else [])
+        calls = {command: said["calls"] for command, said in client.info("commandstats").items()}
+    assert isinstance(reply, bytes), reply
+    for outside in ("cmdstat_eval", "cmdstat_config|resetstat", "cmdstat_config", "cmdstat_info"):
+        calls.pop(outside, None)
+    calls["cmdstat_time"] -= 1
+    assert calls == COMMANDS[case]
+
+
+def run(client: Any, name: str, socket: str, marker: list[bytes]) -> Any:
+    script = load(name)
+    given = {**OWN, "void_us": FAR, "incarnation": socket, "guard_ms": GUARD_MS}
+    if name == "count":
+        given["lease_ms"] = 0
+    if name == "extend":
+        given |= {"lease_ms": 9_000, "token_ms": 10_000}
+    keys = [getattr(KEYS, key.name) for key in script.keys if not key.optional] + marker
+    return client.eval(script.source, len(keys), *keys, *[given[argument.name] for argument in script.arguments])
+
+
+def test_two_grants_of_one_microsecond_have_tokens_of_their_own() -> None:
+    master = VirtualMaster(Clock(), "this")
+    tokens = []
+    for _ in range(3):
+        tokens.append(call(master, "acquire")[2])
+        call(master, "release")
+    assert tokens == [NOW_US, NOW_US + 1, NOW_US + 2]
+    assert master.contents(KEYS.token) == b"%d" % (NOW_US + 2)
+
+
+def test_tokens_rise_though_the_clock_was_set_back_and_are_remembered_until_it_has_caught_up() -> None:
+    clock = Clock()
+    master = VirtualMaster(clock, "this")
+    call(master, "acquire")
+    call(master, "release")
+    clock.now_us -= 60_000_000
+    assert call(master, "acquire") == [b"granted", clock.now_us, NOW_US + 1]
+    assert master.read("PTTL", KEYS.token) > 60_000 + OWN["lease_ms"]
+
+
+@pytest.mark.parametrize("now_us", [5_123_456, 999_999_999_999_999, NOW_US, NOW_US + 7, NOW_US + 999_999])
+@pytest.mark.parametrize("name", ["acquire", "count", "extend"])
+def test_what_comes_after_its_void_time_does_nothing_whatever_the_clock_says(name: str, now_us: int) -> None:
+    """A clock from before 2001 has fewer digits than a void time."""
+    master = VirtualMaster(Clock(now_us), "this")
+    if name != "acquire":
+        call(master, "acquire")
+    before = master.snapshot()
+    assert call(master, name, void_us=now_us - 1, lease_ms=9_000) == [b"void", now_us]
+    assert master.snapshot() == before
+    assert call(master, name, void_us=now_us)[0] in (b"granted", b"counted", b"extended")
+
+
+@pytest.mark.parametrize(
+    ("now_us", "last", "token"),
+    [
+        (NOW_US, b"999999999999999", NOW_US),
+        (NOW_US, b"99999999999999999", NOW_US),
+        (NOW_US, b"", NOW_US),
+        (999_999_999_999_999, b"1000000000000007", 1_000_000_000_000_008),
+    ],
+)
+def test_a_last_token_of_another_length_than_the_clock_is_compared_as_a_number(
+    now_us: int, last: bytes, token: int
+) -> None:
+    master = VirtualMaster(Clock(now_us), "this")
+    master.read("SET", KEYS.token, last)
+    assert call(master, "acquire") == [b"granted", now_us, token]
+
+
+def acquire_guarded(master: VirtualMaster, voted_us: int, **marker: bytes) -> list[Any]:
+    """On a socket that was opened to ``run:run``, and on which a vote was written at `voted_us`."""
+    ended = {"incarnation": b"run:run", "no_vote_until_us": b"%d" % NOW_US, "guard_ms": b"%d" % GUARD_MS}
+    for field, value in {**ended, **marker}.items():
+        master.read("HSET", KEYS.master, field.encode(), value)
+    script = load("acquire")
+    made = script.call(KEYS, **{argument: OWN[argument] for argument in script.own_arguments})
+    reply: list[Any] = as_list(master.execute(made, FAR, b"run:run?%016d" % voted_us, GUARD_MS))
+    return reply
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        {"incarnation": b"run:sun"},
+        {"incarnation": b"run:runs"},
+        {"incarnation": b"un:run?"},
+        {"incarnation": b""},
+        {"no_vote_until_us": b"%d" % (NOW_US + 1)},
+        {"no_vote_until_us": b"soon"},
+        {"guard_ms": b"800"},
+    ],
+    ids=str,
+)
+def test_one_look_at_the_marker_is_enough_only_where_all_of_it_is_as_expected(marker: dict[str, bytes]) -> None:
+    """The server says that it is what the socket was opened to; a vote was written a moment ago."""
+    master = VirtualMaster(Clock(), "run")
+    assert acquire_guarded(master, NOW_US - 1_000, **marker)[0] == b"no_vote"
+    assert master.contents(KEYS.lock) is None
+    assert acquire_guarded(master, NOW_US - 1_000)[0] == b"granted"
+
+
+def test_a_marker_without_a_time_or_with_a_larger_guard_is_no_obstacle() -> None:
+    assert acquire_guarded(VirtualMaster(Clock(), "run"), NOW_US, guard_ms=b"901")[0] == b"granted"
+    master = VirtualMaster(Clock(), "run")
+    master.read("HSET", KEYS.master, b"incarnation", b"run:run", b"guard_ms", b"%d" % GUARD_MS)
+    script = load("acquire")
+    made = script.call(KEYS, **{argument: OWN[argument] for argument in script.own_arguments})
+    assert as_list(master.execute(made, FAR, b"run:run?%016d" % NOW_US, GUARD_MS))[0] == b"granted"
+
+
+@pytest.mark.parametrize(("quiet_us", "is_asked"), [(0, False), (1_000, False), (1_001, True), (-1, True)])
+def test_only_a_vote_of_just_now_proves_what_the_socket_leads_to(quiet_us: int, *, is_asked: bool) -> None:
+    """The server followed another one, and has the marker from before that."""
+    master = VirtualMaster(Clock(), "run")
+    master.have_data_of("other", "run")
+    assert acquire_guarded(master, NOW_US - quiet_us)[0] == (b"no_vote" if is_asked else b"granted")
+
+
+def test_a_renewal_never_shortens_what_is_left_of_the_token() -> None:
+    """It is ahead of the clock, and remembered until that has caught up."""
+    master = VirtualMaster(Clock(), "this")
+    call(master, "acquire")
+    master.read("PEXPIRE", KEYS.token, 60_000)
+    assert call(master, "extend", lease_ms=9_000, token_ms=10_000)[0] == b"extended"
+    assert master.read("PTTL", KEYS.token) == 60_000
+    assert master.read("PTTL", KEYS.lock) == 9_000
+
+
+def test_a_count_is_written_on_a_master_that_is_out_of_memory() -> None:
+    master = VirtualMaster(Clock(), "this")
+    call(master, "acquire")
+    master.is_full = True
+    assert call(master, "count", count=2, lease_ms=0)[0] == b"counted"
+    assert master.contents(KEYS.lock) == {ME: b"2"}
+
+
+@pytest.mark.parametrize("name", ["acquire", "count", "extend", "release"])
+def test_a_replica_gives_keeps_and_ends_nothing(name: str) -> None:
+    """It may have a copy of the hold for as long as its lease."""
+    master = VirtualMaster(Clock(), "this")
+    if name != "acquire":
+        call(master, "acquire")
+    master.is_replica = True
+    for lease_ms in (0, 9_000):
+        with pytest.raises(Exception, match="READONLY"):
+            call(master, name, lease_ms=lease_ms)
