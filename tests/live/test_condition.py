@@ -179,10 +179,10 @@ def test_an_interrupted_release_of_a_hold_that_a_wait_found_lost_leaves_nothing(
     end = client.session.interrupted.end_stand_in
 
     def strike_once(hold: Hold) -> None:
-        monkeypatch.setattr(client.session, "_end_stand_in", end)
+        monkeypatch.setattr(client.session.interrupted, "end_stand_in", end)
         raise Interrupt
 
-    monkeypatch.setattr(client.session, "_end_stand_in", strike_once)
+    monkeypatch.setattr(client.session.interrupted, "end_stand_in", strike_once)
     with pytest.raises(Interrupt):
         lock.release()
     until(lambda: not client.info(name).held, within=LONG, what="nothing is left")
@@ -327,7 +327,7 @@ def test_an_interrupt_while_a_wait_gives_its_levels_up_leaves_none(
     lock.acquire()
     lock.acquire()
     with monkeypatch.context() as patch:
-        patch.setattr(client.session, "_end", strike)
+        patch.setattr(client.session.calls, "_end", strike)
         with pytest.raises(Interrupt):
             condition.wait()
     for use in (lock.acquire, lock.release, lock.release):

@@ -83,7 +83,7 @@ def test_a_refusal_behind_another_of_its_owner_is_counted_and_told_like_any_othe
 def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(
     client: Client, connect: Connect, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relock._runtime.session.session.TOLD_MAX", 3)
+    monkeypatch.setattr("relock._core.book.TOLD_MAX", 3)
     with connect(server.url).lock(name):
         for i in range(20):
             assert not client.lock(name, owner=f"job-{i}").acquire(blocking=False)
@@ -115,7 +115,7 @@ def test_who_comes_in_while_the_owners_hold_is_found_lost_keeps_its_own(
         wait(coming, timeout=1.0)  # it waits behind this release, or it would have the lock by then
         end_elsewhere(*args)
 
-    monkeypatch.setattr(client.session, "_end_elsewhere", end_when_the_next_has_come)
+    monkeypatch.setattr(client.session.calls, "_end_elsewhere", end_when_the_next_has_come)
     with ThreadPoolExecutor(1) as pool:
         with pytest.raises(LockLostError):
             lock.release()
@@ -163,8 +163,8 @@ def test_an_interrupt_takes_nothing_from_the_next_thread_of_its_owner(
     monkeypatch.setattr(session.gates, "leave", leave_and_let_in)
     if not is_over:
         monkeypatch.setattr(session.watchdog, "watch", strike)
-        monkeypatch.setattr(session, "_write_count", strike)
-        monkeypatch.setattr(session, "_end", strike)
+        monkeypatch.setattr(session.calls, "_write_count", strike)
+        monkeypatch.setattr(session.calls, "_end", strike)
     with ThreadPoolExecutor(1) as pool, pytest.raises(Interrupt):
         call(lock)
     check_levels(client, lock, left + 1)
@@ -194,7 +194,7 @@ def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_th
         raise Interrupt
 
     with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(session, "_write_count", write_slowly)
+        monkeypatch.setattr(session.calls, "_write_count", write_slowly)
         nesting = pool.submit(client.lock(name, owner="job").acquire)
         assert is_writing.wait(30)
         monkeypatch.setattr(session.gates, "enter", strike_first)
