@@ -113,7 +113,11 @@ def _never_asking(fragment: Callable[[Path, str], str]) -> Callable[[Path, str],
     """The scripts' parts, but for the question what the server is."""
 
     def changed(folder: Path, name: str) -> str:
-        return fragment(folder, name).replace("JUST_NOW_US = 1000", "JUST_NOW_US = 2 ^ 53")
+        text = fragment(folder, name)
+        if name != "just_now":
+            return text
+        assert text.count("just_now_us = 1000") == 1, "the script has changed: nothing would be weakened"
+        return text.replace("just_now_us = 1000", "just_now_us = 2 ^ 53")
 
     return changed
 
@@ -150,9 +154,9 @@ def log_on_the_spot() -> None:
 @guard("one name for each hold")
 def name_threads() -> None:
     """All holds of a thread have the same name on the masters, so that a late release of one ends another."""
-    from relock._runtime.session import session as threads
+    from relock._runtime.session import calls
 
     def name_of_the_thread(random_hex: str, owner: str | None) -> str:
         return f"thread{threading.get_ident():x}"
 
-    _replace(threads, "new_uuid", name_of_the_thread)
+    _replace(calls, "new_uuid", name_of_the_thread)
