@@ -88,3 +88,31 @@ def test_the_guarantees_name_tests_that_exist() -> None:
     named = set(re.findall(r"\b(test_\w+)", (DOCS / "concepts" / "guarantees.md").read_text()))
     assert named
     assert named <= names
+
+
+def _told_loggers() -> dict[tuple[str, str], str]:
+    """The rows of the table of loggers, by logger and level."""
+    told = {}
+    for line in (DOCS / "how-to" / "operating.md").read_text().splitlines():
+        if line.startswith("| `relock."):
+            loggers, level, what = (cell.strip() for cell in line.strip("|").split(" | "))
+            told.update({(logger, level): what for logger in re.findall(r"`([\w.]+)`", loggers)})
+    return told
+
+
+def _used_loggers() -> set[tuple[str, str]]:
+    """Which modules log at which level above DEBUG, by their source."""
+    package = Path(relock.__file__).parent
+    used = set()
+    for path in package.rglob("*.py"):
+        module = ".".join(("relock", *path.relative_to(package).with_suffix("").parts))
+        for level in re.findall(r"log(?:ger)?\.(warning|error)\(", path.read_text()):
+            used.add((module, level.upper()))
+    return used
+
+
+def test_every_logger_that_speaks_is_in_the_table() -> None:
+    told = set(_told_loggers())
+    chosen_as_it_runs = {(logger, level) for logger, level in told if logger == "relock.events"}
+    service = {("relock._runtime.service", "WARNING")}  # by `write`: DEBUG from the second time on
+    assert told - chosen_as_it_runs - service == _used_loggers()

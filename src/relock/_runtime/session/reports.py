@@ -40,7 +40,7 @@ class Reports(MasterListener):
     # Of the masters -------------------------------------------------------------------------------------------------
 
     def clock_in_doubt(self, master: MasterState) -> None:  # noqa: ARG002
-        """See `relock._runtime.masters.master.MasterListener`."""
+        """See `relock._runtime.masters.known.MasterListener`."""
         self._session.janitor.hand(tasks.Sample())
 
     def subscribed(self) -> None:
@@ -50,28 +50,28 @@ class Reports(MasterListener):
             session.janitor.tend_now()
 
     def master_down(self, master: MasterState, why: str) -> None:
-        """See `relock._runtime.masters.master.MasterListener`; what breaks while we close was closed by us."""
+        """See `relock._runtime.masters.known.MasterListener`; what breaks while we close was closed by us."""
         session = self._session
         if not session.closed:
             session.emit(MasterDown(None, master.address, why))
 
     def master_back(self, master: MasterState) -> None:
-        """See `relock._runtime.masters.master.MasterListener`."""
+        """See `relock._runtime.masters.known.MasterListener`."""
         self._session.emit(MasterBack(None, master.address))
 
     def master_without_vote(self, master: MasterState, seconds: float) -> None:
-        """See `relock._runtime.masters.master.MasterListener`."""
+        """See `relock._runtime.masters.known.MasterListener`."""
         why = "it restarted, failed over, was flushed or is new, or its clock stepped: it may have forgotten leases"
         self._session.emit(MasterWithoutVote(None, master.address, seconds, why))
 
     def master_moved(self, master: MasterState) -> None:
-        """See `relock._runtime.masters.master.MasterListener`. Nobody is given a lock where a server has no name."""
+        """See `relock._runtime.masters.known.MasterListener`. Nobody is given a lock where a server has no name."""
         session = self._session
         session.may_be_handed = all(one.incarnation != NAMELESS for one in session.masters)
         session.hub.subscriptions[master.index].look()
 
     def check_independent(self, master: MasterState) -> None:
-        """See `relock._runtime.masters.master.MasterListener`."""
+        """See `relock._runtime.masters.known.MasterListener`."""
         session = self._session
         if master.incarnation == NAMELESS:
             session.hub.subscriptions[master.index].doubt()
@@ -81,12 +81,12 @@ class Reports(MasterListener):
                 raise ConfigurationError(one_server(addresses), option="nodes")
 
     def larger_guard(self, found_ms: int) -> None:
-        """See `relock._runtime.masters.master.MasterListener`."""
+        """See `relock._runtime.masters.known.MasterListener`."""
         for master in self._session.masters:
             master.guard_ms = max(master.guard_ms, found_ms)
 
     def master_stepped(self, master: MasterState, seconds: float, shown_us: int) -> None:
-        """See `relock._runtime.masters.master.MasterListener`. Leases end by the master's clock, so earlier on ours."""
+        """See `relock._runtime.masters.known.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         session = self._session
         step = Step(session.clock(), master.index, seconds, shown_us, master.offset.stepped_after)
         session.steps.append(step)  # before the look at the book: what enters it now looks here
@@ -100,11 +100,11 @@ class Reports(MasterListener):
         session.platform.log.warning(logger, text, master.address, seconds)
 
     def sweep_by(self, moment: float) -> None:
-        """See `relock._runtime.masters.master.MasterListener`."""
+        """See `relock._runtime.masters.known.MasterListener`."""
         self._session.watchdog.look_by(moment)
 
     def warn(self, text: str) -> None:
-        """See `relock._runtime.masters.master.MasterListener`; the call that found it raises it, when it has done."""
+        """See `relock._runtime.masters.known.MasterListener`; the call that found it raises it, when it has done."""
         session = self._session
         if any(service.is_caller() for service in session.services()):
             session.platform.log.warn(text)
