@@ -8,7 +8,7 @@ import pytest
 from sim.bugs import BUGS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGE = (REPOSITORY / "docs" / "concepts" / "argument.md").read_text()
+PAGE = (REPOSITORY / "docs" / "internals" / "argument.md").read_text()
 RULES = range(1, 16)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 BUG = re.compile(r"`bug: ([^`]+)`")
