@@ -240,11 +240,12 @@ def _several_in_short(report: dict[str, Any]) -> str:
 
 def _missed(found: Sequence[Goal]) -> str:
     missed = [
-        f"* {goal.what}: {goal.measured:.2f}, {'at most' if goal.at_most else 'at least'} {goal.bound:g} was wanted"
+        f"* {goal.what}: {goal.measured:.2f}{f' ({goal.where})' if goal.where else ''}; the goal is "
+        f"{'at most' if goal.at_most else 'at least'} {goal.bound:g}"
         for goal in found
         if not goal.is_met
     ]
-    return "\n".join([f"Of {len(found)} goals, {len(missed)} are missed:", "", *missed])
+    return "\n".join([f"Of {len(found)} goals, {len(missed)} are missed. Each compares two figures:", "", *missed])
 
 
 def _where_it_ran(report: dict[str, Any]) -> str:
