@@ -18,7 +18,7 @@ copyright = "the relock authors"
 version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "examples", "reference/_generated"]
+exclude_patterns = ["_build", "examples", "_generated"]
 html_theme = "furo"
 html_title = f"relock {version}"
 
@@ -91,7 +91,7 @@ def _help(*command: str) -> str:
 
 
 def _write(name: str, lines: list[str]) -> None:
-    folder = DOCS / "reference" / "_generated"
+    folder = DOCS / "_generated"
     folder.mkdir(exist_ok=True)
     (folder / name).write_text("\n".join(lines))
 

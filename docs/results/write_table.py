@@ -1,4 +1,4 @@
-"""Writes what the simulator's runs have come to, as ``simulator.json`` says, into the page about the simulator."""
+"""Writes what the simulator's runs have come to, as ``simulator.json`` says, into the page of its results."""
 
 import sys
 from collections import Counter
@@ -6,7 +6,7 @@ from pathlib import Path
 
 RESULTS = Path(__file__).resolve().with_name("simulator.json")
 DOCS = RESULTS.parents[1]
-PAGE = DOCS / "concepts" / "simulator.md"
+PAGE = RESULTS.with_name("simulator.md")
 BEGIN, END = "<!-- results: written by docs/results/write_table.py -->\n", "<!-- end of results -->\n"
 sys.path[:0] = [str(DOCS.parent / folder) for folder in ("src", "tests")]
 

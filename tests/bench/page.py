@@ -1,7 +1,8 @@
-"""The tables and plots of ``docs/concepts/performance.md``, and the README's table, from ``docs/results/bench.json``.
+"""What the documentation shows of ``docs/results/bench.json``; ``python -m bench.page`` in ``tests`` makes it anew.
 
-``python -m bench.page`` in ``tests`` makes them anew. The tables are a part of their page, between two marks, so that
-they can be read where nothing is built; a test compares.
+These are the tables and plots of ``docs/results/benchmark.md``, and a few rows of them in the README and in
+``docs/concepts/performance.md``. The tables are a part of their page, between two marks, so that they can be read where
+nothing is built; a test compares.
 """
 
 import json
@@ -19,10 +20,15 @@ from bench.rows import Row, contestants, middle, of, our_way, stolen, where
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "docs" / "results" / "bench.json"
-PAGE = ROOT / "docs" / "concepts" / "performance.md"
+PAGE = ROOT / "docs" / "results" / "benchmark.md"
+USERS_PAGE = ROOT / "docs" / "concepts" / "performance.md"
 README = ROOT / "README.md"
 MARKS = {
     PAGE: ("<!-- What follows is made from results/bench.json. -->", "<!-- This was made from results/bench.json. -->"),
+    USERS_PAGE: (
+        "<!-- What follows is made from results/bench.json. -->",
+        "<!-- This was made from results/bench.json. -->",
+    ),
     README: (
         "<!-- What follows is made from docs/results/bench.json. -->",
         "<!-- This was made from docs/results/bench.json. -->",
@@ -198,9 +204,48 @@ def in_short(report: dict[str, Any]) -> str:
     return f"{_where_it_ran(report)}\n\n{_table(['', '**relock**', *PEERS], table)}"
 
 
-def _cells(found: dict[str, float], ours: str, form: str) -> Iterator[str]:
-    for name in (ours, *PEERS):
+def _cells(found: dict[str, float], ours: str, form: str, peers: Sequence[str] = PEERS) -> Iterator[str]:
+    for name in (ours, *peers):
         yield form.format(found[name]) if name in found else ""
+
+
+PEERS_ON_SEVERAL = (
+    "bare sockets",
+    "redlock-py",
+    "pottery",
+    "redis-semaphore (Node)",
+    "redlock (Node)",
+    "redsync (Go)",
+)
+
+
+def for_users(report: dict[str, Any]) -> str:
+    """What the page about performance shows: the README's table, the same on several masters, and what is missed."""
+    return "\n\n".join([in_short(report), _several_in_short(report), _missed(goals(report))])
+
+
+def _several_in_short(report: dict[str, Any]) -> str:
+    rows = [row for row in report["handoffs"] if row["masters"] > 1]
+    masters = max(row["masters"] for row in rows)
+    times = report["pairs"]["several"]["pairs_us"]["split"]
+    table = [["acquire and release, nobody else wants it", *_cells(times, RELOCK, "{:,.0f} µs", PEERS_ON_SEVERAL)]]
+    for workers in sorted({row["workers"] for row in rows}):
+        cell = where(rows, masters=masters, kind="processes", workers=workers)
+        rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
+        table.append(
+            [f"hand-overs among {workers} processes", *_cells(rates, our_way(cell), "{:,.0f}/s", PEERS_ON_SEVERAL)]
+        )
+    return _table([f"{masters} masters", "**relock**", *PEERS_ON_SEVERAL], table)
+
+
+def _missed(found: Sequence[Goal]) -> str:
+    missed = [
+        f"* {goal.what}: {goal.measured:.2f}{f' ({goal.where})' if goal.where else ''}; the goal is "
+        f"{'at most' if goal.at_most else 'at least'} {goal.bound:g}"
+        for goal in found
+        if not goal.is_met
+    ]
+    return "\n".join([f"Of {len(found)} goals, {len(missed)} are missed. Each compares two figures:", "", *missed])
 
 
 def _where_it_ran(report: dict[str, Any]) -> str:
@@ -220,8 +265,8 @@ def page_with(path: Path, page: str, content: str) -> str:
 
 
 def pages(report: dict[str, Any]) -> dict[Path, str]:
-    """The pages as they are to be."""
-    contents = {PAGE: rendered(report), README: in_short(report)}
+    """The pages as they must be."""
+    contents = {PAGE: rendered(report), USERS_PAGE: for_users(report), README: in_short(report)}
     return {path: page_with(path, path.read_text(), content) for path, content in contents.items()}
 
 

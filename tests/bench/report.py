@@ -1,7 +1,7 @@
 """Measures everything that the documentation shows, and writes it there: ``python -m bench.report`` in ``tests``.
 
 It takes about twenty minutes, longer where others disturb it (`bench.quiet`). The figures go to
-``docs/results/bench.json``; the tables and plots of the page about performance are made of that file alone.
+``docs/results/bench.json``; the tables and plots of the documentation are made of that file alone.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The tables of ``docs/concepts/nemesis.md``, from ``docs/results/chaos.json``: ``python -m chaos.page`` in ``tests``.
+"""The tables of ``docs/results/nemesis.md``, from ``docs/results/chaos.json``: ``python -m chaos.page`` in ``tests``.
 
 They are a part of the page, between two marks, so that they can be read where nothing is built; a test compares.
 """
@@ -10,7 +10,7 @@ from chaos.results import ROOT, Json, added, load
 from chaos.verdict import MIXED
 
 RESULT = ROOT / "docs" / "results" / "chaos.json"
-PAGE = ROOT / "docs" / "concepts" / "nemesis.md"
+PAGE = ROOT / "docs" / "results" / "nemesis.md"
 BEGIN = "<!-- What follows is made from results/chaos.json. -->"
 END = "<!-- This was made from results/chaos.json. -->"
 COMMIT_DIGITS = 10

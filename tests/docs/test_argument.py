@@ -1,4 +1,4 @@
-"""The page that argues for safety names tests and planted bugs that exist, and leaves no rule without one."""
+"""The pages that argue for safety name tests and planted bugs that exist, and leave no rule without one."""
 
 import ast
 import re
@@ -8,7 +8,8 @@ import pytest
 from sim.bugs import BUGS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGE = (REPOSITORY / "docs" / "concepts" / "argument.md").read_text()
+INTERNALS = REPOSITORY / "docs" / "internals"
+PAGE = "\n".join((INTERNALS / name).read_text() for name in ("argument.md", "rules.md"))
 RULES = range(1, 16)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 BUG = re.compile(r"`bug: ([^`]+)`")
@@ -19,9 +20,9 @@ def functions_of(path: Path) -> set[str]:
 
 
 def section_of(rule: int) -> str:
-    """What the page says of one rule."""
-    found = re.search(rf"^### Rule {rule}\. .*?(?=^##)", PAGE, re.DOTALL | re.MULTILINE)
-    assert found is not None, f"the page says nothing of rule {rule}"
+    """What the pages say of one rule."""
+    found = re.search(rf"^## Rule {rule}\. .*?(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
+    assert found is not None, f"the pages say nothing of rule {rule}"
     return found[0]
 
 

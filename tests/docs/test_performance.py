@@ -1,10 +1,10 @@
-"""The page about performance, and the README, say what the benchmark's results say."""
+"""The benchmark's page of results, the page about performance and the README say what the benchmark's results say."""
 
 import copy
 
 from bench.goals import goals
 from bench.handoff.contestants import ONE_HOP, TWO_HOPS
-from bench.page import MARKS, PAGE, README, load, pages, rendered
+from bench.page import MARKS, PAGE, README, USERS_PAGE, load, pages, rendered
 from bench.rows import of, our_way
 
 
@@ -26,7 +26,8 @@ def test_other_results_change_the_tables_and_nothing_else() -> None:
     report["pairs"]["one"]["pairs_us"]["split"]["relock"] *= 1000
     others = pages(report)
     assert "98,765" in others[PAGE]
-    assert others[README] != README.read_text()
+    for short in (README, USERS_PAGE):
+        assert others[short] != short.read_text()
     for path, page in pages(load()).items():
         begin, end = MARKS[path]
         assert others[path].partition(begin)[0] == page.partition(begin)[0]

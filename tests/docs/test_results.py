@@ -1,4 +1,4 @@
-"""The page about the simulator says what its results say."""
+"""The page of the simulator's results says what its results say."""
 
 import runpy
 from pathlib import Path

@@ -29,7 +29,7 @@ def _without_meaning(line: str) -> list[str]:
 
 
 def test_whoever_changes_what_scripts_take_or_say_looks_at_the_version() -> None:
-    page = (ROOT / "docs" / "reference" / "wire.md").read_text()
+    page = (ROOT / "docs" / "internals" / "wire.md").read_text()
     assert f"`{digest()}`" in page, f"new on the wire? Then it is a new version, and its digest is {digest()}"
 
 

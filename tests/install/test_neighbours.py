@@ -1,4 +1,4 @@
-"""Clients of another version, from its wheel, work on the same lock as this one's: see ``docs/reference/wire.md``."""
+"""Clients of another version, from its wheel, work on the same lock as this one's: see ``docs/internals/wire.md``."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 """Which promises a run keeps although clocks are set, run off or stand still: what the referee may judge, and what not.
 
-relock assumes something of clocks (``docs/concepts/argument.md``, A2 to A4 and A10), and says what is not promised
+relock assumes something of clocks (``docs/internals/argument.md``, A2 to A4 and A10), and says what is not promised
 where that fails. Each exception here is one of those, and names it. Of a step that a client has noticed nothing is
 excepted any more: its holds are to be over where the masters' time says so.
 """

@@ -3,7 +3,7 @@
 An explorer visits all states that can be reached. Time goes by in ticks, at any moment; requests and replies take any
 time, or come when nobody waits for them any more; masters forget at any moment; releases of earlier holds arrive late.
 Both clients take the lock once, and one of them renews and heals. The explorer knows nothing of the code: it shows that
-the rules exclude, as `docs/concepts/argument.md` argues, and that each of them is needed.
+the rules exclude, as `docs/internals/argument.md` argues, and that each of them is needed.
 """
 
 from collections.abc import Iterator

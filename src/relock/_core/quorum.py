@@ -322,10 +322,11 @@ def is_token_known(answers: Sequence[Answer]) -> bool:
 
 
 def is_token_safe(grant: Granted, lease_ms: int) -> bool:
-    """Whether no later grant can get a smaller token, though only those who granted know it (see ``docs/concepts``).
+    """Whether no later grant can get a smaller token, though only those who granted know it.
 
     A master that does not know the token proposes at least its clock by the time this lease has ended there; so the
     token must lie below that, for each grant that was counted. Otherwise it has to be written to a quorum first.
+    ``docs/internals/argument.md`` has the proof.
     """
     for answer in grant.answers:
         reply = answer[0]
