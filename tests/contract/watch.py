@@ -28,9 +28,20 @@ WAITS: dict[str, Callable[..., float | None]] = {
     "gate.acquire": lambda timeout=None: timeout,
     "poller.poll": lambda milliseconds: milliseconds / 1000,
     "channel.wait": lambda seconds: seconds,
+    "channel.ready": lambda milliseconds: milliseconds / 1000,
     "sleep": lambda seconds: seconds,
 }
-ACTS = (*WAITS, "queue.put", "event.set", "gate.release", "channel.send", "channel.receive", "open", "start")
+ACTS = (
+    *WAITS,
+    "queue.put",
+    "event.set",
+    "gate.release",
+    "channel.send",
+    "channel.receive",
+    "channel.take",
+    "open",
+    "start",
+)
 """What changes something, or may take long: there, before and after are two moments."""
 
 

@@ -487,16 +487,20 @@ class VirtualChannel(Channel):
         self._timeout = timeout
         self.fileno = wire.fileno
         self.send = wire.send
+        self.ready = self._ready
+        self.take = self._take
 
-    def receive(self) -> list[Any]:
-        """See `Channel`."""
+    def parse(self, taken: list[Any]) -> list[Any]:
+        """See `Channel`; what is under way here are replies."""
+        return taken
+
+    def _take(self) -> list[Any]:
         if not self._wire.can_read(self._timeout):
             raise redis_errors.TimeoutError("Timeout reading from the master")
         return self._wire.take_all()
 
-    def wait(self, seconds: float) -> bool:
-        """See `Channel`."""
-        return self._wire.can_read(max(0.0, seconds))
+    def _ready(self, milliseconds: float) -> bool:
+        return self._wire.can_read(milliseconds / 1000)
 
 
 def node_of(process: Process, servers: Sequence[Server], number: int) -> Node:

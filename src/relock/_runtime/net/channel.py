@@ -19,6 +19,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -42,24 +43,37 @@ class Channel(ABC):
     Attributes:
         send: sends whole commands; ``redis.RedisError`` or ``OSError`` where it broke, or takes no more.
         fileno: what to poll.
+        ready: whether something can be received within so many milliseconds, as a truth value.
+        take: what has come, as it came; waits for the first bytes, for the connection's timeout at most. `parse` makes
+            replies of it. ``redis.RedisError`` or ``OSError`` where it broke, or nothing came in time.
     """
 
     send: Callable[[bytes], object]
     fileno: int
+    ready: Callable[[float], object]
+    take: Callable[[], Any]
 
     @abstractmethod
-    def receive(self) -> list[Any]:
-        """The replies that are complete by now; waits for the first bytes, for the connection's timeout at most.
+    def parse(self, taken: Any) -> list[Any]:
+        """The replies that are complete with what was taken.
 
         An error reply is a `redis.ResponseError` in the list. The list may be empty: go on waiting.
 
         Raises:
-            redis.RedisError, OSError: it broke, or nothing came in time.
+            redis.RedisError: the connection was closed, or this is no reply of a master.
         """
 
-    @abstractmethod
+    def receive(self) -> list[Any]:
+        """The replies that are complete by now; see `take` and `parse`."""
+        try:
+            taken = self.take()
+        except (BlockingIOError, TimeoutError):
+            raise redis_errors.TimeoutError("Timeout reading from the master") from None
+        return self.parse(taken)
+
     def wait(self, seconds: float) -> bool:
         """Whether something can be received within `seconds`."""
+        return bool(self.ready(max(0.0, seconds) * 1000))
 
 
 class SocketChannel(Channel):
@@ -72,18 +86,15 @@ class SocketChannel(Channel):
         reader = hiredis.Reader(replyError=redis_errors.ResponseError)
         poller = select.poll()
         poller.register(self.fileno, select.POLLIN)
-        self._poll = poller.poll
+        self.ready = poller.poll
         self.send = sock.sendall
-        self._recv = sock.recv
+        self.take = partial(sock.recv, CHUNK_BYTES)
         self._feed = reader.feed
         self._gets = reader.gets
 
-    def receive(self) -> list[Any]:
+    def parse(self, taken: bytes) -> list[Any]:
         """See `Channel`."""
-        try:
-            data = self._recv(CHUNK_BYTES)
-        except (BlockingIOError, TimeoutError):
-            raise redis_errors.TimeoutError("Timeout reading from the master") from None
+        data = taken
         if not data:
             raise redis_errors.ConnectionError("the server closed the connection")
         if _LONG_LIST.search(data):
@@ -99,10 +110,6 @@ class SocketChannel(Channel):
             raise redis_errors.InvalidResponse(f"no reply of a master: {error}") from None
         return replies
 
-    def wait(self, seconds: float) -> bool:
-        """See `Channel`."""
-        return bool(self._poll(max(0.0, seconds) * 1000))
-
 
 class PlainChannel(Channel):
     """Through redis-py, which may have read more than it has given away."""
@@ -110,6 +117,8 @@ class PlainChannel(Channel):
     def __init__(self, connection: Wire, sock: socket.socket, timeout: float) -> None:
         self._connection = connection
         self.send = self._send
+        self.ready = self._ready
+        self.take = self._take
         self.fileno = sock.fileno()
         self._sock = sock
         self._timeout = timeout
@@ -127,8 +136,11 @@ class PlainChannel(Channel):
         if getattr(self._connection, "_sock", None) is None:
             raise redis_errors.ConnectionError("the connection was closed")
 
-    def receive(self) -> list[Any]:
-        """See `Channel`."""
+    def parse(self, taken: list[Any]) -> list[Any]:
+        """See `Channel`; redis-py has done so."""
+        return taken
+
+    def _take(self) -> list[Any]:
         self._sock.settimeout(self._timeout)  # each `can_read` puts back that of the connection
         replies = [self._read()]
         # The end, or only the beginning of a reply: whoever looks again finds it. What came before it counts.
@@ -137,11 +149,10 @@ class PlainChannel(Channel):
                 replies.append(self._read())
         return replies
 
-    def wait(self, seconds: float) -> bool:
-        """See `Channel`."""
+    def _ready(self, milliseconds: float) -> bool:
         self._check_open()
         with _closed_meanwhile():
-            return self._connection.can_read(max(0.0, seconds))
+            return self._connection.can_read(milliseconds / 1000)
 
     def _read(self) -> Any:
         try:
