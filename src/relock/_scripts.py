@@ -16,7 +16,7 @@ import hashlib
 import re
 from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attrs import evolve, field, frozen
 
@@ -28,6 +28,7 @@ UNITS = ("text", "int", "ms", "us", "flag", "pairs")
 _FIELD_TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # all others are int
 CONNECTION_ARGUMENTS = ("void_us", "incarnation", "guard_ms")
 TOKEN_MAX = 8 * 10**15 - 1  # as a clock, that is the year 2223
+WORDS_BYTES_MAX = 64  # of a reply in words: a status and two numbers with 16 digits take less
 REST = "..."
 
 # The beginning of a command but for the lock's key, which stands between each two of these parts.
@@ -75,7 +76,7 @@ class Script:
     header: dict[str, tuple[str, ...]]
     source: bytes
     sha: str
-    _frames: Cache[int | tuple[int, str], Frame] = field(factory=Cache, init=False)
+    frames: Cache[int | tuple[int, str], Frame] = field(factory=Cache, init=False)
 
     @cached_property
     def own_arguments(self) -> tuple[str, ...]:
@@ -91,6 +92,24 @@ class Script:
     def shapes(self) -> dict[bytes, list[type]]:
         """What its replies look like: the types of status and fields, by status."""
         return {status.encode(): _shape(status, line) for status, line in self.statuses.items()}
+
+    @cached_property
+    def _usual(self) -> tuple[bytes, int]:
+        """Status and length (words) of the usual reply, the first line of RETURNS, where it is in words."""
+        status, line = next(iter(self.statuses.items()))
+        return (status.encode(), 1 + len(_fields(status, line))) if status.encode() in self.in_words else (b"", 0)
+
+    def usual_reply(self, said: bytes) -> list[Any] | None:
+        """The reply that these bytes of the wire are, if they are the usual one alone: that needs no parser."""
+        lines = said.split(b"\r\n")
+        if len(lines) != 3 or lines[2] or lines[0] != b"$%d" % len(lines[1]):
+            return None
+        words = lines[1].split(b" ")
+        if (words[0], len(words)) != self._usual or not (words[1].isdigit() and words[-1].isdigit()):
+            return None
+        if len(said) > WORDS_BYTES_MAX or not 0 < int(words[-1]) <= TOKEN_MAX:
+            return None
+        return [words[0], *map(int, words[1:])]
 
     @cached_property
     def token_places(self) -> dict[bytes, int]:
@@ -119,6 +138,11 @@ class Script:
     def connection_argument_count(self) -> int:
         """0, 1 (the void time) or 3 (the void time, the incarnation and the guard): what every header has."""
         return len(self.connection_arguments)
+
+    @cached_property
+    def is_vote(self) -> bool:
+        """Whether a master must know which of its incarnations it is asked as: it may have none of its votes there."""
+        return "incarnation" in self.connection_arguments
 
     @cached_property
     def sha_bytes(self) -> bytes:
@@ -165,10 +189,10 @@ class Script:
         """
         lock = keys.lock
         key = (len(lock), keys.prefix) if guarded else len(lock)
-        frame = self._frames.get(key)
+        frame = self.frames.get(key)
         if frame is None:
             frame = self._frame(keys, b"EVALSHA", self.sha_bytes, 0, guarded=guarded)
-            self._frames.keep(key, frame, sum(map(len, frame)))
+            self.frames.keep(key, frame, sum(map(len, frame)))
         return lock.join(frame)
 
     def head(self, keys: LockKeys, command: bytes, body: bytes, rest: int, *, guarded: bool) -> bytes:
@@ -223,6 +247,13 @@ class Prepared(NamedTuple):
     def call(self, keys: LockKeys, first: bytes) -> Call:
         """The call with these keys and this first argument."""
         return Call(self.script, keys, b"$%d\r\n%b\r\n%b" % (len(first), first, self.others))
+
+    def pack(self, keys: LockKeys, first: bytes, guarded: bool) -> bytes:
+        """What `call` and then `Call.pack` come to, but for the arguments of the connection."""
+        lock = keys.lock
+        frame = self.script.frames.get((len(lock), keys.prefix) if guarded else len(lock))
+        head = self.script.usual_head(keys, guarded=guarded) if frame is None else lock.join(frame)
+        return b"%b$%d\r\n%b\r\n%b" % (head, len(first), first, self.others)
 
 
 def pack_argument(value: bytes) -> bytes:

@@ -45,7 +45,15 @@ class Lock:
     `ensure` before what must not happen twice, and `token` where it happens.
     """
 
-    __slots__ = ("__weakref__", "_client", "_named_owner", "_options", "_terms", "name")  # there may be very many
+    __slots__ = (
+        "__weakref__",
+        "_client",
+        "_longest",
+        "_named_owner",
+        "_options",
+        "_terms",
+        "name",
+    )  # there may be very many
 
     name: str
 
@@ -54,6 +62,7 @@ class Lock:
         self._terms = terms
         self._options = options
         self._named_owner = None if options.owner is None else named(options.owner)
+        self._longest = FOREVER if options.timeout is None or options.timeout == -1 else options.timeout  # a wait (s)
         self.name = name
 
     # Taking and giving back -----------------------------------------------------------------------------------------
@@ -81,11 +90,12 @@ class Lock:
         """
         if unknown:
             check_keywords("acquire", unknown, ("blocking", "timeout"))
-        limit = self._limit(blocking, timeout)
+        limit = self._longest if timeout is NOT_PASSED and blocking is True else self._limit(blocking, timeout)
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.calls.acquire(claim, self._terms, self._who(), session.clock() + limit)
+            who = self._named_owner or session.platform.who()
+            outcome = session.calls.acquire(claim, self._terms, who, session.clock() + limit)
             if session.unsaid:
                 session.say_warnings()
             return outcome is None or self._refusal(outcome)
@@ -110,8 +120,9 @@ class Lock:
 
     def _release(self, levels: int) -> None:
         claim = Claim()
+        session = self._client.session
         try:
-            self._client.session.calls.release(claim, self.name, self._who(), levels=levels)
+            session.calls.release(claim, self.name, self._named_owner or session.platform.who(), levels=levels)
         except RelockError:
             self._client.session.interrupted.leave_gate(claim)
             raise
@@ -126,11 +137,11 @@ class Lock:
             AcquireTimeoutError: somebody else had it for all that time. The body does not run.
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
-        limit = self._limit(True, NOT_PASSED)
         claim = Claim()
         session = self._client.session
         try:
-            outcome = session.calls.acquire(claim, self._terms, self._who(), session.clock() + limit)
+            who = self._named_owner or session.platform.who()
+            outcome = session.calls.acquire(claim, self._terms, who, session.clock() + self._longest)
             if session.unsaid:
                 session.say_warnings()
             if outcome is None or self._refusal(outcome):
@@ -152,8 +163,9 @@ class Lock:
             NotOwnedError: the body gave back more than it took, and succeeded.
         """
         claim = Claim()
+        session = self._client.session
         try:
-            self._client.session.calls.release(claim, self.name, self._who())
+            session.calls.release(claim, self.name, self._named_owner or session.platform.who())
         except RelockError:
             self._client.session.interrupted.leave_gate(claim)
             if kind is None:
@@ -402,8 +414,7 @@ class Lock:
             if timeout == -1:
                 if not blocking:
                     return 0.0
-                own = self._options.timeout if timeout is NOT_PASSED else None
-                return FOREVER if own is None or own == -1 else own
+                return self._longest if timeout is NOT_PASSED else FOREVER
             if blocking and 0 <= timeout <= threading.TIMEOUT_MAX:
                 return timeout
         return _judged(blocking, timeout)
@@ -420,7 +431,7 @@ class Lock:
         why = f"{holder} had it" if holder else "it was the turn of others"
         if isinstance(outcome, Refused) and not holder and outcome.lease_left:  # where it is free there is no lease
             why = "its key was there, and was no hold of relock's"
-        timeout = self._limit(True, NOT_PASSED)
+        timeout = self._longest
         return AcquireTimeoutError(
             f"{self.name!r} was not to be had within {timeout} s: at the last look {why}, and {ahead} waited ahead",
             lock=self.name,

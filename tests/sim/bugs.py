@@ -123,8 +123,8 @@ BUGS = [
     ),
     Bug(
         "nothing is void, however late it comes",
-        f"{RUNTIME}/masters/links.py",
-        "int(earliest * 1e6) if earliest > 0.0 else 0",
+        f"{CORE}/clocks.py",
+        "min(int(earliest * 1e6), VOID_US_MAX) if earliest > 0.0 else 0",
         "VOID_US_MAX",
         seed=1026,
     ),

@@ -113,4 +113,4 @@ def test_names_leave_nothing_behind_however_many_and_long_they_are() -> None:
     finally:
         tracemalloc.stop()
     assert grown < GROWTH_BYTES_MAX
-    assert all(len(script._frames) <= _caches.COUNT_MAX for script in scripts)
+    assert all(len(script.frames) <= _caches.COUNT_MAX for script in scripts)

@@ -158,6 +158,13 @@ class Hold:
         return self.settled and self.ttl == self.terms.ttl
 
     @property
+    def due_at(self) -> float:
+        """When the watchdog has to look at it: at its renewal, and at its deadline at the latest."""
+        if self.loss is not None:
+            return FOREVER
+        return self.renew_at if self.renew_at < self.deadline else self.deadline
+
+    @property
     def lacking(self) -> frozenset[int]:
         """The masters that do not have it, as far as is known."""
         return frozenset(master for master, end in enumerate(self.ends) if end == NEVER)

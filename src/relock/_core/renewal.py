@@ -33,11 +33,6 @@ class Stock(NamedTuple):
     look_at: float
 
 
-def due_at(hold: Hold) -> float:
-    """When the watchdog has to look at this hold: at its renewal, and at its deadline at the latest."""
-    return FOREVER if hold.loss is not None else min(hold.renew_at, hold.deadline)
-
-
 class Pace(NamedTuple):
     """How renewals are spread.
 

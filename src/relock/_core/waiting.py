@@ -28,7 +28,7 @@ from attrs import define, field
 
 from relock._core.effects import Answer, Clock, Effect, Failure, Handed, Leave, Listen, Park, Undo
 from relock._core.flows.accept import accept
-from relock._core.flows.acquire import attempt, enqueue_call, take_call
+from relock._core.flows.acquire import First, attempt, enqueue_call, take_call
 from relock._core.flows.release import end_wait, give_back
 from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, is_status
 from relock._core.terms import TICKET_AT_ONCE, TICKET_PROPOSAL, Terms
@@ -64,17 +64,18 @@ class Wait(NamedTuple):
     in_line: bool = False
 
 
-def acquire(wait: Wait) -> Generator[Effect, Any, Outcome]:
+def acquire(wait: Wait, first: First | None = None) -> Generator[Effect, Any, Outcome]:
     """Looks until the lock is granted, the deadline has come, or patience is over; leaves nothing behind.
 
-    A grant was made to the last of the wait's `owners`.
+    A grant was made to the last of the wait's `owners`. Where the caller has looked once before, this goes on from
+    what it found.
     """
     terms, clock = wait.terms, wait.clock
     now = clock()
     limit = max(wait.until, now) + terms.node_timeout
     if wait.in_line and now < wait.until:
         return (yield from _Waiting(wait, limit).begin_in_line())
-    outcome, answers = yield from attempt(terms, take_call(terms, wait.waiter, wait.levels), clock, limit)
+    outcome, answers = yield from attempt(terms, take_call(terms, wait.waiter, wait.levels), clock, limit, first)
     if outcome.__class__ is Granted:
         return outcome
     return (yield from _Waiting(wait, limit).run(outcome, answers))

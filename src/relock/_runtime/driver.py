@@ -7,6 +7,7 @@ from typing import Any
 from relock._core.effects import Answer, Ask, Clock, Effect, Handed, Leave, Listen, Park, Undo
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
+from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.make import make_rounds
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
@@ -28,7 +29,10 @@ class Driver:
         self.platform = platform
         self.clock = platform.clock
         self.quorum = quorum_of(len(masters))
-        self._rounds = make_rounds(masters, platform)
+        first = masters[0]
+        #: Asked without a detour: where there is no other master, nor a node behind it, and nothing waits for replicas.
+        self.lone = None if len(masters) > 1 or isinstance(first, Cluster) or first.options.min_replicas else first
+        self.rounds = make_rounds(masters, platform)
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Ask: self._ask,
             Listen: self._listen,
@@ -87,18 +91,18 @@ class Driver:
 
     def _ask(self, ask: Ask) -> list[Answer]:
         self.check_open()
-        return self._rounds.ask(ask, strict=True)
+        return self.rounds.ask(ask, strict=True)
 
     def _ask_on_own(self, ask: Ask) -> list[Answer]:
         self.check_open()
-        return self._rounds.ask(ask, strict=True, is_call=False)
+        return self.rounds.ask(ask, strict=True, is_call=False)
 
     def _ask_unclosed(self, ask: Ask) -> list[Answer]:
-        return self._rounds.ask(ask, strict=False)
+        return self.rounds.ask(ask, strict=False)
 
     def ask_shielded(self, ask: Ask) -> list[Answer]:
         """As for a flow's `Ask`, for cleaning up: also while the client is being closed, and never behind calls."""
-        return self._rounds.ask(ask, strict=False, is_call=False)
+        return self.rounds.ask(ask, strict=False, is_call=False)
 
     def _listen(self, listen: Listen) -> bool:
         self.check_open()  # no subscription is made any more

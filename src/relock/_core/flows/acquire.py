@@ -23,6 +23,9 @@ from relock._scripts import Call, load
 SIGN_OF_LIFE_SECONDS = 2.5  # so that a lost wake-up costs less than 3 s, and a stopped waiter less than 10 s
 ATTEMPTS_PER_LOOK = 3  # how often a request that came too late is sent again at once, with a new clock sample
 
+First = tuple[float, Sequence[Answer]]
+"""When masters were asked, and what they have answered, where that has happened before a flow begins."""
+
 Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer]]]
 
 
@@ -56,16 +59,36 @@ def enqueue_call(terms: Terms, owner: bytes, count: int, ticket: int) -> Call:
     )
 
 
-def attempt(terms: Terms, call: Call, clock: Clock, until: float) -> Attempt:
-    """Asks all masters once, with one of the calls above.
+def judge_first(terms: Terms, first: First, now: float, until: float) -> Outcome | None:
+    """What a first look has come to by `now`, where nothing is left to do: the lock is granted, or nobody may wait.
+
+    None for whatever else it has come to, or where the caller has until `until`: `attempt` goes on from there.
+    """
+    sent_at, answers = first
+    end = sent_at + terms.validity
+    if len(answers) == 1:
+        reply: Any = answers[0][0]
+        if reply.__class__ is list and reply[0] == b"granted" and now < end:
+            return Granted(reply[2], end, [end], True, answers)
+    outcome = judge(answers, terms.masters, end, now)
+    if isinstance(outcome, Granted):
+        return outcome if is_token_safe(outcome, int(terms.wording.lease_ms)) else None
+    return outcome if now >= until and isinstance(outcome, Refused) and not outcome.undecided else None
+
+
+def attempt(terms: Terms, call: Call, clock: Clock, until: float, first: First | None = None) -> Attempt:
+    """Asks all masters once, with one of the calls above, unless they have been asked by now: then this goes on.
 
     `until` is when whoever needs the answer gives up on silent masters, if that is before the node timeout. Returns
     the outcome, and the answers, which go on being filled.
     """
     before: Sequence[Answer] = ()
     for _ in range(ATTEMPTS_PER_LOOK):
-        sent_at = clock()
-        answers = yield Ask((call,), min(until, sent_at + terms.node_timeout), is_attempt_certain)
+        if first is None:
+            sent_at = clock()
+            answers = yield Ask((call,), min(until, sent_at + terms.node_timeout), is_attempt_certain)
+        else:
+            (sent_at, answers), first = first, None
         outcome = judge(answers, terms.masters, sent_at + terms.validity, clock())
         is_late = outcome.__class__ is not Granted and count_status(answers, b"void") > 0
         if before:

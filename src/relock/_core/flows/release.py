@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Generator, Sequence
 
+from relock._caches import Cache
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.flows.ask import first_of_each, nth_of_each
 from relock._core.hold import Hold
 from relock._core.quorum import count_status, is_count_certain, is_release_certain, is_status
 from relock._core.terms import ALIVE_MS, QUEUE_MS, Terms, lease_ms
 from relock._keys import LockKeys
-from relock._scripts import Call, load
+from relock._scripts import Call, Prepared, load
 
 Answers = Generator[Effect, Sequence[Answer], Sequence[Answer]]
+_countings: Cache[int, Prepared] = Cache()
 Certain = Callable[[Sequence[Answer]], bool]
 
 
@@ -54,15 +56,25 @@ def leave_call(keys: LockKeys, owner: bytes) -> Call:
     return load("leave").call(keys, owner=owner)
 
 
-def write_count(hold: Hold, count: int, clock: Clock, node_timeout: float) -> Answers:
-    """Writes the hold count.
+def count_request(count: int) -> Prepared:
+    """Writes a hold count, prepared but for the owner."""
+    return _countings.get(count) or _countings.keep(count, load("count").prepare(count=count, lease_ms=0))
+
+
+def write_count(
+    hold: Hold, count: int, clock: Clock, node_timeout: float, first: Sequence[Answer] | None = None
+) -> Answers:
+    """Writes the hold count. Where the masters have been asked once, this goes on from their answers.
 
     The hold is valid until its deadline whatever the masters answer; only *absent* from so many that no quorum is
     left ends it.
     """
-    call = load("count").call(hold.keys, owner=hold.owner, count=count, lease_ms=0)
+    call = count_request(count).call(hold.keys, hold.owner)
     for _ in range(2):  # a second time, with a new clock sample, where the first came too late
-        answers = yield Ask((call,), clock() + node_timeout, is_count_certain)
+        if first is None:
+            answers = yield Ask((call,), clock() + node_timeout, is_count_certain)
+        else:
+            answers, first = first, None
         if not count_status(answers, b"void"):
             break
     hold.drop_absent(first_of_each(answers))

@@ -6,7 +6,7 @@ from queue import Empty, SimpleQueue
 
 from relock._core.flows.extend import extend, is_confirmed, needs_healing
 from relock._core.hold import Hold
-from relock._core.renewal import FOREVER, Pace, due_at, pace_of, take_stock
+from relock._core.renewal import FOREVER, Pace, pace_of, take_stock
 from relock._errors import ConfigurationError
 from relock._events import RenewalFailing
 from relock._runtime.background.host import Host
@@ -37,8 +37,8 @@ class Watchdog(Service):
         The thread keeps to the moment that it was woken for, also when that hold is gone by then. Otherwise each of
         many short holds would find it asleep for ever, and pay for waking it.
         """
-        due = due_at(hold)
-        if due < self._look_at or not self.running:
+        due = hold.due_at
+        if due < self._look_at or not self._running.locked():
             self._wake(due)
 
     def poke(self) -> None:
@@ -96,7 +96,7 @@ class Watchdog(Service):
         if holds:
             self._renew(holds)
             self._round_seconds = session.clock() - began
-            self._look_at = min(self._look_at, *map(due_at, holds))
+            self._look_at = min(self._look_at, *[hold.due_at for hold in holds])
 
     def _renew(self, holds: tuple[Hold, ...]) -> None:
         session = self._session

@@ -14,26 +14,27 @@ from typing import Any
 from attrs import evolve
 from redis import exceptions as redis_errors
 
+from relock._core.clocks import Offset
 from relock._core.effects import Failure, Reply
 from relock._core.quorum import is_given
-from relock._errors import ConfigurationError
+from relock._keys import LockKeys
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
-from relock._runtime.masters.known import INTRODUCTION, NAMELESS, UNKNOWN, MasterState, as_guard_ms, server_of
-from relock._runtime.masters.round import Owed, Round
+from relock._runtime.masters.introduction import guard_of_others, numbers_of
+from relock._runtime.masters.known import INTRODUCTION, UNKNOWN, MasterState, server_of
+from relock._runtime.masters.round import Owed, Pending, Round
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.failures import words_of
 from relock._runtime.net.wire import Wire
-from relock._scripts import TOKEN_MAX, Call, Script, pack_argument
+from relock._scripts import TOKEN_MAX, WORDS_BYTES_MAX, Call, Prepared, Script, pack_argument
 
 logger = logging.getLogger(__name__)
 
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
 _OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # Redis 6.2 puts more words before what a command in a script says
+PATIENT_PART = 0.9  # of the node timeout; who has owed a reply for longer is silent
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 _VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
-VOID_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
-WORDS_MAX = 64  # of a reply in words: a status and two numbers with 16 digits take less
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -54,6 +55,14 @@ class LinkOwner(MasterState):
     @abstractmethod
     def give_back(self, link: "Link", now: float) -> None:
         """The next caller may use the link."""
+
+    @abstractmethod
+    def drop(self, link: "Link", round_: Round, error: BaseException) -> None:
+        """A link broke on which a round was asked."""
+
+    @abstractmethod
+    def put_back(self, link: "Link", round_: Round, now: float) -> None:
+        """The next caller may use the link, on which a round was asked, unless the master was silent for too long."""
 
     @abstractmethod
     def is_drained(self, link: "Link", now: float) -> bool:
@@ -82,6 +91,7 @@ class Link:
         self.guarded = master.guard_ms > 0
         self.idle_since = 0.0
         self._min_replicas = master.options.min_replicas
+        self._patience_ms = master.node_timeout * 1000
         self.is_retired = False  # it is not to be used again
         self.owed: deque[Round | Owed] = deque()
         self.channel: Channel
@@ -111,7 +121,7 @@ class Link:
         self._send_plain(*commands)
         replies = [self._read_plain() for _ in commands][len(naming) :]
         self.incarnation = self.master.introduce(replies[:-2] if marker is not None else replies[:-1])
-        time_reply = _numbers(replies[len(INTRODUCTION)], 2)
+        time_reply = numbers_of(replies[len(INTRODUCTION)], 2)
         if marker is not None:
             self._learn_marker(replies[-1])
         self._identify()
@@ -149,23 +159,10 @@ class Link:
 
     def _learn_marker(self, marker: Any) -> None:
         """Obeys the marker that another client has left, and takes the larger guard."""
-        if marker == [None]:
+        found_ms = guard_of_others(self.master, marker, self.incarnation, self.guard_ms)
+        if found_ms is None:
             return
-        found_ms = _guard_of(marker)
-        if found_ms != 0 and self.incarnation == NAMELESS:
-            raise ConfigurationError(
-                f"{self.master.address} refuses INFO, and other clients use a restart guard there: allow the command",
-                option="restart_guard",
-            )
         self.guarded = True
-        if found_ms is None:  # the scripts take such a marker for one that is missing, and begin the caller's guard
-            if self.guard_ms == 0:
-                raise ConfigurationError(
-                    f"{self.master.address}: another program has written to {self.master.marker}, so that it is not "
-                    "known how long a guard other clients have: set theirs, or delete that key when no lease is left",
-                    option="restart_guard",
-                )
-            return
         self.guard_ms = max(self.guard_ms, found_ms)
         if found_ms > self.master.guard_ms:  # else it was found on another master while this link was opened
             self.master.larger_guard_found(found_ms)
@@ -189,6 +186,59 @@ class Link:
             packed = round_.pack(self.guarded) + self._void(round_.until) + identity
         self.owed.append(round_)
         self.channel.send(packed)
+
+    def exchange(
+        self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
+    ) -> Reply | Failure | Pending:
+        """Sends one request at `sent_at` and reads its reply, where nothing is owed: the usual case.
+
+        Returns what `go_on` is to go on with where that is not all there is to do.
+
+        Raises:
+            redis.RedisError, OSError: the connection broke, or the master is silent; close the link.
+        """
+        master, channel, script = self.master, self.channel, request.script
+        identity = b""
+        if script.is_vote:
+            if self.guard_ms < master.guard_ms:
+                self._identify()
+            identity = self._guarded_identity() if self.guarded else self._identity
+        packed = request.pack(keys, owner, self.guarded and script.is_vote)
+        channel.send(b"%b$16\r\n%016d\r\n%b" % (packed, master.known.offset.void_us(until), identity))
+        # Not left to the limit of the socket: that begins anew with each signal that this thread handles.
+        if not channel.ready(self._patience_ms):
+            raise redis_errors.TimeoutError("Timeout reading from the master")
+        taken, now = channel.take(), master.clock()
+        incarnation, offset = master.known  # only now: another thread may have found another server there
+        reply = script.usual_reply(taken) if incarnation == self.incarnation and taken.__class__ is bytes else None
+        if reply is not None:
+            return self._credit(reply, offset, sent_at, now)
+        round_ = Round((request.call(keys, owner),), until, sent_at, [master.silence])
+        round_.missing = 1
+        self.owed.append(round_)
+        return Pending(round_, taken, now)
+
+    def go_on(self, pending: Pending) -> None:
+        """Reads what `exchange` has left to be read. Raises as it does."""
+        self._take_all(self.channel.parse(pending.taken), pending.now)
+        self.read(pending.round)
+
+    def read(self, round_: Round) -> None:
+        """Reads until the round has this master's answer, or its time is over; others get theirs as well.
+
+        Raises:
+            redis.RedisError, OSError: the connection broke, or the master is silent; close the link.
+        """
+        clock, longest = self.master.clock, self.master.node_timeout
+        while round_.missing:
+            left = round_.until - clock()
+            is_short = left < PATIENT_PART * longest
+            # Not left to the limit of the socket: that begins anew with each signal that this thread handles.
+            if not self.channel.wait(left if is_short else longest):
+                if is_short:
+                    return
+                raise redis_errors.TimeoutError("Timeout reading from the master")
+            self.receive()
 
     def request_asking(self, round_: Round) -> None:
         """As `request`, of a node that is about to get the slot of these calls (``ASK``), and may not know the scripts.
@@ -217,11 +267,8 @@ class Link:
         return b"*3\r\n$4\r\nWAIT\r\n" + b"".join(map(pack_argument, words))
 
     def _void(self, until: float) -> bytes:
-        """The void time as an argument: our time `until` on the master's clock, on the early side."""
-        earliest = self.master.known.offset.earliest(until)
-        # Another thread may just have found another server there, of whose clock nothing is known yet: void at once.
-        void_us = int(earliest * 1e6) if earliest > 0.0 else 0
-        return b"$16\r\n%016d\r\n" % (void_us if void_us < VOID_US_MAX else VOID_US_MAX)
+        """The void time as an argument."""
+        return b"$16\r\n%016d\r\n" % self.master.known.offset.void_us(until)
 
     def _guarded_identity(self) -> bytes:
         """Incarnation and guard as arguments, for a script that is to prove the incarnation: see ``_lib/vote.lua``."""
@@ -245,8 +292,10 @@ class Link:
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the link.
         """
-        replies = self.channel.receive()
-        owing, now = self.owed, self.master.clock()
+        self._take_all(self.channel.receive(), self.master.clock())
+
+    def _take_all(self, replies: list[Any], now: float) -> None:
+        owing = self.owed
         for reply in replies:
             if not owing:
                 raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
@@ -280,7 +329,7 @@ class Link:
         """
         if reply.__class__ is bytes:  # in words: the usual case
             word, *numbers = reply.split(b" ")
-            if word in script.in_words and len(reply) <= WORDS_MAX and all(map(bytes.isdigit, numbers)):
+            if word in script.in_words and len(reply) <= WORDS_BYTES_MAX and all(map(bytes.isdigit, numbers)):
                 reply = [word, *map(int, numbers)]
         if reply.__class__ is list:
             status = reply[0] if reply else None
@@ -291,24 +340,26 @@ class Link:
                 least = 1 if status == b"granted" else 0  # 0: a master that knows no token says so
                 if not least <= reply[place] <= TOKEN_MAX:
                     raise _unknown(reply)
-            seconds = reply[1] / 1e6
-            master = self.master
-            incarnation, offset = master.known
+            incarnation, offset = self.master.known
             if incarnation != self.incarnation:
                 self.is_retired = True
                 if server_of(incarnation) != server_of(self.incarnation):
                     return self._from_elsewhere()
-            step = offset.see(seconds - now, seconds - sent_at, now)
-            # Another thread may have seen a step, and not have come to saying from when on the master is trusted.
-            trusted_from = max(master.trusted_from, offset.stepped_at)
-            if step or sent_at < trusted_from or status == b"no_vote":
-                return self._look_into(reply, step, sent_at, now)
-            if status in _VOTES:
-                self._voted_us = reply[1]
-            return reply
+            return self._credit(reply, offset, sent_at, now)
         if isinstance(reply, redis_errors.ResponseError):
             return self._failure(reply)
         raise _unknown(reply)
+
+    def _credit(self, reply: Reply, offset: Offset, sent_at: float, now: float) -> Reply | Failure:
+        """What a reply of the master is worth, by its clock, which has another sample with it."""
+        status, seconds = reply[0], reply[1] / 1e6
+        step = offset.see(seconds - now, seconds - sent_at, now)
+        # Another thread may have seen a step, and not have come to saying from when on the master is trusted.
+        if step or sent_at < self.master.trusted_from or sent_at < offset.stepped_at or status == b"no_vote":
+            return self._look_into(reply, step, sent_at, now)
+        if status in _VOTES:
+            self._voted_us = reply[1]
+        return reply
 
     def _from_elsewhere(self) -> Failure:
         """A reply of a server that another one has replaced, as a socket that was opened since has shown.
@@ -375,11 +426,6 @@ class Link:
         while self.channel.wait(0.0):
             self.receive()
 
-    def is_asked(self, round_: Round) -> bool:
-        """Whether the master has not answered this round on this link: it owes a reply, or nothing was sent."""
-        index = self.master.index
-        return any(isinstance(reply, Failure) and reply.awaited for reply in round_.answers[index])
-
     def silent_for(self, now: float) -> float:
         """For how many seconds the master has owed the oldest reply; 0.0 where it owes none."""
         return now - self.owed[0].sent_at if self.owed else 0.0
@@ -396,29 +442,3 @@ class Link:
 
 def _unknown(reply: Any) -> redis_errors.InvalidResponse:
     return redis_errors.InvalidResponse(f"a reply that no script gives: {reply!r:.100}")
-
-
-def _numbers(reply: Any, count: int) -> list[int]:
-    """So many numbers that were asked for when a connection was opened.
-
-    Raises:
-        redis.RedisError: an error, or something else.
-    """
-    if isinstance(reply, BaseException):
-        raise reply
-    if isinstance(reply, list) and len(reply) == count and all(isinstance(n, bytes) and n.isdigit() for n in reply):
-        return [int(number) for number in reply]
-    raise redis_errors.InvalidResponse(f"not {count} numbers: {reply!r:.100}")
-
-
-def _guard_of(marker: Any) -> int | None:
-    """The guard (ms) that a marker names; None where that can be no guard: another program has written there.
-
-    Raises:
-        redis.RedisError: it is an error, or no field.
-    """
-    if isinstance(marker, BaseException):
-        raise marker
-    if isinstance(marker, list) and len(marker) == 1 and isinstance(marker[0], bytes):
-        return as_guard_ms(marker[0])
-    raise redis_errors.InvalidResponse(f"no field of the marker: {marker!r:.100}")

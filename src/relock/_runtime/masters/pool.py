@@ -3,23 +3,27 @@
 import logging
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Failure
+from relock._core.effects import Answer, Failure
 from relock._core.hold import FOREVER
 from relock._errors import ConfigurationError
+from relock._keys import LockKeys
 from relock._options import ClientOptions
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.known import MasterListener
 from relock._runtime.masters.lines import Line
-from relock._runtime.masters.links import Link, LinkOwner
+from relock._runtime.masters.links import PATIENT_PART, Link, LinkOwner
+from relock._runtime.masters.round import Pending, Round
 from relock._runtime.net.failures import failure_of, is_refusal
 from relock._runtime.net.node import Node
 from relock._runtime.net.wire import Wire
 from relock._runtime.platform import Platform
+from relock._scripts import Prepared
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +99,66 @@ class Pool(LinkOwner):
             else:
                 idle.appendleft(link)
         return None
+
+    def exchange(
+        self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
+    ) -> Sequence[Answer] | None:
+        """Asks this master alone for what was prepared: the usual case, where it is well and nothing is in the way.
+
+        Returns its answer, which goes on being filled; None where nothing was sent, for another way is to be taken.
+        """
+        link = None if until - sent_at < PATIENT_PART * self.node_timeout else self._take_idle(sent_at)
+        if link is None:
+            return None
+        answer, is_ours = None, True
+        try:
+            answer = link.exchange(request, keys, owner, sent_at, until)
+            if isinstance(answer, Pending):
+                link.go_on(answer)
+            elif not link.is_retired:
+                is_ours = False  # before it is in the pool: there it may be another caller's at once
+                self.give_back(link, sent_at)
+        except NETWORK_ERRORS as error:
+            if not isinstance(answer, Pending):
+                return [(self.broke(link, error),)]
+            self.drop(link, answer.round, error)
+        else:
+            if not isinstance(answer, Pending):
+                return [(answer,)]
+            is_ours = False
+            self.put_back(link, answer.round, self.clock())
+        finally:
+            if is_ours:
+                link.close()
+        return answer.round.answers
+
+    def _take_idle(self, now: float) -> Link | None:
+        """A link that is sure to be open and owes nothing, for the caller alone, unless others wait for one."""
+        try:
+            link = None if self.line.waiting else self._idle.pop()
+        except IndexError:
+            return None
+        if link is not None and (link.owed or now - link.idle_since >= FRESH_SECONDS):
+            self._idle.append(link)
+            return None
+        return link
+
+    def drop(self, link: Link, round_: Round, error: BaseException) -> None:
+        """A link broke: whatever the master has not answered of `round_` by now, it does not answer any more."""
+        failure = self.broke(link, error)
+        if round_.awaits_answer_of(self):
+            round_.missing -= 1
+            round_.fail(self, failure)
+
+    def put_back(self, link: Link, round_: Round, now: float) -> None:
+        """Takes a link back on which `round_` was asked, unless the master has been silent on it for too long."""
+        owed = link.owed
+        if link.is_retired:
+            link.close()
+        elif not owed or now - owed[0].sent_at < PATIENT_PART * self.node_timeout or self.is_drained(link, now):
+            self.give_back(link, now)
+        else:
+            round_.fail(self, self.broke(link, redis_errors.TimeoutError("Timeout waiting for a reply")))
 
     def check_out_own(self, now: float) -> Link | None:
         """As `check_out`, for what has links of its own: one of these, where there is none for everybody."""

@@ -1,7 +1,7 @@
 """The calls that masters are asked together, and what of them is owed."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from relock._core.effects import Answer, Failure
 from relock._runtime.masters.known import MasterState
@@ -50,9 +50,27 @@ class Round:
         """It is going to be asked, whatever has failed before: from here on it may have done what it is asked."""
         self.answers[master.index] = (*master.silence,) * len(self.calls)
 
+    def awaits_answer_of(self, master: MasterState) -> bool:
+        """Whether the master has not answered: it owes a reply, or nothing was sent."""
+        return any(isinstance(reply, Failure) and reply.awaited for reply in self.answers[master.index])
+
     def fail(self, master: MasterState, failure: Failure) -> None:
         """The master was not asked, or does not answer."""
         self.answers[master.index] = (failure,) * len(self.calls)
+
+
+class Pending(NamedTuple):
+    """A request whose reply was not the usual one.
+
+    Attributes:
+        round: what it is owed to.
+        taken: what has come by now, as it came.
+        now: when that was.
+    """
+
+    round: Round
+    taken: Any
+    now: float
 
 
 class Owed:

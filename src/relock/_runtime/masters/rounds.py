@@ -16,8 +16,6 @@ import select
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
-from redis import exceptions as redis_errors
-
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError
@@ -28,7 +26,6 @@ from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import Round
 from relock._runtime.platform import Platform
 
-PATIENT_PART = 0.9  # of the node timeout; who has owed a reply for longer is silent
 CROWDED_SECONDS = 0.1  # for so long, who could ask a quorum waits until it can ask the others, too
 GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of the others, beside as long again
 
@@ -74,7 +71,8 @@ class Rounds:
                 try:
                     link.request(round_)
                 except NETWORK_ERRORS as error:
-                    _drop(round_, links, link, error)
+                    links.remove(link)
+                    link.master.drop(link, round_, error)
             if len(links) == 1:
                 self._read_one(round_, links)
             elif links:
@@ -267,19 +265,11 @@ class Rounds:
 
     def _read_one(self, round_: Round, links: list[Link]) -> None:
         link = links[0]
-        longest = link.master.node_timeout
         try:
-            while round_.missing:
-                left = round_.until - self._clock()
-                is_short = left < PATIENT_PART * longest
-                # Not left to the limit of the socket: that begins anew with each signal that this thread handles.
-                if not link.channel.wait(left if is_short else longest):
-                    if is_short:
-                        return
-                    raise redis_errors.TimeoutError("Timeout reading from the master")
-                link.receive()
+            link.read(round_)
         except NETWORK_ERRORS as error:
-            _drop(round_, links, link, error)
+            links.remove(link)
+            link.master.drop(link, round_, error)
 
     def _read_whoever_is_ready(self, round_: Round, links: list[Link], ask: Ask) -> None:
         poller = self._platform.poller()
@@ -300,7 +290,8 @@ class Rounds:
                     link.receive()
                 except NETWORK_ERRORS as error:
                     poller.unregister(fileno)
-                    _drop(round_, links, link, error)
+                    links.remove(link)
+                    link.master.drop(link, round_, error)
 
     def _give_back(self, round_: Round, links: list[Link]) -> None:
         """Returns the links to their pools, but for those whose masters have been silent for too long.
@@ -310,13 +301,7 @@ class Rounds:
         now = self._clock()
         while links:
             link = links.pop()
-            master, owed = link.master, link.owed
-            if link.is_retired:
-                link.close()
-            elif not owed or now - owed[0].sent_at < PATIENT_PART * master.node_timeout or master.is_drained(link, now):
-                master.give_back(link, now)
-            else:
-                round_.fail(master, master.broke(link, redis_errors.TimeoutError("Timeout waiting for a reply")))
+            link.master.put_back(link, round_, now)
 
 
 def _absent(masters: Sequence[Master], links: Sequence[Link]) -> list[Master]:
@@ -333,12 +318,3 @@ def _without_room(masters: Sequence[Master], links: Sequence[Link]) -> list[Mast
     if len(masters) == 1:
         return [master for master in absent if not master.has_room]
     return [master for master in absent if master.is_crowded]
-
-
-def _drop(round_: Round, links: list[Link], link: Link, error: BaseException) -> None:
-    """A link broke: whatever its master has not answered by now, it does not answer any more."""
-    links.remove(link)
-    failure = link.master.broke(link, error)
-    if link.is_asked(round_):
-        round_.missing -= 1
-        round_.fail(link.master, failure)

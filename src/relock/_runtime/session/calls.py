@@ -11,13 +11,14 @@ from functools import partial
 from attrs import evolve
 
 from relock._core.book import HoldKey, lost_error, not_owned, stand_in
-from relock._core.effects import Answer, Failure, Reply
+from relock._core.effects import Answer, Ask, Failure, Reply
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
+from relock._core.flows.acquire import judge_first
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.flows.extend import needs_healing
 from relock._core.hold import FOREVER, FORGOTTEN, Hold
-from relock._core.quorum import NEVER, Granted, NoQuorum, Outcome, Refused, count_status, is_status
+from relock._core.quorum import NEVER, Granted, NoQuorum, Outcome, Refused, count_status, is_attempt_certain, is_status
 from relock._core.terms import Terms
 from relock._core.waiting import Wait, acquire
 from relock._errors import LockLostError
@@ -101,29 +102,47 @@ class Calls:
             waiter += terms.wording.mark  # a releaser gives one level
         owners = [waiter]
         claim.owners, claim.terms = owners, terms
-        in_line = started_at - session.waited_at < IN_LINE_SECONDS
-        wait = Wait(terms, waiter, count, until, session.clock, session.platform.chance, owners, in_line)
-        outcome = session.run(acquire(wait))
+        in_line = started_at < until and started_at - session.waited_at < IN_LINE_SECONDS
+        first = None if in_line or count > 1 else (started_at, self._ask_first(terms, waiter, started_at))
+        outcome: Outcome | None = first and judge_first(terms, first, session.clock(), until)
+        if outcome is None:
+            wait = Wait(terms, waiter, count, until, session.clock, session.platform.chance, owners, in_line)
+            outcome = session.run(acquire(wait, first))
         if session.is_closing:
             session.check_open()  # what it was granted is given back still, and nobody could do so later
-        if outcome.__class__ is Granted:
-            hold = session.holds[terms.keys.name, who.key] = Hold(terms, owners[-1], who, outcome, count)
-            running = session.platform.task() if who.name is None else None
+        if outcome.__class__ is not Granted:
+            session.hub.forget(waiter)
+            claim.terms = None  # the flow has left nothing; the error that may follow is no interrupt
+            if outcome.__class__ is Refused:
+                self._tell_refusal(terms, started_at)
+            return outcome
+        hold = session.holds[terms.keys.name, who.key] = Hold(terms, owners[-1], who, outcome, count)
+        if who.name is None:
+            running = session.platform.task()
             if running is not None:
                 hold.taker = taker_of(running, 0)
-            if session.steps:
-                self._count_steps(hold)
+        if session.steps:
+            self._count_steps(hold)
+        if waiter in session.hub.waiters:
             session.hub.forget(waiter, served=hold)
-            session.watchdog.watch(hold)
-            session.counters.grants += 1
-            if session.is_observed:
-                session.emit(GrantedEvent(terms.keys.name, session.clock() - started_at, outcome.token))
-            return None
-        session.hub.forget(waiter)
-        claim.terms = None  # the flow has left nothing; the error that may follow is no interrupt
-        if isinstance(outcome, Refused):
-            self._tell_refusal(terms, started_at)
-        return outcome  # type: ignore[no-any-return]
+        session.watchdog.watch(hold)
+        session.counters.grants += 1
+        if session.is_observed:
+            session.emit(GrantedEvent(terms.keys.name, session.clock() - started_at, outcome.token))
+        return None
+
+    def _ask_first(self, terms: Terms, owner: bytes, sent_at: float) -> Sequence[Answer]:
+        """What the masters say to the first request for the lock, for one level."""
+        session = self._session
+        if session.closed:
+            session.check_open()
+        until = sent_at + terms.node_timeout
+        if session.lone is not None:
+            answers = session.lone.exchange(terms.wording.take, terms.keys, owner, sent_at, until)
+            if answers is not None:
+                return answers
+        call = terms.wording.take.call(terms.keys, owner)
+        return session.rounds.ask(Ask((call,), until, is_attempt_certain), strict=True)
 
     def _tell_refusal(self, terms: Terms, came_at: float) -> None:
         """Somebody else has the lock, and who came at `came_at` has given up."""
@@ -177,7 +196,13 @@ class Calls:
         session = self._session
         hold.wanted = count  # before it is sent: if the janitor is writing another one just now, it writes again
         longest = min(session.node_timeout, hold.terms.node_timeout)
-        answers = session.run_unclosed(release_flows.write_count(hold, count, session.clock, longest))
+        first = None
+        if session.lone is not None:
+            sent_at, request = session.clock(), release_flows.count_request(count)
+            first = session.lone.exchange(request, hold.keys, hold.owner, sent_at, sent_at + longest)
+            if first is not None and is_status(first[0][0], b"counted"):
+                return True
+        answers = session.run_unclosed(release_flows.write_count(hold, count, session.clock, longest, first))
         if any(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers):
             is_left = partial(release_flows.may_be_uncounted, answers)
             until = session.clock() + session.node_timeout
@@ -234,7 +259,7 @@ class Calls:
         if session.closed:
             hold.count = 0
             return
-        answers = session.run_unclosed(release_flows.end(hold, session.clock() + session.node_timeout))
+        answers = self._ask_last(hold, session.clock())
         released = count_status(answers, b"released")
         if released == len(answers) and not hold.healed:
             hold.count = 0
@@ -242,6 +267,17 @@ class Calls:
                 session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
             return
         self._end_elsewhere(hold, answers, released)
+
+    def _ask_last(self, hold: Hold, sent_at: float) -> Sequence[Answer]:
+        """What the masters say to the end of a hold."""
+        session = self._session
+        until = sent_at + session.node_timeout
+        if session.lone is not None and hold.is_plain:
+            answers = session.lone.exchange(hold.terms.wording.give, hold.keys, hold.owner, sent_at, until)
+            if answers is not None:
+                return answers
+        answered: Sequence[Answer] = session.run_unclosed(release_flows.end(hold, until))
+        return answered
 
     def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer], released: int) -> None:
         """What is left to do where not every master has confirmed a release."""

@@ -1,0 +1,440 @@
+"""The usual case goes straight; whatever a master says, it comes to the same as in the general way.
+
+Each case plays a call twice, on a lone master whose replies are made up: once as it is, and once where no call may go
+straight. The outcome, everything that is known afterwards, and every byte that was sent must be the same.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from queue import Empty
+from typing import Any, cast
+
+import hiredis
+import pytest
+from attrs import Factory, define
+from redis import exceptions as redis_errors
+
+from relock import Client, Lock, RelockError
+from relock._core.effects import Answer, Ask
+from relock._core.hold import Hold
+from relock._core.terms import Terms
+from relock._keys import lock_keys
+from relock._options import ClientOptions
+from relock._runtime.machine import Machine
+from relock._runtime.masters.links import Link
+from relock._runtime.masters.rounds import Rounds
+from relock._runtime.net.channel import Channel
+from relock._runtime.net.node import Node
+from relock._runtime.session.session import Session
+from relock._scripts import TOKEN_MAX, load, script_names
+
+Deed = Callable[[Lock], Any]
+NAMES = {load(name).sha.encode(): name for name in script_names()}
+AHEAD_SECONDS = 1000.0  # the master's clock, before ours
+TRIP_SECONDS = 0.001
+REPLICATION = b"role:master\r\nmaster_replid:repl\r\n"
+
+
+class Silence:
+    """Nothing comes in time."""
+
+
+@define
+class Scene:
+    """A master that says what the test has it say, on a clock that only it moves.
+
+    Attributes:
+        said: what it says to the next requests: bytes, a function that makes them, several of them, an error, silence.
+        sent: every request since the connection was opened.
+        run_id: which server a new connection finds.
+    """
+
+    said: list[Any] = Factory(list)
+    sent: list[bytes] = Factory(list)
+    now: float = 50.0
+    run_id: bytes = b"run"
+    move: Callable[[bytes], object] = repr
+    marker: bytes | None = None
+
+    def clock_us(self) -> int:
+        return int((self.now + AHEAD_SECONDS) * 1e6)
+
+    def answer(self, packed: bytes) -> list[Any]:
+        """What comes back on a request, in the pieces in which it comes."""
+        self.sent.append(packed)
+        said = self.said.pop(0) if self.said else self.right(packed)
+        pieces = said if isinstance(said, list) else [said]
+        return [piece() if callable(piece) and not isinstance(piece, type) else piece for piece in pieces]
+
+    def right(self, packed: bytes) -> bytes:
+        """What a master that is well says."""
+        name = next(name for sha, name in NAMES.items() if sha in packed or load(name).source in packed)
+        if name == "acquire":
+            return words(b"granted", self.clock_us(), self.clock_us())
+        usual = {"release": b"released", "count": b"counted", "extend": b"extended"}[name]
+        return words(usual, self.clock_us())
+
+
+def words(*parts: bytes | int) -> bytes:
+    text = b" ".join(part if isinstance(part, bytes) else b"%d" % part for part in parts)
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+def array(*parts: bytes | int) -> bytes:
+    return b"*%d\r\n" % len(parts) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(part), part) if isinstance(part, bytes) else b":%d\r\n" % part for part in parts
+    )
+
+
+class ScriptedChannel(Channel):
+    """Bytes from the scene, parsed as those of a socket are."""
+
+    fileno = -1
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._pieces: list[Any] = []
+        self._reader = hiredis.Reader(replyError=redis_errors.ResponseError)
+        self.send = self._send
+        self.ready = self._ready
+        self.take = self._take
+
+    def _send(self, packed: bytes) -> None:
+        self._pieces += self._scene.answer(packed)
+        if self._pieces and isinstance(self._pieces[0], ConnectionResetError):
+            raise self._pieces.pop(0)
+
+    def _ready(self, milliseconds: float) -> bool:
+        if self._pieces and self._pieces[0] is not Silence:
+            return True
+        del self._pieces[:1]
+        self._scene.now += milliseconds / 1000
+        return False
+
+    def _take(self) -> bytes:
+        self._scene.now += TRIP_SECONDS
+        piece = self._pieces.pop(0)
+        if isinstance(piece, BaseException):
+            raise piece
+        return bytes(piece)
+
+    def parse(self, taken: bytes) -> list[Any]:
+        if not taken:
+            raise redis_errors.ConnectionError("the server closed the connection")
+        self._reader.feed(taken)
+        replies = []
+        try:
+            while (reply := self._reader.gets()) is not False:
+                replies.append(reply)
+        except hiredis.ProtocolError as error:
+            raise redis_errors.InvalidResponse(str(error)) from None
+        return replies
+
+
+class ScriptedWire:
+    """A connection that opens at once."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self._replies: Iterator[Any] = iter(())
+
+    def connect(self) -> None:
+        """Nothing to do."""
+
+    def disconnect(self) -> None:
+        """Nothing to do."""
+
+    def pack_commands(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        return list(commands)
+
+    def send_packed_command(self, command: Sequence[Any], check_health: bool = True) -> None:  # noqa: ARG002
+        seconds, micros = divmod(self.scene.clock_us(), 1_000_000)
+        said = {
+            ("INFO", "server"): b"redis_version:7.0\r\nrun_id:%b\r\n" % self.scene.run_id,
+            ("INFO", "replication"): REPLICATION,
+            ("INFO", "memory"): b"maxmemory_policy:noeviction\r\n",
+            ("TIME",): [b"%d" % seconds, b"%d" % micros],
+        }
+        self._replies = iter([said.get(tuple(words), [self.scene.marker]) for words in command])
+
+    def read_response(self, *, disconnect_on_error: bool = True) -> Any:  # noqa: ARG002
+        return next(self._replies)
+
+
+class ScriptedQueue:
+    """Nobody else puts anything into it, so who waits for that waits in vain."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._items: list[Any] = []
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+
+    def qsize(self) -> int:
+        return len(self._items)
+
+    def empty(self) -> bool:
+        return not self._items
+
+    def get(self, timeout: float) -> Any:
+        if not self._items:
+            self._scene.now += timeout
+            raise Empty
+        return self._items.pop(0)
+
+
+class ScriptedMachine(Machine):
+    """One thread, the scene's clock, and names that repeat."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.drawn = 0
+        self.started: list[str] = []
+        self.clock = lambda: scene.now
+        self.sleep = self._sleep
+        self.queue = lambda: ScriptedQueue(scene)  # type: ignore[assignment,return-value]
+        self.open_channel = lambda _wire, _timeout: ScriptedChannel(scene)
+
+    def _sleep(self, seconds: float) -> None:
+        self.scene.now += seconds
+
+    def token(self, count: int) -> str:
+        self.drawn += 1
+        return f"{self.drawn:0{2 * count}x}"
+
+    def start(self, target: Callable[[], object], name: str) -> None:  # noqa: ARG002
+        self.started.append(name)
+
+
+@define
+class Home:
+    """As much of a client as a lock needs."""
+
+    session: Session
+    options: ClientOptions
+
+    def lock(self, name: str) -> Lock:
+        options = self.options.for_lock()
+        terms = Terms.of(lock_keys("lock", name), ("redis://a",), options, self.options)
+        return Lock(cast("Client", self), name, terms, options)
+
+
+@define
+class Play:
+    """One of the two ways."""
+
+    scene: Scene
+    client: Home
+    lock: Lock
+    handed: list[Any] = Factory(list)
+    told: list[str] = Factory(list)
+
+    def do(self, call: Deed) -> None:
+        try:
+            self.told.append(repr(call(self.lock)))
+        except (RelockError, redis_errors.RedisError, OSError) as error:
+            self.told.append(f"{type(error).__name__}: {error}")
+
+    def state(self) -> dict[str, Any]:
+        """All that is known by now."""
+        session = self.client.session
+        (master,) = session.masters
+        assert isinstance(session.platform, ScriptedMachine)
+        return {
+            "told": self.told,
+            "sent": self.scene.sent,
+            "now": round(self.scene.now, 4),
+            "holds": [hold_state(hold) for hold in session.holds.values()],
+            "counters": repr([getattr(session.counters, name) for name in ("grants", "refusals", "waits", "losses")]),
+            "handed": [_without_moments(task) for task in self.handed],
+            "waiting": list(session.hub.waiters),
+            "idle": [link_state(link) for link in master._idle],
+            "open": master.connections,
+            "down": master.down,
+            "vote_at": master.vote_at,
+            "trusted_from": master.trusted_from,
+            "incarnation": master.incarnation,
+            "clock": [getattr(master.offset, name) for name in ("low", "high", "seen_at", "stepped_at", "_rivals")],
+            "watch_at": session.watchdog._pokes.qsize(),
+            "started": session.platform.started,
+            "unsaid": list(session.unsaid),
+        }
+
+
+def hold_state(hold: Hold) -> dict[str, Any]:
+    """Everything in a hold that has a value to compare."""
+    plain = (int, float, str, bytes, bool, type(None), list, set, dict)
+    return {name: value for name in Hold.__slots__ if isinstance(value := getattr(hold, name), plain)}
+
+
+def link_state(link: Link) -> list[Any]:
+    return [link.is_retired, link.guard_ms, link._voted_us, len(link.owed), link.incarnation]
+
+
+def _without_moments(task: Any) -> str:
+    return f"{type(task).__name__} {getattr(task, 'owner', '')!r}"
+
+
+def play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, *, straight: bool) -> Play:
+    """Plays `call` on a lock that has been taken once, when its connection was opened; then once more, all well."""
+    scene = Scene()
+    platform = ScriptedMachine(scene)
+
+    options = ClientOptions(ttl=10.0, node_timeout=0.5, patience=0.0, restart_guard=guard, client_name="c")
+    session = Session([Node("redis://a", lambda **_: ScriptedWire(scene), {})], options, platform)
+    client = Home(session, options)
+    if not straight:
+        session.lone = None
+    assert (session.lone is not None) == straight
+    made = Play(scene, client, client.lock("a"))
+    session.janitor.hand = made.handed.append  # type: ignore[method-assign,assignment]
+    session.janitor.look_later = made.handed.append  # type: ignore[method-assign,assignment]
+    warm = client.lock("warm")
+    warm.acquire()
+    warm.release()
+    for _ in range(LEVELS_BEFORE.get(call, 0)):
+        made.lock.acquire()
+    scene.move = session.masters[0].see_incarnation
+    scene.sent.clear()
+    scene.said[:] = said(scene)
+    made.do(call)
+    scene.said.clear()
+    made.do(lambda lock: lock.hold_count)
+    made.do(lambda lock: lock.token)
+    made.do(partial(Lock.acquire, blocking=False))
+    made.do(Lock.release)
+    return made
+
+
+def try_lock(lock: Lock) -> bool:
+    return lock.acquire(blocking=False)
+
+
+def take(lock: Lock) -> bool:
+    return lock.acquire()
+
+
+def take_in_time(lock: Lock) -> bool:
+    return lock.acquire(timeout=5)
+
+
+def enter(lock: Lock) -> object:
+    lock.__enter__()
+    return None
+
+
+def nest(lock: Lock) -> bool:
+    return lock.acquire()
+
+
+def leave_inner(lock: Lock) -> None:
+    lock.release()
+
+
+def leave(lock: Lock) -> None:
+    lock.release()
+
+
+def leave_block(lock: Lock) -> None:
+    lock.__exit__(None, None, None)
+
+
+LEVELS_BEFORE: dict[Deed, int] = {nest: 1, leave_inner: 2, leave: 1, leave_block: 1}
+USUAL: dict[Deed, bytes] = {try_lock: b"granted", take: b"granted", take_in_time: b"granted", enter: b"granted"}
+USUAL |= {nest: b"counted", leave_inner: b"counted", leave: b"released", leave_block: b"released"}
+
+
+def usual(scene: Scene, call: Deed, ahead: float = 0.0, token: int | None = None) -> bytes:
+    shown = scene.clock_us() + int(ahead * 1e6)
+    return words(USUAL[call], shown, *([shown if token is None else token] if USUAL[call] == b"granted" else []))
+
+
+Said = Callable[[Scene, Deed], list[Any]]
+SAID: dict[str, Said] = {
+    "as usual": lambda scene, call: [usual(scene, call)],
+    "as usual, in two pieces": lambda scene, call: [[usual(scene, call)[:9], usual(scene, call)[9:]]],
+    "as usual, byte by byte": lambda scene, call: [[bytes([byte]) for byte in usual(scene, call)]],
+    "as usual, in an array": lambda scene, call: [
+        array(USUAL[call], scene.clock_us(), *([scene.clock_us()] if USUAL[call] == b"granted" else []))
+    ],
+    "twice": lambda scene, call: [usual(scene, call) * 2],
+    "and then something": lambda scene, call: [usual(scene, call) + b":1\r\n"],
+    "a clock that went ahead": lambda scene, call: [usual(scene, call, ahead=5.0)],
+    "a clock that was set back": lambda scene, call: [usual(scene, call, ahead=-5.0)],
+    "a clock a little off": lambda scene, call: [usual(scene, call, ahead=0.01)],
+    "a token of nothing": lambda scene, call: [usual(scene, call, token=0)],
+    "the largest token": lambda scene, call: [usual(scene, call, token=TOKEN_MAX)],
+    "too large a token": lambda scene, call: [usual(scene, call, token=TOKEN_MAX + 1)],
+    "too late": lambda scene, call: [partial(_late, scene, call, 11.0)],
+    "nearly too late": lambda scene, call: [partial(_late, scene, call, 0.4)],
+    "another server, as another thread finds": lambda scene, call: [partial(_moved, scene, call, b"other:repl")],
+    "a first replica, as another thread finds": lambda scene, call: [partial(_moved, scene, call, b"run:other")],
+    "nothing": lambda _scene, _call: [[Silence, Silence, Silence, Silence]],
+    "nothing, and then the reply": lambda scene, call: [[Silence, usual(scene, call)]],
+    "refused": lambda scene, _call: [array(b"refused", scene.clock_us(), 5000, 0, b"you:1")],
+    "refused, as others wait": lambda scene, _call: [array(b"refused", scene.clock_us(), 0, 3, b"")],
+    "void": lambda scene, _call: [words(b"void", scene.clock_us())],
+    "void, three times": lambda scene, _call: [words(b"void", scene.clock_us())] * 3,
+    "absent": lambda scene, _call: [words(b"absent", scene.clock_us())],
+    "no vote": lambda scene, _call: [array(b"no_vote", scene.clock_us(), scene.clock_us() + 5_000_000)],
+    "no such script": lambda _scene, _call: [b"-NOSCRIPT No matching script.\r\n"],
+    "no such script, twice": lambda _scene, _call: [b"-NOSCRIPT No matching script.\r\n"] * 2,
+    "a replica": lambda _scene, _call: [b"-READONLY You can't write against a read only replica.\r\n"],
+    "out of memory": lambda _scene, _call: [b"-OOM command not allowed\r\n"],
+    "busy": lambda _scene, _call: [b"-BUSY Redis is busy running a script.\r\n"],
+    "no right": lambda _scene, _call: [b"-NOPERM this user has no permissions\r\n"],
+    "the end": lambda _scene, _call: [b""],
+    "a reset": lambda _scene, _call: [ConnectionResetError()],
+    "a reset, later": lambda _scene, _call: [[OSError("gone")]],
+    "a status of its own": lambda scene, _call: [words(b"perhaps", scene.clock_us())],
+    "a status without a clock": lambda _scene, call: [words(USUAL[call])],
+    "no number": lambda _scene, call: [words(USUAL[call], b"soon", b"one")],
+    "a negative number": lambda _scene, call: [words(USUAL[call], -1, -1)],
+    "one word too many": lambda scene, call: [words(USUAL[call], scene.clock_us(), scene.clock_us(), 1)],
+    "another script's words": lambda scene, _call: [words(b"extended", scene.clock_us())],
+    "a length that is wrong": lambda scene, call: [usual(scene, call).replace(b"$", b"$1", 1), b"\r\n"],
+    "a number": lambda _scene, _call: [b":1\r\n"],
+    "null": lambda _scene, _call: [b"$-1\r\n"],
+    "nonsense": lambda _scene, _call: [b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+}
+
+
+def _moved(scene: Scene, call: Deed, incarnation: bytes) -> bytes:
+    scene.move(incarnation)
+    return usual(scene, call)
+
+
+def _late(scene: Scene, call: Deed, seconds: float) -> bytes:
+    said = usual(scene, call)
+    scene.now += seconds
+    return said
+
+
+@pytest.mark.parametrize("guard", [0.0, 30.0], ids=["no guard", "guard"])
+@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("call", USUAL, ids=lambda call: str(call.__name__))
+def test_the_straight_way_comes_to_what_the_general_one_does(call: Deed, said: str, guard: float) -> None:
+    if said.startswith("refused") and call in (take, take_in_time):
+        pytest.skip("it would wait, and that is the general way's")
+    say = partial(_say, SAID[said], call)
+    straight, general = (play(call, say, guard, straight=straight).state() for straight in (True, False))
+    assert straight == general
+
+
+def _say(said: Said, call: Deed, scene: Scene) -> list[Any]:
+    return said(scene, call)
+
+
+@pytest.mark.parametrize("call", USUAL, ids=lambda call: str(call.__name__))
+def test_the_usual_case_goes_straight(call: Deed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what the others compare is not one way with itself."""
+    asked, ask_all = list[str](), Rounds.ask
+
+    def note(rounds: Rounds, ask: Ask, **options: bool) -> list[Answer]:
+        asked.append(ask.calls[0].script.name)
+        return ask_all(rounds, ask, **options)
+
+    monkeypatch.setattr(Rounds, "ask", note)
+    play(call, lambda _scene: [], 0.0, straight=True)
+    assert asked == ["acquire"], "the first, which opens the connection"
