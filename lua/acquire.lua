@@ -7,14 +7,14 @@
 --   token     string  the last fencing token
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
---   owner        text   <client>:<uuid> of this hold
---   count        int    hold count to begin with
---   lease_ms     ms     lease of the hold
---   token_ms     ms     for how long its fencing token is remembered at least, longer than that
---   fair         flag   1: whoever waits and listens comes first
---   void_us      us     time on this master's clock after which this call does nothing, in 16 digits
---   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
---   guard_ms     ms     for how long a master that may have forgotten has no vote
+--   owner         text   <client>:<uuid> of this hold
+--   count         int    hold count to begin with
+--   lease_ms      ms     lease of the hold
+--   token_ms      ms     for how long its fencing token is remembered at least, longer than that
+--   fair          flag   1: whoever waits and listens comes first
+--   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
+--   incarnation   text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
+--   guard_ms      ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   'granted now_us token'               the hold is the caller's
 --   refused  now_us pttl_ms ahead holder  somebody has it, or comes first, or may (pttl 0, no holder)
@@ -43,11 +43,11 @@ local count = ARGV[2]
 local lease_ms = ARGV[3]
 local token_ms = ARGV[4]
 local fair = ARGV[5]
-local void_us = ARGV[6]
+local not_after_us = ARGV[6]
 local incarnation = ARGV[7]
 local guard_ms = ARGV[8]
 
-if now > void_us and tonumber(now) > tonumber(void_us) then
+if now > not_after_us and tonumber(now) > tonumber(not_after_us) then
   return 'void ' .. now
 end
 

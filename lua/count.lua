@@ -3,10 +3,10 @@
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
 -- ARGV
---   owner     text   <client>:<uuid> of the hold
---   count     int    the count that the owner wants, 1 or more
---   lease_ms  ms     the lease to have from now on, if that is longer than the present one; 0: that
---   void_us   us     time on this master's clock after which this call does nothing, in 16 digits
+--   owner         text   <client>:<uuid> of the hold
+--   count         int    the count that the owner wants, 1 or more
+--   lease_ms      ms     the lease to have from now on, if that is longer than the present one; 0: that
+--   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 -- RETURNS
 --   'counted now_us'  the count is written
 --   'absent now_us'   there is no such hold (any more)
@@ -25,9 +25,9 @@ local lock = KEYS[1]
 local owner = ARGV[1]
 local count = ARGV[2]
 local lease_ms = ARGV[3]
-local void_us = ARGV[4]
+local not_after_us = ARGV[4]
 
-if now > void_us and tonumber(now) > tonumber(void_us) then
+if now > not_after_us and tonumber(now) > tonumber(not_after_us) then
   return 'void ' .. now
 end
 if lease_ms == '0' and redis.pcall('HEXISTS', lock, owner) == 1 and redis.pcall('HSET', lock, owner, count) == 0 then

@@ -8,16 +8,16 @@
 --   token     string  the last fencing token
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
---   owner        text   <client>:<uuid> of the hold that this may become; its waiter has the place in the queue
---   count        int    hold count to begin with
---   lease_ms     ms     lease of the hold
---   fair         flag   1: whoever waits and listens comes first
---   ticket       int    the agreed ticket; 0: this master's proposal is agreed; -1: propose one, and write nothing
---   alive_ms     ms     for how long the waiter counts as alive without a sign
---   queue_ms     ms     for how long the queue outlives its last sign of life
---   void_us      us     time on this master's clock after which this call does nothing
---   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
---   guard_ms     ms     for how long a master that may have forgotten has no vote
+--   owner         text   <client>:<uuid> of the hold that this may become; its waiter has the place in the queue
+--   count         int    hold count to begin with
+--   lease_ms      ms     lease of the hold
+--   fair          flag   1: whoever waits and listens comes first
+--   ticket        int    the agreed ticket; 0: this master's proposal is agreed; -1: propose one, and write nothing
+--   alive_ms      ms     for how long the waiter counts as alive without a sign
+--   queue_ms      ms     for how long the queue outlives its last heartbeat
+--   not_after_us  us     time on this master's clock after which this call does nothing
+--   incarnation   text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
+--   guard_ms      ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   granted  now_us token                       the hold is the caller's
 --   queued   now_us pttl_ms ahead holder ticket  the caller waits behind `ahead` others
@@ -62,12 +62,12 @@ local fair = ARGV[4]
 local ticket = ARGV[5]
 local alive_ms = ARGV[6]
 local queue_ms = ARGV[7]
-local void_us = ARGV[8]
+local not_after_us = ARGV[8]
 local incarnation = ARGV[9]
 local guard_ms = ARGV[10]
 local waiter = waiter_of(owner)
 
-if now_us > tonumber(void_us) then
+if now_us > tonumber(not_after_us) then
   return { 'void', now_us }
 end
 
@@ -107,8 +107,8 @@ if tonumber(ticket) <= 0 then
       last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
     end
     -- The ticket of who has got the lock here, and may give it back: its name ends with that. See hand_over.
-    local heir = holder and string.match(holder, '~%x+%.(%d+)$')
-    local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(heir or 0) + 1, now_us)
+    local grantee = holder and string.match(holder, '~%x+%.(%d+)$')
+    local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(grantee or 0) + 1, now_us)
     if proposal >= end_of_tickets then
       proposal = now_us
     end

@@ -4,10 +4,10 @@
 --   lock      hash    the hold: <client>:<uuid> -> hold count
 --   token     string  the last fencing token
 -- ARGV
---   owner     text   <client>:<uuid> of the hold
---   lease_ms  ms     the lease to have from now on
---   token_ms  ms     for how long the token is remembered at least, longer than that
---   void_us   us     time on this master's clock after which this call does nothing, in 16 digits
+--   owner         text   <client>:<uuid> of the hold
+--   lease_ms      ms     the lease to have from now on
+--   token_ms      ms     for how long the token is remembered at least, longer than that
+--   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 -- RETURNS
 --   'extended now_us'  the lease lasts at least lease_ms from now
 --   'absent now_us'    there is no such hold (any more)
@@ -28,9 +28,9 @@ local token = KEYS[2]
 local owner = ARGV[1]
 local lease_ms = ARGV[2]
 local token_ms = ARGV[3]
-local void_us = ARGV[4]
+local not_after_us = ARGV[4]
 
-if now > void_us and tonumber(now) > tonumber(void_us) then
+if now > not_after_us and tonumber(now) > tonumber(not_after_us) then
   return 'void ' .. now
 end
 if redis.pcall('HEXISTS', lock, owner) == 1

@@ -6,9 +6,9 @@
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 --   token     string  the last fencing token
 -- ARGV
---   fence     int    the largest token that a quorum knows; written back where it is missing; 0 on a lone master
---   lease_ms  ms     for how long the token is remembered at least
---   void_us   us     time on this master's clock after which this call does nothing
+--   fence         int    the largest token that a quorum knows; written back where it is missing; 0 on a lone master
+--   lease_ms      ms     for how long the token is remembered at least
+--   not_after_us  us     time on this master's clock after which this call does nothing
 -- RETURNS
 --   released  now_us  somebody held it; nobody does now
 --   absent    now_us  nobody held it
@@ -18,7 +18,7 @@
 -- PUBLISHES
 --   wake  to the first waiter that listens
 -- REPEATABLE
---   Until its void time: a second arrival may end the next hold as well.
+--   Until its not-after time: a second arrival may end the next hold as well.
 
 --#include time
 --#include clock
@@ -35,9 +35,9 @@ local waiters = KEYS[3]
 local token = KEYS[4]
 local fence = ARGV[1]
 local lease_ms = ARGV[2]
-local void_us = ARGV[3]
+local not_after_us = ARGV[3]
 
-if now_us > tonumber(void_us) then
+if now_us > tonumber(not_after_us) then
   return { 'void', now_us }
 end
 local left_ms = math.max(0, redis.call('PTTL', lock))

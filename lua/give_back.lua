@@ -5,11 +5,11 @@
 --   queue     zset    waiters by ticket
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 -- ARGV
---   owner     text   <client>:<uuid> of the attempt, which is never used again
---   ticket    int    the agreed ticket of its waiter, which gets its place back; 0 where it has none
---   alive_ms  ms     for how long the waiter counts as alive without a sign
---   queue_ms  ms     for how long the queue outlives its last sign of life
---   void_us   us     time on this master's clock after which nobody is put back: the waiter may have been served
+--   owner         text   <client>:<uuid> of the attempt, which is never used again
+--   ticket        int    the agreed ticket of its waiter, which gets its place back; 0 where it has none
+--   alive_ms      ms     for how long the waiter counts as alive without a sign
+--   queue_ms      ms     for how long the queue outlives its last heartbeat
+--   not_after_us  us     time on this master's clock after which nobody is put back: the waiter may have been served
 -- RETURNS
 --   released  now_us  the hold was here and has ended
 --   absent    now_us  there was no such hold (any more)
@@ -35,11 +35,11 @@ local owner = ARGV[1]
 local ticket = ARGV[2]
 local alive_ms = ARGV[3]
 local queue_ms = ARGV[4]
-local void_us = ARGV[5]
+local not_after_us = ARGV[5]
 local waiter = waiter_of(owner)
 
 local ended = on_own('HDEL', lock, owner) == 1
-if ended and ticket ~= '0' and now_us <= tonumber(void_us) then
+if ended and ticket ~= '0' and now_us <= tonumber(not_after_us) then
   -- The grant took it out of the queue.
   redis.call('ZADD', queue, 'NX', ticket, waiter)
   redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)

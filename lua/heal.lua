@@ -5,13 +5,13 @@
 --   token     string  the last fencing token
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
---   owner        text   <client>:<uuid> of the hold
---   count        int    its hold count
---   lease_ms     ms     its lease from now on
---   fence        int    its fencing token
---   void_us      us     time on this master's clock after which this call does nothing
---   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
---   guard_ms     ms     for how long a master that may have forgotten has no vote
+--   owner         text   <client>:<uuid> of the hold
+--   count         int    its hold count
+--   lease_ms      ms     its lease from now on
+--   fence         int    its fencing token
+--   not_after_us  us     time on this master's clock after which this call does nothing
+--   incarnation   text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
+--   guard_ms      ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   healed   now_us           the hold is here (again), or was
 --   refused  now_us           somebody else's hold is here
@@ -45,11 +45,11 @@ local owner = ARGV[1]
 local count = ARGV[2]
 local lease_ms = ARGV[3]
 local fence = ARGV[4]
-local void_us = ARGV[5]
+local not_after_us = ARGV[5]
 local incarnation = ARGV[6]
 local guard_ms = ARGV[7]
 
-if now_us > tonumber(void_us) then
+if now_us > tonumber(not_after_us) then
   return { 'void', now_us }
 end
 local until_us = no_vote_until(master, incarnation, guard_ms, now_us)

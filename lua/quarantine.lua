@@ -3,10 +3,10 @@
 -- KEYS
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
---   accused      text   the incarnation whose clock stepped; another one is not meant
---   void_us      us     time on this master's clock after which this call does nothing
---   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
---   guard_ms     ms     for how long a master that may have forgotten has no vote
+--   accused       text   the incarnation whose clock stepped; another one is not meant
+--   not_after_us  us     time on this master's clock after which this call does nothing
+--   incarnation   text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
+--   guard_ms      ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   quarantined  now_us until_us  it has no vote until then
 --   absent       now_us           another incarnation is meant, or there is no guard here
@@ -24,11 +24,11 @@
 
 local master = KEYS[1]
 local accused = ARGV[1]
-local void_us = ARGV[2]
+local not_after_us = ARGV[2]
 local incarnation = ARGV[3]
 local guard_ms = ARGV[4]
 
-if now_us > tonumber(void_us) then
+if now_us > tonumber(not_after_us) then
   return { 'void', now_us }
 end
 local named = string.match(incarnation, '^[^?]*')

@@ -9,13 +9,13 @@
 --   token     string  the last fencing token
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
---   owner        text   <client>:<uuid> of the hold, which is never used again
---   fence        int    its fencing token, written back where it is missing; 0 where no master can miss it
---   lease_ms     ms     for how long the token is remembered at least
---   hand         flag   1: a waiter that takes grants is given the lock; 0: it is told that it is its turn
---   void_us      us     time on this master's clock after which nobody is given anything
---   incarnation  text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
---   guard_ms     ms     for how long a master that may have forgotten has no vote
+--   owner         text   <client>:<uuid> of the hold, which is never used again
+--   fence         int    its fencing token, written back where it is missing; 0 where no master can miss it
+--   lease_ms      ms     for how long the token is remembered at least
+--   hand          flag   1: a waiter that takes grants is given the lock; 0: it is told that it is its turn
+--   not_after_us  us     time on this master's clock after which nobody is given anything
+--   incarnation   text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
+--   guard_ms      ms     for how long a master that may have forgotten has no vote
 -- RETURNS
 --   'released now_us'  the hold was here and has ended
 --   'absent now_us'    there was no such hold (any more)
@@ -56,7 +56,7 @@ local token = KEYS[4]
 local master = KEYS[5]
 local lease_ms = ARGV[3]
 local hand = ARGV[4]
-local void_us = ARGV[5]
+local not_after_us = ARGV[5]
 local incarnation = ARGV[6]
 local guard_ms = ARGV[7]
 
@@ -81,7 +81,7 @@ if redis.call('EXISTS', queue) == 1 then
   -- A hold is the only field of its hash: with it the lock is free.
   if ended == 1 or redis.call('EXISTS', lock) == 0 then
     drop_overdue(queue, waiters, now_us)
-    if hand == '1' and now_us <= tonumber(void_us) and not no_vote_until(master, incarnation, guard_ms, now_us) then
+    if hand == '1' and now_us <= tonumber(not_after_us) and not no_vote_until(master, incarnation, guard_ms, now_us) then
       hand_over(lock, queue, waiters, token, owner, incarnation, now_us)
     else
       wake_first(lock, queue, waiters, nil)

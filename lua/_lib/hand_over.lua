@@ -13,7 +13,7 @@ local function hand_over(lock, queue, waiters, token_key, releaser, incarnation,
   local server = string.match(incarnation, '^[^?]+') or '-'
   local lease_ms, hold
   local token, kept_ms, told = nil, 0, 0
-  local heir = tell_first(lock, queue, waiters, nil, function(uuid, name, waiter, ticket)
+  local grantee = tell_first(lock, queue, waiters, nil, function(uuid, name, waiter, ticket)
     lease_ms = publish_counts and string.match(uuid, '@(%d+)$', -13) -- the longest lease has 12 digits
     if not lease_ms then
       return wake(uuid, name)
@@ -29,10 +29,10 @@ local function hand_over(lock, queue, waiters, token_key, releaser, incarnation,
   if told > 1 then
     remember(token_key, token, now_us, kept_ms) -- the last one, for longer than whichever lease was given
   end
-  if heir and lease_ms then
-    redis.call('HSET', lock, heir .. '~' .. hold, 1)
+  if grantee and lease_ms then
+    redis.call('HSET', lock, grantee .. '~' .. hold, 1)
     redis.call('PEXPIRE', lock, lease_ms)
-    redis.call('ZREM', queue, heir)
-    on_own('ZREM', waiters, heir)
+    redis.call('ZREM', queue, grantee)
+    on_own('ZREM', waiters, grantee)
   end
 end

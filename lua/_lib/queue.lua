@@ -13,7 +13,7 @@ local publish_counts = true
 -- milliseconds, so a script stops soon after it has met such a name.
 local name_max = 512
 
--- Removes the waiters that have given no sign of life for too long.
+-- Removes the waiters that have sent no heartbeat for too long.
 local function drop_overdue(queue, waiters, now_us)
   for _, most in ipairs({ 16, 984 }) do
     local overdue = on_own('ZRANGEBYSCORE', waiters, '-inf', digits(now_us / 1000), 'LIMIT', 0, most)
@@ -62,7 +62,7 @@ local function tell_first(lock, queue, waiters, me, message)
   -- long as it runs. So it passes over so many at most, and what nobody can be
   -- waiting for goes as soon as it is looked at: what is no waiter's name, and who
   -- neither listens nor has a deadline. Whoever waits has one: a place and a deadline
-  -- are written by the same script, and again with each sign of life.
+  -- are written by the same script, and again with each heartbeat.
   local passed_max = 1000
   local long_max = 8 -- so many at most where the first has too long a name
   local told_max = 32 -- so many are told one by one; of more it is asked first who listens
@@ -162,7 +162,7 @@ local function tell_first(lock, queue, waiters, me, message)
     first, page = first + page, passed_max + 1 - page
   until first > passed_max
 
-  -- So that the next call goes on behind them. Who of them waits, though, is put back by its sign of life.
+  -- So that the next call goes on behind them. Who of them waits, though, is put back by its heartbeat.
   drop(redis.call('ZRANGE', queue, 0, passed_max))
   local names = redis.call('EXISTS', queue) == 0 and {} or seek_by_deadline()
   if not names then

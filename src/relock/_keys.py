@@ -25,7 +25,7 @@ class LockKeys(NamedTuple):
 
     @property
     def waiters(self) -> bytes:
-        """When each who waits gave its last sign of life."""
+        """When each who waits gave its last heartbeat."""
         return self.lock + TAILS["waiters"]
 
     @property

@@ -26,7 +26,7 @@ from relock._keys import TAILS, LockKeys
 SECTIONS = ("KEYS", "ARGV", "RETURNS", "WRITES", "PUBLISHES", "REPEATABLE")
 UNITS = ("text", "int", "ms", "us", "flag", "pairs")
 _FIELD_TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # all others are int
-CONNECTION_ARGUMENTS = ("void_us", "incarnation", "guard_ms")
+CONNECTION_ARGUMENTS = ("not_after_us", "incarnation", "guard_ms")
 TOKEN_MAX = 8 * 10**15 - 1  # as a clock, that is the year 2223
 WORDS_BYTES_MAX = 64  # of a reply in words: a status and two numbers with 16 digits take less
 REST = "..."
@@ -85,7 +85,7 @@ class Script:
 
     @cached_property
     def connection_arguments(self) -> tuple[str, ...]:
-        """The arguments that only the connection can know: void time, incarnation and guard."""
+        """The arguments that only the connection can know: not-after time, incarnation and guard."""
         return tuple(p.name for p in self.arguments if p.name in CONNECTION_ARGUMENTS)
 
     @cached_property
@@ -136,7 +136,7 @@ class Script:
 
     @cached_property
     def connection_argument_count(self) -> int:
-        """0, 1 (the void time) or 3 (the void time, the incarnation and the guard): what every header has."""
+        """0, 1 (the not-after time) or 3 (the not-after time, the incarnation and the guard): what every header has."""
         return len(self.connection_arguments)
 
     @cached_property
@@ -216,7 +216,7 @@ class Script:
 class Call(NamedTuple):
     """One script with its keys and arguments, packed: what a flow asks of every master.
 
-    The arguments that only a connection can know (void time, incarnation, guard) are missing: they come between
+    The arguments that only a connection can know (not-after time, incarnation, guard) are missing: they come between
     `own` and `rest`.
     """
 

@@ -13,8 +13,8 @@ from attrs import evolve, frozen
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.info import one_server, shared_servers
+from relock._core.lock_spec import LockSpec
 from relock._core.quorum import quorum_of
-from relock._core.terms import Terms
 from relock._errors import ConfigurationError, RelockWarning
 from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
 from relock._options import (
@@ -183,7 +183,7 @@ class Client:
         options = self._options_of(
             ttl=ttl, renew=renew, fair=fair, timeout=timeout, owner=owner, max_hold=max_hold, on_lost=on_lost
         )
-        return Lock(self, name, self._terms(lock_keys(self._options.prefix, name), options), options)
+        return Lock(self, name, self._spec(lock_keys(self._options.prefix, name), options), options)
 
     def _options_of(self, **given: Unpack[LockArguments]) -> LockOptions:
         wanted = set_options(given)
@@ -193,8 +193,8 @@ class Client:
         self._options.check_guard(options.ttl, len(self._nodes))
         return options
 
-    def _terms(self, keys: LockKeys, options: LockOptions) -> Terms:
-        return Terms.of(keys, self._addresses, options, self._options)
+    def _spec(self, keys: LockKeys, options: LockOptions) -> LockSpec:
+        return LockSpec.of(keys, self._addresses, options, self._options)
 
     def synchronized(
         self, template: str, **lock_options: Unpack[LockArguments]
@@ -230,19 +230,19 @@ class Client:
         Raises:
             QuorumError: too few masters answered.
         """
-        terms = self._terms(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
+        spec = self._spec(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
         session = self.session
-        answers = session.run(inspect_flows.look(terms, session.clock))
+        answers = session.run(inspect_flows.look(spec, session.clock))
         return self._agree(name, answers)
 
-    def _agree(self, name: str, answers: inspect_flows.Answers) -> LockInfo:
+    def _agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:
         self.session.say_warnings(stacklevel=4)
         info = inspect_flows.agree(name, answers)
         if info is None:
             raise self._no_quorum(name, answers)
         return info
 
-    def _no_quorum(self, name: str | None, answers: inspect_flows.Answers) -> Exception:
+    def _no_quorum(self, name: str | None, answers: inspect_flows.MasterReplies) -> Exception:
         failures = [answer for answer in answers if not isinstance(answer, list)]
         return quorum_error(name, failures, quorum_of(len(answers)), len(answers) - len(failures))
 
@@ -252,13 +252,13 @@ class Client:
         Raises:
             QuorumError: too few masters answered.
         """
-        terms = self._terms(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
+        spec = self._spec(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
         session = self.session
-        released, answers = session.run(inspect_flows.force_release(terms, session.clock))
+        released, answers = session.run(inspect_flows.force_release(spec, session.clock))
         self._agree_on_end(name, answers)
         return bool(released)
 
-    def _agree_on_end(self, name: str, answers: inspect_flows.Answers) -> None:
+    def _agree_on_end(self, name: str, answers: inspect_flows.MasterReplies) -> None:
         self.session.say_warnings(stacklevel=4)
         if sum(isinstance(answer, list) for answer in answers) < quorum_of(len(answers)):
             raise self._no_quorum(name, answers)

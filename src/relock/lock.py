@@ -9,18 +9,18 @@ from relock._core.book import not_owned
 from relock._core.effects import Failure
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
-from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, quorum_of
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
+from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, quorum_of
 from relock._errors import AcquireTimeoutError, ConfigurationError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_keywords, check_seconds
 from relock._owner import Who, named
-from relock._runtime.session.claims import Claim
+from relock._runtime.session.call_records import CallRecord
 from relock._runtime.session.session import Session
 
 NOT_PASSED = float("-1")  # the default of `threading.RLock`, as an object of its own: a -1 that is passed is another
 
 
-class Home(Protocol):
+class LockClient(Protocol):
     """What a lock needs of the client that made it."""
 
     @property
@@ -51,15 +51,15 @@ class Lock:
         "_longest",
         "_named_owner",
         "_options",
-        "_terms",
+        "_spec",
         "name",
     )  # there may be very many
 
     name: str
 
-    def __init__(self, client: Home, name: str, terms: Terms, options: LockOptions) -> None:
+    def __init__(self, client: LockClient, name: str, spec: LockSpec, options: LockOptions) -> None:
         self._client = client
-        self._terms = terms
+        self._spec = spec
         self._options = options
         self._named_owner = None if options.owner is None else named(options.owner)
         self._longest = FOREVER if options.timeout is None or options.timeout == -1 else options.timeout  # a wait (s)
@@ -91,16 +91,16 @@ class Lock:
         if unknown:
             check_keywords("acquire", unknown, ("blocking", "timeout"))
         limit = self._longest if timeout is NOT_PASSED and blocking is True else self._limit(blocking, timeout)
-        claim = Claim()
+        record = CallRecord()
         session = self._client.session
         try:
             who = self._named_owner or session.platform.who()
-            outcome = session.calls.acquire(claim, self._terms, who, session.clock() + limit)
+            outcome = session.calls.acquire(record, self._spec, who, session.clock() + limit)
             if session.unsaid:
                 session.say_warnings()
             return outcome is None or self._refusal(outcome)
         except BaseException as error:
-            session.interrupted.abandon(claim)
+            session.interrupted.abandon(record)
             if session.unsaid:
                 session.say_warnings(beside=error)
             raise
@@ -119,15 +119,15 @@ class Lock:
             self._client.session.say_warnings()
 
     def _release(self, levels: int) -> None:
-        claim = Claim()
+        record = CallRecord()
         session = self._client.session
         try:
-            session.calls.release(claim, self.name, self._named_owner or session.platform.who(), levels=levels)
+            session.calls.release(record, self.name, self._named_owner or session.platform.who(), levels=levels)
         except RelockError:
-            self._client.session.interrupted.leave_gate(claim)
+            self._client.session.interrupted.leave_gate(record)
             raise
         except BaseException:
-            self._client.session.interrupted.give_up(claim, self.name, self._who(), levels)
+            self._client.session.interrupted.give_up(record, self.name, self._who(), levels)
             raise
 
     def __enter__(self) -> Self:
@@ -137,18 +137,18 @@ class Lock:
             AcquireTimeoutError: somebody else had it for all that time. The body does not run.
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
-        claim = Claim()
+        record = CallRecord()
         session = self._client.session
         try:
             who = self._named_owner or session.platform.who()
-            outcome = session.calls.acquire(claim, self._terms, who, session.clock() + self._longest)
+            outcome = session.calls.acquire(record, self._spec, who, session.clock() + self._longest)
             if session.unsaid:
                 session.say_warnings()
             if outcome is None or self._refusal(outcome):
                 return self
             raise self._timeout_error(outcome)
         except BaseException as error:
-            session.interrupted.abandon(claim)
+            session.interrupted.abandon(record)
             if session.unsaid:
                 session.say_warnings(beside=error)
             raise
@@ -162,16 +162,16 @@ class Lock:
             LockLostError: the hold was lost during a body that succeeded.
             NotOwnedError: the body gave back more than it took, and succeeded.
         """
-        claim = Claim()
+        record = CallRecord()
         session = self._client.session
         try:
-            session.calls.release(claim, self.name, self._named_owner or session.platform.who())
+            session.calls.release(record, self.name, self._named_owner or session.platform.who())
         except RelockError:
-            self._client.session.interrupted.leave_gate(claim)
+            self._client.session.interrupted.leave_gate(record)
             if kind is None:
                 raise
         except BaseException:
-            self._client.session.interrupted.give_up(claim, self.name, self._who(), 1)
+            self._client.session.interrupted.give_up(record, self.name, self._who(), 1)
             raise
         if kind is None and self._client.session.unsaid:
             self._client.session.say_warnings()
@@ -273,15 +273,15 @@ class Lock:
         """
         if ttl is not None:
             check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
-            self._client.session.options.check_guard(ttl, len(self._terms.masters))
+            self._client.session.options.check_guard(ttl, len(self._spec.masters))
         session = self._client.session
         hold = self._hold()
         if hold is None or hold.count == 0:
             raise not_owned(self.name)
         failures = session.calls.extend(hold, ttl)
         if failures is not None:
-            needed = quorum_of(len(self._terms.masters))
-            raise quorum_error(self.name, failures, needed, len(self._terms.masters) - len(failures))
+            needed = quorum_of(len(self._spec.masters))
+            raise quorum_error(self.name, failures, needed, len(self._spec.masters) - len(failures))
         return hold.remaining(session.clock())
 
     def locked(self) -> bool:
@@ -362,14 +362,14 @@ class Lock:
         nothing is to run without the lock then.
         """
         hold, count = saved
-        claim = Claim()
+        record = CallRecord()
         session = self._client.session
         try:
-            outcome = session.calls.take_again(claim, self._terms, self._who(), hold, count)
+            outcome = session.calls.take_again(record, self._spec, self._who(), hold, count)
             if outcome is not None and not self._refusal(outcome):
                 raise self._timeout_error(outcome)
         except BaseException as error:
-            session.interrupted.abandon(claim)
+            session.interrupted.abandon(record)
             session.calls.lose_waited(hold, count, error)
             if not isinstance(error, RelockError):
                 raise
@@ -422,12 +422,12 @@ class Lock:
     def _refusal(self, outcome: Outcome) -> bool:
         """False where somebody else has the lock; an error where too few masters answered."""
         if isinstance(outcome, NoQuorum):
-            needed = quorum_of(len(self._terms.masters))
+            needed = quorum_of(len(self._spec.masters))
             raise quorum_error(self.name, outcome.failures, needed, outcome.answered)
         return False
 
     def _timeout_error(self, outcome: Outcome) -> AcquireTimeoutError:
-        holder, ahead = (None, 0) if isinstance(outcome, Granted | NoQuorum) else (outcome.holder, outcome.ahead)
+        holder, ahead = (None, 0) if isinstance(outcome, Grant | NoQuorum) else (outcome.holder, outcome.ahead)
         why = f"{holder} had it" if holder else "it was the turn of others"
         if isinstance(outcome, Refused) and not holder and outcome.lease_left:  # where it is free there is no lease
             why = "its key was there, and was no hold of relock's"

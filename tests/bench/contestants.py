@@ -9,8 +9,8 @@ from typing import Any
 import redis
 from attrs import frozen
 
+from bench.bare_socket import BareSocket, packed
 from bench.peers import ForeignPairs, built
-from bench.wire import Wire, packed
 from relock import Client
 from relock._core.quorum import quorum_of
 from relock._keys import lock_keys
@@ -28,17 +28,17 @@ VOID_US, GUARD_MS = b"9999999999999999", b"10000"
 class _Bare:
     """A bare socket to one master, with the two scripts of a pair as bytes."""
 
-    wire: Wire
+    bare: BareSocket
     take: bytes
     give: bytes
 
 
 def _with_small_scripts(port: int) -> _Bare:
     """The scripts of the floor."""
-    wire = Wire(port)
-    take, give = (wire.load((FOLDER / name).read_bytes()) for name in ("take.lua", "give.lua"))
+    bare = BareSocket(port)
+    take, give = (bare.load((FOLDER / name).read_bytes()) for name in ("take.lua", "give.lua"))
     return _Bare(
-        wire,
+        bare,
         packed("EVALSHA", take, 1, "bench-bare-floor", "me", LEASE_SECONDS * 1000),
         packed("EVALSHA", give, 1, "bench-bare-floor", "me"),
     )
@@ -49,8 +49,8 @@ def bare(port: int) -> Pair:
     of_one = _with_small_scripts(port)
 
     def pair() -> None:
-        of_one.wire.call(of_one.take)
-        of_one.wire.call(of_one.give)
+        of_one.bare.call(of_one.take)
+        of_one.bare.call(of_one.give)
 
     return pair
 
@@ -182,24 +182,24 @@ def floor_of_several(ports: Sequence[int]) -> Pair:
 
 def _with_own_scripts(port: int) -> _Bare:
     """This library's, with a guard that is over, on a socket that says of no vote: the server looks what it is."""
-    wire = Wire(port)
+    bare = BareSocket(port)
     acquire, release, keys = load("acquire"), load("release"), lock_keys("bench-bare", "bench")
     for script in (acquire, release):
-        wire.load(script.source)
-    info = dict(line.split(":", 1) for line in wire.call(packed("INFO")).decode().splitlines() if ":" in line)
+        bare.load(script.source)
+    info = dict(line.split(":", 1) for line in bare.call(packed("INFO")).decode().splitlines() if ":" in line)
     incarnation = f"{info['run_id']}:{info['master_replid']}"
     marker = ("incarnation", incarnation, "no_vote_until_us", 0, "guard_ms", GUARD_MS)
-    wire.call(packed("HSET", keys.master, *marker))
+    bare.call(packed("HSET", keys.master, *marker))
     lease_ms = LEASE_SECONDS * 1000
     known = b"".join(map(pack_argument, (VOID_US, f"{incarnation}?{0:016d}".encode(), GUARD_MS)))
     take = acquire.call(keys, owner=OWNER, count=1, lease_ms=lease_ms, token_ms=lease_ms + 1000, fair=1)
     give = release.call(keys, owner=OWNER, fence=0, lease_ms=lease_ms, hand=1)
-    return _Bare(wire, take.pack(known, guarded=True), give.pack(known, guarded=True))
+    return _Bare(bare, take.pack(known, guarded=True), give.pack(known, guarded=True))
 
 
 def _done_at_the_quorum(masters: Sequence[_Bare]) -> Pair:
     """A pair that writes to all masters and reads whoever is ready, until enough have answered."""
-    by_fileno = {master.wire.fileno(): master for master in masters}
+    by_fileno = {master.bare.fileno(): master for master in masters}
     poller = select.poll()
     for fileno in by_fileno:
         poller.register(fileno, select.POLLIN)
@@ -207,14 +207,14 @@ def _done_at_the_quorum(masters: Sequence[_Bare]) -> Pair:
     def until_quorum() -> None:
         answered = 0
         while answered < quorum_of(len(by_fileno)):
-            answered += sum(by_fileno[fileno].wire.has_answered() for fileno, _ in poller.poll())
+            answered += sum(by_fileno[fileno].bare.has_answered() for fileno, _ in poller.poll())
 
     def pair() -> None:
         for master in masters:
-            master.wire.send(master.take)
+            master.bare.send(master.take)
         until_quorum()
         for master in masters:
-            master.wire.send(master.give)
+            master.bare.send(master.give)
         until_quorum()
 
     return pair

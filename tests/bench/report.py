@@ -24,7 +24,7 @@ from support.servers import Server
 from bench import page
 from bench.__main__ import measure_one, measure_several
 from bench.handoff.contestants import CONTESTANTS, is_peer
-from bench.handoff.measure import Cell, Plan, measure
+from bench.handoff.measure import Cell, HandoffPlan, measure
 from bench.machine import placements, servers_started
 from bench.peers import missing
 
@@ -32,7 +32,7 @@ LIBRARIES = ("redis", "hiredis", "python-redis-lock", "pottery", "redlock-py")
 KINDS, WORKERS = ("processes", "threads"), (2, 8, 32, 128)
 
 
-def plans(scale: float, workers: tuple[int, ...]) -> Iterator[Plan]:
+def plans(scale: float, workers: tuple[int, ...]) -> Iterator[HandoffPlan]:
     """Every comparison of hand-offs. With client and server on CPUs of their own all of them, else what is telling."""
     pinned = placements()[-1]
     rounds = max(1, round(4 * scale))
@@ -41,12 +41,12 @@ def plans(scale: float, workers: tuple[int, ...]) -> Iterator[Plan]:
     def cells(masters: int, placement: str, section_ms: float, *counts: int) -> tuple[Cell, ...]:
         return tuple(Cell(masters, placement, kind, count, section_ms) for kind, count in product(KINDS, counts))
 
-    yield Plan(cells(1, pinned, 0.0, *workers), everybody, rounds, 0.5 * scale)
-    yield Plan(cells(1, pinned, 1.0, *workers), ours, rounds, 0.5 * scale)
-    yield Plan(cells(1, "unpinned", 0.0, *workers), ours, 1, 0.5 * scale)
+    yield HandoffPlan(cells(1, pinned, 0.0, *workers), everybody, rounds, 0.5 * scale)
+    yield HandoffPlan(cells(1, pinned, 1.0, *workers), ours, rounds, 0.5 * scale)
+    yield HandoffPlan(cells(1, "unpinned", 0.0, *workers), ours, 1, 0.5 * scale)
     for masters in (3, 5):
         only_processes = tuple(cell for cell in cells(masters, pinned, 0.0, 8, 32) if cell.kind == "processes")
-        yield Plan(only_processes, everybody, rounds, 0.5 * scale)
+        yield HandoffPlan(only_processes, everybody, rounds, 0.5 * scale)
 
 
 def machine() -> dict[str, Any]:

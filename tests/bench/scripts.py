@@ -20,7 +20,7 @@ import attrs
 from attrs import frozen
 from support.servers import Server, find_servers
 
-from bench.wire import Wire, packed
+from bench.bare_socket import BareSocket, packed
 from relock._keys import LockKeys, lock_keys
 from relock._scripts import TOKEN_MAX, Call, Script, load, pack_argument
 
@@ -48,31 +48,31 @@ class Busy:
     high: float
 
 
-def floor(wire: Wire) -> Commands:
+def floor(bare: BareSocket) -> Commands:
     """The small scripts that the other floors are made of."""
     folder = Path(__file__).parent
-    take, give = (wire.load((folder / f"{name}.lua").read_bytes()) for name in ("take", "give"))
+    take, give = (bare.load((folder / f"{name}.lua").read_bytes()) for name in ("take", "give"))
     commands = packed("EVALSHA", take, 1, "bench-small", OWNER, LEASE_MS)
     commands += packed("EVALSHA", give, 1, "bench-small", OWNER)
     return lambda _: commands
 
 
-def own(wire: Wire, folder: Path | None = None, *, guarded: bool = False, quiet: bool = False) -> Commands:
+def own(bare: BareSocket, folder: Path | None = None, *, guarded: bool = False, quiet: bool = False) -> Commands:
     """Acquire and release, without a guard or with one that is over; the last vote was just now, or is long ago."""
     acquire, release = load("acquire", folder), load("release", folder)
     keys = lock_keys(f"bench-{guarded:d}{quiet:d}", "bench")
     for script in (acquire, release):
-        wire.load(script.source)
+        bare.load(script.source)
     take = _call(acquire, keys)
     give = _call(release, keys)
     if not guarded:
         known = VOID + pack_argument(b"") + pack_argument(b"0")
         commands = take.pack(known, guarded=False) + give.pack(known, guarded=False)
         return lambda _: commands
-    info = wire.call(packed("INFO")).decode()
+    info = bare.call(packed("INFO")).decode()
     run_id, replid = (_field(info, name) for name in ("run_id", "master_replid"))
     marker = ("incarnation", f"{run_id}:{replid}", "no_vote_until_us", ENDED_US, "guard_ms", GUARD_MS)
-    wire.call(packed("HSET", keys.master, *marker))
+    bare.call(packed("HSET", keys.master, *marker))
 
     def commands_at(now_us: int) -> bytes:
         socket = f"{run_id}:{replid}?{0 if quiet else now_us:016d}".encode()
@@ -82,26 +82,26 @@ def own(wire: Wire, folder: Path | None = None, *, guarded: bool = False, quiet:
     return commands_at
 
 
-def nested(wire: Wire, folder: Path | None = None) -> Commands:
+def nested(bare: BareSocket, folder: Path | None = None) -> Commands:
     """A nested acquire and its release."""
     keys = lock_keys("bench-nested", "bench")
     acquire, count = (load(name, folder) for name in ("acquire", "count"))
     for script in (acquire, count):
-        wire.load(script.source)
+        bare.load(script.source)
     known = VOID + pack_argument(b"") + pack_argument(b"0")
-    wire.call(_call(acquire, keys, lease_ms=HOUR_MS).pack(known, guarded=False))
+    bare.call(_call(acquire, keys, lease_ms=HOUR_MS).pack(known, guarded=False))
     commands = b"".join(_call(count, keys, count=number, lease_ms=0).pack(VOID, guarded=False) for number in (2, 1))
     return lambda _: commands
 
 
-def renewal(wire: Wire, folder: Path | None = None) -> Commands:
+def renewal(bare: BareSocket, folder: Path | None = None) -> Commands:
     """Two renewals of a hold that is there."""
     keys = lock_keys("bench-renewed", "bench")
     acquire, extend = (load(name, folder) for name in ("acquire", "extend"))
     for script in (acquire, extend):
-        wire.load(script.source)
+        bare.load(script.source)
     known = VOID + pack_argument(b"") + pack_argument(b"0")
-    wire.call(_call(acquire, keys, lease_ms=HOUR_MS).pack(known, guarded=False))
+    bare.call(_call(acquire, keys, lease_ms=HOUR_MS).pack(known, guarded=False))
     commands = 2 * _call(extend, keys, lease_ms=2 * HOUR_MS, token_ms=2 * HOUR_MS + 1000).pack(VOID, guarded=False)
     return lambda _: commands
 
@@ -116,50 +116,50 @@ def _field(info: str, name: str) -> str:
     return next(line for line in info.splitlines() if line.startswith(f"{name}:")).partition(":")[2]
 
 
-def contestants(wire: Wire, folders: Sequence[Path]) -> dict[str, Commands]:
+def contestants(bare: BareSocket, folders: Sequence[Path]) -> dict[str, Commands]:
     """Everybody, by name."""
-    everybody = {FLOOR: floor(wire)}
+    everybody = {FLOOR: floor(bare)}
     for folder in (None, *folders):
         there = f" ({folder})" if folder else ""
-        everybody[SHIPPED + there] = own(wire, folder)
-        everybody[GUARDED + there] = own(wire, folder, guarded=True)
-        everybody[QUIET + there] = own(wire, folder, guarded=True, quiet=True)
-        everybody["two nested levels" + there] = nested(wire, folder)
-        everybody["two renewals" + there] = renewal(wire, folder)
+        everybody[SHIPPED + there] = own(bare, folder)
+        everybody[GUARDED + there] = own(bare, folder, guarded=True)
+        everybody[QUIET + there] = own(bare, folder, guarded=True, quiet=True)
+        everybody["two nested levels" + there] = nested(bare, folder)
+        everybody["two renewals" + there] = renewal(bare, folder)
     return everybody
 
 
-def measure(wire: Wire, everybody: Mapping[str, Commands], *, rounds: int, at_once: bool) -> dict[str, Busy]:
+def measure(bare: BareSocket, everybody: Mapping[str, Commands], *, rounds: int, at_once: bool) -> dict[str, Busy]:
     """For how long a pair of each keeps the server busy, in turn."""
     times_us: dict[str, list[float]] = {name: [] for name in everybody}
     for commands in everybody.values():
-        _turn(wire, commands, at_once=at_once)  # loads what is loaded once
+        _turn(bare, commands, at_once=at_once)  # loads what is loaded once
     for _ in range(rounds):
         for name, commands in everybody.items():
-            before = _spent(wire)
-            _turn(wire, commands, at_once=at_once)
-            after = _spent(wire)
+            before = _spent(bare)
+            _turn(bare, commands, at_once=at_once)
+            after = _spent(bare)
             times_us[name].append(2 * (after[0] - before[0]) / (after[1] - before[1]))
     return {name: _busy(times) for name, times in times_us.items()}
 
 
-def _turn(wire: Wire, commands: Commands, *, at_once: bool) -> None:
+def _turn(bare: BareSocket, commands: Commands, *, at_once: bool) -> None:
     for _ in range(TURNS_AT_ONCE if at_once else TURNS_ONE_BY_ONE):
-        seconds, micros = wire.call(packed("TIME"))
+        seconds, micros = bare.call(packed("TIME"))
         pair = commands(int(seconds) * 1_000_000 + int(micros))
         if at_once:
-            wire.call(PAIRS_AT_ONCE * pair)
+            bare.call(PAIRS_AT_ONCE * pair)
             for _ in range(2 * PAIRS_AT_ONCE - 1):
-                wire.receive()
+                bare.receive()
         else:
             second = pair.index(b"\r\n*") + 2
-            wire.call(pair[:second])
-            wire.call(pair[second:])
+            bare.call(pair[:second])
+            bare.call(pair[second:])
 
 
-def _spent(wire: Wire) -> tuple[int, int]:
+def _spent(bare: BareSocket) -> tuple[int, int]:
     """The microseconds of all EVALSHA so far, and how many there were."""
-    info: str = wire.call(packed("INFO", "commandstats")).decode()
+    info: str = bare.call(packed("INFO", "commandstats")).decode()
     fields = dict(pair.split("=") for pair in _field(info, "cmdstat_evalsha").split(","))
     return int(fields["usec"]), int(fields["calls"])
 
@@ -191,8 +191,8 @@ def _version_of(server: Server) -> str:
 
 def server_microseconds(port: int, rounds: int = ROUNDS) -> dict[str, float]:
     """For how long a pair of each keeps the server at this port busy, one by one."""
-    with closing(Wire(port)) as wire:
-        found = measure(wire, contestants(wire, ()), rounds=rounds, at_once=False)
+    with closing(BareSocket(port)) as bare:
+        found = measure(bare, contestants(bare, ()), rounds=rounds, at_once=False)
     return {name: found[name].median for name in (SHIPPED, GUARDED, FLOOR)}
 
 
@@ -205,10 +205,10 @@ def main() -> None:
     results: dict[str, Any] = {}
     with servers() as started:
         for version, server in started.items():
-            with closing(Wire(server.port)) as wire:
-                everybody = contestants(wire, [folder.resolve() for folder in options.beside])
+            with closing(BareSocket(server.port)) as bare:
+                everybody = contestants(bare, [folder.resolve() for folder in options.beside])
                 results[version] = {
-                    way: measure(wire, everybody, rounds=options.rounds, at_once=at_once)
+                    way: measure(bare, everybody, rounds=options.rounds, at_once=at_once)
                     for way, at_once in (("one by one", False), ("at once", True))
                 }
     if options.json:

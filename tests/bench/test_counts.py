@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 import pytest
 from attrs import frozen
+from support.heartbeats import without_any_heartbeat
 from support.masters import Deployment
-from support.signs import without_any_sign_of_life
 from support.until import until
 from support.urls import options_for
 
@@ -25,7 +25,7 @@ import relock
 from relock import Client, Lock
 from relock._core import hold
 from relock._core.effects import Answer, Ask
-from relock._core.terms import HANDED_LEASE_SECONDS
+from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._runtime.machine import Machine
 from relock._scripts import Prepared, load, script_names
 
@@ -52,7 +52,7 @@ class Way:
 
     name: str
     masters: int
-    rounds: tuple[str, ...]
+    fan_out: tuple[str, ...]
     threads: tuple[str, ...] = ()
     python_calls: int | None = None
     files: int | None = None
@@ -119,7 +119,7 @@ class Scene:
         self.client: Client = CountedClient(server.url, **options)
         self.other = Client(server.url, **options)
         self.lock = self.client.lock(name)
-        self.rounds: tuple[str, ...] = ()
+        self.fan_out: tuple[str, ...] = ()
         self.threads: tuple[str, ...] = ()
         self.python_calls = self.files = 0
         self._started = platform.started
@@ -173,7 +173,7 @@ class Scene:
             yield
         finally:
             sys.setprofile(None)
-        self.rounds = tuple(shown(ask) for ask in self._asked)
+        self.fan_out = tuple(shown(ask) for ask in self._asked)
         self.python_calls = calls - 1  # leaving this function is one, too
         self.files = len([path for path in files if path.startswith(PACKAGE)])
         # Two that need the same one at once may both start it; the second ends at once (`Service.ensure`).
@@ -186,9 +186,9 @@ class Scene:
 
 def note_asks(client: Client, *books: list[Asked]) -> None:
     """Notes what a client asks its masters for, on whatever thread."""
-    rounds: Any = client.session.rounds
+    fan_out: Any = client.session.fan_out
     lone: Any = client.session.lone
-    ask_masters = rounds.ask
+    ask_masters = fan_out.ask
 
     def note(ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
         for book in books:
@@ -196,7 +196,7 @@ def note_asks(client: Client, *books: list[Asked]) -> None:
         answers: list[Answer] = ask_masters(ask, strict=strict, is_call=is_call)
         return answers
 
-    rounds.ask = note
+    fan_out.ask = note
     if lone is None:
         return
     exchange = lone.exchange
@@ -342,13 +342,13 @@ def wait_hand_off_and_a_hold_that_lasts(scene: Scene) -> None:
 def wait_and_hold_for(scene: Scene, last: Callable[[], None]) -> None:
     """What the other client does is not counted.
 
-    A sign of life is given when its time has come. If that crossed the hand-off on a slow machine, the waiter would be
+    A heartbeat is sent when its time has come. If that crossed the hand-off on a slow machine, the waiter would be
     woken once more, or what it may have left behind be taken out.
     """
     held = scene.other.lock(scene.name, owner="whoever")
     held.acquire()
     waiter = threading.Thread(target=acquire_in_turn, args=(scene.lock, last))
-    with without_any_sign_of_life(), scene.counted():
+    with without_any_heartbeat(), scene.counted():
         waiter.start()
         until(lambda: scene.other.info(scene.name).queue, within=PATIENCE_SECONDS, what="it waits")
         held.release()
@@ -419,7 +419,7 @@ def test_each_path_takes_what_the_table_says(path: Way, scene: Scene) -> None:
     python_calls, files = [], []
     for _ in range(1 if path.is_first else REPEATS):
         walk(scene)
-        assert scene.rounds == path.rounds
+        assert scene.fan_out == path.fan_out
         assert scene.threads == path.threads
         until(scene.is_accounted_for, within=PATIENCE_SECONDS, what="no more arrived than was asked for")
         python_calls.append(scene.python_calls)

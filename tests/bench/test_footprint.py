@@ -45,4 +45,4 @@ def test_waiters_share_one_subscription_and_do_not_poll() -> None:
     cost = measure("lock", WAITERS, 10.0)
     assert cost.subscriptions == 1
     assert cost.threads == 3
-    assert cost.calls_per_second <= 1.0, "a sign of life for all of them every 2.5 s, and a ping"
+    assert cost.calls_per_second <= 1.0, "a heartbeat for all of them every 2.5 s, and a ping"

@@ -23,7 +23,7 @@ from bench.sleepers import name_of
 from relock import Client
 
 WAITERS = 1_000
-QUIET_SECONDS = 25.0  # ten signs of life
+QUIET_SECONDS = 25.0  # ten heartbeats
 SETTLING_SECONDS = 5.0  # until what the beginning was busy with is over
 PATIENCE_SECONDS = 300.0
 KINDS = {"event": "an Event", "lock": "one lock", "burst": "one lock, begun at once", "locks": "a lock each"}

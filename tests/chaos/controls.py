@@ -2,14 +2,14 @@
 
 from attrs import evolve, frozen
 
-from chaos.field import Plan
+from chaos.field import FieldPlan
 from chaos.nemesis import Episode, run
 from chaos.verdict import Finding
 
 EXCLUSION = "intervals"  # what most of them break, and the sweep alone shows that
 EPISODES_MAX = 12  # one or two are nearly always enough
 RARE_EPISODES_MAX = 60
-PLAN = Plan(masters=1, seed="", processes=3, threads=1, locks=1, long=0.6)
+PLAN = FieldPlan(masters=1, seed="", processes=3, threads=1, locks=1, long=0.6)
 PAIRED = evolve(PLAN, has_replicas=True)
 ROOMY = evolve(
     PAIRED, processes=6, locks=6, tries=0.5, ttl=2.0, guard=2.0, long=0.5
@@ -26,7 +26,7 @@ class Control:
         is_rare: what shows it takes chance, so that one episode in ten finds it: left to the long run.
     """
 
-    plan: Plan
+    plan: FieldPlan
     kinds: tuple[str, ...]
     shows: str = EXCLUSION
     reach: str | None = None

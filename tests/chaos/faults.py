@@ -301,7 +301,7 @@ def _armed(blow: Blow, faults: Sequence[tuple[Proxy, Fault]]) -> Iterator[None]:
             fault.release()
 
 
-SCRIPTS = ("acquire", "enqueue", "release", "count", "extend", "tend", "heal")
+SCRIPTS = ("acquire", "enqueue", "release", "count", "extend", "heartbeat", "heal")
 
 
 @network("slow network")

@@ -35,7 +35,7 @@ def available_kinds() -> list[str]:
 
 
 @frozen
-class Plan:
+class FieldPlan:
     """What an episode is like; `chaos.worker.Job` has the same names for what the workers are told.
 
     Attributes:
@@ -107,7 +107,7 @@ def _describe(server: Server) -> str:
 class Field:
     """All that takes part in an episode; use it as a context manager."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FieldPlan) -> None:
         self.plan = plan
         self.folder = Path(tempfile.mkdtemp(prefix="relock-chaos-"))
         self.servers: list[Server] = []  # the masters

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from chaos.field import Blow, Field, Plan
+from chaos.field import Blow, Field, FieldPlan
 
 Strike = Callable[[Field, random.Random, Blow], object]
 
@@ -48,34 +48,34 @@ class Kind:
         """Whether another fault may strike at the same time, chosen after this one."""
         return not other.lonely and not (self.lonely and other.whom == "masters")
 
-    def is_possible(self, plan: Plan) -> bool:
+    def is_possible(self, plan: FieldPlan) -> bool:
         """Whether there is what it strikes."""
         return not (self.is_network and plan.is_direct) and (plan.has_replicas or not self.needs_replicas)
 
-    def is_borne(self, plan: Plan) -> bool:
+    def is_borne(self, plan: FieldPlan) -> bool:
         """Whether all that is promised holds under it."""
         return plan.guard > 0 or self.keeps or not self.forgets
 
 
 KINDS: dict[str, Kind] = {}
 
-# T = the lease, G = the guard. A sign of life is given every 3 s; a waiter that gives none for 10 s is passed over.
+# T = the lease, G = the guard. A heartbeat is sent every 3 s; a waiter that sends none for 10 s is passed over.
 POLL_SECONDS = 3.0
 DEAF_SECONDS = 10.0
 
 
 def lease_bound(ttl: float, guard: float) -> float:
-    """T and a sign of life."""
+    """T and a heartbeat."""
     return ttl + POLL_SECONDS
 
 
 def poll_bound(ttl: float, guard: float) -> float:
-    """A sign of life."""
+    """A heartbeat."""
     return POLL_SECONDS
 
 
 def guard_bound(ttl: float, guard: float) -> float:
-    """G, with what it takes for clocks that run fast, and a sign of life."""
+    """G, with what it takes for clocks that run fast, and a heartbeat."""
     return 1.02 * guard + POLL_SECONDS
 
 
@@ -85,7 +85,7 @@ def step_bound(ttl: float, guard: float) -> float:
 
 
 def deaf_bound(ttl: float, guard: float) -> float:
-    """Until a waiter that says nothing is passed over, and a sign of life."""
+    """Until a waiter that says nothing is passed over, and a heartbeat."""
     return DEAF_SECONDS + POLL_SECONDS
 
 

@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 
 from chaos.catalogue import KINDS
 from chaos.faults import LEASES_AHEAD_MAX
-from chaos.field import Blow, Field, Plan
+from chaos.field import Blow, Field, FieldPlan
 from chaos.history import Reader, clock
 from chaos.kinds import Kind
 from chaos.verdict import Finding, judge
@@ -39,7 +39,7 @@ class Episode:
         first: the faults that come before all others, each once and alone, however long that takes.
     """
 
-    plan: Plan
+    plan: FieldPlan
     seconds: float
     kinds: Sequence[str] = ()
     reach: str | None = None
@@ -65,7 +65,7 @@ def shaped(shape: str, masters: int, seed: str, seconds: float, kinds: Sequence[
     """An episode of one of the shapes above."""
     first = () if kinds else FIRST.get(shape, ())
     pause = PAUSES.get(shape, 0.5)
-    return Episode(Plan(masters, seed, **SHAPES[shape], **plan), seconds, kinds, pause=pause, first=first)
+    return Episode(FieldPlan(masters, seed, **SHAPES[shape], **plan), seconds, kinds, pause=pause, first=first)
 
 
 def run(episode: Episode, keep: Path | None = None) -> Finding:

@@ -16,7 +16,7 @@ from chaos.waiting import LOOK_SECONDS, wait_until
 
 REPLICATION = (
     *("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"),
-    *("--repl-ping-replica-period", "1"),  # so that a broken link is noticed
+    *("--repl-ping-replica-period", "1"),  # so that a broken connection is noticed
 )
 READY_SECONDS = 5.0  # how long a move waits for a replica that follows
 SETTLE_SECONDS = 30.0  # by when a server follows another one: others may keep it busy meanwhile
@@ -51,11 +51,11 @@ def look(server: Server) -> dict[str, Any]:
 def follow(server: Server, master: Server) -> None:
     """Makes a server the replica of another one, and waits until it has all its data."""
     tell(server, "REPLICAOF", "127.0.0.1", str(master.port))
-    if not wait_until(lambda: is_linked(server, master), SETTLE_SECONDS):
+    if not wait_until(lambda: is_connected(server, master), SETTLE_SECONDS):
         raise AssertionError(f"a server does not follow its master: {look(server)}")
 
 
-def is_linked(server: Server, master: Server) -> bool:
+def is_connected(server: Server, master: Server) -> bool:
     """Whether it follows that master, and has its data."""
     info = look(server)
     return info.get("master_port") == master.port and info.get("master_link_status") == "up"
@@ -76,7 +76,7 @@ class Pair:
 
     def is_ready(self) -> bool:
         """Whether the replica follows, waiting for that for a while."""
-        return wait_until(lambda: is_linked(self.new, self.old), READY_SECONDS)
+        return wait_until(lambda: is_connected(self.new, self.old), READY_SECONDS)
 
     def stop_writing(self) -> None:
         """Nothing is written on the old master from now on."""

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from chaos.field import Blow, Plan
+from chaos.field import Blow, FieldPlan
 from chaos.records import FOREVER, History, Operation
 from chaos.results import Run, added, commit, load, save
 from chaos.verdict import Finding, judge, summary
 
 TTL = 1.0
-PLAN = Plan(masters=1, seed="", ttl=TTL)
+PLAN = FieldPlan(masters=1, seed="", ttl=TTL)
 END = 100.0
 
 

@@ -9,7 +9,7 @@ from attrs import define, evolve, field
 
 from chaos.catalogue import KINDS
 from chaos.checker import Hold, Holds, check, check_kept, check_told, holds_of, is_late, without_promise
-from chaos.field import Blow, Plan
+from chaos.field import Blow, FieldPlan
 from chaos.history import grants
 from chaos.kinds import POLL_SECONDS
 from chaos.records import FOREVER, History, Operation, Violation
@@ -113,7 +113,7 @@ class Finding:
             self.faults[name].add(tally)
 
 
-def judge(plan: Plan, history: History, blows: Sequence[Blow], stall: float, end: float) -> Finding:
+def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float, end: float) -> Finding:
     """The finding on one episode, whose faults were over by `end`."""
     operations = history.operations
     signals = [*check_told(history), *_kept(plan, operations, blows, stall)]
@@ -130,7 +130,7 @@ def judge(plan: Plan, history: History, blows: Sequence[Blow], stall: float, end
     return finding
 
 
-def _kept(plan: Plan, operations: Sequence[Operation], blows: Sequence[Blow], stall: float) -> list[Violation]:
+def _kept(plan: FieldPlan, operations: Sequence[Operation], blows: Sequence[Blow], stall: float) -> list[Violation]:
     """What was lost while nothing strikes that may take a hold away; a machine that stands still may."""
     alone = Counter(blow.wave for blow in blows)
     if stall > plan.ttl * STALL_PART:
@@ -256,7 +256,7 @@ def _lease_end(hold: Hold) -> float:
     return hold.end if hold.grant.killed == FOREVER else hold.grant.until
 
 
-def _count_faults(plan: Plan, timeline: Timeline, blows: Sequence[Blow], finding: Finding, end: float) -> None:
+def _count_faults(plan: FieldPlan, timeline: Timeline, blows: Sequence[Blow], finding: Finding, end: float) -> None:
     waves: dict[int, list[Blow]] = defaultdict(list)
     for blow in blows:
         waves[blow.wave].append(blow)
@@ -269,7 +269,7 @@ def _count_faults(plan: Plan, timeline: Timeline, blows: Sequence[Blow], finding
             _count_wait(plan, timeline, wave, finding, end)
 
 
-def _count_wait(plan: Plan, timeline: Timeline, wave: Sequence[Blow], finding: Finding, end: float) -> None:
+def _count_wait(plan: FieldPlan, timeline: Timeline, wave: Sequence[Blow], finding: Finding, end: float) -> None:
     """The time to the next grant against its bound; several at once may take all their bounds together."""
     bounds, anchors = zip(*(_bound(plan, blow) for blow in wave), strict=True)
     bound, since = sum(bounds), anchors[0] if len(wave) == 1 else max(blow.end for blow in wave)
@@ -284,11 +284,11 @@ def _count_wait(plan: Plan, timeline: Timeline, wave: Sequence[Blow], finding: F
         )
 
 
-def _name(plan: Plan, blow: Blow) -> str:
+def _name(plan: FieldPlan, blow: Blow) -> str:
     return blow.kind + (f" ({blow.reach})" if plan.masters > 1 and blow.masters else "")
 
 
-def _bound(plan: Plan, blow: Blow) -> tuple[float, float]:
+def _bound(plan: FieldPlan, blow: Blow) -> tuple[float, float]:
     """Within how many seconds the next grant has to come, and from when on they count."""
     kind = KINDS[blow.kind]
     if blow.reach == "minority":

@@ -53,50 +53,50 @@ def send_again() -> None:
     What was known of the master before is then taken for what the new connection leads to, by the scripts as well.
     """
     from relock import _scripts
+    from relock._runtime.masters.connections import Connection
     from relock._runtime.masters.errors import NETWORK_ERRORS
-    from relock._runtime.masters.links import Link
     from relock._runtime.masters.master import Master
-    from relock._runtime.masters.round import Owed, Round
+    from relock._runtime.masters.round import InFlight, Round
     from relock._runtime.net.channel import open_channel
 
-    receive, request, introduce = Link.receive, Link.request, Master.introduce
+    receive, request, introduce = Connection.receive, Connection.request, Master.introduce
 
     def introduce_once(master: Master, replies: Sequence[Any]) -> bytes:
         return master.incarnation or introduce(master, replies)
 
-    def connect_again(link: Link) -> None:
-        owed = list(link.owed)
-        link.owed.clear()
-        link.connection.disconnect()
+    def connect_again(connection: Connection) -> None:
+        in_flight = list(connection.in_flight)
+        connection.in_flight.clear()
+        connection.raw.disconnect()
         for _ in range(RECONNECTS_MAX):
             with suppress(*NETWORK_ERRORS):
-                link.connection.connect()
+                connection.raw.connect()
                 break
             time.sleep(RECONNECT_SECONDS)
-        link.channel = open_channel(link.connection, link.master.node_timeout)
-        for one in owed:
-            link._send(one if isinstance(one, Owed) else Owed.all_of(one, one.sent_at), source=True)
+        connection.channel = open_channel(connection.raw, connection.master.node_timeout)
+        for one in in_flight:
+            connection._send(one if isinstance(one, InFlight) else InFlight.all_of(one, one.sent_at), source=True)
 
-    def patient_receive(link: Link) -> None:
+    def patient_receive(connection: Connection) -> None:
         try:
-            receive(link)
+            receive(connection)
         except NETWORK_ERRORS:
-            connect_again(link)
+            connect_again(connection)
 
-    def patient_request(link: Link, round_: Round) -> None:
+    def patient_request(connection: Connection, round_: Round) -> None:
         try:
-            request(link, round_)
+            request(connection, round_)
         except NETWORK_ERRORS:
-            connect_again(link)
+            connect_again(connection)
 
-    def always_sound(master: Master, link: Link) -> bool:
+    def always_sound(master: Master, connection: Connection) -> bool:
         return True
 
     _replace(_scripts, "_fragment", _never_asking(_scripts._fragment))
     _scripts.load.cache_clear()
     _replace(Master, "introduce", introduce_once)
-    _replace(Link, "receive", patient_receive)
-    _replace(Link, "request", patient_request)
+    _replace(Connection, "receive", patient_receive)
+    _replace(Connection, "request", patient_request)
     _replace(Master, "_is_sound", always_sound)
 
 

@@ -11,7 +11,7 @@ from contract.rig import Interrupted, Rig, all_done, all_struck, calls, release_
 from contract.watch import At
 from relock import Lock
 from relock._core.effects import Clock
-from relock._runtime.masters.links import Link
+from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.master import Master
 
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
@@ -201,28 +201,28 @@ def test_an_interrupt_between_any_two_steps_of_a_wait_for_a_connection(rig: Rig,
     masters, clock = client.session.masters, client.session.clock
     for number in count(1):
         lock = client.lock(f"{name}-{number}")
-        taken: list[Link] = []
+        taken: list[Connection] = []
         for master in masters:
             rig.until(partial(take_connection, master, clock, taken), "a connection is free: nobody has lost one")
         is_waiting, give = partial(bool, masters[0].line.waiting), partial(give_connections_back, taken, clock)
         where = wait_and_be_interrupted(rig, lock, number, is_waiting, give)
         rig.until_free(lock.name, f"an interrupt {where}")
-        assert all(len(master._links) <= 1 for master in masters)
+        assert all(len(master._connections) <= 1 for master in masters)
         if not where:
             break
     assert number > 10, "the watch sees the steps"
 
 
-def take_connection(master: Master, clock: Clock, taken: list[Link]) -> bool:
+def take_connection(master: Master, clock: Clock, taken: list[Connection]) -> bool:
     """Has the connection for calls in use, if it is free."""
-    link = master.check_out(clock()) or master.open_for_call()
-    if link is not None:
-        taken.append(link)
-    return link is not None
+    connection = master.check_out(clock()) or master.open_for_call()
+    if connection is not None:
+        taken.append(connection)
+    return connection is not None
 
 
-def give_connections_back(taken: list[Link], clock: Clock) -> None:
+def give_connections_back(taken: list[Connection], clock: Clock) -> None:
     """The calls that had them end."""
     while taken:
-        link = taken.pop()
-        link.master.give_back(link, clock())
+        connection = taken.pop()
+        connection.master.give_back(connection, clock())

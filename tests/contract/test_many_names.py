@@ -49,7 +49,7 @@ def test_a_lock_that_becomes_free_is_had_within_the_timeout_whatever_other_names
 ) -> None:
     """A process keeps the object of a lock, and uses others before it waits, or while it waits.
 
-    Signs of life, which would make good for a grant that is not taken, reach no master.
+    Heartbeats, which would make good for a grant that is not taken, reach no master.
     """
     client, others = rig.client(node_timeout=PATIENT), rig.client(node_timeout=PATIENT)
     rig.warm_up(client)
@@ -57,7 +57,7 @@ def test_a_lock_that_becomes_free_is_had_within_the_timeout_whatever_other_names
     lock, holder = client.lock(name), others.lock(name, owner="holder")
     rig.take_everywhere(holder, 1)
     for line in rig.lines:
-        line.hold_request(calls(name, "tend"))
+        line.hold_request(calls(name, "heartbeat"))
     forget: Callable[[], None] = partial(use_other_names, client, name)
     if used == "before":
         forget()

@@ -19,7 +19,7 @@ HELP_SECONDS = 8.0  # a waiter that is not told looks again after that time
 def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
     """The lock is given back at each step that leads to the wait: at the last ones the message is there before it.
 
-    Signs of life, which would make good for a message that is lost, reach no master.
+    Heartbeats, which would make good for a message that is lost, reach no master.
     """
     client, others = rig.client(node_timeout=PATIENT), rig.client(node_timeout=PATIENT)
     rig.warm_up(client)
@@ -29,7 +29,7 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
         lock, holder = client.lock(f"{name}-{number}"), others.lock(f"{name}-{number}", owner="holder")
         take(holder, 1)
         for line in rig.lines:
-            line.hold_request(calls(lock.name, "tend"))
+            line.hold_request(calls(lock.name, "heartbeat"))
 
         def let_go(holder: Lock = holder) -> None:
             is_queued = rig.is_queued(holder.name)
@@ -59,7 +59,7 @@ def test_a_place_is_kept_where_the_lock_is_given_after_it_was_given_back(rig: Ri
         rig.warm_up(client)
     holder, first, second = (client.lock(name, owner="me") for client in clients)
     session = first._client.session
-    session.run(give_back(first._terms, b"nobody", None, session.clock() + PATIENT))  # so that the script is loaded
+    session.run(give_back(first._spec, b"nobody", None, session.clock() + PATIENT))  # so that the script is loaded
     rig.take_everywhere(holder, 1)
     waiting = []
 

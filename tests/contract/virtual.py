@@ -16,7 +16,7 @@ from contract.watch import Watch, WatchedPlatform
 from relock import Client
 from relock._keys import master_key
 from relock._runtime.net.node import Node
-from relock.testing._network import Conditions, Server, VirtualWire
+from relock.testing._network import Conditions, Server, VirtualConnection
 from relock.testing._world import Process, Task, World, current_task
 
 EPOCH_SECONDS = 1_700_000_000.0
@@ -60,7 +60,7 @@ class VirtualRig(Rig):
         return client
 
     def _node(self, server: Server, line: "VirtualLine") -> Node:
-        return Node(server.name, partial(LineWire, line, self._process, server), {}, frozenset({server.name}))
+        return Node(server.name, partial(LineConnection, line, self._process, server), {}, frozenset({server.name}))
 
     def _let_vote(self, server: Server, guard_ms: int) -> None:
         """As if somebody had used it for long."""
@@ -169,7 +169,7 @@ class VirtualLine(Line):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wires: list[LineWire] = []
+        self.connections: list[LineConnection] = []
         self.flows = True
 
     def _arm(self, fault: Fault) -> Fault:
@@ -185,11 +185,11 @@ class VirtualFault(Fault):
     def release(self) -> None:
         """See `Fault`."""
         super().release()
-        for wire in self.line.wires:
-            wire.flow()
+        for raw in self.line.connections:
+            raw.flow()
 
 
-class LineWire(VirtualWire):
+class LineConnection(VirtualConnection):
     """A virtual connection on a line."""
 
     def __init__(self, line: VirtualLine, process: Process, server: Server, **options: Any) -> None:
@@ -201,7 +201,7 @@ class LineWire(VirtualWire):
         self._is_mute = False
         self._has_ended = False
         self._is_flowing = False
-        line.wires.append(self)
+        line.connections.append(self)
 
     def flow(self) -> None:
         """Lets through what nothing holds back."""
@@ -236,7 +236,7 @@ class LineWire(VirtualWire):
             fault.done.set()
 
     def send_back(self, reply: Any) -> None:
-        """See `VirtualWire`."""
+        """See `VirtualConnection`."""
         fault = self._fault
         if self._is_mute:
             return

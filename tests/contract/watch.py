@@ -14,7 +14,7 @@ from relock._core.effects import Clock
 from relock._owner import Who
 from relock._runtime.machine import Machine
 from relock._runtime.net.channel import Channel
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.platform import Platform
 
 FOREVER = float("inf")
@@ -138,7 +138,7 @@ class WatchedPlatform(Machine):
         self.chance = watch.around("chance", inner.chance)
         self.who: Callable[[], Who] = watch.around("who", inner.who)
         self.open_channel = self._open_channel
-        self.token = watch.around("token", inner.token)  # type: ignore[method-assign]
+        self.random_hex = watch.around("random_hex", inner.random_hex)  # type: ignore[method-assign]
         self.start = watch.around("start", inner.start)  # type: ignore[method-assign]
         self.current = inner.current  # type: ignore[method-assign]
 
@@ -149,7 +149,7 @@ class WatchedPlatform(Machine):
             self._watch.now = now
         return now
 
-    def _open_channel(self, connection: Wire, timeout: float) -> Channel:
+    def _open_channel(self, connection: RawConnection, timeout: float) -> Channel:
         opened = self._watch.around("open", self._inner.open_channel)(connection, timeout)
         return _Watched(opened, "channel", self._watch)  # type: ignore[return-value]
 

@@ -64,7 +64,7 @@ def _use_everything(client: Client) -> None:
             lock.extend(2 * TTL)
         waiter = threading.Thread(target=wait)
         waiter.start()
-        time.sleep(3)  # a renewal, a sign of life and a ping; less than is left of the lease
+        time.sleep(3)  # a renewal, a heartbeat and a ping; less than is left of the lease
         assert lock.locked()
         assert len(lock.info().queue) == 1
         assert list(client.names()) == ["a"]

@@ -8,8 +8,8 @@ import pytest
 
 import relock
 from relock._core import hold
-from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
-from relock._core.terms import ALIVE_MS, QUEUE_MS
+from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.lock_spec import ALIVE_MS, QUEUE_MS
 from relock._options import ClientOptions, LockOptions, default_client_name
 from relock._runtime.masters.pool import UNUSED_SECONDS
 from relock._scripts import load, script_names
@@ -51,7 +51,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_numbers_are_those_of_the_code() -> None:
     text = (REFERENCE / "options.md").read_text()
-    assert f"| every {SIGN_OF_LIFE_SECONDS:g} s |" in text
+    assert f"| every {HEARTBEAT_SECONDS:g} s |" in text
     assert f"| for {ALIVE_MS / 1000:g} s |" in text
     assert f"| by {QUEUE_MS / 1000:g} s |" in text
     assert f"| {UNUSED_SECONDS:g} s |" in text

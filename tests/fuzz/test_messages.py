@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.fuzz import fuzz, without_complaint
+from support.heartbeats import without_heartbeats
 from support.proxy import Proxy, Words
 from support.servers import Server
-from support.signs import without_signs_of_life
 from support.until import until
 
 from relock import Client
@@ -37,7 +37,7 @@ def waiting(url: str, server: Server) -> Iterator[Client]:
         with waiter.lock(NAME):
             got.append(time.monotonic())
 
-    with without_signs_of_life(), Client(server.url, ttl=LEASE_SECONDS) as holder, Client(url) as waiter:
+    with without_heartbeats(), Client(server.url, ttl=LEASE_SECONDS) as holder, Client(url) as waiter:
         thread = threading.Thread(target=wait)
         try:
             with holder.lock(NAME):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.fuzz import fuzz
+from support.heartbeats import without_heartbeats
 from support.servers import Server
-from support.signs import without_signs_of_life
 from support.until import until
 
 from relock import Client, ConfigurationError
@@ -93,7 +93,7 @@ def test_a_lock_of_any_name_is_taken_and_leaves_nothing(
 @fuzz(30)
 @given(text=TEXTS)
 def test_a_waiter_is_woken_whatever_the_names_are(server: Server, what: str, text: str) -> None:
-    """Wake-ups carry names: a waiter that they do not reach would wait for its sign of life."""
+    """Wake-ups carry names: a waiter that they do not reach would wait for its heartbeat."""
     texts = {"name": "a", "owner": "b", "prefix": "lock", "client_name": "c", what: text}
     name, owner = texts.pop("name"), texts.pop("owner")
     found = made(server.url, texts, name, owner)
@@ -106,7 +106,7 @@ def test_a_waiter_is_woken_whatever_the_names_are(server: Server, what: str, tex
         with waiter:
             woken.append(time.monotonic())
 
-    with without_signs_of_life(), Client(server.url, prefix=texts["prefix"], ttl=LEASE_SECONDS) as other, client:
+    with without_heartbeats(), Client(server.url, prefix=texts["prefix"], ttl=LEASE_SECONDS) as other, client:
         thread = threading.Thread(target=wait)
         with other.lock(name):
             thread.start()

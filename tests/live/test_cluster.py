@@ -14,9 +14,9 @@ from typing import Any, cast
 import pytest
 import redis
 from support.cluster import ClusterOfServers, names_in, port_with_bus, slot_of
+from support.heartbeats import without_heartbeats
 from support.room import Crowd, Room
 from support.servers import Server, find_servers
-from support.signs import without_signs_of_life
 from support.tls import Tls, skipped_without_tls
 from support.until import until
 
@@ -24,8 +24,8 @@ from relock import Client, ConfigurationError, MasterDown, QuorumError, ReleaseU
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 CLUSTER_RIGHTS = ("+cluster|slots", "+asking")
-SIGN_OF_LIFE_SECONDS = 2.5  # who is woken by nobody looks again only then
-LEASE_SECONDS = 30.0  # and where there are no signs of life, only when it ends
+HEARTBEAT_SECONDS = 2.5  # who is woken by nobody looks again only then
+LEASE_SECONDS = 30.0  # and where there are no heartbeats, only when it ends
 MOVE_SECONDS = 5.0  # by when a waiter that was deaf has had its turn
 BACKOFF_SECONDS_MAX = 1.0  # the longest sleep between two looks while no node answers
 
@@ -133,11 +133,11 @@ def test_waiters_are_woken_in_their_order_whichever_nodes_they_listen_at(
         # Each client asks another node first, and listens at another one.
         client = connect(cluster.url_by(cluster.members[number % 3]))
         for _ in range(number):
-            client.session.masters[0].connection()
+            client.session.masters[0].raw_connection()
         threads.append(threading.Thread(target=wait, args=(number, client)))
         threads[-1].start()
         until(lambda: len(looker.info(name).queue) == len(threads), within=10, what="it waits")
-    with without_signs_of_life():
+    with without_heartbeats():
         released_at = time.monotonic()
         holder.release()
         for thread in threads:
@@ -169,7 +169,7 @@ def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
     began = time.monotonic()
     lock.release()
     thread.join()
-    assert 0.5 < waited[0] - began < 6 + SIGN_OF_LIFE_SECONDS + 3
+    assert 0.5 < waited[0] - began < 6 + HEARTBEAT_SECONDS + 3
 
 
 @pytest.mark.every_server
@@ -457,7 +457,7 @@ def test_a_waiter_goes_on_after_its_slot_has_moved(
     move.begin()
     move.finish()
     assert not acquired
-    with without_signs_of_life():
+    with without_heartbeats():
         released_at = time.monotonic()
         lock.release()
         thread.join()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import redis
+from support.heartbeats import without_heartbeats
 from support.masters import Deployment
 from support.servers import Server
-from support.signs import without_signs_of_life
 from support.tls import Tls, certificate
 from support.until import until
 
@@ -44,7 +44,7 @@ def use(connect: Callable[..., Client], url: str, name: str) -> None:
         before = client.statistics().renewals
         until(lambda: client.statistics().renewals >= before + 2, within=20, what="two renewals")
         assert renewed.owned()
-    with without_signs_of_life():
+    with without_heartbeats():
         lock.acquire()
         with client.lock(name) as nested:
             assert nested.hold_count == 2
@@ -221,7 +221,7 @@ def assert_lives_on(client: Client, lock: Lock) -> None:
 @pytest.mark.parametrize("use", ["send", "receive", "wait"])
 def test_a_connection_that_another_thread_closed_is_not_opened_again(server: Server, use: str) -> None:
     """Nobody would close it any more, and what was learnt of the socket before would be said of this one."""
-    connection: Any = parse_nodes(server.url)[0].connection(1.0)
+    connection: Any = parse_nodes(server.url)[0].raw_connection(1.0)
     connection.connect()
     channel = PlainChannel(connection, connection._sock, 1.0)
     connection.disconnect()

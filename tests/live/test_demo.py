@@ -20,11 +20,11 @@ from support.until import until
 
 from relock._servers import server as servers
 from relock.cli._demo import crew
-from relock.cli._demo.acts import Plan
+from relock.cli._demo.acts import DemoPlan
 from relock.cli._exit_codes import ExitCode
 
 demo_module = importlib.import_module("relock.cli.demo")
-QUICK = Plan(without_seconds=0.5, under_seconds=0.5, down_seconds=0.5, after_seconds=0.3)
+QUICK = DemoPlan(without_seconds=0.5, under_seconds=0.5, down_seconds=0.5, after_seconds=0.3)
 DEMO = [sys.executable, "-m", "relock", "demo"]
 WITHIN = 60.0
 # Begins as in the foreground of a terminal, wherever the tests run: not with SIGINT ignored, nor with SIGHUP (nohup).
@@ -109,7 +109,7 @@ def test_the_demo_uses_masters_of_ones_own_and_kills_none(three: list[Server], t
 def test_the_verdict_is_bad_where_the_lock_of_several_masters_does_not_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = Plan(locked=False, under_seconds=0.5, stay_seconds=0.2, patience_seconds=1.5)
+    plan = DemoPlan(locked=False, under_seconds=0.5, stay_seconds=0.2, patience_seconds=1.5)
     monkeypatch.setattr(demo_module, "PLAN", plan)
     done = CliRunner().invoke(demo_module.demo, ["--masters", "3", "--json"])
     assert done.exit_code == ExitCode.WRONG
@@ -187,7 +187,7 @@ def test_a_password_comes_from_the_environment_and_is_shown_to_nobody(
 
 def test_the_verdict_is_bad_where_the_lock_does_not_lock(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the same acts and the same counting, with a lock that is none."""
-    plan = Plan(locked=False, under_seconds=0.5, stay_seconds=0.2, patience_seconds=1.5)
+    plan = DemoPlan(locked=False, under_seconds=0.5, stay_seconds=0.2, patience_seconds=1.5)
     monkeypatch.setattr(demo_module, "PLAN", plan)
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--json"])
     assert done.exit_code == ExitCode.WRONG, done.output

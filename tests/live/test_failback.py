@@ -55,11 +55,11 @@ class House:
         """The first `count` masters follow their replicas, have what these have, and are masters again."""
         for master, replica in list(zip(self.masters, self.replicas, strict=True))[:count]:
             master.cli("REPLICAOF", "127.0.0.1", str(replica.port))
-            until(lambda one=master: _is_linked(one), within=30, what="the master has followed its replica")  # type: ignore[misc]
+            until(lambda one=master: _is_connected(one), within=30, what="the master has followed its replica")  # type: ignore[misc]
             master.cli("REPLICAOF", "NO", "ONE")
 
 
-def _is_linked(master: Server) -> bool:
+def _is_connected(master: Server) -> bool:
     with master.client() as client:
         return bool(client.info("replication").get("master_link_status") == "up")
 

@@ -13,7 +13,7 @@ from support.processes import Worker
 from support.until import until
 
 from relock import AcquireTimeoutError, Client
-from relock._core.terms import ALIVE_MS
+from relock._core.lock_spec import ALIVE_MS
 
 pytestmark = pytest.mark.every_quorum
 
@@ -228,5 +228,5 @@ def test_a_dead_head_delays_nobody_when_the_holder_dies_too(
     head.kill()
     holder.kill()
     lease_ends = time.monotonic() + server.client().pttl(f"lock:{{{name}}}") / 1000
-    # That it is when the lease ends, and not with the next sign of life, is shown in virtual time, in `tests/sim`.
+    # That it is when the lease ends, and not with the next heartbeat, is shown in virtual time, in `tests/sim`.
     assert granted(live)["at"] - lease_ends < ALIVE_MS / 2000

@@ -12,7 +12,7 @@ from support.masters import Deployment
 from support.until import until
 
 from relock import Client, ClientClosedError, Lock
-from relock._core.terms import HANDED_LEASE_SECONDS
+from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._runtime.machine import Machine
 from relock._runtime.session import closing
 from relock._runtime.session.keeper import Keeper
@@ -168,7 +168,7 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
         assert is_left_and_waits.wait(10)
         message(master, payload)
 
-    monkeypatch.setattr(closing, "HEIRS_SECONDS", 20.0)  # however late the message is here
+    monkeypatch.setattr(closing, "GRANTEES_SECONDS", 20.0)  # however late the message is here
     session.platform = Waits()
     monkeypatch.setattr(closing, "_leave_queues", release_and_leave)
     session.hub.message = come_late  # type: ignore[method-assign]

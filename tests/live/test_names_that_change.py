@@ -33,7 +33,7 @@ def start(server_kind: str) -> Iterator[Callable[..., Server]]:
         source = () if of is None else ("--replicaof", "127.0.0.1", str(of.port))
         started.append(Server(server_kind, program, "--repl-diskless-sync-delay", "0", *source, *arguments).start())
         if of is not None:
-            until(lambda: is_linked(started[-1]), within=30, what="the replica is in step")
+            until(lambda: is_connected(started[-1]), within=30, what="the replica is in step")
         return started[-1]
 
     yield start_one
@@ -41,7 +41,7 @@ def start(server_kind: str) -> Iterator[Callable[..., Server]]:
         server.close()
 
 
-def is_linked(server: Server) -> bool:
+def is_connected(server: Server) -> bool:
     with server.client() as client:
         return bool(client.info("replication").get("master_link_status") == "up")
 

@@ -15,7 +15,7 @@ from support.until import until
 from relock import Client, QuorumError
 from relock._keys import lock_keys
 from relock._runtime.masters import pool
-from relock._runtime.masters.links import Link
+from relock._runtime.masters.connections import Connection
 
 BURST = 64
 SOON = 30.0  # seconds after which a failure is one
@@ -36,16 +36,16 @@ def has_one(member: Server, client: Client) -> bool:
 @contextmanager
 def calls_under_way(client: Client, count: int) -> Iterator[None]:
     """So many calls to each master have a connection at the same time."""
-    taken: list[Link] = []
+    taken: list[Connection] = []
     for master in client.session.masters:
         for _ in range(count):
-            link = master.check_out(client.session.clock()) or master.open_for_call()
-            assert link is not None
-            taken.append(link)
+            connection = master.check_out(client.session.clock()) or master.open_for_call()
+            assert connection is not None
+            taken.append(connection)
     yield
     while taken:
-        link = taken.pop()
-        link.master.give_back(link, client.session.clock())
+        connection = taken.pop()
+        connection.master.give_back(connection, client.session.clock())
 
 
 # What nobody needs ----------------------------------------------------------------------------------------------------
@@ -76,8 +76,8 @@ def test_a_client_without_threads_closes_them_with_its_next_call(
     with calls_under_way(client, BURST):
         pass
     assert named(server, client) == BURST
-    for link in master._idle:  # half a minute goes by
-        link.idle_since -= pool.UNUSED_SECONDS
+    for connection in master._idle:  # half a minute goes by
+        connection.idle_since -= pool.UNUSED_SECONDS
     master.sweep_at -= pool.UNUSED_SECONDS
     client.info(name)
     until(lambda: named(server, client) == 1, within=SOON, what="the server has seen the ends of the others")
@@ -119,7 +119,7 @@ def test_many_threads_share_as_many_connections_as_there_may_be(
     # Beside the one for calls: the watchdog's and the janitor's; and a busy server may list one for a moment after it
     # was closed. Without the bound there would be 24.
     assert all(1 <= count <= 4 for count in most), most
-    assert all(len(master._links) <= 1 for master in client.session.masters)
+    assert all(len(master._connections) <= 1 for master in client.session.masters)
 
 
 def test_calls_beyond_the_bound_wait_and_take_no_more(
@@ -131,8 +131,8 @@ def test_calls_beyond_the_bound_wait_and_take_no_more(
         until(lambda: len(client.session.masters[0].line.waiting) == 10, within=SOON, what="all of them wait")
         assert named(server, client) == 3
         assert not any(look.done() for look in looks)
-        for link in list(client.session.masters[0]._links):
-            link.close()  # the others', which give back what is closed; there is room for as many
+        for connection in list(client.session.masters[0]._connections):
+            connection.close()  # the others', which give back what is closed; there is room for as many
         assert [look.result(SOON).owner for look in looks] == [None] * 10
         assert named(server, client) <= 3
 

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import redis
 from attrs import define, field
+from support.heartbeats import without_any_heartbeat
 from support.masters import Masters, Proxies
 from support.proxy import Fault, Match, Proxy, Words, calls_script
 from support.quorum import is_everywhere
 from support.servers import Server
-from support.signs import without_any_sign_of_life
 from support.slow import Delay, Slow, at_once
 from support.until import until
 from support.urls import Urls
 
 from relock import Client, Event, LockLostError, MasterDown, QuorumError
-from relock._runtime.masters.links import Link
+from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import Round
 from relock._runtime.platform import CLOCK
@@ -139,7 +139,7 @@ def warm(client: Client, name: str) -> None:
         time.sleep(0.03)
         for master in client.session.masters:
             master.drain()
-        return all(master._idle and not master._idle[-1].owed for master in client.session.masters)
+        return all(master._idle and not master._idle[-1].in_flight for master in client.session.masters)
 
     until(all_are_up, within=20, what="all masters are connected")
 
@@ -354,15 +354,15 @@ def test_late_replies_are_never_taken_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While replies come late, on connections that several threads use, each reply is that of its own request."""
-    behind: list[Link] = []  # the links of requests that were sent behind others that had no reply yet
-    request = Link.request
+    behind: list[Connection] = []  # the connections of requests that were sent behind others that had no reply yet
+    request = Connection.request
 
-    def counted(link: Link, round_: Round) -> None:
-        if link.owed:
-            behind.append(link)
-        request(link, round_)
+    def counted(connection: Connection, round_: Round) -> None:
+        if connection.in_flight:
+            behind.append(connection)
+        request(connection, round_)
 
-    monkeypatch.setattr(Link, "request", counted)
+    monkeypatch.setattr(Connection, "request", counted)
     dice = random.Random(seed)
     proxies = slow(replies=lambda: dice.uniform(0.0, 0.01))
     for proxy in proxies[:2]:
@@ -371,7 +371,7 @@ def test_late_replies_are_never_taken_for_others(
     give_up_at = CLOCK() + 30.0
 
     def turns() -> Iterator[int]:
-        """As many as it takes: how often a link is used that owes a reply is for the dice to say."""
+        """As many as it takes: how often a connection is used that owes a reply is for the dice to say."""
         for turn in itertools.count():
             if turn >= 12 and (len(behind) > 20 or CLOCK() > give_up_at):
                 return
@@ -639,7 +639,7 @@ def _exercise(client: Client, others: Sequence[Client], alive: Sequence[Server],
         thread.join()
     assert [number for number, _ in served] == [0, 1, 2]
     print(f"handed over after {[round(at - released, 3) for _, at in served]} s")
-    assert served[-1][1] - released < 2.0 + SLACK, "not every hand-over waited for a sign of life"
+    assert served[-1][1] - released < 2.0 + SLACK, "not every hand-over waited for a heartbeat"
     until(lambda: not client.lock(name).locked(), within=10, what="it is free")
     until(lambda: not any(one.cli("EXISTS", key_of(name)) for one in alive), within=10, what="nothing is left")
 
@@ -797,7 +797,7 @@ class Trial:
     proxies: Proxies = field(repr=False)
     name: str
     fates: tuple[str, ...]
-    is_late: bool  # whether what is held arrives after its void time, or as soon as the try has ended
+    is_late: bool  # whether what is held arrives after its not-after time, or as soon as the try has ended
 
     def run(self, connect: Connect) -> str | None:
         """Tries, and returns what is wrong; None if nothing is left and the outcome is right."""
@@ -821,7 +821,7 @@ class Trial:
         if outcome == "True":
             lock.release()
         if self.is_late:
-            until(lambda: CLOCK() > began + 1.5 * TRIAL_NODE_TIMEOUT, within=20, what="its void time is over")
+            until(lambda: CLOCK() > began + 1.5 * TRIAL_NODE_TIMEOUT, within=20, what="its not-after time is over")
         for fault in late:
             fault.release()
         for fault in late:
@@ -1047,12 +1047,12 @@ def test_only_a_master_without_the_hold_is_given_it_again(
 
 
 @pytest.mark.parametrize("masters_count", [3])
-def take_owing(master: Master, taken: list[Link]) -> bool:
+def take_owing(master: Master, taken: list[Connection]) -> bool:
     """Takes a connection that owes an answer, as another thread does that needs one; whether there was any."""
-    for link in list(master._idle):
-        if link.owed:
-            master._idle.remove(link)
-            taken.append(link)
+    for connection in list(master._idle):
+        if connection.in_flight:
+            master._idle.remove(connection)
+            taken.append(connection)
             return True
     return False
 
@@ -1072,7 +1072,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
         with client.lock(name, timeout=20):
             pass
 
-    with without_any_sign_of_life():  # which would go by that connection, and wait for its answers
+    with without_any_heartbeat():  # which would go by that connection, and wait for its answers
         for one, master in zip(proxy.members, client.session.masters, strict=True):
             warm(client, name)
             assert other.acquire(timeout=20)
@@ -1081,7 +1081,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
             thread = threading.Thread(target=wait)
             thread.start()
             until(fault.struck.is_set, within=30, what="the request is on its way")
-            taken: list[Link] = []
+            taken: list[Connection] = []
             until(lambda: take_owing(master, taken), within=20, what="it is waited for no more")  # noqa: B023
             master.open_later(None, is_call=True)
             until(lambda: master._idle, within=20, what="there is another connection")  # noqa: B023

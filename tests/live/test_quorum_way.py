@@ -128,11 +128,11 @@ def test_a_client_that_closes_accuses_no_master_that_is_being_connected(
     client = connect(Urls([*server.url[:2], third.url], server.guard), node_timeout=HUGE)
     pair(client.lock(name))
     assert fault.struck.wait(20), "the third master is being connected"
-    opener = client.session.masters[2].opener
-    assert opener is not None
+    reconnector = client.session.masters[2].reconnector
+    assert reconnector is not None
     client.close()
     fault.release()
-    until(lambda: not opener.running, within=20, what="its opener has given up")
+    until(lambda: not reconnector.running, within=20, what="its reconnector has given up")
     assert not [record for record in caplog.records if "MasterDown" in record.getMessage()]
 
 

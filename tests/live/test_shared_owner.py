@@ -11,7 +11,7 @@ from support.until import until
 
 from relock import Client, Event, Lock, LockLostError, NotGranted, QuorumError
 from relock._core.hold import Hold
-from relock._runtime.session.claims import Claim
+from relock._runtime.session.call_records import CallRecord
 
 pytestmark = pytest.mark.every_quorum
 
@@ -153,9 +153,9 @@ def test_an_interrupt_takes_nothing_from_the_next_thread_of_its_owner(
     session = client.session
     leave = session.gates.leave
 
-    def leave_and_let_in(claim: Claim) -> None:
+    def leave_and_let_in(record: CallRecord) -> None:
         monkeypatch.undo()
-        leave(claim)
+        leave(record)
         assert pool.submit(client.lock(name, owner="job").acquire).result(30)
         if is_over:
             raise Interrupt

@@ -12,13 +12,13 @@ from support.processes import Worker
 from support.until import until
 
 from relock import Client, ClientClosedError, QuorumError
-from relock._core.terms import ALIVE_MS
+from relock._core.lock_spec import ALIVE_MS
 from relock._core.waiting import LOOK_AGAIN_SECONDS_MAX
 
 pytestmark = pytest.mark.every_quorum
 
 THREADS = 500
-SPARE = 10  # messages and pairs of scripts, for signs of life that cross twenty turns where the machine is slow
+SPARE = 10  # messages and pairs of scripts, for heartbeats that cross twenty turns where the machine is slow
 
 
 def wait_in_threads(
@@ -245,8 +245,10 @@ def test_an_acquire_that_is_under_way_when_the_client_is_closed_keeps_nobody_out
     own_server.stop()
     with ThreadPoolExecutor(2) as pool:
         acquiring = pool.submit(client.lock(name).acquire)
-        links = [link for master in client.session.masters for link in master._links]
-        until(lambda: any(link.owed for link in links), within=5, what="its request is under way")
+        connections = [connection for master in client.session.masters for connection in master._connections]
+        until(
+            lambda: any(connection.in_flight for connection in connections), within=5, what="its request is under way"
+        )
         closing = pool.submit(client.close)
         wait([closing], timeout=0.5)  # it has cut the connections by then, or waits for the answers
         own_server.cont()

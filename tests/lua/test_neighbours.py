@@ -62,7 +62,7 @@ class Master:
         socket = f"{self.incarnation}?{0:016d}" if guarded and version == NEW else self.incarnation
         given = {"owner": owner, "client": owner.partition(b":")[0], "count": 1, "fair": 1, "fence": 0, "hand": 1}
         given |= {"lease_ms": LEASE_MS, "token_ms": LEASE_MS + 1_000, "alive_ms": 7_000, "queue_ms": 30_000}
-        given |= {"ticket": 0, "void_us": FAR, "incarnation": socket, "guard_ms": GUARD_MS, **other}
+        given |= {"ticket": 0, "not_after_us": FAR, "incarnation": socket, "guard_ms": GUARD_MS, **other}
         named = [getattr(KEYS, key) for key in keys if guarded or key != "master"]
         ordered = [given[argument] for argument in arguments if argument != "..."]
         found: list[Any] = as_list(self.redis.eval(source, len(named), *named, *ordered, *rest))
@@ -145,17 +145,17 @@ def test_a_release_hands_over_to_a_waiter_of_whichever_version(
     first = master.enqueue(waiter, YOU)
     second = master.enqueue(last, THEY)
     assert [first[0], second[0], second[3]] == [b"queued", b"queued", 1]
-    for version, heir in ((holder, YOU), (waiter, THEY)):
+    for version, grantee in ((holder, YOU), (waiter, THEY)):
         (owner,) = master.holders()
         assert master.call(version, "extend", owner, lease_ms=3_000, token_ms=4_000)[0] == b"extended"
         assert master.release(version, owner)[0] == b"released"
         (message,) = master.told()
         kind, uuid, tail, given, _, lease_ms, server, name = message.split()
         assert (kind, uuid, lease_ms, server, name) == (
-            *(b"grant", heir.partition(b":")[2], b"3000"),
+            *(b"grant", grantee.partition(b":")[2], b"3000"),
             *(master.incarnation.encode(), b"a"),
         )
-        assert master.holders() == {heir + b"~" + tail: b"1"}
+        assert master.holders() == {grantee + b"~" + tail: b"1"}
         assert int(given) > token
         token = int(given)
     assert master.release(last, next(iter(master.holders())))[0] == b"released"
@@ -173,7 +173,7 @@ def test_a_newcomer_wakes_the_first_waiter_of_the_other_version_and_does_not_pas
     assert master.acquire(second, THEY)[0] == b"refused"
     assert master.enqueue(second, THEY)[0] == b"queued"
     assert set(master.told()) == {b"wake 1@3000 a"}
-    assert master.call(first, "tend", YOU, 1, YOU)[3] == YOU
+    assert master.call(first, "heartbeat", YOU, 1, YOU)[3] == YOU
     assert master.enqueue(first, YOU)[0] == b"granted"
 
 

@@ -64,9 +64,9 @@ class Master:
 
     def call(self, name: str, *rest: Any, guarded: Any = False, **arguments: Any) -> list[Any]:
         script: Script = load(name)
-        connection = {"void_us": FAR, "incarnation": self.incarnation, "guard_ms": 0}
+        connection = {"not_after_us": FAR, "incarnation": self.incarnation, "guard_ms": 0}
         given = {**connection, **arguments}
-        given["void_us"] = b"%016d" % given["void_us"]
+        given["not_after_us"] = b"%016d" % given["not_after_us"]
         if guarded:
             given["incarnation"] += b"?%016d" % 0  # it was long ago that a vote was written on this socket
         ordered = [given[p.name] for p in script.arguments if p.name != "..."]
@@ -225,8 +225,8 @@ def test_unfair_acquire_takes_a_free_lock_before_the_queue(master: Master) -> No
     assert master.woken() == []
 
 
-@pytest.mark.parametrize("name", ["acquire", "enqueue", "count", "extend", "heal", "tend", "force_release"])
-def test_what_comes_after_its_void_time_does_nothing(master: Master, name: str) -> None:
+@pytest.mark.parametrize("name", ["acquire", "enqueue", "count", "extend", "heal", "heartbeat", "force_release"])
+def test_what_comes_after_its_not_after_time_does_nothing(master: Master, name: str) -> None:
     master.put(State(holder={YOU: 1}, queue=[THEY]))
     arguments = {
         "owner": YOU,
@@ -242,8 +242,8 @@ def test_what_comes_after_its_void_time_does_nothing(master: Master, name: str) 
     }
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
     now_us = master.now_us()
-    rest = [now_us, ME] if name == "tend" else []
-    assert master.call(name, *rest, **own, void_us=now_us - 1)[0] == b"void"
+    rest = [now_us, ME] if name == "heartbeat" else []
+    assert master.call(name, *rest, **own, not_after_us=now_us - 1)[0] == b"void"
     assert master.holder() == {YOU: b"1"}
     assert master.redis.pttl(KEYS.lock) <= LEASE_MS
     assert master.queue() == [THEY]
@@ -313,13 +313,13 @@ def test_release_wakes_the_first_that_listens_past_any_number_of_dead(master: Ma
     assert master.woken() == [b"wake 1 a"]
 
 
-HEIR = b"you:1@3000"
+GRANTEE = b"you:1@3000"
 HOLDER = b"me:0123456789abcdef0123@3000~4"  # its uuid ends with the 16 characters that name what it makes room for
 HANDED = b"you:1@3000~456789abcdef0123.1"
 
 
 def test_release_gives_the_lock_to_the_head_if_that_takes_grants(master: Master) -> None:
-    master.put(State(holder={HOLDER: 3}, queue=[HEIR, THEY]))
+    master.put(State(holder={HOLDER: 3}, queue=[GRANTEE, THEY]))
     master.listen("you")
     master.listen("they")
     before = master.now_us()
@@ -335,7 +335,7 @@ def test_release_gives_the_lock_to_the_head_if_that_takes_grants(master: Master)
 
 
 def test_a_grant_has_a_token_above_all_before_it_and_the_released_one_too(master: Master) -> None:
-    master.put(State(holder={HOLDER: 1}, queue=[HEIR], token=5))
+    master.put(State(holder={HOLDER: 1}, queue=[GRANTEE], token=5))
     master.listen("you")
     release(master, HOLDER, fence=FAR)
     assert int(master.redis.get(KEYS.token)) == FAR + 1
@@ -343,17 +343,17 @@ def test_a_grant_has_a_token_above_all_before_it_and_the_released_one_too(master
 
 
 def test_release_gives_the_lock_to_the_first_that_listens_past_the_dead(master: Master) -> None:
-    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", HEIR]))
+    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", GRANTEE]))
     master.listen("you")
     release(master, HOLDER)
     (holder,) = master.holder()
-    assert holder.startswith(HEIR + b"~")
+    assert holder.startswith(GRANTEE + b"~")
     assert master.queue() == [b"dead:1@3000"], "it may be alive all the same: it keeps its place"
 
 
 def test_a_dead_waiter_looks_alive_to_a_release_while_somebody_else_watches_the_channels(master: Master) -> None:
     """PUBLISH counts all who receive a message: a limit that the documentation names."""
-    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", HEIR]))
+    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", GRANTEE]))
     master.listen("you")
     watcher = master.redis.pubsub()
     watcher.psubscribe("lock:*")
@@ -366,7 +366,7 @@ def test_a_dead_waiter_looks_alive_to_a_release_while_somebody_else_watches_the_
 
 def test_no_two_that_are_told_have_one_token(master: Master) -> None:
     """Who does not listen here may hear of it at a replica."""
-    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", b"dead:2@3000", b"late:1@3000", HEIR]))
+    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", b"dead:2@3000", b"late:1@3000", GRANTEE]))
     master.listen("you")
     before_us = release(master, HOLDER)[1]
     (token,) = [int(message.split()[3]) for message in master.woken()]
@@ -375,33 +375,33 @@ def test_no_two_that_are_told_have_one_token(master: Master) -> None:
 
 
 def test_the_token_of_a_grant_is_remembered_for_longer_than_its_lease_whoever_is_passed_over(master: Master) -> None:
-    """The dead waiter before the heir takes shorter leases."""
-    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@50", HEIR]))
+    """The dead waiter before the grantee takes shorter leases."""
+    master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@50", GRANTEE]))
     master.listen("you")
     release(master, HOLDER)
     assert master.redis.pttl(KEYS.token) > master.redis.pttl(KEYS.lock) > 1050
 
 
 def test_release_only_wakes_a_head_that_takes_no_grants(master: Master) -> None:
-    master.put(State(holder={HOLDER: 1}, queue=[THEY, HEIR]))
+    master.put(State(holder={HOLDER: 1}, queue=[THEY, GRANTEE]))
     master.listen("you")
     master.listen("they")
     release(master, HOLDER)
     assert master.holder() == {}
     assert master.woken() == [b"wake 1 a"]
-    assert master.queue() == [THEY, HEIR]
+    assert master.queue() == [THEY, GRANTEE]
 
 
 @pytest.mark.parametrize(
     "how",
-    [{"hand": 0}, {"void_us": 1}, {"guarded": True, "guard_ms": 1000}],
+    [{"hand": 0}, {"not_after_us": 1}, {"guarded": True, "guard_ms": 1000}],
     ids=["not to be handed", "too late", "no vote"],
 )
 def test_release_only_wakes(real: Master, how: dict[str, Any]) -> None:
     """One that comes late, or on a master that may have forgotten a hold, gives nobody anything."""
     acquire(real, HOLDER)
-    real.redis.zadd(KEYS.queue, {HEIR: 1})
-    real.redis.zadd(KEYS.waiters, {HEIR: FAR})
+    real.redis.zadd(KEYS.queue, {GRANTEE: 1})
+    real.redis.zadd(KEYS.waiters, {GRANTEE: FAR})
     real.listen("you")
     assert release(real, HOLDER, **how)[0] == b"released"
     assert real.holder() == {}
@@ -411,8 +411,8 @@ def test_release_only_wakes(real: Master, how: dict[str, Any]) -> None:
 def test_release_only_wakes_where_nobody_counts_who_listens(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Cluster's PUBLISH counts one node's: whoever comes first in the queue may be dead, and would have the lock."""
     acquire(master, HOLDER)
-    master.redis.zadd(KEYS.queue, {HEIR: 1})
-    master.redis.zadd(KEYS.waiters, {HEIR: FAR})
+    master.redis.zadd(KEYS.queue, {GRANTEE: 1})
+    master.redis.zadd(KEYS.waiters, {GRANTEE: FAR})
     master.listen("you")
     uncounted = load("release").uncounted
     monkeypatch.setitem(globals(), "load", lambda _: uncounted)
@@ -422,7 +422,7 @@ def test_release_only_wakes_where_nobody_counts_who_listens(master: Master, monk
 
 
 def test_a_release_that_comes_twice_gives_nothing_twice(master: Master) -> None:
-    master.put(State(holder={HOLDER: 1}, queue=[HEIR, b"they:1@3000"]))
+    master.put(State(holder={HOLDER: 1}, queue=[GRANTEE, b"they:1@3000"]))
     master.listen("you")
     master.listen("they")
     release(master, HOLDER)
@@ -431,10 +431,10 @@ def test_a_release_that_comes_twice_gives_nothing_twice(master: Master) -> None:
     assert len(master.woken()) == 1
 
 
-def test_who_comes_after_an_heir_gets_a_larger_ticket_though_the_heir_may_give_it_back(master: Master) -> None:
+def test_who_comes_after_a_grantee_gets_a_larger_ticket_though_the_grantee_may_give_it_back(master: Master) -> None:
     master.put(State(holder={HOLDER: 1}))
-    master.redis.zadd(KEYS.queue, {HEIR: FAR})
-    master.redis.zadd(KEYS.waiters, {HEIR: FAR})
+    master.redis.zadd(KEYS.queue, {GRANTEE: FAR})
+    master.redis.zadd(KEYS.waiters, {GRANTEE: FAR})
     master.listen("you")
     release(master, HOLDER)
     assert master.queue() == []
@@ -463,11 +463,11 @@ def test_who_comes_after_an_attempt_gets_a_larger_ticket_though_the_attempt_may_
     assert enqueue(master, THEY, ticket=-1)[-1] == FAR + 1
 
 
-def test_the_sign_of_life_of_an_heir_tells_that_it_has_been_given_the_lock(master: Master) -> None:
+def test_the_heartbeat_of_a_grantee_tells_that_it_has_been_given_the_lock(master: Master) -> None:
     """The message may be lost; and it does not wait any more."""
     master.put(State(holder={HANDED: 1}, queue=[THEY]))
-    status, _, left_ms, turn, head = tend(master, 7, HEIR, client="you")
-    assert (status, turn, head) == (b"tended", HEIR, THEY)
+    status, _, left_ms, turn, head = heartbeat(master, 7, GRANTEE, client="you")
+    assert (status, turn, head) == (b"tended", GRANTEE, THEY)
     assert left_ms > 0
     assert master.queue() == [THEY]
 
@@ -555,7 +555,7 @@ def test_give_back_that_comes_late_puts_nobody_back(master: Master) -> None:
     """Its waiter may have been served meanwhile; but what the attempt got ends whenever that is heard of."""
     master.put(State(holder={b"me:1~1": 1}, queue=[YOU]))
     master.listen("you")
-    assert give_back(master, void_us=0)[0] == b"released"
+    assert give_back(master, not_after_us=0)[0] == b"released"
     assert master.queue() == [YOU]
     assert master.holder() == {}
 
@@ -690,31 +690,32 @@ def test_nothing_but_an_acquire_creates_a_hold(master: Master, name: str, state:
         assert master.holder() == {YOU: b"1"}
 
 
-# tend -----------------------------------------------------------------------------------------------------------------
+# heartbeat
+# -----------------------------------------------------------------------------------------------------------------
 
 
-def tend(master: Master, *waiters: Any, client: str = "me") -> list[Any]:
-    return master.call("tend", *waiters, client=client, alive_ms=7_000, queue_ms=30_000)
+def heartbeat(master: Master, *waiters: Any, client: str = "me") -> list[Any]:
+    return master.call("heartbeat", *waiters, client=client, alive_ms=7_000, queue_ms=30_000)
 
 
-def test_tend_restores_lost_entries_with_their_old_tickets(master: Master) -> None:
+def test_heartbeat_restores_lost_entries_with_their_old_tickets(master: Master) -> None:
     master.put(State(holder={THEY: 1}))
     master.redis.zadd(KEYS.queue, {YOU: 20})
     master.redis.zadd(KEYS.waiters, {YOU: FAR})
-    assert tend(master, 10, ME, 30, b"me:2")[0] == b"tended"
+    assert heartbeat(master, 10, ME, 30, b"me:2")[0] == b"tended"
     assert master.queue() == [ME, YOU, b"me:2"]
 
 
-def test_tend_moves_deadlines_and_removes_the_overdue(master: Master) -> None:
+def test_heartbeat_moves_deadlines_and_removes_the_overdue(master: Master) -> None:
     master.put(State(holder={THEY: 1}, queue=[YOU, ME], overdue=[YOU, ME]))
-    tend(master, 2, ME)
+    heartbeat(master, 2, ME)
     assert master.queue() == [ME]
     assert int(master.redis.zscore(KEYS.waiters, ME)) > master.now_us() // 1000 + 5_000
 
 
-def test_tend_never_queues_who_holds_the_lock(master: Master) -> None:
+def test_heartbeat_never_queues_who_holds_the_lock(master: Master) -> None:
     master.put(State(holder={ME: 1}))
-    tend(master, 1, ME)
+    heartbeat(master, 1, ME)
     assert master.queue() == []
 
 
@@ -727,20 +728,20 @@ def test_tend_never_queues_who_holds_the_lock(master: Master) -> None:
         pytest.param([YOU, ME], ["me"], ME, 1, id="mine, after a dead one"),
     ],
 )
-def test_tend_says_whose_turn_it_is(
+def test_heartbeat_says_whose_turn_it_is(
     master: Master, queue: list[bytes], listening: list[str], turn: bytes, woken: int
 ) -> None:
     master.put(State(queue=queue))
     for client in listening:
         master.listen(client)
-    assert tend(master, queue.index(ME) + 1, ME)[3] == turn
+    assert heartbeat(master, queue.index(ME) + 1, ME)[3] == turn
     assert len(master.woken()) == woken
 
 
-def test_tend_says_nothing_of_turns_while_the_lock_is_held(master: Master) -> None:
+def test_heartbeat_says_nothing_of_turns_while_the_lock_is_held(master: Master) -> None:
     master.put(State(holder={THEY: 1}, queue=[ME]))
     master.listen("me")
-    status, _, pttl_ms, turn, head = tend(master, 1, ME)
+    status, _, pttl_ms, turn, head = heartbeat(master, 1, ME)
     assert (status, turn, head) == (b"tended", b"", ME)
     assert 0 < pttl_ms <= LEASE_MS
     assert master.woken() == []
@@ -977,17 +978,17 @@ def test_what_is_no_waiters_name_goes_and_holds_up_nobody(
     for client in ("you", "y~u", ""):  # that somebody listens there is no help
         master.listen(client)
     queue_up(master, STRANGERS, deadline_ms=deadline_ms)
-    queue_up(master, [HEIR], ticket=100)
+    queue_up(master, [GRANTEE], ticket=100)
     assert acquire(master)[0] == b"refused"
     assert master.woken() == [b"wake 1@3000 a"]
-    assert master.queue() == [HEIR]
+    assert master.queue() == [GRANTEE]
     queue_up(master, STRANGERS, deadline_ms=deadline_ms)
     master.redis.hset(KEYS.lock, HOLDER, 1)
     assert release(master, HOLDER)[0] == b"released"
     assert [message.split()[:2] for message in master.woken()] == [[b"grant" if counted else b"wake", b"1@3000"]]
 
 
-@pytest.mark.parametrize("name", ["acquire", "enqueue", "release", "leave", "give_back", "tend", "force_release"])
+@pytest.mark.parametrize("name", ["acquire", "enqueue", "release", "leave", "give_back", "heartbeat", "force_release"])
 def test_every_script_that_looks_for_the_next_removes_who_is_none(master: Master, name: str) -> None:
     arguments = {"owner": ME, "count": 1, "lease_ms": LEASE_MS, "fair": 1, "hand": 1, "fence": 0, "ticket": 0}
     arguments["token_ms"] = TOKEN_MS
@@ -996,7 +997,7 @@ def test_every_script_that_looks_for_the_next_removes_who_is_none(master: Master
     queue_up(master, [b"nobody", b"they:1"], deadline_ms=None)
     queue_up(master, [YOU], ticket=3)
     master.listen("you")
-    master.call(name, *([9, ME] if name == "tend" else []), **own)
+    master.call(name, *([9, ME] if name == "heartbeat" else []), **own)
     assert not {b"nobody", b"they:1"} & set(master.queue())
     assert master.woken() == [b"wake 1 a"]
 
@@ -1026,7 +1027,7 @@ def test_where_nobody_counts_who_listens_who_has_no_deadline_goes(
 
 def test_a_waiter_behind_a_thousand_dead_is_served_at_once(master: Master) -> None:
     dead = [b"dead%d:1@3000" % i for i in range(PASSED_MAX)]
-    queue_up(master, [*dead, HEIR])
+    queue_up(master, [*dead, GRANTEE])
     master.redis.hset(KEYS.lock, HOLDER, 1)
     master.listen("you")
     release(master, HOLDER)
@@ -1052,7 +1053,7 @@ def test_waiters_behind_any_number_of_strangers_have_their_turns_in_order(master
         master.listen(client)
     assert acquire(master, b"other:1")[0] == b"refused"
     assert master.woken() == [b"wake 1 a"]
-    assert tend(master, 9_001, YOU, client="you")[3] == YOU
+    assert heartbeat(master, 9_001, YOU, client="you")[3] == YOU
     assert enqueue(master, YOU)[0] == b"granted"
 
 
@@ -1074,7 +1075,7 @@ def test_nobody_passes_waiters_that_one_call_can_not_reach(master: Master) -> No
 
 
 def test_a_release_gives_the_lock_to_nobody_while_it_is_open_who_is_first(master: Master) -> None:
-    queue_up(master, [*[b"dead%d:1" % i for i in range(2 * PASSED_MAX)], HEIR])
+    queue_up(master, [*[b"dead%d:1" % i for i in range(2 * PASSED_MAX)], GRANTEE])
     master.redis.hset(KEYS.lock, HOLDER, 1)
     master.listen("you")
     release(master, HOLDER)
@@ -1083,11 +1084,11 @@ def test_a_release_gives_the_lock_to_nobody_while_it_is_open_who_is_first(master
     assert len(master.woken()) == 1
 
 
-def test_a_sign_of_life_says_that_it_is_open_who_is_first_so_that_the_next_one_comes_soon(master: Master) -> None:
+def test_a_heartbeat_says_that_it_is_open_who_is_first_so_that_the_next_one_comes_soon(master: Master) -> None:
     queue_up(master, [b"dead%d:1" % i for i in range(2 * PASSED_MAX)])
-    _, _, pttl_ms, turn, _ = tend(master, 9_000, ME)
+    _, _, pttl_ms, turn, _ = heartbeat(master, 9_000, ME)
     assert (pttl_ms, turn) == (1, b"")
-    _, _, pttl_ms, turn, _ = tend(master, 9_000, ME)
+    _, _, pttl_ms, turn, _ = heartbeat(master, 9_000, ME)
     assert (pttl_ms, turn) == (0, b""), "nobody listens, and it is not the first"
     assert len(master.queue()) == PASSED_MAX
 
@@ -1098,7 +1099,7 @@ def test_who_was_passed_over_in_a_crowd_comes_back_to_its_place(master: Master) 
     master.redis.hset(KEYS.lock, HOLDER, 1)
     release(master, HOLDER)
     assert ME not in master.queue()
-    assert tend(master, 1, ME)[3] == ME, "it is told in the reply, which takes no subscription"
+    assert heartbeat(master, 1, ME)[3] == ME, "it is told in the reply, which takes no subscription"
     assert master.queue()[0] == ME
     assert enqueue(master, ME, ticket=1)[0] == b"granted"
 
@@ -1120,7 +1121,7 @@ def test_a_crowd_of_dead_costs_three_pages_and_one_question(server: Server, may_
     with closing(redis.Redis.from_url(server.url)) as admin, closing(redis.Redis.from_url(server.url)) as client:
         admin.flushall()
         master = Master(client)
-        queue_up(master, [*[b"dead%d:1@3000" % i for i in range(PASSED_MAX)], HEIR])
+        queue_up(master, [*[b"dead%d:1@3000" % i for i in range(PASSED_MAX)], GRANTEE])
         client.hset(KEYS.lock, HOLDER, 1)
         master.listen("you")
         admin.config_resetstat()
@@ -1161,7 +1162,7 @@ def test_a_queue_of_another_type_keeps_nobody_from_taking_the_lock_and_giving_it
 
 
 def test_who_waits_is_served_though_the_deadlines_are_of_another_type(master: Master) -> None:
-    queue_up(master, [b"dead:1", HEIR], deadline_ms=None)
+    queue_up(master, [b"dead:1", GRANTEE], deadline_ms=None)
     master.redis.set(KEYS.waiters, "x")
     master.redis.hset(KEYS.lock, HOLDER, 1)
     master.listen("you")
@@ -1190,8 +1191,8 @@ def test_a_holder_whose_name_ends_with_no_ticket_makes_none_wrong(master: Master
 
 @pytest.mark.parametrize("score", ["-inf", "-5", "0.5", "1e-9"])
 def test_who_has_an_odd_place_is_served_all_the_same(master: Master, score: Any) -> None:
-    master.redis.zadd(KEYS.queue, {HEIR: score})
-    master.redis.zadd(KEYS.waiters, {HEIR: FAR})
+    master.redis.zadd(KEYS.queue, {GRANTEE: score})
+    master.redis.zadd(KEYS.waiters, {GRANTEE: FAR})
     master.redis.hset(KEYS.lock, HOLDER, 1)
     master.listen("you")
     assert release(master, HOLDER)[0] == b"released"
@@ -1233,7 +1234,7 @@ def test_what_no_token_can_be_is_none(master: Master, wrong: str) -> None:
     master.redis.hset(KEYS.lock, ME, 1)
     tamper()
     assert release(master, fence=9)[0] == b"released"
-    queue_up(master, [HEIR])
+    queue_up(master, [GRANTEE])
     master.redis.hset(KEYS.lock, HOLDER, 1)
     tamper()
     master.listen("you")
@@ -1369,7 +1370,7 @@ SHORT_MS, QUEUE_MS = 5_000, 20_000
 MINE = b"me:0123456789abcdef~1"
 STATES = [
     State(),
-    State(holder={MINE: 1}, queue=[HEIR, THEY], token=5),
+    State(holder={MINE: 1}, queue=[GRANTEE, THEY], token=5),
     State(holder={MINE: 1}, queue=[THEY]),
     State(holder={YOU: 1}, queue=[THEY], token=5),
     State(queue=[THEY, YOU], token=5),
@@ -1406,7 +1407,7 @@ def call_with(master: Master, name: str, fence: int) -> None:
     arguments |= {"ticket": 7, "alive_ms": 7_000, "queue_ms": QUEUE_MS, "client": "me", "limit": 9}
     arguments |= {"fence": fence, "accused": master.incarnation, "token_ms": TOKEN_MS}
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
-    master.call(name, *([7, b"me:2"] if name == "tend" else []), **own, guarded=True)
+    master.call(name, *([7, b"me:2"] if name == "heartbeat" else []), **own, guarded=True)
 
 
 @pytest.mark.parametrize("name", script_names())

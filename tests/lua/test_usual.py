@@ -41,11 +41,11 @@ class Clock:
         return self.now_us
 
 
-def call(master: VirtualMaster, name: str, *, void_us: int = FAR, **other: Any) -> list[Any]:
+def call(master: VirtualMaster, name: str, *, not_after_us: int = FAR, **other: Any) -> list[Any]:
     script = load(name)
     own = {**OWN, **other}
     made = script.call(KEYS, **{argument: own[argument] for argument in script.own_arguments})
-    reply: list[Any] = as_list(master.execute(made, void_us, b"", 0))
+    reply: list[Any] = as_list(master.execute(made, not_after_us, b"", 0))
     return reply
 
 
@@ -75,7 +75,7 @@ def test_the_usual_case_asks_no_more_of_a_server(server: Server, case: str) -> N
 
 def run(client: Any, name: str, socket: str, marker: list[bytes]) -> Any:
     script = load(name)
-    given = {**OWN, "void_us": FAR, "incarnation": socket, "guard_ms": GUARD_MS}
+    given = {**OWN, "not_after_us": FAR, "incarnation": socket, "guard_ms": GUARD_MS}
     if name == "count":
         given["lease_ms"] = 0
     if name == "extend":
@@ -106,15 +106,15 @@ def test_tokens_rise_though_the_clock_was_set_back_and_are_remembered_until_it_h
 
 @pytest.mark.parametrize("now_us", [5_123_456, 999_999_999_999_999, NOW_US, NOW_US + 7, NOW_US + 999_999])
 @pytest.mark.parametrize("name", ["acquire", "count", "extend"])
-def test_what_comes_after_its_void_time_does_nothing_whatever_the_clock_says(name: str, now_us: int) -> None:
-    """A clock from before 2001 has fewer digits than a void time."""
+def test_what_comes_after_its_not_after_time_does_nothing_whatever_the_clock_says(name: str, now_us: int) -> None:
+    """A clock from before 2001 has fewer digits than a not-after time."""
     master = VirtualMaster(Clock(now_us), "this")
     if name != "acquire":
         call(master, "acquire")
     before = master.snapshot()
-    assert call(master, name, void_us=now_us - 1, lease_ms=9_000) == [b"void", now_us]
+    assert call(master, name, not_after_us=now_us - 1, lease_ms=9_000) == [b"void", now_us]
     assert master.snapshot() == before
-    assert call(master, name, void_us=now_us)[0] in (b"granted", b"counted", b"extended")
+    assert call(master, name, not_after_us=now_us)[0] in (b"granted", b"counted", b"extended")
 
 
 @pytest.mark.parametrize(

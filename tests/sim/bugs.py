@@ -54,8 +54,8 @@ BUGS = [
     Bug(
         "validity does not count the time that the request took",
         f"{CORE}/flows/acquire.py",
-        "outcome = judge(answers, terms.masters, sent_at + terms.validity, clock())",
-        "outcome = judge(answers, terms.masters, clock() + terms.validity, clock())",
+        "outcome = judge(answers, spec.masters, sent_at + spec.validity, clock())",
+        "outcome = judge(answers, spec.masters, clock() + spec.validity, clock())",
         seed=1012,
     ),
     Bug(
@@ -96,8 +96,8 @@ BUGS = [
     Bug(
         "nothing is undone",
         f"{RUNTIME}/background/janitor.py",
-        "    def _undo(self, tasks: Sequence[Undo]) -> None:\n",
-        ("    def _undo(self, tasks: Sequence[Undo]) -> None:\n        return\n"),
+        "    def _undo(self, tasks: Sequence[UndoTask]) -> None:\n",
+        ("    def _undo(self, tasks: Sequence[UndoTask]) -> None:\n        return\n"),
         seed=1005,
     ),
     Bug(
@@ -117,22 +117,22 @@ BUGS = [
     Bug(
         "one uuid for all holds of a client",
         f"{RUNTIME}/session/calls.py",
-        "new_uuid(session.platform.token(16), who.name)",
+        "new_uuid(session.platform.random_hex(16), who.name)",
         'new_uuid(f"{who.key}", who.name)',
         seed=1002,
     ),
     Bug(
         "nothing is void, however late it comes",
         f"{CORE}/clocks.py",
-        "min(int(earliest * 1e6), VOID_US_MAX) if earliest > 0.0 else 0",
-        "VOID_US_MAX",
+        "min(int(earliest * 1e6), NOT_AFTER_US_MAX) if earliest > 0.0 else 0",
+        "NOT_AFTER_US_MAX",
         seed=1026,
     ),
     Bug(
         "an enqueue is never void",
         "lua/enqueue.lua",
-        "if now_us > tonumber(void_us) then",
-        "if now_us > tonumber(void_us) + 1e12 then",
+        "if now_us > tonumber(not_after_us) then",
+        "if now_us > tonumber(not_after_us) + 1e12 then",
         seed=1023,
     ),
     Bug(
@@ -171,7 +171,7 @@ BUGS = [
         seed=1008,
     ),
     Bug(
-        "a release wakes nobody, and signs of life neither",
+        "a release wakes nobody, and heartbeats neither",
         "lua/_lib/queue.lua",
         "on_own('ZRANGE', queue, 0, 0, 'WITHSCORES')",
         "{}",
@@ -222,9 +222,9 @@ BUGS = [
     ),
     Bug(
         "a reply is given to the request after the one that it belongs to",
-        f"{RUNTIME}/masters/links.py",
-        "            owed = owing[0]\n",
-        "            owed = owing[-1]\n",
+        f"{RUNTIME}/masters/connections.py",
+        "            sent = in_flight[0]\n",
+        "            sent = in_flight[-1]\n",
         seed=1032,
     ),
     Bug(
@@ -260,8 +260,8 @@ BUGS = [
         seed=1109,
     ),
     Bug(
-        "signs of life are never given",
-        "lua/tend.lua",
+        "heartbeats are never sent",
+        "lua/heartbeat.lua",
         "    redis.call('ZADD', waiters, alive_until_ms, ARGV[i + 1])\n",
         "    redis.call('ZADD', waiters, 'NX', alive_until_ms, ARGV[i + 1])\n",
         seed=1002,
@@ -274,9 +274,9 @@ BUGS = [
         seed=1655,
     ),
     Bug(
-        "nobody wakes the thread that gives signs of life",
+        "nobody wakes the thread that sends heartbeats",
         f"{RUNTIME}/background/janitor.py",
-        "        if min(due, self._tend_at) < self._wakes_at:\n",
+        "        if min(due, self._beat_at) < self._wakes_at:\n",
         "        if False:\n",
         seed=1030,
     ),
@@ -316,9 +316,9 @@ BUGS = [
         seed=1005,
     ),
     Bug(
-        "who comes after an heir that gives the lock back passes it",
+        "who comes after a grantee that gives the lock back passes it",
         "lua/enqueue.lua",
-        "tonumber(heir or 0) + 1",
+        "tonumber(grantee or 0) + 1",
         "0",
         seed=1327,
     ),
@@ -332,8 +332,8 @@ BUGS = [
     Bug(
         "a hold that was handed over is named after its waiter alone",
         "lua/_lib/hand_over.lua",
-        "redis.call('HSET', lock, heir .. '~' .. hold, 1)",
-        "redis.call('HSET', lock, heir, 1)",
+        "redis.call('HSET', lock, grantee .. '~' .. hold, 1)",
+        "redis.call('HSET', lock, grantee, 1)",
         seed=1002,
     ),
     Bug(
@@ -426,8 +426,8 @@ BUGS = [
     Bug(
         "an acquire that arrives again is never void",
         "lua/acquire.lua",
-        "tonumber(now) > tonumber(void_us) then",
-        "tonumber(now) > tonumber(void_us) + 1e12 then",
+        "tonumber(now) > tonumber(not_after_us) then",
+        "tonumber(now) > tonumber(not_after_us) + 1e12 then",
         seed=1691,
     ),
     Bug(

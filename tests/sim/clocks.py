@@ -25,7 +25,7 @@ PLAIN_STEP_SECONDS = 0.3  # a step that nobody can overlook who knew the clock
 
 
 @frozen(eq=False)
-class Step:
+class TrueStep:
     """A master's clock was set, by so many seconds.
 
     Attributes:
@@ -74,7 +74,7 @@ class Clocks:
     world: World
     servers: Sequence[Server]
     guard: float
-    steps: list[Step] = field(factory=list)
+    steps: list[TrueStep] = field(factory=list)
     has_forgotten: bool = False
     _noticed: defaultdict[tuple[str, int], list[Notice]] = field(factory=lambda: defaultdict(list))
     _sessions: list[tuple[Process, Session]] = field(factory=list)
@@ -116,10 +116,10 @@ class Clocks:
         else:
             self._early.pop(process.name, None)
 
-    def step(self, number: int, seconds: float) -> Step:
+    def step(self, number: int, seconds: float) -> TrueStep:
         """Sets the clock of a master."""
         server = self.servers[number]
-        step = Step(number, self.world.now, seconds, self._doubts(number))
+        step = TrueStep(number, self.world.now, seconds, self._doubts(number))
         self.steps.append(step)
         if seconds < 0:
             self._peaks[number] = max(server.clock(), self._peaks.get(number, 0.0))
@@ -183,7 +183,7 @@ class Clocks:
                 moments.append(back[-1].at - sum(step.seconds for step in back) + longest)
         return max(moments)
 
-    def _ahead(self, number: int, since: float) -> list[Step]:
+    def _ahead(self, number: int, since: float) -> list[TrueStep]:
         return [step for step in self.steps if step.server == number and step.at >= since and step.seconds > 0]
 
     def _has_ended_unseen(self, number: int, end: float, since: float, notices: list[Notice], process: Process) -> bool:
@@ -206,7 +206,7 @@ class Clocks:
                 ahead += step.seconds
         return False
 
-    def _is_hidden(self, step: Step, client: Process, overlap: float) -> bool:
+    def _is_hidden(self, step: TrueStep, client: Process, overlap: float) -> bool:
         """Whether a client that knew the clock had no chance to see the step; it has one where much depends on it."""
         doubt = step.doubts.get(client.name)
         return doubt is None or overlap <= STEP_SECONDS + max(0.0, doubt) + 0.01 * (self.world.now - step.at) + 0.01
@@ -232,13 +232,13 @@ class Clocks:
             return False
         return number not in stepped and is_quorum_steady
 
-    def is_plain(self, step: Step) -> bool:
+    def is_evident(self, step: TrueStep) -> bool:
         """Whether nobody who looks can take a step for anything else: neither for an own one, nor for a part of one."""
         others = [one for one in self.steps if one is not step and abs(one.at - step.at) < SAME_STEP_SECONDS]
         stalls = any(process.stood_still(step.at - SAME_STEP_SECONDS) for process, _ in self._sessions)
         return abs(step.seconds) >= PLAIN_STEP_SECONDS and not others and not stalls and len(self.servers) > 1
 
-    def witnesses(self, step: Step) -> list[Process]:
+    def witnesses(self, step: TrueStep) -> list[Process]:
         """Who knew a clock before it was set, and has asked that master since."""
         asked = self.servers[step.server].asked_at
         return [

@@ -7,33 +7,33 @@ from typing import Any
 from weakref import WeakSet
 
 from relock._core.book import Book
-from relock._runtime.masters.links import Link
+from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.master import Master
 from relock._runtime.net.parse import parse_nodes
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.subscription import Subscription
 from relock.testing._lab import VirtualClient
-from relock.testing._network import Server, VirtualWire, node_of
+from relock.testing._network import Server, VirtualConnection, node_of
 from relock.testing._world import Process
 
 
-class InheritedWire:
+class InheritedConnection:
     """A forked child's copy of a connection: all that it may do with it is to close it."""
 
-    def __init__(self, wire: VirtualWire, process: Process) -> None:
-        wire.copies += 1
-        self._wire = wire
+    def __init__(self, raw: VirtualConnection, process: Process) -> None:
+        raw.copies += 1
+        self._raw = raw
         self._process = process
-        process.wires[self] = None
+        process.connections[self] = None
 
     def disconnect(self) -> None:
-        """See `Wire`: it is closed without a word, because another process opened it."""
-        if self._process.wires.pop(self, self) is None:
-            self._wire.close_copy()
+        """See `RawConnection`: it is closed without a word, because another process opened it."""
+        if self._process.connections.pop(self, self) is None:
+            self._raw.close_copy()
 
     def let_go(self) -> None:
-        """See `VirtualWire`."""
+        """See `VirtualConnection`."""
         self.disconnect()
 
 
@@ -69,38 +69,38 @@ def _hub(hub: Hub, child: Process) -> Hub:
 
 def _subscription(subscription: Subscription, child: Process) -> Subscription:
     own = copy(subscription)
-    own._connection = _wire(subscription._connection, child)
+    own._raw = _raw(subscription._raw, child)
     return own
 
 
 def _master(master: Master, child: Process) -> Master:
-    """Links that threads of the parent use at this moment are there, too."""
-    open_: Any = sorted(filter(_is_open, [*master._links, *master._own_links]), key=_number)
-    links: Any = dict.fromkeys(_link(link, child) for link in open_)
+    """Connections that threads of the parent use at this moment are there, too."""
+    open_: Any = sorted(filter(_is_open, [*master._connections, *master._own_connections]), key=_number)
+    connections: Any = dict.fromkeys(_connection(connection, child) for connection in open_)
     own = copy(master)
-    own._links, own._own_links = links, WeakSet()
+    own._connections, own._own_connections = connections, WeakSet()
     own._idle, own._own_idle = deque(), deque()
     return own
 
 
-def _link(link: Link, child: Process) -> Link:
-    own = copy(link)
-    own.connection = _wire(link.connection, child)
+def _connection(connection: Connection, child: Process) -> Connection:
+    own = copy(connection)
+    own.raw = _raw(connection.raw, child)
     return own
 
 
-def _number(link: Link) -> int:
+def _number(connection: Connection) -> int:
     """For an order that is the same in every run."""
-    wire: Any = link.connection
-    number: int = wire.fileno
+    raw: Any = connection.raw
+    number: int = raw.fileno
     return number
 
 
-def _is_open(link: Link) -> bool:
-    wire: Any = link.connection
-    return bool(wire.is_open)
+def _is_open(connection: Connection) -> bool:
+    raw: Any = connection.raw
+    return bool(raw.is_open)
 
 
-def _wire(wire: Any, child: Process) -> Any:
+def _raw(raw: Any, child: Process) -> Any:
     """A copy of a socket that is open."""
-    return InheritedWire(wire, child) if wire is not None and wire.is_open else None
+    return InheritedConnection(raw, child) if raw is not None and raw.is_open else None

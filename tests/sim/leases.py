@@ -45,7 +45,7 @@ class Leases:
 
     def lacks(self, hold: Hold, begin: float, ttl: float) -> float:
         """By how many seconds a hold ends too early whose lease was to be `ttl` from the local time `begin` on."""
-        return begin + ttl - drift_of(ttl, hold.terms.drift_factor) - hold.deadline
+        return begin + ttl - drift_of(ttl, hold.spec.drift_factor) - hold.deadline
 
     def is_overshot(self, process: Process, hold: Hold) -> bool:
         """Whether its owner counts on a hold for longer than a quorum of the masters keeps it."""
@@ -67,5 +67,5 @@ class Leases:
         end was new, not by what the client takes it for.
         """
         deadline, seen_at = self._seen.get(hold, (hold.deadline, hold.granted_at))
-        wanted = (deadline - seen_at) / 3 + 2 * hold.terms.node_timeout + RETRY_SECONDS_MAX + LOOK_SECONDS
+        wanted = (deadline - seen_at) / 3 + 2 * hold.spec.node_timeout + RETRY_SECONDS_MAX + LOOK_SECONDS
         return self.plan.is_quiet and process.true(deadline) - self.hindered_until > wanted / process.rate

@@ -12,7 +12,7 @@ TTL_SECONDS = 1.0
 MIDDLE_TTL_SECONDS = 5.0
 LONG_TTL_SECONDS = 10.0
 MUCH_LONGER = 20.0  # times a lease: more than the tenths of it after which a renewal that failed is tried again
-SETTLING_SECONDS = 6.0  # guards and leases end, signs of life come, connections are made
+SETTLING_SECONDS = 6.0  # guards and leases end, heartbeats come, connections are made
 CALM_SECONDS = 4.0  # until all is well where nothing goes wrong: all masters have votes, and all clients connections
 
 FAILING_BACK = ("fail back", "fail all back")
@@ -425,7 +425,7 @@ def _draw_healing(random: Random) -> Plan:
 
 
 def _draw_patient(random: Random) -> Plan:
-    """Waits that are longer than a waiter counts as alive without a sign of life."""
+    """Waits that are longer than a waiter counts as alive without a heartbeat."""
     return evolve(
         _draw(random, (), is_calm=True),
         masters=random.choice([1, 1, 3]),

@@ -21,7 +21,7 @@ from itertools import combinations
 
 from attrs import define, field, frozen
 
-from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
+from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import NotOwnedError
@@ -30,8 +30,8 @@ from relock._runtime.wakeups.waiter import Waiter
 from relock.lock import Lock
 from relock.testing._network import Server
 from relock.testing._world import Process, World
-from sim.clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, Step
-from sim.fork import InheritedWire
+from sim.clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, TrueStep
+from sim.fork import InheritedConnection
 from sim.given import Given
 from sim.leases import ROUNDING_SECONDS, Leases
 from sim.plan import LOCK, Plan
@@ -193,7 +193,7 @@ class Referee:
             pass
         else:
             self.violate(f"{process.name} has released what its parent has")
-        if any(isinstance(wire, InheritedWire) for wire in process.wires):
+        if any(isinstance(raw, InheritedConnection) for raw in process.connections):
             self.violate(f"{process.name} keeps connections of its parent")
 
     def stepped(self, number: int, seconds: float) -> None:
@@ -270,7 +270,7 @@ class Referee:
 
         All may be well, and an answer may still take longer than that, once in a million.
         """
-        return belief.process.local() - begin >= belief.hold.terms.node_timeout - ROUNDING_SECONDS
+        return belief.process.local() - begin >= belief.hold.spec.node_timeout - ROUNDING_SECONDS
 
     def _check_length(self, belief: Belief, begin: float, ttl: float) -> None:
         lacks = self.leases.lacks(belief.hold, begin, ttl)
@@ -416,14 +416,14 @@ class Referee:
     def _is_deceived(self, one: Belief, other: Belief) -> bool:
         return self.clocks.is_deceived(one.process, one.hold, one.since, other.process)
 
-    def _expect_accusation(self, step: Step) -> None:
+    def _expect_accusation(self, step: TrueStep) -> None:
         """Who looks at a clock that was set sees to it that this master has no vote, unless it may be his own."""
         witnesses = self.clocks.witnesses(step)
 
         def check() -> None:
             steady = [one for one in witnesses if not one.is_dead and not one.was_paused_since(step.at)]
             server = self.servers[step.server]
-            if steady and self.clocks.is_plain(step) and server.accused_at < step.at:
+            if steady and self.clocks.is_evident(step) and server.accused_at < step.at:
                 self.violate(f"{server.name} keeps its vote, though {steady[0].name} could see its clock step")
 
         self.world.after(ACCUSED_SECONDS, check)
@@ -436,7 +436,7 @@ class Referee:
         free_at = self._free_at
         if free_at == self._left_until and sum(process.is_dead for process, _ in self._sessions) > 1:
             # Nobody says so when a lease ends, and who would look then, the first of the queue, may be dead, too.
-            free_at += SIGN_OF_LIFE_SECONDS
+            free_at += HEARTBEAT_SECONDS
         idle = self.world.now - max(call.called_at, free_at, self.calm_at)
         if idle > HAND_OFF_SECONDS and self.world.now > self.clocks.leases_last_until(self.plan.longest):
             self.violate(f"{call.process.name} waited for {idle:.3f} s though nobody had it")

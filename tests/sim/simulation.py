@@ -291,8 +291,8 @@ class Simulation:
                 lock.acquire()
         except Interrupted:
             return 0
-        if lock._terms.ttl > before:
-            self.referee.lengthened(belief, begin, lock._terms.ttl)
+        if lock._spec.ttl > before:
+            self.referee.lengthened(belief, begin, lock._spec.ttl)
         return 1
 
     def _use(self, belief: Belief, wide: Wide) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from relock import LockLostError
-from relock._core.terms import HANDED_LEASE_SECONDS
+from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock.lock import Lock
 from relock.testing import Lab
 
@@ -28,7 +28,7 @@ def look_ahead(lock: Lock) -> None:
 @pytest.mark.parametrize("use", [nest, look_ahead, Lock.release])
 def test_a_hold_is_used_without_asking_after_the_client_was_closed(use: Callable[[Lock], None]) -> None:
     lab = Lab()
-    holder, heir = lab.client("holder"), lab.client("heir")
+    holder, grantee = lab.client("holder"), lab.client("grantee")
 
     def hand_over() -> None:
         with holder.lock("a"):
@@ -36,13 +36,13 @@ def test_a_hold_is_used_without_asking_after_the_client_was_closed(use: Callable
 
     def take() -> None:
         lab.sleep(SECONDS / 2)
-        lock = heir.lock("a")
+        lock = grantee.lock("a")
         assert lock.acquire()
         assert lock.remaining() < HANDED_LEASE_SECONDS
-        heir.close()
+        grantee.close()
         use(lock)
         lab.sleep(SECONDS)
-        assert "heir" not in {wire.process.name for wire in lab.masters[0].wires}
+        assert "grantee" not in {raw.process.name for raw in lab.masters[0].connections}
 
     lab.run(hand_over, take)
     lab.close()

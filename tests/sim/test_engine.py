@@ -50,13 +50,13 @@ REPLICATION_ID_OF_SERVER = "return string.match(redis.call('INFO', 'replication'
 PTTL_AT = {b"refused": 2, b"queued": 2, b"proposed": 2, b"tended": 2, b"held": 2}
 
 
-class Step(NamedTuple):
+class ScriptStep(NamedTuple):
     """A script with arguments, of which some are relative: a fence or a ticket to the last token or ticket."""
 
     script: str
     arguments: dict[str, Any]
     rest: tuple[Any, ...]
-    void_us: int
+    not_after_us: int
     incarnation: str
     guard_ms: int
 
@@ -83,20 +83,20 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 guards = st.sampled_from([None, None, None, None, None, 0, 1, 1, 90_000])
 
 
-def scripts() -> st.SearchStrategy[Step]:
+def scripts() -> st.SearchStrategy[ScriptStep]:
     """Any script with any of its arguments; those that take and end holds more often than others."""
-    often = ["acquire", "acquire", "enqueue", "enqueue", "enqueue", "release", "release", "tend"]
+    often = ["acquire", "acquire", "enqueue", "enqueue", "enqueue", "release", "release", "heartbeat"]
     return st.sampled_from(script_names() + often).flatmap(_steps)
 
 
-def _steps(name: str) -> st.SearchStrategy[Step]:
+def _steps(name: str) -> st.SearchStrategy[ScriptStep]:
     own = load(name).own_arguments
     return st.builds(
-        Step,
+        ScriptStep,
         script=st.just(name),
         arguments=st.fixed_dictionaries({argument: VALUES[argument] for argument in own}),
-        rest=st.lists(st.tuples(relative, waiters), max_size=2).map(tuple) if name == "tend" else st.just(()),
-        void_us=st.sampled_from([FAR, FAR, FAR, FAR, 0]),
+        rest=st.lists(st.tuples(relative, waiters), max_size=2).map(tuple) if name == "heartbeat" else st.just(()),
+        not_after_us=st.sampled_from([FAR, FAR, FAR, FAR, 0]),
         incarnation=st.sampled_from([REPLICATION_ID, REPLICATION_ID, REPLICATION_ID, "0" * 40]),
         guard_ms=guards,
     )
@@ -138,16 +138,16 @@ class Twins:
         assert subscription.get_message(timeout=5)["type"] == "subscribe"
         return subscription
 
-    def run(self, step: Step) -> None:
+    def run(self, step: ScriptStep) -> None:
         call = self._call(step)
         guarded, guard_ms = step.guard_ms is not None, step.guard_ms or 0
         incarnation = self._socket(step.incarnation)
-        connection = [pack_argument(b"%016d" % step.void_us), pack_argument(incarnation), _number(guard_ms)]
+        connection = [pack_argument(b"%016d" % step.not_after_us), pack_argument(incarnation), _number(guard_ms)]
         packed = call.pack(b"".join(connection[: call.script.connection_argument_count]), guarded, source=True)
         said = attempt(lambda: self.client.execute_command(*unpacked(packed)))
         real = as_list(said)
         self.now_us = real[1] if isinstance(real, list) else self._server_us()
-        arguments = (call, step.void_us, incarnation, guard_ms)
+        arguments = (call, step.not_after_us, incarnation, guard_ms)
         model = attempt(lambda: self.model.execute(*arguments, guarded=guarded))
         compare(said, model, step, self.slack_ms)
         if isinstance(real, list) and real[0] in (b"granted", b"queued"):
@@ -164,7 +164,7 @@ class Twins:
         seconds, micros = self.client.execute_command("TIME")
         return int(seconds) * 1_000_000 + int(micros)
 
-    def _call(self, step: Step) -> Call:
+    def _call(self, step: ScriptStep) -> Call:
         own = {name: self._resolved(value) for name, value in step.arguments.items()}
         rest = [word for ticket, waiter in step.rest for word in (self._resolved(ticket), waiter)]
         return load(step.script).call(KEYS, *rest, **own)
@@ -239,7 +239,7 @@ def compare(real: Any, model: Any, asked: object, slack_ms: int = 0) -> None:
         text = str(model)
         assert str(real).startswith((text, text.partition(" ")[2])), said
         return
-    if isinstance(asked, Step) and isinstance(real, list) and real[0] in PTTL_AT and len(real) > PTTL_AT[real[0]]:
+    if isinstance(asked, ScriptStep) and isinstance(real, list) and real[0] in PTTL_AT and len(real) > PTTL_AT[real[0]]:
         at = PTTL_AT[real[0]]
         assert abs(real[at] - model[at]) <= slack_ms, said
         real, model = real[:at] + real[at + 1 :], model[:at] + model[at + 1 :]
@@ -262,7 +262,7 @@ listeners = st.lists(st.sampled_from(CLIENTS), unique=True)
     steps=st.lists(st.one_of(*[scripts()] * 6, intrusions, st.booleans()), min_size=10, max_size=50),
 )
 def test_the_scripts_do_the_same_on_a_real_server(
-    client: Any, listening: list[str], steps: Sequence[Step | bool | tuple[bytes, ...]]
+    client: Any, listening: list[str], steps: Sequence[ScriptStep | bool | tuple[bytes, ...]]
 ) -> None:
     """A bool: its memory is full from now on, or is not."""
     client.flushall()
@@ -272,7 +272,7 @@ def test_the_scripts_do_the_same_on_a_real_server(
             if isinstance(step, bool):
                 client.execute_command("CONFIG", "SET", "maxmemory", "1" if step else "0")
                 twins.model.is_full = step
-            elif isinstance(step, Step):
+            elif isinstance(step, ScriptStep):
                 twins.run(step)
             elif not twins.model.is_full:
                 twins.do(step)
@@ -292,7 +292,7 @@ def test_the_scripts_do_the_same_on_a_real_server(
     ),
 )
 def test_the_scripts_do_the_same_on_fakeredis_while_time_goes_by(
-    listening: list[str], steps: Sequence[Step | int | tuple[bytes, ...]]
+    listening: list[str], steps: Sequence[ScriptStep | int | tuple[bytes, ...]]
 ) -> None:
     """A number: so many microseconds pass."""
     clock_us = START_US
@@ -305,7 +305,7 @@ def test_the_scripts_do_the_same_on_fakeredis_while_time_goes_by(
         for step in steps:
             if isinstance(step, int):
                 clock_us += step
-            elif isinstance(step, Step):
+            elif isinstance(step, ScriptStep):
                 twins.run(step)
             else:
                 twins.do(step)

@@ -10,9 +10,9 @@ from attrs import evolve
 from redis import exceptions as redis_errors
 
 from relock.testing import Lab
-from relock.testing._network import Conditions, Server, VirtualWire
+from relock.testing._network import Conditions, Server, VirtualConnection
 from relock.testing._world import Process, World, current_task
-from sim.fork import InheritedWire
+from sim.fork import InheritedConnection
 from sim.plan import CALLS, CLOCKS, KINDS, draw
 from sim.simulation import Simulation
 
@@ -35,10 +35,10 @@ def play(world: World, process: Process, *functions: Callable[[], object]) -> No
     assert not world.errors
 
 
-def connect(process: Process, server: Server) -> VirtualWire:
-    wire = VirtualWire(process, server, socket_timeout=CONNECT_SECONDS_MAX)
-    wire.connect()
-    return wire
+def connect(process: Process, server: Server) -> VirtualConnection:
+    raw = VirtualConnection(process, server, socket_timeout=CONNECT_SECONDS_MAX)
+    raw.connect()
+    return raw
 
 
 def test_every_fault_is_drawn() -> None:
@@ -166,7 +166,7 @@ def test_who_connects_waits_for_its_timeout_at_most(*, world: World, delay: floa
 
     play(world, process, work)
     assert waited == ([] if is_in_time and is_reachable else [pytest.approx(CONNECT_SECONDS_MAX, abs=1e-3)])
-    assert bool(process.wires) == (is_in_time and is_reachable)
+    assert bool(process.connections) == (is_in_time and is_reachable)
 
 
 # Repeats --------------------------------------------------------------------------------------------------------------
@@ -178,12 +178,12 @@ def test_a_published_message_comes_twice(world: World) -> None:
     heard: list[Any] = []
 
     def listen() -> None:
-        wire = connect(process, server)
-        wire.send_command("SUBSCRIBE", "channel")
-        wire.read_response()
+        raw = connect(process, server)
+        raw.send_command("SUBSCRIBE", "channel")
+        raw.read_response()
         server.master.read("PUBLISH", b"channel", b"hello")
-        while wire.can_read(1.0):
-            heard.append(wire.read_response())
+        while raw.can_read(1.0):
+            heard.append(raw.read_response())
 
     play(world, process, listen)
     assert heard == [[b"message", b"channel", b"hello"]] * 2
@@ -233,10 +233,10 @@ def test_a_child_keeps_its_dead_parents_socket_alive_until_it_closes_its_copy(*,
     child = parent.fork("child")
 
     def work() -> None:
-        wire = connect(parent, server)
-        wire.send_command("SUBSCRIBE", "channel")
-        wire.read_response()
-        copy = InheritedWire(wire, child)
+        raw = connect(parent, server)
+        raw.send_command("SUBSCRIBE", "channel")
+        raw.read_response()
+        copy = InheritedConnection(raw, child)
         if is_closed:
             copy.disconnect()
 

@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from relock._core.flows.inspect import force_release
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
 from relock._keys import lock_keys
 from relock.lock import Lock
 from relock.testing import Lab
@@ -23,7 +23,7 @@ def test_tokens_rise_though_the_hold_was_granted_after_the_operator_had_looked(l
     lab = Lab(masters=3)
     first, _, last = lab.masters
     first.step(AHEAD_SECONDS)  # before anybody looks
-    before, holder, heir, operator = (lab.client(name, restart_guard=30.0) for name in ("x", "b", "c", "operator"))
+    before, holder, grantee, operator = (lab.client(name, restart_guard=30.0) for name in ("x", "b", "c", "operator"))
     last.unreachable.add("b")
     first.unreachable.update(("x", "c"))
     tokens: list[int] = []
@@ -45,17 +45,17 @@ def test_tokens_rise_though_the_hold_was_granted_after_the_operator_had_looked(l
         return operator.session.clock()
 
     def work() -> None:
-        for client in (before, holder, heir, operator):
+        for client in (before, holder, grantee, operator):
             client.lock("warm-up").acquire(timeout=5.0)
             client.lock("warm-up").release()
             lab.sleep(1.0)
         if look == "held":
             take(before.lock("a", ttl=0.5))
         options = operator.session.options
-        terms = Terms.of(lock_keys("lock", "a"), ("0", "1", "2"), options.for_lock(), options)
-        released, _ = operator.session.run(force_release(terms, clock))
+        spec = LockSpec.of(lock_keys("lock", "a"), ("0", "1", "2"), options.for_lock(), options)
+        released, _ = operator.session.run(force_release(spec, clock))
         assert released
-        take(heir.lock("a"))
+        take(grantee.lock("a"))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -36,7 +36,7 @@ def test_a_lost_message_costs_less_than_three_seconds(masters: int, seed: int) -
 
         def hold() -> float:
             with holder.lock("a"):
-                lab.sleep(HELD_SECONDS + seed / 4)  # at every moment between two signs of life
+                lab.sleep(HELD_SECONDS + seed / 4)  # at every moment between two heartbeats
             return lab.now
 
         def wait() -> float:
@@ -52,7 +52,7 @@ def test_a_lost_message_costs_less_than_three_seconds(masters: int, seed: int) -
 @pytest.mark.parametrize("masters", [1, 3])
 @pytest.mark.parametrize("seed", range(10))
 def test_who_waits_behind_the_dead_has_the_lock_when_the_lease_ends(masters: int, seed: int) -> None:
-    """The holder and the head of the queue die together; who comes next does not wait for its sign of life."""
+    """The holder and the head of the queue die together; who comes next does not wait for its heartbeat."""
     with without_warnings():
         lab = Lab(masters=masters, seed=seed)
         holder, head, live = (lab.client(name, ttl=LEASE_SECONDS) for name in ("holder", "head", "live"))
@@ -62,7 +62,7 @@ def test_who_waits_behind_the_dead_has_the_lock_when_the_lease_ends(masters: int
             lab.run(head.lock("a").acquire, within=0.5)
 
         def die() -> float:
-            lab.sleep(0.5 + seed / 4)  # at every moment between two signs of life
+            lab.sleep(0.5 + seed / 4)  # at every moment between two heartbeats
             end = lab.now + held.remaining()
             for name in ("holder", "head"):
                 lab.crash(name)
@@ -78,12 +78,12 @@ def test_who_waits_behind_the_dead_has_the_lock_when_the_lease_ends(masters: int
 
 
 def test_a_lease_in_its_last_millisecond_is_not_told_as_over() -> None:
-    """A sign of life that comes then is followed by another one as soon as it has ended, not only in 2.5 s."""
+    """A heartbeat that comes then is followed by another one as soon as it has ended, not only in 2.5 s."""
     clock_ms = itertools.count(1_700_000_000_000)
     master = VirtualMaster(lambda: next(clock_ms) * 1000, "a")
     keys = lock_keys("lock", "a")
     master.read("HSET", keys.lock, b"dead:1", b"1")
     master.read("PEXPIRE", keys.lock, b"3")
     arguments = [b"me", b"7000", b"30000", b"%d" % 2**52, b"1", b"me:1"]
-    lefts_ms = [master.run("tend", (keys.lock, keys.queue, keys.waiters), arguments)[2] for _ in range(4)]  # type: ignore[index]
+    lefts_ms = [master.run("heartbeat", (keys.lock, keys.queue, keys.waiters), arguments)[2] for _ in range(4)]  # type: ignore[index]
     assert lefts_ms == [2, 1, 1, 0]

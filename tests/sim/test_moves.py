@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 from relock._core.hold import Hold
 from relock._core.info import fields_of
 from relock._scripts import load
-from relock.testing._network import Conditions, VirtualWire, node_of
+from relock.testing._network import Conditions, VirtualConnection, node_of
 from relock.testing._world import Process, World
 from sim.given import Given
 from sim.moves import Mover
@@ -50,24 +50,24 @@ class Pair:
         assert not self.world.errors
         return results[0]
 
-    def connect(self) -> VirtualWire:
-        wire: Any = node_of(self.process, self.servers, 0).connection(1.0)
-        self.play(wire.connect)
-        assert isinstance(wire, VirtualWire)
-        return wire
+    def connect(self) -> VirtualConnection:
+        raw: Any = node_of(self.process, self.servers, 0).raw_connection(1.0)
+        self.play(raw.connect)
+        assert isinstance(raw, VirtualConnection)
+        return raw
 
-    def ask(self, wire: VirtualWire, *words: str | bytes | int) -> Any:
+    def ask(self, raw: VirtualConnection, *words: str | bytes | int) -> Any:
         def answer() -> Any:
-            wire.send_command(*words)
+            raw.send_command(*words)
             try:
-                return wire.read_response()
+                return raw.read_response()
             except redis_errors.ResponseError as error:
                 return str(error)
 
         return self.play(answer)
 
-    def info(self, wire: VirtualWire, *sections: str) -> dict[str, str]:
-        return fields_of(self.ask(wire, "INFO", *sections))
+    def info(self, raw: VirtualConnection, *sections: str) -> dict[str, str]:
+        return fields_of(self.ask(raw, "INFO", *sections))
 
     def take(self, server: ReplicatedServer, owner: bytes) -> None:
         """Somebody gets the lock there."""
@@ -80,10 +80,10 @@ class Pair:
         return list(server.master.contents(LOCK) or ())
 
 
-def give_back(pair: Pair, wire: VirtualWire) -> Any:
+def give_back(pair: Pair, raw: VirtualConnection) -> Any:
     """What a script that writes is answered."""
     keys = LOCK, LOCK + b":queue", LOCK + b":waiters"
-    return pair.ask(wire, "EVAL", load("give_back").source, len(keys), *keys, b"me", 1, 7000, 30_000, LONG_US)
+    return pair.ask(raw, "EVAL", load("give_back").source, len(keys), *keys, b"me", 1, 7000, 30_000, LONG_US)
 
 
 @pytest.fixture
@@ -128,40 +128,40 @@ def test_a_replica_refuses_writes_and_answers_all_else(pair: Pair) -> None:
     pair.take(pair.master, b"me")
     pair.pass_time()
     pair.servers[0] = pair.replica
-    wire = pair.connect()
-    assert give_back(pair, wire).startswith("READONLY")
+    raw = pair.connect()
+    assert give_back(pair, raw).startswith("READONLY")
     keys = LOCK, LOCK + b":queue", LOCK + b":token"
-    assert b"me" in pair.ask(wire, "EVAL", load("inspect").source, len(keys), *keys, 10)
-    assert pair.ask(wire, "PING") == [b"pong", b""]
-    assert pair.info(wire)["role"] == "slave"
+    assert b"me" in pair.ask(raw, "EVAL", load("inspect").source, len(keys), *keys, 10)
+    assert pair.ask(raw, "PING") == [b"pong", b""]
+    assert pair.info(raw)["role"] == "slave"
 
 
 def test_info_says_what_is_so_when_it_is_asked(pair: Pair) -> None:
-    wire = pair.connect()
-    before = pair.info(wire)
-    assert set(pair.info(wire, "replication")) == {"role", "master_replid", "master_replid2"}
-    assert "run_id" in pair.info(wire, "server")
+    raw = pair.connect()
+    before = pair.info(raw)
+    assert set(pair.info(raw, "replication")) == {"role", "master_replid", "master_replid2"}
+    assert "run_id" in pair.info(raw, "server")
     pair.replica.promote()
     pair.master.follow(pair.replica, LAG_SECONDS, 0.1)
-    assert pair.info(wire)["role"] == "slave"
-    assert pair.info(wire)["master_replid"] == before["master_replid"], "until it has the data of the new one"
+    assert pair.info(raw)["role"] == "slave"
+    assert pair.info(raw)["master_replid"] == before["master_replid"], "until it has the data of the new one"
     pair.pass_time()
-    after = pair.info(wire)
+    after = pair.info(raw)
     assert after["master_replid"] == pair.replica.master.replid != before["master_replid"]
     assert after["run_id"] == before["run_id"]
     pair.master.promote()
-    back = pair.info(wire)
+    back = pair.info(raw)
     assert back["role"] == "master"
     assert back["master_replid2"] == after["master_replid"] != back["master_replid"]
     assert back["master_replid"] != before["master_replid"], "a replication id never comes back"
 
 
 def test_who_has_subscribed_may_ask_nothing_else(pair: Pair) -> None:
-    wire = pair.connect()
-    assert pair.ask(wire, "INFO", "server").startswith(b"# Server")
-    assert pair.ask(wire, "SUBSCRIBE", "channel") == [b"subscribe", b"channel", 1]
-    assert pair.ask(wire, "INFO", "server").startswith("ERR Can't execute 'info'")
-    assert pair.ask(wire, "PING") == [b"pong", b""]
+    raw = pair.connect()
+    assert pair.ask(raw, "INFO", "server").startswith(b"# Server")
+    assert pair.ask(raw, "SUBSCRIBE", "channel") == [b"subscribe", b"channel", 1]
+    assert pair.ask(raw, "INFO", "server").startswith("ERR Can't execute 'info'")
+    assert pair.ask(raw, "PING") == [b"pong", b""]
 
 
 # Moves ----------------------------------------------------------------------------------------------------------------
@@ -175,15 +175,15 @@ def test_what_is_open_stays_where_it_is_and_what_is_new_leads_to_the_new_master(
     for ending in ("kill_normal", "kill_connections"):
         monkeypatch.setattr(ReplicatedServer, ending, lambda _server: None)
     pair = Pair()
-    listening, wire = pair.connect(), pair.connect()
+    listening, raw = pair.connect(), pair.connect()
     pair.ask(listening, "SUBSCRIBE", "channel")
-    run_id = pair.info(wire)["run_id"]
+    run_id = pair.info(raw)["run_id"]
     assert pair.mover.strike(kind, 0)
     assert not pair.mover.strike(kind, 0), "one at a time"
     pair.pass_time(3 * LONG_SECONDS)
     assert not listening.is_broken
-    assert pair.info(wire)["run_id"] == run_id
-    assert pair.info(wire)["role"] == "slave"
+    assert pair.info(raw)["run_id"] == run_id
+    assert pair.info(raw)["role"] == "slave"
     assert pair.info(pair.connect())["role"] == "master"
     assert pair.servers == [pair.replica]
     assert pair.master.master.incarnation == run_id
@@ -191,14 +191,14 @@ def test_what_is_open_stays_where_it_is_and_what_is_new_leads_to_the_new_master(
 
 def test_a_failover_loses_nothing_and_holds_scripts_up_meanwhile() -> None:
     pair = Pair()
-    wire = pair.connect()
+    raw = pair.connect()
     pair.take(pair.master, b"me")
     feed = pair.replica.source
     assert feed is not None
     feed.stall(0.3)
     assert pair.mover.strike("fail over", 0)
     asked_at = pair.world.now
-    assert give_back(pair, wire).startswith("READONLY")
+    assert give_back(pair, raw).startswith("READONLY")
     assert pair.world.now - asked_at > 0.2, "as long as the replica lacked something"
     pair.pass_time()
     assert pair.holder(pair.replica) == [b"me"]
@@ -248,21 +248,21 @@ def test_who_fails_back_gets_old_data_home_with_a_new_replication_id(pair: Pair)
 
 
 def test_a_master_that_was_lost_comes_back_as_a_replica(pair: Pair) -> None:
-    wire = pair.connect()
+    raw = pair.connect()
     run_id = pair.master.master.incarnation
     assert pair.mover.strike("lose master", 0)
     pair.pass_time(3 * LONG_SECONDS)
-    assert wire.is_broken
+    assert raw.is_broken
     assert pair.servers == [pair.replica]
     assert pair.master.is_replica
     assert pair.master.master.incarnation != run_id
 
 
 def test_only_those_who_have_not_subscribed_are_ended(pair: Pair) -> None:
-    listening, wire = pair.connect(), pair.connect()
+    listening, raw = pair.connect(), pair.connect()
     pair.ask(listening, "SUBSCRIBE", "channel")
     pair.master.kill_normal()
-    assert (listening.is_broken, wire.is_broken) == (False, True)
+    assert (listening.is_broken, raw.is_broken) == (False, True)
     pair.master.drop(pair.process)
     assert listening.is_broken
 

@@ -36,7 +36,7 @@ def hold(deadline: float) -> Any:
         quorum=2,
         renew=True,
         loss=None,
-        terms=SimpleNamespace(node_timeout=0.05, drift_factor=0.01),
+        spec=SimpleNamespace(node_timeout=0.05, drift_factor=0.01),
         remaining=lambda now: deadline - now,
     )
 

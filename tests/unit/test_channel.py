@@ -14,7 +14,7 @@ from support.tls import certificate
 
 from relock._runtime.net.channel import Channel, SocketChannel
 from relock._runtime.net.failures import failure_of
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 
 TIMEOUT_SECONDS = 0.2
 MUCH = b"x" * 10_000_000  # more than fits between the two ends
@@ -50,7 +50,7 @@ def _shake_hands(ours: socket.socket, theirs: socket.socket, made: Path) -> tupl
 
 @pytest.fixture
 def channel(ends: tuple[socket.socket, socket.socket]) -> Channel:
-    return SocketChannel(cast("Wire", SimpleNamespace()), ends[0], TIMEOUT_SECONDS)
+    return SocketChannel(cast("RawConnection", SimpleNamespace()), ends[0], TIMEOUT_SECONDS)
 
 
 def error_of(call: Callable[[], Any]) -> Exception:
@@ -102,7 +102,7 @@ def test_a_list_of_more_items_than_any_reply_has_is_refused_before_it_is_made(da
     """The parser makes room for all at once: for two thousand million, in seconds, or until the memory is used up."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        channel = SocketChannel(cast("Wire", SimpleNamespace()), ours, TIMEOUT_SECONDS)
+        channel = SocketChannel(cast("RawConnection", SimpleNamespace()), ours, TIMEOUT_SECONDS)
         theirs.sendall(data)
         with pytest.raises(redis_errors.InvalidResponse, match="99999999 items"):
             channel.receive()
@@ -113,6 +113,6 @@ def test_a_name_that_looks_like_a_long_list_is_a_name(name: bytes) -> None:
     """Names are the users', or come from their users, who may know what the protocol looks like."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        channel = SocketChannel(cast("Wire", SimpleNamespace()), ours, TIMEOUT_SECONDS)
+        channel = SocketChannel(cast("RawConnection", SimpleNamespace()), ours, TIMEOUT_SECONDS)
         theirs.sendall(2 * (MESSAGE % (len(name), name)))
         assert channel.receive() == 2 * [[b"message", b"a", name]]

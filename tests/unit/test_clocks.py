@@ -25,7 +25,7 @@ def test_bounds_narrow_with_tighter_replies_and_widen_with_time() -> None:
     assert (round(offset.low, 9), round(offset.high, 9)) == (98.9, 101.12)
 
 
-def test_a_void_time_gets_earlier_with_the_age_of_the_sample() -> None:
+def test_a_not_after_time_gets_earlier_with_the_age_of_the_sample() -> None:
     offset = Offset(0.01)
     offset.see(100.0, 100.5, now=0.0)
     assert offset.earliest(50.0) == 150.0 - 0.5

@@ -38,7 +38,7 @@ def test_a_cluster_url_names_some_of_its_nodes(url: str, address: str) -> None:
 def test_what_a_cluster_url_says_of_connections_is_for_every_node() -> None:
     (node,) = parse_nodes(f"rediss+cluster://me:{SECRET}@a:1,b:2?ssl_ca_certs=/ca.pem")
     assert node.cluster is not None
-    connections: list[Any] = [one.connection(0.5) for one in (node, *node.cluster.nodes)]
+    connections: list[Any] = [one.raw_connection(0.5) for one in (node, *node.cluster.nodes)]
     assert [(one.host, one.port) for one in connections] == [("a", 1), ("a", 1), ("b", 2)]
     for one in connections:
         assert (one.username, one.password, one.db, one.ca_certs) == ("me", SECRET, 0, "/ca.pem")
@@ -132,7 +132,7 @@ class OddNode:
         self.reply = reply
         self.is_open = False
 
-    def connection(self, timeout: float) -> Any:  # noqa: ARG002
+    def raw_connection(self, timeout: float) -> Any:  # noqa: ARG002
         return self
 
     def connect(self) -> None:

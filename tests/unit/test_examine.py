@@ -22,15 +22,15 @@ def found(*masters: Examination) -> dict[str, Finding]:
 
 
 def test_every_script_is_tried() -> None:
-    class Wire:
+    class FakeConnection:
         def send_packed_command(self, packed: list[bytes], check_health: bool) -> None:  # noqa: ARG002
             assert packed
 
         def read_response(self) -> list[bytes]:
             return [b"done"]
 
-    wire: Any = Wire()
-    tried = [script for script, _, _ in Scratch(wire, "lock").steps()]
+    raw: Any = FakeConnection()
+    tried = [script for script, _, _ in Scratch(raw, "lock").steps()]
     assert sorted(tried) == script_names()
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from relock._core.effects import Ask, Failure
 from relock._core.flows.inspect import force_release
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 
@@ -14,8 +14,8 @@ SILENT = Failure("c", "silent")
 def fence_over(*answers: Any) -> int:
     """The token that is written back after the masters have answered the look with `answers`."""
     client = ClientOptions(restart_guard=30.0)
-    terms = Terms.of(lock_keys("lock", "a"), tuple("abcde"[: len(answers)]), client.for_lock(), client)
-    flow = force_release(terms, lambda: 0.0)
+    spec = LockSpec.of(lock_keys("lock", "a"), tuple("abcde"[: len(answers)]), client.for_lock(), client)
+    flow = force_release(spec, lambda: 0.0)
     next(flow)
     ask = flow.send([[answer] for answer in answers])
     assert isinstance(ask, Ask)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from relock._core.clocks import Step
+from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows.extend import extend, heal
 from relock._core.hold import (
@@ -18,9 +18,9 @@ from relock._core.hold import (
     OWNER_ENDED,
     Hold,
 )
-from relock._core.quorum import NEVER, Granted, deadline_of, quorum_of
-from relock._core.renewal import BATCH_MAX, FOREVER, pace_of, take_stock
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
+from relock._core.quorum import NEVER, Grant, deadline_of, quorum_of
+from relock._core.renewal import BATCH_MAX, FOREVER, pace_of, plan_renewals
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Who
@@ -33,10 +33,10 @@ def hold(masters: int = 1, *, ends: list[float] | None = None, count: int = 1, *
     """A hold of 9 s from the moment 0 on, granted by all, with nothing lost to drift; `changes` are made afterwards."""
     addresses = tuple("abcde"[:masters])
     options = ClientOptions(ttl=9.0)
-    terms = evolve(Terms.of(lock_keys("lock", "a"), addresses, options.for_lock(), options), validity=9.0)
+    spec = evolve(LockSpec.of(lock_keys("lock", "a"), addresses, options.for_lock(), options), validity=9.0)
     ends = ends or [9.0] * masters
     answers: list[Answer] = [[SILENT if end == NEVER else [b"granted", 0, 7]] for end in ends]
-    one = Hold(terms, b"me:1", Who(1, None, None), Granted(7, 9.0, ends, True, answers), count)
+    one = Hold(spec, b"me:1", Who(1, None, None), Grant(7, 9.0, ends, True, answers), count)
     one.deadline = deadline_of(ends, quorum_of(masters))
     for name, value in changes.items():
         setattr(one, name, value)
@@ -62,8 +62,8 @@ def test_a_longer_lease_that_was_not_confirmed_is_no_reason_to_wait_longer_with_
     one = longer()
     assert not one.count_renewal([SILENT], 1.0, 901.0, 1.5, ttl=900.0)
     assert one.renew_at == 1.5 + 0.9
-    assert take_stock([one], 1.5).renew == (), "nor to come at once"
-    assert take_stock([one], 2.4).renew == (one,)
+    assert plan_renewals([one], 1.5).renew == (), "nor to come at once"
+    assert plan_renewals([one], 2.4).renew == (one,)
 
 
 def test_who_confirms_the_lease_from_before_it_was_lengthened_confirms_no_longer_one() -> None:
@@ -179,7 +179,7 @@ def test_two_partial_renewals_of_different_masters_advance_the_deadline() -> Non
 
 def test_a_masters_clock_that_went_ahead_ends_its_lease_earlier() -> None:
     one = hold()
-    one.shift(Step(1.0, 0, 4.0, 0))
+    one.shift(ClockStep(1.0, 0, 4.0, 0))
     assert one.deadline == 5.0
 
 
@@ -193,7 +193,7 @@ def test_what_was_confirmed_before_a_clock_went_ahead_has_not_its_full_length(
 ) -> None:
     """Another thread has seen the step between that answer and the moment at which it is counted."""
     one = hold()
-    one.shift(Step(1.0, 0, 4.0, 1000))
+    one.shift(ClockStep(1.0, 0, 4.0, 1000))
     one.count_renewal([[b"extended", answered_us]], asked_at, 10.0, 2.0)
     assert one.remaining(2.0) == remaining
 
@@ -202,7 +202,7 @@ def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> N
     """Also of those whose grant came after a quorum had been enough."""
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
-    three.shift(Step(1.0, 0, 20.0, 0))
+    three.shift(ClockStep(1.0, 0, 20.0, 0))
     assert three.deadline == 9.0
 
 
@@ -221,8 +221,8 @@ def test_what_was_granted_before_a_clock_went_ahead_and_is_heard_of_afterwards_c
     """Its lease has lost the step. That it is there still, as the master says of its count, is no word on how long."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [UNREAD]]
-    three = Hold(base.terms, b"me:1", Who(1, None, None), Granted(7, 9.0, base.ends, False, answers), 1)
-    three.shift(Step(1.0, 2, 20.0, 1000))
+    three = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
+    three.shift(ClockStep(1.0, 2, 20.0, 1000))
     answers[2][0] = granted
     three.drop_absent([SILENT, SILENT, said])
     assert three.ends[2] == end
@@ -282,7 +282,7 @@ def test_a_place_in_the_queue_may_be_given_after_the_release(was_silent: bool) -
     """By a master whose answer to the acquire was not there yet when a quorum had granted it."""
     base, queued = hold(masters=3, ends=[9.0, 9.0, NEVER]), [b"queued", 0, 5_000, 0, b"other:1", 7]
     answers: list[Any] = [*base.answers[:2], [SILENT if was_silent else queued]]
-    one = Hold(base.terms, b"me:1~2.7", Who(1, None, None), Granted(7, 9.0, base.ends, False, answers), 1)
+    one = Hold(base.spec, b"me:1~2.7", Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
     answers[2] = [queued]
     assert one.may_be_left([[RELEASED], [RELEASED], [ABSENT]]) == was_silent
 
@@ -295,14 +295,14 @@ def test_a_place_in_the_queue_is_left_where_the_release_is_not_heard_of(
     """An earlier request of the same wait got it, when the waiter had its ticket."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers = [*base.answers[:2], [acquired]]
-    one = Hold(base.terms, owner, Who(1, None, None), Granted(7, 9.0, base.ends, False, answers), 1)
+    one = Hold(base.spec, owner, Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
     assert one.may_be_left([[RELEASED], [RELEASED], [DOWN]]) == was_queued
     assert not one.may_be_left([[RELEASED], [RELEASED], [ABSENT]])
 
 
 def test_what_was_asked_for_twice_may_be_granted_again_after_its_release() -> None:
     one = hold()
-    twice = Hold(one.terms, b"me:1", Who(1, None, None), Granted(7, 9.0, [9.0], True, one.answers, is_repeated=True), 1)
+    twice = Hold(one.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, [9.0], True, one.answers, is_repeated=True), 1)
     assert not one.may_be_left([[RELEASED]])
     assert twice.may_be_left([[RELEASED]])
 
@@ -371,17 +371,17 @@ def test_what_was_healed_may_be_left_where_the_release_is_not_answered() -> None
     assert not three.may_be_left([[RELEASED], [RELEASED], [RELEASED]])
 
 
-def test_stock_renews_what_is_due_and_what_is_nearly_due_with_it() -> None:
+def test_the_plan_renews_what_is_due_and_what_is_nearly_due_with_it() -> None:
     due, nearly, later = hold(renew_at=3.0), hold(renew_at=3.2), hold(renew_at=5.0)
-    stock = take_stock([due, nearly, later], now=3.0)
-    assert stock.renew == (due, nearly)
-    assert stock.look_at == 5.0
-    assert not stock.lost
+    plan = plan_renewals([due, nearly, later], now=3.0)
+    assert plan.renew == (due, nearly)
+    assert plan.look_at == 5.0
+    assert not plan.lost
 
 
 def test_the_shortest_leases_are_renewed_first() -> None:
     long, short = hold(ttl=30.0), hold(ttl=1.0)
-    assert take_stock([long, short, long], now=8.0).renew == (short, long, long)
+    assert plan_renewals([long, short, long], now=8.0).renew == (short, long, long)
 
 
 @pytest.mark.parametrize("count", [1, 2, 51, 1_000, 10_000])
@@ -415,7 +415,7 @@ def test_a_few_short_leases_do_not_hurry_the_long_ones() -> None:
 def test_a_retry_is_not_due_at_once() -> None:
     one = hold()
     one.count_renewal([SILENT], sent_at=3.0, end=12.0, now=3.5)
-    assert take_stock([one], now=3.5).renew == ()
+    assert plan_renewals([one], now=3.5).renew == ()
 
 
 @pytest.mark.parametrize(
@@ -425,25 +425,25 @@ def test_a_retry_is_not_due_at_once() -> None:
 )
 def test_what_is_not_renewed_is_looked_at_at_its_deadline(changes: dict[str, Any]) -> None:
     one = hold(**changes)
-    stock = take_stock([one], now=4.0)
-    assert stock.renew == ()
-    assert stock.look_at == 9.0
-    assert take_stock([one], now=9.0).lost[0][0] is one
+    plan = plan_renewals([one], now=4.0)
+    assert plan.renew == ()
+    assert plan.look_at == 9.0
+    assert plan_renewals([one], now=9.0).lost[0][0] is one
 
 
 def test_without_holds_there_is_nothing_to_look_at() -> None:
-    assert take_stock([], now=1.0).look_at == FOREVER
+    assert plan_renewals([], now=1.0).look_at == FOREVER
     lost = hold()
     lost.lose(FORGOTTEN, 1.0)
     for now in (1.0, 10.0):
-        assert take_stock([lost], now=now) == ((), (), FOREVER), "it is said to be lost once, and by then it was"
+        assert plan_renewals([lost], now=now) == ((), (), FOREVER), "it is said to be lost once, and by then it was"
 
 
 def handed(masters: int = 1, **changes: Any) -> Hold:
     """A hold that a releaser gave for 3 s from the moment 0 on; the lock's lease is 9 s."""
     one = hold(masters, **changes)
-    grant = Granted(7, 3.0, [3.0] * masters, True, one.answers, 0.0, is_short=True)
-    return Hold(one.terms, b"me:1~ab.7", Who(1, None, None), grant, 1)
+    grant = Grant(7, 3.0, [3.0] * masters, True, one.answers, 0.0, is_short=True)
+    return Hold(one.spec, b"me:1~ab.7", Who(1, None, None), grant, 1)
 
 
 @pytest.mark.parametrize("renew", [True, False])
@@ -452,9 +452,9 @@ def test_the_full_lease_is_asked_for_once_a_hold_that_was_given_has_lasted_a_mom
     one = handed()
     one.renew = renew
     assert one.remaining(0.5) == 2.5
-    assert take_stock([one], 0.49).renew == ()
-    assert take_stock([one], 0.49).look_at == HANDED_SETTLE_SECONDS
-    assert take_stock([one], HANDED_SETTLE_SECONDS).renew == (one,)
+    assert plan_renewals([one], 0.49).renew == ()
+    assert plan_renewals([one], 0.49).look_at == HANDED_SETTLE_SECONDS
+    assert plan_renewals([one], HANDED_SETTLE_SECONDS).renew == (one,)
     assert one.count_renewal([EXTENDED], 0.5, 9.5, 0.6)
     assert one.remaining(0.6) == pytest.approx(8.9)
     assert not one.is_short
@@ -491,4 +491,4 @@ def test_short_leases_of_long_ttls_are_renewed_before_they_are_over() -> None:
         one.ttl = 300.0
     pace = pace_of(short, 1.0, 0.002)
     assert math.ceil(200 / pace.holds) * pace.seconds <= 0.2
-    assert take_stock([hold(ttl=9.0, renew_at=0.0), short[0]], 1.0).renew[0] is short[0]
+    assert plan_renewals([hold(ttl=9.0, renew_at=0.0), short[0]], 1.0).renew[0] is short[0]

@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 from support.until import until
 
-from relock._core.clocks import Offset, Step
+from relock._core.clocks import ClockStep, Offset
 from relock._core.effects import Ask, Failure
-from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
+from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import lock_keys
 from relock._runtime.background.janitor import BATCH, Janitor
-from relock._runtime.background.tasks import Accuse, Doubt, PassOn, Sample, Settle, Undo
+from relock._runtime.background.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, UndoTask
 from relock._runtime.machine import THREADS, Machine
 from relock._runtime.wakeups.waiter import Waiter
 from relock.testing._master import unpack_arguments
@@ -24,8 +24,8 @@ from relock.testing._master import unpack_arguments
 UNTOLD = Failure("a", "it is being connected", sent=False)
 KEYS = lock_keys("lock", "a")
 WAITER = b"me:1"
-STEP = Step(10.0, 0, 5.0, 0)
-UNDO = Undo(KEYS, WAITER, 0, 1.0, void_at=9.0, give_up_at=20.0)
+STEP = ClockStep(10.0, 0, 5.0, 0)
+UNDO = UndoTask(KEYS, WAITER, 0, 1.0, not_after=9.0, give_up_at=20.0)
 
 
 class FakeSession:
@@ -87,16 +87,16 @@ def test_whoever_can_not_be_told_for_long_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("told", "waits"),
     [
-        ([Step(10.0, 2, -3.0, 0)], True),
-        ([Step(9.8, 1, 1.0, 0), Step(10.0, 2, -3.0, 0)], True),
-        ([Step(9.9, 1, 1.0, 0), Step(10.0, 2, -3.0, 0)], False),
+        ([ClockStep(10.0, 2, -3.0, 0)], True),
+        ([ClockStep(9.8, 1, 1.0, 0), ClockStep(10.0, 2, -3.0, 0)], True),
+        ([ClockStep(9.9, 1, 1.0, 0), ClockStep(10.0, 2, -3.0, 0)], False),
         ([], False),
     ],
     ids=["not told", "only an earlier one told", "told", "one clock is steady"],
 )
 @pytest.mark.parametrize("is_first", [True, False])
 def test_nobody_is_accused_before_a_step_is_told_that_another_thread_has_seen(
-    told: list[Step], *, waits: bool, is_first: bool
+    told: list[ClockStep], *, waits: bool, is_first: bool
 ) -> None:
     """It may be the same one, and so our own. That thread may be held up, but not for ever."""
     session: Any = FakeSession([b"quarantined", 0, 1])
@@ -113,15 +113,15 @@ def test_nobody_is_accused_before_a_step_is_told_that_another_thread_has_seen(
 @pytest.mark.parametrize("seen_at", [10.0, 14.9])
 def test_a_step_of_ours_is_known_as_such_however_long_a_silent_master_was_waited_for(seen_at: float) -> None:
     session: Any = FakeSession(UNTOLD)
-    session.steps.append(Step(seen_at, 1, 5.0, 0))
+    session.steps.append(ClockStep(seen_at, 1, 5.0, 0))
     session.seconds = 10.0
     Janitor(session)._act(Accuse(session.masters[0], STEP))
     assert session.runs == 1, "a look at the clocks, and no accusation"
     assert session.masters[0].trusted == [STEP.shown_us]
 
 
-def test_an_interrupt_of_who_brings_a_doubt_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between any two instructions; what is handed in later is done, and in the end the doubt is looked at."""
+def test_an_interrupt_of_who_brings_a_check_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two instructions; what is handed in later is done, and in the end the check is made."""
     session: Any = FakeSession([b"quarantined", 0, 1])
     session.masters, session.hub = (), FakeHub()
     janitor = Janitor(session)
@@ -129,13 +129,13 @@ def test_an_interrupt_of_who_brings_a_doubt_holds_nothing_up(monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(session, "clock", _interrupt)
         with pytest.raises(KeyboardInterrupt):
-            janitor.look_later(Doubt(lambda: False, [], 10.0, lambda: UNDO))
+            janitor.look_later(PendingCheck(lambda: False, [], 10.0, lambda: UNDO))
     for task in (Sample(), Sample()):
         janitor.hand(task)
         janitor.step()
         session.now += 1.0
     assert session.runs == 2
-    assert not janitor._doubts
+    assert not janitor._checks
 
 
 def test_a_failure_of_one_kind_of_task_loses_none_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +144,10 @@ def test_a_failure_of_one_kind_of_task_loses_none_of_another(monkeypatch: pytest
     janitor = Janitor(session)
     passed_on: list[PassOn] = []
 
-    def fail(_tasks: Sequence[Undo]) -> None:
+    def fail(_tasks: Sequence[UndoTask]) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setitem(janitor._deeds, Undo, fail)
+    monkeypatch.setitem(janitor._deeds, UndoTask, fail)
     monkeypatch.setitem(janitor._deeds, PassOn, passed_on.extend)
     for task in (Sample(), UNDO, UNDO, PassOn(KEYS, b"b"), PassOn(KEYS, b"c")):
         janitor._later(session.now, task)
@@ -173,15 +173,15 @@ class Full(Machine):
         super().start(target, name)
 
 
-def test_doubts_are_looked_at_though_the_first_came_when_no_thread_could_be_started() -> None:
-    """Nobody else may ever have anything for the janitor, and each release may bring a doubt."""
+def test_checks_are_made_though_the_first_came_when_no_thread_could_be_started() -> None:
+    """Nobody else may ever have anything for the janitor, and each release may bring a check."""
     session: Any = FakeSession([b"quarantined", 0, 1])
     session.masters, session.hub, session.platform, session.clock = (), FakeHub(), Full(), time.monotonic
     janitor = Janitor(session)
     for session.platform.is_full in (True, False):
-        janitor.look_later(Doubt(lambda: False, [], 0.0, lambda: UNDO))
+        janitor.look_later(PendingCheck(lambda: False, [], 0.0, lambda: UNDO))
     try:
-        until(lambda: not janitor._doubts, within=20, what="both are looked at")
+        until(lambda: not janitor._checks, within=20, what="both are looked at")
     finally:
         janitor.stop()
         janitor.join(5)
@@ -280,7 +280,7 @@ def test_a_waiter_gets_its_place_back_from_an_undo_as_long_as_it_waits(
 ) -> None:
     session: Any = Waiting(waits=waits, leaves=leaves)
     janitor = Janitor(session)
-    janitor._act(Undo(KEYS, b"me:1~ab.7", 0, 1.0, void_at=9.0, give_up_at=20.0, stays=True, ticket=7))
+    janitor._act(UndoTask(KEYS, b"me:1~ab.7", 0, 1.0, not_after=9.0, give_up_at=20.0, stays=True, ticket=7))
     assert (session.asked, session.looks) == (asked, looks)
     assert [due.task for due in janitor._due] == ([PassOn(KEYS, WAITER)] if leaves else [])
 
@@ -303,23 +303,23 @@ class Slow(Waiting):
         return super().ask_shielded(ask)
 
 
-def test_an_undo_that_was_sent_before_the_void_time_is_sent_again_however_late_its_answers_come() -> None:
+def test_an_undo_that_was_sent_before_the_not_after_time_is_sent_again_however_late_its_answers_come() -> None:
     """What it undoes may have arrived after it, while its answers were on their way."""
     session: Any = Slow(0.08)
     janitor = Janitor(session)
-    janitor._act(Undo(KEYS, WAITER, 0, 1.0, void_at=10.05, give_up_at=20.0))
+    janitor._act(UndoTask(KEYS, WAITER, 0, 1.0, not_after=10.05, give_up_at=20.0))
     janitor._act_on_due(session.now)
     assert session.sent_at == [10.0, 10.08]
     assert not janitor._due
 
 
 def test_those_who_leave_together_are_taken_out_in_one_round() -> None:
-    """With one round for each, a slow master would keep the janitor from the sign of life for those who stay."""
+    """With one round for each, a slow master would keep the janitor from the heartbeat for those who stay."""
     session: Any = Waiting(waits=False, leaves=True)
     owners = [b"me:%d" % number for number in range(30)]
     session.waiters = dict.fromkeys(owners)
     janitor = Janitor(session)
-    janitor._undo([Undo(KEYS, b"%b~1.7" % owner, 0, 1.0, 9.0, 20.0, stays=True, ticket=7) for owner in owners])
+    janitor._undo([UndoTask(KEYS, b"%b~1.7" % owner, 0, 1.0, 9.0, 20.0, stays=True, ticket=7) for owner in owners])
     assert session.rounds == 2, "what gives them their places back, and what takes them out"
     assert session.asked[30:] == [f"leave {owner.decode()}" for owner in owners]
     janitor._act_on_due(10.1)
@@ -337,7 +337,7 @@ class Burst(Waiting):
         self.now = 10.0
         self.seconds = seconds
         self.waiters: Any = {waiter.owner: waiter for waiter in waiters}
-        self.tended_at: list[float] = []
+        self.beats_at: list[float] = []
 
     def clock(self) -> float:
         return self.now
@@ -351,10 +351,10 @@ class Burst(Waiting):
         ask = flow.send(None)
         while True:
             started_at, answers = self.now, self.ask_shielded(ask)
-            replies = {b"tend": [b"tended", 0, -1, b"", b""], b"count": [b"counted", 0]}
+            replies = {b"heartbeat": [b"tended", 0, -1, b"", b""], b"count": [b"counted", 0]}
             answers = [tuple([replies[call.script.name.encode()] for call in ask.calls])]
-            if ask.calls[0].script.name == "tend":
-                self.tended_at.append(started_at)
+            if ask.calls[0].script.name == "heartbeat":
+                self.beats_at.append(started_at)
             try:
                 ask = flow.send(answers)
             except StopIteration as end:
@@ -406,46 +406,46 @@ def test_counts_that_are_to_be_settled_go_out_together() -> None:
 
 
 @pytest.mark.usefixtures("idle")
-def test_the_sign_of_life_comes_in_time_however_much_there_is_to_do() -> None:
+def test_the_heartbeat_comes_in_time_however_much_there_is_to_do() -> None:
     """Those who queue meanwhile, all with leases before them that are far from over, do not put it off."""
     session: Any = Burst(0.4, [queued(1)])
     janitor = Janitor(session)
-    janitor.ensure_tending(session.now + 60)
+    janitor.ensure_beating(session.now + 60)
     for number in range(2000):
         janitor.hand(UNDO._replace(owner=b"me:%d" % number, give_up_at=99.0))
     janitor.step()
     while janitor._due:
-        janitor.ensure_tending(session.now + 60)
+        janitor.ensure_beating(session.now + 60)
         janitor.step()
-    assert len(session.tended_at) == 3
-    gaps = [later - earlier for earlier, later in zip([10.0, *session.tended_at], session.tended_at, strict=False)]
-    assert max(gaps) <= SIGN_OF_LIFE_SECONDS + 2 * session.seconds
+    assert len(session.beats_at) == 3
+    gaps = [later - earlier for earlier, later in zip([10.0, *session.beats_at], session.beats_at, strict=False)]
+    assert max(gaps) <= HEARTBEAT_SECONDS + 2 * session.seconds
 
 
 @pytest.mark.usefixtures("idle")
-def test_a_sign_of_life_that_is_asked_for_while_another_is_given_comes_when_it_was_asked_for() -> None:
+def test_a_heartbeat_that_is_asked_for_while_another_is_sent_comes_when_it_was_asked_for() -> None:
     """The lease of the holder before whoever asks ends sooner than any that the masters have spoken of."""
     session: Any = Burst(0.4, [queued(1)])
     janitor = Janitor(session)
-    janitor.tend_now()
+    janitor.beat_now()
     ask = session.ask_shielded
 
     def meanwhile(asked: Ask) -> list[Any]:
-        janitor.ensure_tending(session.now + 1.0)
+        janitor.ensure_beating(session.now + 1.0)
         return list(ask(asked))
 
     session.ask_shielded = meanwhile
     janitor.step()
-    assert session.tended_at == [10.0]
+    assert session.beats_at == [10.0]
     session.ask_shielded = ask
     session.now = 11.0 + EXPIRY_SECONDS
     assert janitor._next_moment() == session.now
     janitor._act_on_due(session.now)
-    assert session.tended_at == [10.0, session.now - session.seconds]
+    assert session.beats_at == [10.0, session.now - session.seconds]
 
 
 @pytest.mark.usefixtures("idle")
-def test_who_queues_first_after_a_while_gets_no_sign_of_life_at_once() -> None:
+def test_who_queues_first_after_a_while_gets_no_heartbeat_at_once() -> None:
     """A moment that was there for others who are gone says nothing."""
     session: Any = Burst(0.0)
     janitor = Janitor(session)
@@ -453,12 +453,12 @@ def test_who_queues_first_after_a_while_gets_no_sign_of_life_at_once() -> None:
         session.now += 100.0
         waiter = queued(1)
         session.waiters[waiter.owner] = waiter
-        janitor.ensure_tending(session.now + 60.0)
+        janitor.ensure_beating(session.now + 60.0)
         janitor.step()
-        assert janitor._next_moment() == session.now + SIGN_OF_LIFE_SECONDS
+        assert janitor._next_moment() == session.now + HEARTBEAT_SECONDS
         session.waiters.clear()
         assert janitor._next_moment() is None
-    assert session.tended_at == []
+    assert session.beats_at == []
 
 
 class Away(Waiting):
@@ -488,7 +488,7 @@ def test_an_undo_that_waits_for_one_master_does_not_go_to_the_others_again_and_a
     """Every wait that times out meanwhile leaves one, and each is kept for a ttl."""
     session: Any = Away()
     janitor = Janitor(session)
-    janitor._act(Undo(KEYS, WAITER, 0, 60.0, void_at=10.5, give_up_at=70.0))
+    janitor._act(UndoTask(KEYS, WAITER, 0, 60.0, not_after=10.5, give_up_at=70.0))
     rounds = 0
     while janitor._due:
         rounds += 1

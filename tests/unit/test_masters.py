@@ -18,13 +18,13 @@ from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import THREADS
 from relock._runtime.masters import known
+from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.known import NAMELESS, Known, MasterListener, MasterState
-from relock._runtime.masters.links import Link
-from relock._runtime.masters.master import Master, Opener
+from relock._runtime.masters.master import Master, Reconnector
 from relock._runtime.masters.round import Round
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import load
 
 GUARD = ClientOptions(restart_guard=30.0).guard_ms / 1000
@@ -48,7 +48,7 @@ class FakeNode:
     def __init__(self) -> None:
         self.lines: list[Line] = []
 
-    def connection(self, timeout: float) -> Line:  # noqa: ARG002
+    def raw_connection(self, timeout: float) -> Line:  # noqa: ARG002
         self.lines.append(Line())
         return self.lines[-1]
 
@@ -57,7 +57,7 @@ def make(node: FakeNode | None = None, listener: MasterListener | None = None) -
     """One of several masters; at our time 10 its clock showed 110, and that is known to the microsecond."""
     listener = listener or MasterListener()
     made = Master(0, cast("Node", node or FakeNode()), ClientOptions(restart_guard=30.0), THREADS, listener)
-    made.opener = Opener(made)
+    made.reconnector = Reconnector(made)
     made.see_incarnation(SERVER)
     made.offset.see(100.0, 100.0, 10.0)
     return made
@@ -130,37 +130,37 @@ class FakeChannel:
 def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() -> None:
     """Nothing is known of that one's clock until the new connection has asked for it."""
     master = make()
-    link = Link(master, cast("Wire", None))
-    link.incarnation = SERVER
+    connection = Connection(master, cast("RawConnection", None))
+    connection.incarnation = SERVER
     channel = FakeChannel()
-    link.channel = cast("Channel", channel)
+    connection.channel = cast("Channel", channel)
     master.see_incarnation(OTHER)
     call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000, token_ms=2000)
-    link.request(Round((call,), 12.0, 10.0, []))
+    connection.request(Round((call,), 12.0, 10.0, []))
     assert channel.sent.endswith(b"$16\r\n%016d\r\n" % 0)
 
 
 def test_a_grant_counts_for_nothing_as_soon_as_another_thread_has_seen_a_step() -> None:
     """Before that one comes to say so: the hold would be lost with the step, though others had granted it as well."""
     master = make()
-    link = Link(master, cast("Wire", None))
-    link.incarnation = SERVER
+    connection = Connection(master, cast("RawConnection", None))
+    connection.incarnation = SERVER
     assert master.offset.see(105.0, 105.0, 10.5)
     granted = [b"granted", 115_600_000, 115_600_000]
-    assert isinstance(link._judge(granted, load("acquire"), 10.4, 10.6), Failure)
-    assert link._judge(granted, load("acquire"), 10.55, 10.6) == granted
+    assert isinstance(connection._judge(granted, load("acquire"), 10.4, 10.6), Failure)
+    assert connection._judge(granted, load("acquire"), 10.55, 10.6) == granted
 
 
-def linked(master: Master, incarnation: bytes) -> Link:
-    """A link to `incarnation`, opened when that was the master."""
-    link = Link(master, cast("Wire", Line()))
-    cast("Line", link.connection).is_open = True
-    link.incarnation = incarnation
-    return link
+def connected(master: Master, incarnation: bytes) -> Connection:
+    """A connection to `incarnation`, opened when that was the master."""
+    connection = Connection(master, cast("RawConnection", Line()))
+    cast("Line", connection.raw).is_open = True
+    connection.incarnation = incarnation
+    return connection
 
 
-def is_open(link: Link) -> bool:
-    return cast("Line", link.connection).is_open
+def is_open(connection: Connection) -> bool:
+    return cast("Line", connection.raw).is_open
 
 
 class Moves(MasterListener):
@@ -177,13 +177,13 @@ def test_sockets_to_the_server_that_was_the_master_are_given_up() -> None:
     """Those that nobody uses at once, the others when they are given back."""
     moves = Moves()
     master = make(listener=moves)
-    idle, used, new = linked(master, SERVER), linked(master, SERVER), linked(master, OTHER)
+    idle, used, new = connected(master, SERVER), connected(master, SERVER), connected(master, OTHER)
     master.give_back(idle, 10.0)
     assert (is_open(idle), moves.count) == (True, 1)
     master.see_incarnation(OTHER)
     master.give_back(used, 10.0)
     master.give_back(new, 10.0)
-    assert [is_open(link) for link in (idle, used, new)] == [False, False, True]
+    assert [is_open(connection) for connection in (idle, used, new)] == [False, False, True]
     assert master.check_out(10.0) is new
     assert moves.count == 2
 
@@ -192,38 +192,38 @@ def test_sockets_to_the_server_that_was_the_master_are_given_up() -> None:
 def test_what_the_server_says_that_was_the_master_counts_for_nothing(status: bytes) -> None:
     """Nor does its clock: that of the master would seem to step."""
     master = make()
-    link = linked(master, SERVER)
+    connection = connected(master, SERVER)
     master.see_incarnation(OTHER)
     reply = {b"granted": b"granted 1 1", b"released": b"released 1", b"refused": [status, 1, 0, 0, b""]}[status]
     script = load("release" if status == b"released" else "acquire")
-    failure = link._judge(reply, script, 10.0, 10.1)
+    failure = connection._judge(reply, script, 10.0, 10.1)
     assert isinstance(failure, Failure)
     assert failure.sent, "it may have done what it was asked"
-    assert link.is_retired
+    assert connection.is_retired
     assert master.offset.low == NEVER
 
 
 @pytest.mark.parametrize("words", ["READONLY You can't write", "ERR Error running script: -READONLY You can't write"])
 def test_a_replica_is_not_believed_to_be_the_master_any_more(words: str) -> None:
-    """Redis 6.2 puts more words before it. Each idle link to it would meet the same, and cost a call."""
+    """Redis 6.2 puts more words before it. Each idle connection to it would meet the same, and cost a call."""
     moves = Moves()
     master = make(listener=moves)
-    link, idle = linked(master, SERVER), linked(master, SERVER)
+    connection, idle = connected(master, SERVER), connected(master, SERVER)
     master.give_back(idle, 10.0)
-    link._judge(redis.ResponseError(words), load("acquire"), 10.0, 10.1)
-    assert (link.is_retired, is_open(idle), moves.count) == (True, False, 2)
-    link._judge(redis.ResponseError(words), load("acquire"), 10.0, 10.1)
+    connection._judge(redis.ResponseError(words), load("acquire"), 10.0, 10.1)
+    assert (connection.is_retired, is_open(idle), moves.count) == (True, False, 2)
+    connection._judge(redis.ResponseError(words), load("acquire"), 10.0, 10.1)
     assert moves.count == 2, "that is known by now"
 
 
 def test_a_replica_that_is_found_at_the_address_gives_no_socket_to_the_master_up() -> None:
     master = make()
-    link = linked(master, SERVER)
-    master.give_back(link, 10.0)
+    connection = connected(master, SERVER)
+    master.give_back(connection, 10.0)
     said = [b"run_id:replica\r\n", b"role:slave\r\nmaster_replid:repl\r\n", b""]
     with pytest.raises(ConfigurationError, match="is a replica"):
         master.introduce(said)
-    assert master.check_out(10.0) is link
+    assert master.check_out(10.0) is connection
 
 
 def test_who_refuses_info_has_a_name_that_is_nobodys() -> None:
@@ -250,11 +250,11 @@ def test_a_step_of_which_nobody_knows_the_direction_yet_is_looked_into_at_once()
     """Two replies were under way together, and don't agree. If the clock went ahead, leases end earlier."""
     listener = Doubter()
     master = make(listener=listener)
-    link = linked(master, SERVER)
+    connection = connected(master, SERVER)
     absent = [b"absent", 139_805_000]  # 30 s after the sample that is known, by which either may be right
-    assert link._judge(absent, load("extend"), 40.0, 40.01) == absent
+    assert connection._judge(absent, load("extend"), 40.0, 40.01) == absent
     granted = [b"granted", 140_140_000, 140_140_000]
-    assert isinstance(link._judge(granted, load("acquire"), 39.98, 40.02), Failure)
+    assert isinstance(connection._judge(granted, load("acquire"), 39.98, 40.02), Failure)
     assert listener.doubts == 1
 
 
@@ -272,16 +272,16 @@ def test_a_step_of_which_nobody_knows_the_direction_yet_is_looked_into_at_once()
 )
 def test_a_token_that_nothing_could_rise_above_is_no_reply(script: str, reply: list[Any]) -> None:
     """Believed, it would be written to all masters, and every later holder would get the same token for ever."""
-    link = linked(make(), SERVER)
+    connection = connected(make(), SERVER)
     with pytest.raises(redis.exceptions.InvalidResponse, match="no script gives"):
-        link._judge(reply, load(script), 10.0, 10.0)
+        connection._judge(reply, load(script), 10.0, 10.0)
 
 
 def test_a_reply_in_words_is_the_array_that_it_stands_for() -> None:
-    link = linked(make(), SERVER)
-    granted = link._judge(b"granted 110000000 110000001", load("acquire"), 10.0, 10.0)
+    connection = connected(make(), SERVER)
+    granted = connection._judge(b"granted 110000000 110000001", load("acquire"), 10.0, 10.0)
     assert granted == [b"granted", 110_000_000, 110_000_001]
-    assert link._judge(b"released 110000000", load("release"), 10.0, 10.0) == [b"released", 110_000_000]
+    assert connection._judge(b"released 110000000", load("release"), 10.0, 10.0) == [b"released", 110_000_000]
 
 
 @pytest.mark.parametrize(
@@ -296,9 +296,9 @@ def test_a_reply_in_words_is_the_array_that_it_stands_for() -> None:
     ids=repr,
 )
 def test_words_that_no_script_gives_are_no_reply(reply: bytes) -> None:
-    link = linked(make(), SERVER)
+    connection = connected(make(), SERVER)
     with pytest.raises(redis.exceptions.InvalidResponse, match="no script gives"):
-        link._judge(reply, load("acquire"), 10.0, 10.0)
+        connection._judge(reply, load("acquire"), 10.0, 10.0)
 
 
 class LateChannel(FakeChannel):
@@ -318,7 +318,7 @@ class LateChannel(FakeChannel):
 
 
 @pytest.mark.parametrize(
-    ("replies", "is_drained", "owed"),
+    ("replies", "is_drained", "in_flight"),
     [
         ([[b"absent", 110_000_000]], True, 0),
         ([redis.exceptions.NoScriptError("NOSCRIPT No matching script.")], True, 1),
@@ -326,24 +326,26 @@ class LateChannel(FakeChannel):
     ],
     ids=["answered", "script not known", "silent"],
 )
-def test_a_link_is_not_overdue_with_what_it_was_sent_while_its_late_replies_were_read(
-    replies: list[Any], is_drained: bool, owed: int
+def test_a_connection_is_not_overdue_with_what_it_was_sent_while_its_late_replies_were_read(
+    replies: list[Any], is_drained: bool, in_flight: int
 ) -> None:
     """A script that the master did not know, which it has had no time to run yet."""
     master = make()
     clock = iter([12.0, 12.001, 12.002])
     master.clock = lambda: next(clock)
-    link = Link(master, cast("Wire", None))
-    channel = link.channel = cast("Any", LateChannel(*replies))
+    connection = Connection(master, cast("RawConnection", None))
+    channel = connection.channel = cast("Any", LateChannel(*replies))
     call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000, token_ms=2000)
-    link.owed.append(Round((call,), 10.5, 10.0, [(Failure("a", "silent", awaited=True),)]))
-    assert master.is_drained(link, master.clock()) is is_drained
-    assert len(link.owed) == owed
-    assert (b"EVAL\r\n" in channel.sent) is (is_drained and owed == 1), "it is sent, and the link is to wait for it"
+    connection.in_flight.append(Round((call,), 10.5, 10.0, [(Failure("a", "silent", awaited=True),)]))
+    assert master.is_drained(connection, master.clock()) is is_drained
+    assert len(connection.in_flight) == in_flight
+    assert (b"EVAL\r\n" in channel.sent) is (is_drained and in_flight == 1), (
+        "it is sent, and the connection is to wait for it"
+    )
 
 
 class Sleep(deque[Any]):
-    """What an opener waits with; nothing wakes it but what comes meanwhile."""
+    """What a reconnector waits with; nothing wakes it but what comes meanwhile."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         super().__init__()
@@ -363,21 +365,21 @@ class Sleep(deque[Any]):
 def test_a_master_is_tried_again_though_whoever_found_it_down_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it could wake the thread that tries. The others are a quorum, so nobody needs this one."""
     master, tried = make(), list[bool]()
-    opener = cast("Opener", master.opener)
+    reconnector = cast("Reconnector", master.reconnector)
 
     def fail() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(opener, "probe", _interrupt)
+            patch.setattr(reconnector, "probe", _interrupt)
             with pytest.raises(KeyboardInterrupt):
                 master.failed(OSError("reset"), sent=True)
         for _ in range(3):
             master.open_later(None, is_call=True)
 
     sleep = Sleep(fail)
-    monkeypatch.setattr(opener, "_wanted", sleep)
-    monkeypatch.setattr(opener, "ensure", lambda: None)
+    monkeypatch.setattr(reconnector, "_wanted", sleep)
+    monkeypatch.setattr(reconnector, "ensure", lambda: None)
     monkeypatch.setattr(master, "open_ahead", lambda: tried.append(True))
-    opener.step()
+    reconnector.step()
     assert tried == [True]
     assert sleep.empty(), "those who ask meanwhile wake it once"
     master.open_later(None, is_call=True)
@@ -408,11 +410,11 @@ def test_a_connection_that_is_opened_while_the_client_is_closed_is_closed(monkey
     node = FakeNode()
     master = make(node)
 
-    def open_(link: Link) -> None:
+    def open_(connection: Connection) -> None:
         master.close()
-        cast("Line", link.connection).is_open = True
+        cast("Line", connection.raw).is_open = True
 
-    monkeypatch.setattr(Link, "open", open_)
+    monkeypatch.setattr(Connection, "open", open_)
     with pytest.raises(redis.ConnectionError, match="closed") as caught:
         master.probe()
     assert [line.is_open for line in node.lines] == [False]
@@ -426,13 +428,13 @@ def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being
     """Threads change places between any two instructions, also between the steps of a look at all connections."""
     node = FakeNode()
     master = make(node)
-    monkeypatch.setattr(Link, "open", lambda link: setattr(link.connection, "is_open", True))
-    links = [master.open() for _ in range(3)]
+    monkeypatch.setattr(Connection, "open", lambda connection: setattr(connection.raw, "is_open", True))
+    connections = [master.open() for _ in range(3)]
 
     def open_another(frame: FrameType, event: str, _: Any) -> None:
         if "weakref" in frame.f_code.co_filename and event == "call" and len(node.lines) < 20:
             with suppress(redis.ConnectionError):
-                links.append(master.open())
+                connections.append(master.open())
 
     sys.setprofile(open_another)
     try:
@@ -453,14 +455,14 @@ class Warned(MasterListener):
 
 
 def test_a_larger_guard_is_told_of_once() -> None:
-    """Links to several masters are opened side by side, and each finds it."""
+    """Connections to several masters are opened side by side, and each finds it."""
     told = Warned()
     first, second = make(listener=told), make(listener=told)
-    links = [Link(master, cast("Wire", None)) for master in (first, second)]
-    links[0]._learn_marker([b"60000"])
+    connections = [Connection(master, cast("RawConnection", None)) for master in (first, second)]
+    connections[0]._learn_marker([b"60000"])
     first.guard_ms = second.guard_ms = 60_000  # as the session has it for all
-    links[1]._learn_marker([b"60000"])
-    assert [link.guard_ms for link in links] == [60_000, 60_000]
+    connections[1]._learn_marker([b"60000"])
+    assert [connection.guard_ms for connection in connections] == [60_000, 60_000]
     (text,) = told.texts
     assert "60.00 s, not 30.60 s" in text
 
@@ -479,7 +481,7 @@ class Told(MasterListener):
     ("read_at", "told"), [(10.0, [30.0]), (35.0, [5.0]), (45.0, [])], ids=["at once", "late", "when the guard is over"]
 )
 def test_a_guard_ends_when_it_ends_though_the_refusal_is_read_late(read_at: float, told: list[float]) -> None:
-    """A reply that nobody waited for stays on an idle link until somebody reads from that again."""
+    """A reply that nobody waited for stays on an idle connection until somebody reads from that again."""
     listener = Told()
     master = make(listener=listener)
     master.without_vote(110_000_000, 140_000_000, read_at)

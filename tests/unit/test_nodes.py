@@ -167,7 +167,7 @@ def test_options_of_redis_py_are_taken(option: str) -> None:
 def test_tls_checks_the_name_of_the_host_with_every_redis_py(scheme: str, options: str, checked: bool) -> None:
     """Before 6.0, redis-py did not by itself."""
     (node,) = parse_nodes(f"{scheme}://h:1{options}")
-    connection: Any = node.connection(1.0)
+    connection: Any = node.raw_connection(1.0)
     assert connection.check_hostname is checked
 
 
@@ -191,7 +191,7 @@ def test_a_sentinel_url_names_sentinels_and_a_service(url: str, address: str) ->
 
 def test_credentials_in_a_sentinel_url_are_the_masters() -> None:
     (node,) = parse_nodes(f"redis+sentinel://me:p%40@a/m/3?sentinel_username=you&sentinel_password={SECRET}")
-    connection: Any = node.connection(0.5)
+    connection: Any = node.raw_connection(0.5)
     assert (connection.username, connection.password, connection.db) == ("me", "p@", 3)
     assert connection.retry._retries == 0
     assert node.discovery is not None
@@ -229,7 +229,7 @@ def test_a_client_that_sentinel_made_is_taken_with_its_settings() -> None:
     given = manager.master_for("mymaster", db=2, username="me", password=SECRET, decode_responses=True)
     (node,) = parse_nodes(given)
     assert node.address == "redis+sentinel://a:1,b:2/mymaster/2"
-    connection: Any = node.connection(0.5)
+    connection: Any = node.raw_connection(0.5)
     assert (connection.username, connection.password, connection.db) == ("me", SECRET, 2)
     assert connection.encoder.decode_responses is False
     assert connection.retry._retries == 0
@@ -272,7 +272,7 @@ def test_a_client_of_valkey_py_is_taken_with_its_settings() -> None:
     )
     (node,) = parse_nodes(given)
     assert node.address == "redis://a:1/3"
-    connection: Any = node.connection(0.5)
+    connection: Any = node.raw_connection(0.5)
     assert isinstance(connection, redis.Connection)
     assert (connection.username, connection.password, connection.db) == ("me", SECRET, 3)
     assert connection.socket_keepalive is True
@@ -294,27 +294,27 @@ def test_a_client_of_valkey_py_is_taken_with_its_settings() -> None:
 def test_a_client_of_valkey_py_with_tls_checks_what_it_checks_there(given: Any, checks: bool) -> None:
     (node,) = parse_nodes(given)
     assert node.address == "rediss://a:1/0"
-    connection: Any = node.connection(0.5)
+    connection: Any = node.raw_connection(0.5)
     assert isinstance(connection, redis.SSLConnection)
     assert (connection.ca_certs, connection.check_hostname) == ("ca.pem", checks)
 
 
 def test_a_client_of_valkey_py_that_asks_for_no_certificate_does_not() -> None:
     (node,) = parse_nodes(valkey.Valkey("a", 1, ssl=True, ssl_cert_reqs=None))
-    connection: Any = node.connection(0.5)
+    connection: Any = node.raw_connection(0.5)
     assert connection.cert_reqs == ssl.CERT_NONE
 
 
 def test_a_client_of_valkey_py_at_a_unix_socket_is_taken() -> None:
     (node,) = parse_nodes(valkey.Valkey(unix_socket_path="/run/c.sock", db=1))
     assert node.address == "unix:///run/c.sock/1"
-    assert isinstance(node.connection(0.5), redis.UnixDomainSocketConnection)
+    assert isinstance(node.raw_connection(0.5), redis.UnixDomainSocketConnection)
 
 
 def test_what_a_client_of_valkey_py_does_to_connect_is_done() -> None:
     calls: list[object] = []
     (node,) = parse_nodes(valkey.Valkey("a", 1, valkey_connect_func=calls.append))
-    connection: Any = node.connection(0.5)
+    connection: Any = node.raw_connection(0.5)
     connection.redis_connect_func("it")
     assert calls == ["it"]
 
@@ -328,7 +328,7 @@ def test_a_client_that_the_sentinel_of_valkey_py_made_is_taken_with_its_settings
     given = manager.master_for("mymaster", db=2, username="me", password=SECRET, ssl=is_tls)
     (node,) = parse_nodes(given)
     assert node.address == "redis+sentinel://a:1,b:2/mymaster/2"
-    connection: Any = node.connection(0.5)
+    connection: Any = node.raw_connection(0.5)
     assert isinstance(connection, redis.sentinel.SentinelManagedConnection)
     assert isinstance(connection, redis.SSLConnection) is is_tls
     assert (connection.username, connection.password, connection.db) == ("me", SECRET, 2)

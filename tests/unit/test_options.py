@@ -248,7 +248,7 @@ def test_a_client_of_redis_py_is_taken_with_its_own_settings_but_never_resends()
     given = redis.Redis(host="127.0.0.1", port=1, db=3, password="hush", decode_responses=True)
     (node,) = Client(given)._nodes
     assert node.address == "redis://127.0.0.1:1/3"
-    connection: Any = node.connection(0.5)
+    connection: Any = node.raw_connection(0.5)
     assert connection.password == "hush"
     assert connection.retry._retries == 0
     assert connection.encoder.decode_responses is False

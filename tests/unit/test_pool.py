@@ -17,13 +17,13 @@ from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import NEVER
 from relock._options import ClientOptions
 from relock._runtime.machine import Machine
+from relock._runtime.masters.connections import Connection
+from relock._runtime.masters.fan_out import CROWDED_SECONDS, FanOut
 from relock._runtime.masters.known import MasterListener
 from relock._runtime.masters.lines import LOOK_SECONDS, Line
-from relock._runtime.masters.links import Link
-from relock._runtime.masters.master import Master, Opener
+from relock._runtime.masters.master import Master, Reconnector
 from relock._runtime.masters.pool import UNUSED_SECONDS
 from relock._runtime.masters.round import Round
-from relock._runtime.masters.rounds import CROWDED_SECONDS, Rounds
 from relock._runtime.net.node import Node
 from relock._scripts import Call
 
@@ -76,7 +76,7 @@ class Wakes(deque[Any]):
 
 
 @define(eq=False)
-class Wire:
+class FakeConnection:
     """A connection that leads nowhere."""
 
     is_open: bool = False
@@ -92,15 +92,15 @@ class Nowhere:
     client_name = ""
 
     def __init__(self) -> None:
-        self.wires: list[Wire] = []
+        self.raws: list[FakeConnection] = []
 
-    def connection(self, _timeout: float) -> Wire:
-        self.wires.append(Wire())
-        return self.wires[-1]
+    def raw_connection(self, _timeout: float) -> FakeConnection:
+        self.raws.append(FakeConnection())
+        return self.raws[-1]
 
     @property
     def open(self) -> int:
-        return sum(wire.is_open for wire in self.wires)
+        return sum(raw.is_open for raw in self.raws)
 
 
 @define(eq=False)
@@ -113,7 +113,7 @@ class Listener(MasterListener):
         self.moments.append(moment)
 
 
-class PromptOpener(Opener):
+class PromptReconnector(Reconnector):
     """Opens at once what others open in the background, unless it is `late`: then when it is told to."""
 
     late = False
@@ -125,18 +125,18 @@ class PromptOpener(Opener):
 
 @pytest.fixture(autouse=True)
 def _without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link is open at once, and answers before it is asked twice."""
+    """A connection is open at once, and answers before it is asked twice."""
 
-    def request(link: Link, round_: Round) -> None:
-        assert cast("Wire", link.connection).is_open
-        assert round_.answers[link.master.index][0].awaited  # type: ignore[union-attr]
-        round_.answers[link.master.index] = ANSWER
+    def request(connection: Connection, round_: Round) -> None:
+        assert cast("FakeConnection", connection.raw).is_open
+        assert round_.answers[connection.master.index][0].awaited  # type: ignore[union-attr]
+        round_.answers[connection.master.index] = ANSWER
         round_.missing -= 1
 
-    monkeypatch.setattr(Link, "open", lambda link: setattr(link.connection, "is_open", True))
-    monkeypatch.setattr(Link, "request", request)
+    monkeypatch.setattr(Connection, "open", lambda connection: setattr(connection.raw, "is_open", True))
+    monkeypatch.setattr(Connection, "request", request)
     monkeypatch.setattr(Master, "_is_sound", lambda *_: True)
-    monkeypatch.setattr(Rounds, "_read_whoever_is_ready", lambda *_: None)
+    monkeypatch.setattr(FanOut, "_read_whoever_is_ready", lambda *_: None)
 
 
 class Pool:
@@ -152,8 +152,8 @@ class Pool:
         )
         if masters > 1:
             for master in self.masters:
-                master.opener = PromptOpener(master)
-        self.rounds = Rounds(self.masters, self.desk)
+                master.reconnector = PromptReconnector(master)
+        self.fan_out = FanOut(self.masters, self.desk)
 
     @property
     def master(self) -> Master:
@@ -161,21 +161,21 @@ class Pool:
 
     def ask(self, *, is_call: bool = True) -> list[Answer]:
         call = cast("Call", None)
-        return self.rounds.ask(Ask((call,), self.desk.now + TIME), strict=True, is_call=is_call)
+        return self.fan_out.ask(Ask((call,), self.desk.now + TIME), strict=True, is_call=is_call)
 
-    def take(self, count: int, master: int = 0) -> list[Link]:
-        """Calls of other threads are under way on so many links to a master."""
+    def take(self, count: int, master: int = 0) -> list[Connection]:
+        """Calls of other threads are under way on so many connections to a master."""
         taken = []
         for _ in range(count):
-            link = self.masters[master].check_out(self.desk.now) or self.masters[master].open_for_call()
-            assert link is not None
-            taken.append(link)
+            connection = self.masters[master].check_out(self.desk.now) or self.masters[master].open_for_call()
+            assert connection is not None
+            taken.append(connection)
         return taken
 
-    def end(self, links: list[Link]) -> None:
-        while links:
-            link = links.pop()
-            link.master.give_back(link, self.desk.now)
+    def end(self, connections: list[Connection]) -> None:
+        while connections:
+            connection = connections.pop()
+            connection.master.give_back(connection, self.desk.now)
 
 
 @pytest.fixture(autouse=True)
@@ -243,23 +243,23 @@ def test_a_call_that_finds_none_free_waits_until_one_is_given_back() -> None:
     assert pool.ask() == [ANSWER]
     assert pool.desk.sleeps == 1, "it is woken"
     assert pool.desk.now == 100.0
-    assert len(pool.nodes[0].wires) == 2
+    assert len(pool.nodes[0].raws) == 2
     assert not pool.master.line.waiting
 
 
 def test_calls_that_come_at_once_have_no_more_opened_than_there_may_be() -> None:
     """Each has found room for one; what is opened for the others would lie beside those for calls."""
     pool = Pool(2, masters=3)
-    opener, reports = cast("PromptOpener", pool.master.opener), pool.desk.queue()
-    opener.late = True
+    reconnector, reports = cast("PromptReconnector", pool.master.reconnector), pool.desk.queue()
+    reconnector.late = True
     for _ in range(5):
         pool.master.open_later(reports, is_call=True)
     for _ in range(5):
-        opener.step()
+        reconnector.step()
     assert (pool.nodes[0].open, pool.master.idle_connections) == (2, 2)
     assert [reports.get_nowait() for _ in range(5)] == [(pool.master, None)] * 5, "nobody waits for it in vain"
     pool.master.open_later(reports, is_call=False)
-    opener.step()
+    reconnector.step()
     assert pool.nodes[0].open == 3, "what is no call waits for none"
 
 
@@ -282,14 +282,14 @@ def test_a_call_that_has_some_connections_when_its_time_is_over_asks_nobody(monk
     pool = Pool(1, masters=3)
     pool.ask()
     taken = pool.take(1, master=1) + pool.take(1, master=2)
-    takes_turn = Rounds._takes_turn
+    takes_turn = FanOut._takes_turn
 
     def take_some(*arguments: Any) -> bool:
         assert not takes_turn(*arguments)
         arguments[4].extend(pool.take(1))
         return False
 
-    monkeypatch.setattr(Rounds, "_takes_turn", take_some)
+    monkeypatch.setattr(FanOut, "_takes_turn", take_some)
     assert all(isinstance(answer[0], Failure) and not answer[0].sent for answer in pool.ask())
     assert not pool.master.is_in_use
     pool.end(taken)
@@ -298,8 +298,8 @@ def test_a_call_that_has_some_connections_when_its_time_is_over_asks_nobody(monk
 def test_a_connection_that_breaks_makes_room_for_another_one() -> None:
     """Nobody gives it back, so that nobody wakes who waits."""
     pool = Pool(1)
-    (link,) = pool.take(1)
-    pool.desk.meanwhile = link.close
+    (connection,) = pool.take(1)
+    pool.desk.meanwhile = connection.close
     assert pool.ask() == [ANSWER]
     assert pool.desk.now - 100.0 <= 2 * LOOK_SECONDS
     assert pool.nodes[0].open == 1
@@ -309,7 +309,7 @@ def test_one_that_an_interrupted_call_has_left_makes_room_though_somebody_keeps_
     pool = Pool(1)
     kept = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Link, "request", lambda *_: (_ for _ in ()).throw(Interrupt))
+        patch.setattr(Connection, "request", lambda *_: (_ for _ in ()).throw(Interrupt))
         try:
             pool.ask()
         except Interrupt as interrupt:
@@ -347,10 +347,10 @@ def test_what_is_no_call_uses_what_calls_leave_idle() -> None:
 def test_who_comes_at_once_with_another_one_opens_no_more_than_there_may_be() -> None:
     """Of two threads that both see room for one, at most one has it."""
     pool = Pool(1)
-    found: list[Link | None] = []
+    found: list[Connection | None] = []
 
     def other(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code is Link.__init__.__code__:
+        if event == "call" and frame.f_code is Connection.__init__.__code__:
             sys.setprofile(None)
             found.append(pool.master.open_for_call())
 
@@ -359,7 +359,7 @@ def test_who_comes_at_once_with_another_one_opens_no_more_than_there_may_be() ->
         found.append(pool.master.open_for_call())
     finally:
         sys.setprofile(None)
-    assert sum(link is not None for link in found) <= 1
+    assert sum(connection is not None for connection in found) <= 1
     assert pool.nodes[0].open <= 1
 
 
@@ -452,18 +452,18 @@ def test_what_failed_before_a_master_was_asked_says_nothing_of_what_it_has_done(
 ) -> None:
     """An attempt to connect to it may fail, and another one succeed: then what it was sent may have been done."""
     pool = Pool(1)
-    do_without = Rounds._do_without
+    do_without = FanOut._do_without
     seen: list[Any] = []
 
-    def fail_first(rounds: Rounds, masters: Any, round_: Round, *arguments: Any, **options: Any) -> bool:
+    def fail_first(fan_out: FanOut, masters: Any, round_: Round, *arguments: Any, **options: Any) -> bool:
         round_.fail(masters[0], Failure("a", "refused", sent=False))
-        return do_without(rounds, masters, round_, *arguments, **options)
+        return do_without(fan_out, masters, round_, *arguments, **options)
 
-    monkeypatch.setattr(Rounds, "_do_without", fail_first)
-    monkeypatch.setattr(Link, "request", lambda _, round_: seen.append(round_.answers[0]))
-    monkeypatch.setattr(Rounds, "_read_one", lambda *_: None)
+    monkeypatch.setattr(FanOut, "_do_without", fail_first)
+    monkeypatch.setattr(Connection, "request", lambda _, round_: seen.append(round_.answers[0]))
+    monkeypatch.setattr(FanOut, "_read_one", lambda *_: None)
     pool.ask()
-    assert seen == [pool.master.silence]
+    assert seen == [pool.master.no_reply_yet]
 
 
 def test_no_quorum_is_waited_for_as_long_as_there_is_time() -> None:
@@ -511,12 +511,12 @@ def interrupted(pool: Pool, raise_at: int) -> bool:
     return False
 
 
-def crowded(masters: int) -> Iterator[tuple[Pool, list[Link]]]:
+def crowded(masters: int) -> Iterator[tuple[Pool, list[Connection]]]:
     """Pools whose only connections others use, and give back while the call waits."""
     while True:
         pool = Pool(1, masters)
         pool.ask()
-        taken = [link for master in range(masters) for link in pool.take(1, master)]
+        taken = [connection for master in range(masters) for connection in pool.take(1, master)]
         pool.desk.meanwhile = partial(pool.end, taken)
         yield pool, taken
 
@@ -527,7 +527,7 @@ def test_an_interrupt_at_any_instruction_of_a_wait_loses_no_connection_and_no_pl
         is_struck = interrupted(pool, number)
         pool.end(taken)  # if it came before the wait, or when they were given back
         assert not any(master.is_in_use for master in pool.masters), f"after {number}"
-        assert pool.ask().count(ANSWER) >= pool.rounds._quorum, "where one was lost, another one is opened meanwhile"
+        assert pool.ask().count(ANSWER) >= pool.fan_out._quorum, "where one was lost, another one is opened meanwhile"
         assert pool.ask() == [ANSWER] * masters
         assert pool.desk.now == 100.0, "nobody waits"
         assert [master.connections for master in pool.masters] == [1] * masters
@@ -541,7 +541,7 @@ def test_what_is_known_of_a_master_at_its_bound() -> None:
     assert (pool.master.has_room, pool.master.is_full, pool.master.is_crowded) == (True, False, False)
     taken = pool.take(1)
     assert (pool.master.has_room, pool.master.is_full, pool.master.is_crowded) == (False, True, True)
-    assert "max_connections=1" in pool.master.absence().why
+    assert "max_connections=1" in pool.master.unconnected().why
     pool.end(taken)
     assert (pool.master.has_room, pool.master.is_full, pool.master.is_crowded) == (False, False, False)
     assert pool.master.trusted_from == NEVER

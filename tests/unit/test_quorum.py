@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from relock._core.effects import Answer, Failure, Reply
 from relock._core.quorum import (
     NEVER,
-    Granted,
+    Grant,
     NoQuorum,
     Refused,
     deadline_of,
@@ -67,7 +67,7 @@ def said(*replies: Reply | Failure) -> list[Answer]:
 
 def test_a_grant_counts_while_its_lease_runs() -> None:
     answers = said(GRANTED)
-    assert judge(answers, MASTERS[:1], end=5.0, now=4.9) == Granted(100, 5.0, [5.0], True, answers)
+    assert judge(answers, MASTERS[:1], end=5.0, now=4.9) == Grant(100, 5.0, [5.0], True, answers)
     late = judge(answers, MASTERS[:1], end=5.0, now=5.0)
     assert isinstance(late, NoQuorum)
     assert late.undecided, "what a master granted must be undone"
@@ -75,9 +75,9 @@ def test_a_grant_counts_while_its_lease_runs() -> None:
 
 def test_the_token_is_the_largest_and_is_settled_only_where_all_know_it() -> None:
     answers = said(GRANTED, [b"granted", 10, 101], SILENT)
-    assert judge(answers, MASTERS[:3], end=5.0, now=1.0) == Granted(101, 5.0, [5.0, 5.0, NEVER], False, answers)
+    assert judge(answers, MASTERS[:3], end=5.0, now=1.0) == Grant(101, 5.0, [5.0, 5.0, NEVER], False, answers)
     same = judge(said(GRANTED, GRANTED, GRANTED), MASTERS[:3], end=5.0, now=1.0)
-    assert isinstance(same, Granted)
+    assert isinstance(same, Grant)
     assert same.settled
 
 
@@ -85,7 +85,7 @@ def test_a_token_is_safe_only_below_the_clock_that_ends_each_lease() -> None:
     for tokens, clocks, safe in (((100, 100), (90, 90), True), ((100, 1_090), (90, 90), False)):
         replies: list[Reply] = [[b"granted", clock, token] for clock, token in zip(clocks, tokens, strict=True)]
         grant = judge(said(*replies), MASTERS[:2], end=5.0, now=1.0)
-        assert isinstance(grant, Granted)
+        assert isinstance(grant, Grant)
         assert is_token_safe(grant, lease_ms=1) == safe
 
 
@@ -187,9 +187,9 @@ def test_a_grant_takes_a_quorum_of_grants_and_whatever_else_was_granted_is_undon
     grants = sum(answer is GRANTED for answer in answers)
     outcome = judge(said(*answers), MASTERS[: len(answers)], end=5.0, now=1.0)  # type: ignore[arg-type]
     if grants >= quorum_of(len(answers)):
-        assert isinstance(outcome, Granted)
+        assert isinstance(outcome, Grant)
     else:
-        assert not isinstance(outcome, Granted)
+        assert not isinstance(outcome, Grant)
         assert outcome.undecided == (grants > 0 or SILENT in answers)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relock._core.terms import TOKEN_SPARE_MS, token_ms
+from relock._core.lock_spec import TOKEN_SPARE_MS, token_ms
 from relock._keys import lock_keys
 from relock._scripts import TOKEN_MAX, ScriptError, _fragment, find_folder, load, script_names
 
@@ -16,7 +16,7 @@ GOOD = """\
 --   lock    hash  the hold
 -- ARGV
 --   owner   text  who
---   void_us us    when it is over
+--   not_after_us us    when it is over
 -- RETURNS
 --   done    now_us  it is done
 -- WRITES
@@ -30,9 +30,9 @@ GOOD = """\
 
 local lock = KEYS[1]
 local owner = ARGV[1]
-local void_us = ARGV[2]
+local not_after_us = ARGV[2]
 
-redis.call('HGET', lock, owner, void_us)
+redis.call('HGET', lock, owner, not_after_us)
 return { 'done', now_us }
 """
 
@@ -72,7 +72,7 @@ def test_a_good_script_is_loaded_with_its_fragments(folder: Path) -> None:
     script = load("thing", write(folder, GOOD))
     assert script.purpose == "Does a thing."
     assert script.own_arguments == ("owner",)
-    assert script.connection_arguments == ("void_us",)
+    assert script.connection_arguments == ("not_after_us",)
     assert b"local now_us = 1" in script.source
     assert b"#include" not in script.source
 
@@ -82,8 +82,8 @@ def test_a_good_script_is_loaded_with_its_fragments(folder: Path) -> None:
     [
         ("local owner = ARGV[1]", "local who = ARGV[1]", "the body names"),
         ("local lock = KEYS[1]", "local lock = KEYS[2]", "the body names"),
-        ("redis.call('HGET', lock, owner, void_us)", "redis.call('HGET', KEYS[2], owner, void_us)", "KEYS"),
-        ("redis.call('HGET', lock, owner, void_us)", "redis.call('HGET', lock, owner)", "does not use"),
+        ("redis.call('HGET', lock, owner, not_after_us)", "redis.call('HGET', KEYS[2], owner, not_after_us)", "KEYS"),
+        ("redis.call('HGET', lock, owner, not_after_us)", "redis.call('HGET', lock, owner)", "does not use"),
         ("return { 'done', now_us }", "return { 'undone', now_us }", "returns"),
         ("--   owner   text  who\n", "", "the body names"),
         ("owner   text", "owner   seconds", "unit"),
@@ -124,9 +124,12 @@ def test_a_reply_in_words_that_is_not_what_its_header_says_is_refused(folder: Pa
 
 def test_a_header_that_mixes_a_calls_arguments_with_its_connections_is_refused(folder: Path) -> None:
     mixed = GOOD.replace(
-        "--   owner   text  who\n--   void_us us    when it is over\n", "--   void_us us  when\n--   owner text  who\n"
+        "--   owner   text  who\n--   not_after_us us    when it is over\n",
+        "--   not_after_us us  when\n--   owner text  who\n",
     )
-    mixed = mixed.replace("owner = ARGV[1]", "void_us = ARGV[1]").replace("void_us = ARGV[2]", "owner = ARGV[2]")
+    mixed = mixed.replace("owner = ARGV[1]", "not_after_us = ARGV[1]").replace(
+        "not_after_us = ARGV[2]", "owner = ARGV[2]"
+    )
     with pytest.raises(ScriptError, match="its own come first"):
         load("thing", write(folder, mixed))
 
@@ -156,7 +159,7 @@ def test_a_command_is_packed_as_the_protocol_wants_it() -> None:
 
 
 def test_what_the_connection_knows_stands_between_a_calls_own_arguments_and_the_rest() -> None:
-    script, keys = load("tend"), lock_keys("lock", "a")
+    script, keys = load("heartbeat"), lock_keys("lock", "a")
     call = script.call(keys, 7, b"me:1", client="me", alive_ms=1, queue_ms=2)
     packed = call.pack(b"$4\r\nvoid\r\n", guarded=False)
     words = packed.split(b"\r\n")[2::2]

@@ -17,12 +17,12 @@ from redis import exceptions as redis_errors
 from relock import Client, Lock, RelockError
 from relock._core.effects import Answer, Ask
 from relock._core.hold import Hold
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import Machine
-from relock._runtime.masters.links import Link
-from relock._runtime.masters.rounds import Rounds
+from relock._runtime.masters.connections import Connection
+from relock._runtime.masters.fan_out import FanOut
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
 from relock._runtime.session.session import Session
@@ -194,12 +194,12 @@ class ScriptedMachine(Machine):
         self.clock = lambda: scene.now
         self.sleep = self._sleep
         self.queue = lambda: ScriptedQueue(scene)  # type: ignore[assignment,return-value]
-        self.open_channel = lambda _wire, _timeout: ScriptedChannel(scene)
+        self.open_channel = lambda _raw, _timeout: ScriptedChannel(scene)
 
     def _sleep(self, seconds: float) -> None:
         self.scene.now += seconds
 
-    def token(self, count: int) -> str:
+    def random_hex(self, count: int) -> str:
         self.drawn += 1
         return f"{self.drawn:0{2 * count}x}"
 
@@ -216,8 +216,8 @@ class Home:
 
     def lock(self, name: str) -> Lock:
         options = self.options.for_lock()
-        terms = Terms.of(lock_keys("lock", name), ("redis://a",), options, self.options)
-        return Lock(cast("Client", self), name, terms, options)
+        spec = LockSpec.of(lock_keys("lock", name), ("redis://a",), options, self.options)
+        return Lock(cast("Client", self), name, spec, options)
 
 
 @define
@@ -249,7 +249,7 @@ class Play:
             "counters": repr([getattr(session.counters, name) for name in ("grants", "refusals", "waits", "losses")]),
             "handed": [_without_moments(task) for task in self.handed],
             "waiting": list(session.hub.waiters),
-            "idle": [link_state(link) for link in master._idle],
+            "idle": [link_state(connection) for connection in master._idle],
             "open": master.connections,
             "down": master.down,
             "vote_at": master.vote_at,
@@ -268,8 +268,14 @@ def hold_state(hold: Hold) -> dict[str, Any]:
     return {name: value for name in Hold.__slots__ if isinstance(value := getattr(hold, name), plain)}
 
 
-def link_state(link: Link) -> list[Any]:
-    return [link.is_retired, link.guard_ms, link._voted_us, len(link.owed), link.incarnation]
+def link_state(connection: Connection) -> list[Any]:
+    return [
+        connection.is_retired,
+        connection.guard_ms,
+        connection._voted_us,
+        len(connection.in_flight),
+        connection.incarnation,
+    ]
 
 
 def _without_moments(task: Any) -> str:
@@ -429,12 +435,12 @@ def _say(said: Said, call: Deed, scene: Scene) -> list[Any]:
 @pytest.mark.parametrize("call", USUAL, ids=lambda call: str(call.__name__))
 def test_the_usual_case_goes_straight(call: Deed, monkeypatch: pytest.MonkeyPatch) -> None:
     """So what the others compare is not one way with itself."""
-    asked, ask_all = list[str](), Rounds.ask
+    asked, ask_all = list[str](), FanOut.ask
 
-    def note(rounds: Rounds, ask: Ask, **options: bool) -> list[Answer]:
+    def note(rounds: FanOut, ask: Ask, **options: bool) -> list[Answer]:
         asked.append(ask.calls[0].script.name)
         return ask_all(rounds, ask, **options)
 
-    monkeypatch.setattr(Rounds, "ask", note)
+    monkeypatch.setattr(FanOut, "ask", note)
     play(call, lambda _scene: [], 0.0, straight=True)
     assert asked == ["acquire"], "the first, which opens the connection"

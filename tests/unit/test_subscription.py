@@ -12,7 +12,7 @@ from relock._keys import LockKeys, lock_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
 from relock._runtime.net import channel
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.wakeups.hub import Hub, HubListener
 
 KEYS = lock_keys("lock", "a")
@@ -55,7 +55,7 @@ class FakeMaster:
         ours, self.server = socket.socketpair()
         self.line = Line(ours)
 
-    def connection(self) -> Any:
+    def raw_connection(self) -> Any:
         return self.line
 
     def introduce(self, replies: Sequence[Any]) -> bytes:
@@ -180,7 +180,7 @@ def test_who_reads_through_redis_py_waits_for_as_long_as_it_was_told(
 
     monkeypatch.setattr(Line, "read_response", note)
     master.line.connect()  # type: ignore[no-untyped-call]
-    opened = channel.PlainChannel(cast("Wire", master.line), master.line._ours, 2.5)
+    opened = channel.PlainChannel(cast("RawConnection", master.line), master.line._ours, 2.5)
     for _ in range(2):
         master.server.sendall(b"+PONG\r\n")
         assert opened.receive() == [b"PONG"]

@@ -32,7 +32,7 @@ def calls(*words: str) -> Match:
     return lambda request: request[: len(wanted)] == wanted
 
 
-class Wire:
+class BareSocket:
     """A bare connection: it sends what it is told, resends nothing and reads no more than it is asked for."""
 
     def __init__(self, port: int) -> None:
@@ -67,8 +67,8 @@ def packed(words: list[str]) -> bytes:
 
 
 @pytest.fixture
-def wire(proxy: Proxy) -> Iterator[Wire]:
-    made = Wire(proxy.port)
+def bare(proxy: Proxy) -> Iterator[BareSocket]:
+    made = BareSocket(proxy.port)
     yield made
     made.close()
 
@@ -126,64 +126,64 @@ def test_the_proxy_changes_nothing_by_itself(proxy: Proxy, protocol: int) -> Non
         assert pipeline.execute()[1::2] == [str(number).encode() for number in range(100)]
 
 
-def test_a_swallowed_reply_is_that_of_the_request_that_matched(proxy: Proxy, server: Server, wire: Wire) -> None:
+def test_a_swallowed_reply_is_that_of_the_request_that_matched(proxy: Proxy, server: Server, bare: BareSocket) -> None:
     fault = proxy.swallow_reply(calls("INCR", "b"))
-    wire.send("INCR a", "INCR b", "INCRBY c 3")
-    assert [wire.read(), wire.read()] == [b":1\r\n", b":3\r\n"]
+    bare.send("INCR a", "INCR b", "INCRBY c 3")
+    assert [bare.read(), bare.read()] == [b":1\r\n", b":3\r\n"]
     assert fault.struck.is_set()
     assert fault.done.is_set()
     assert server.cli("GET", "b") == b"1"
 
 
-def test_a_fault_strikes_once(proxy: Proxy, wire: Wire) -> None:
+def test_a_fault_strikes_once(proxy: Proxy, bare: BareSocket) -> None:
     proxy.swallow_reply(calls("INCR"))
-    wire.send("INCR a", "INCR a")
-    assert wire.read() == b":2\r\n"
+    bare.send("INCR a", "INCR a")
+    assert bare.read() == b":2\r\n"
 
 
-def test_a_reply_may_be_swallowed_with_its_connection(proxy: Proxy, server: Server, wire: Wire) -> None:
+def test_a_reply_may_be_swallowed_with_its_connection(proxy: Proxy, server: Server, bare: BareSocket) -> None:
     proxy.swallow_reply(calls("SET"), close=True)
-    wire.send("SET a 1")
-    assert wire.read() is None
+    bare.send("SET a 1")
+    assert bare.read() is None
     assert server.cli("GET", "a") == b"1"
 
 
-def test_a_reply_may_be_forged(proxy: Proxy, server: Server, wire: Wire) -> None:
+def test_a_reply_may_be_forged(proxy: Proxy, server: Server, bare: BareSocket) -> None:
     proxy.forge_reply(calls("INCR", "b"), lambda reply: b"+" + reply)
-    wire.send("INCR a", "INCR b", "INCR b")
-    assert [wire.read() for _ in range(3)] == [b":1\r\n", b"+:1\r\n", b":2\r\n"]
+    bare.send("INCR a", "INCR b", "INCR b")
+    assert [bare.read() for _ in range(3)] == [b":1\r\n", b"+:1\r\n", b":2\r\n"]
     proxy.forge_reply(calls("INCR", "b"), lambda reply: reply * 2, close=True)
-    wire.send("INCR b", "INCR a")
-    assert [wire.read() for _ in range(3)] == [b":3\r\n", b":3\r\n", None]
+    bare.send("INCR b", "INCR a")
+    assert [bare.read() for _ in range(3)] == [b":3\r\n", b":3\r\n", None]
 
 
-def test_a_lost_request_reaches_nobody(proxy: Proxy, server: Server, wire: Wire) -> None:
+def test_a_lost_request_reaches_nobody(proxy: Proxy, server: Server, bare: BareSocket) -> None:
     fault = proxy.lose_request(calls("SET", "a"))
-    wire.send("SET a 1", "SET b 1")
-    assert wire.read() is None
+    bare.send("SET a 1", "SET b 1")
+    assert bare.read() is None
     assert fault.struck.is_set()
     assert server.cli("EXISTS", "a", "b") == 0
 
 
-def test_a_held_request_holds_its_own_connection_only(proxy: Proxy, server: Server, wire: Wire) -> None:
+def test_a_held_request_holds_its_own_connection_only(proxy: Proxy, server: Server, bare: BareSocket) -> None:
     fault = proxy.hold_request(calls("SET", "a"))
-    wire.send("SET a late", "APPEND a r")
+    bare.send("SET a late", "APPEND a r")
     assert fault.struck.wait(SOON)
-    other = Wire(proxy.port)
+    other = BareSocket(proxy.port)
     other.send("SET a early")
     assert other.read() == b"+OK\r\n"
     other.close()
     assert server.cli("GET", "a") == b"early"
     fault.release()
-    assert [wire.read(), wire.read()] == [b"+OK\r\n", b":5\r\n"]
+    assert [bare.read(), bare.read()] == [b"+OK\r\n", b":5\r\n"]
     assert server.cli("GET", "a") == b"later"
 
 
-def test_a_held_request_arrives_though_its_client_has_gone(proxy: Proxy, server: Server, wire: Wire) -> None:
+def test_a_held_request_arrives_though_its_client_has_gone(proxy: Proxy, server: Server, bare: BareSocket) -> None:
     fault = proxy.hold_request(calls("SET", "a"))
-    wire.send("SET a late")
+    bare.send("SET a late")
     assert fault.struck.wait(SOON)
-    wire.close()
+    bare.close()
     assert server.cli("GET", "a") is None
     assert not fault.done.is_set()
     fault.release()
@@ -191,57 +191,57 @@ def test_a_held_request_arrives_though_its_client_has_gone(proxy: Proxy, server:
     assert server.cli("GET", "a") == b"late"
 
 
-def test_a_held_reply_holds_its_own_connection_only(proxy: Proxy, server: Server, wire: Wire) -> None:
+def test_a_held_reply_holds_its_own_connection_only(proxy: Proxy, server: Server, bare: BareSocket) -> None:
     fault = proxy.hold_reply(calls("SET", "a"))
-    wire.send("SET a 1", "APPEND a 2")
+    bare.send("SET a 1", "APPEND a 2")
     assert fault.struck.wait(SOON)
-    other = Wire(proxy.port)
+    other = BareSocket(proxy.port)
     other.send("APPEND a 3")
     assert (other.read() or b"")[:1] == b":"
     other.close()
     assert not fault.done.is_set()
     assert server.cli("GET", "a")[:1] == b"1", "the server has it"
     fault.release()
-    assert [wire.read(), (wire.read() or b"")[:1]] == [b"+OK\r\n", b":"]
+    assert [bare.read(), (bare.read() or b"")[:1]] == [b"+OK\r\n", b":"]
     assert fault.done.is_set()
 
 
-def test_one_message_is_swallowed_and_no_reply(proxy: Proxy, server: Server, wire: Wire) -> None:
+def test_one_message_is_swallowed_and_no_reply(proxy: Proxy, server: Server, bare: BareSocket) -> None:
     fault = proxy.swallow_message(lambda words: words[2] == b"lost")
-    wire.send("SUBSCRIBE one two")
-    assert [words_of(wire.read() or b"")[:2] for _ in range(2)] == [[b"subscribe", b"one"], [b"subscribe", b"two"]]
+    bare.send("SUBSCRIBE one two")
+    assert [words_of(bare.read() or b"")[:2] for _ in range(2)] == [[b"subscribe", b"one"], [b"subscribe", b"two"]]
     for payload in ("first", "lost", "last"):
         assert server.cli("PUBLISH", "one", payload) == 1
-    assert [words_of(wire.read() or b"")[2] for _ in range(2)] == [b"first", b"last"]
+    assert [words_of(bare.read() or b"")[2] for _ in range(2)] == [b"first", b"last"]
     assert fault.done.is_set()
 
 
-def test_replies_are_counted_right_after_a_subscription_to_several_channels(proxy: Proxy, wire: Wire) -> None:
-    wire.send("SUBSCRIBE one two", "UNSUBSCRIBE one two")
+def test_replies_are_counted_right_after_a_subscription_to_several_channels(proxy: Proxy, bare: BareSocket) -> None:
+    bare.send("SUBSCRIBE one two", "UNSUBSCRIBE one two")
     for _ in range(4):
-        wire.read()
+        bare.read()
     proxy.swallow_reply(calls("INCR", "b"))
-    wire.send("INCR a", "INCR b", "INCRBY c 3")
-    assert [wire.read(), wire.read()] == [b":1\r\n", b":3\r\n"]
+    bare.send("INCR a", "INCR b", "INCRBY c 3")
+    assert [bare.read(), bare.read()] == [b":1\r\n", b":3\r\n"]
 
 
-def test_a_paused_proxy_is_a_black_hole(proxy: Proxy, server: Server, wire: Wire) -> None:
-    wire.send("PING")
-    assert wire.read() == b"+PONG\r\n"
+def test_a_paused_proxy_is_a_black_hole(proxy: Proxy, server: Server, bare: BareSocket) -> None:
+    bare.send("PING")
+    assert bare.read() == b"+PONG\r\n"
     proxy.pause()
-    wire.send("SET a 1")
+    bare.send("SET a 1")
     assert server.cli("GET", "a") is None  # a request that gets through would be noticed here only now and then …
     proxy.resume()
-    assert wire.read() == b"+OK\r\n"  # … but that the connection has stayed, and that nothing is lost, is always seen
+    assert bare.read() == b"+OK\r\n"  # … but that the connection has stayed, and that nothing is lost, is always seen
     assert server.cli("GET", "a") == b"1"
 
 
-def test_every_connection_can_be_broken_and_new_ones_work(proxy: Proxy, wire: Wire) -> None:
-    wire.send("PING")
-    assert wire.read() == b"+PONG\r\n"
+def test_every_connection_can_be_broken_and_new_ones_work(proxy: Proxy, bare: BareSocket) -> None:
+    bare.send("PING")
+    assert bare.read() == b"+PONG\r\n"
     proxy.break_all()
-    assert wire.read() is None
-    again = Wire(proxy.port)
+    assert bare.read() is None
+    again = BareSocket(proxy.port)
     again.send("PING")
     assert again.read() == b"+PONG\r\n"
     again.close()
@@ -251,8 +251,8 @@ def test_a_closed_proxy_leaves_nothing_behind(server: Server) -> None:
     before = set(threading.enumerate())
     proxy = Proxy(server.port)
     held = proxy.hold_request(calls("SET"))
-    wire = Wire(proxy.port)
-    wire.send("SET a 1")
+    bare = BareSocket(proxy.port)
+    bare.send("SET a 1")
     assert held.struck.wait(SOON)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -263,7 +263,7 @@ def test_a_closed_proxy_leaves_nothing_behind(server: Server) -> None:
         gc.collect()
     assert not [str(one.message) for one in warned if one.category is ResourceWarning]
     until(lambda: not set(threading.enumerate()) - before, within=SOON, what="its threads have ended")
-    wire.close()
+    bare.close()
 
 
 # --- servers ------------------------------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ def test_a_fault_may_strike_before_some_of_the_masters(three: Masters) -> None:
     proxies = Proxies([Proxy(server.port) for server in three.members], three.guard)
     some = proxies.some(2, Random(1))
     spared = next(proxy for proxy in proxies.members if proxy not in some.members)
-    one, two, other = (Wire(proxy.port) for proxy in (*some.members, spared))
+    one, two, other = (BareSocket(proxy.port) for proxy in (*some.members, spared))
     fault = some.swallow_reply(calls("SET"))
     one.send("SET a 1")
     other.send("SET a 1")
@@ -543,8 +543,8 @@ def test_a_fault_may_strike_before_some_of_the_masters(three: Masters) -> None:
     assert three.client().get("a") == b"1"
     assert (len(some.url), len(proxies.url)) == (2, 3)
     assert some.url.guard == proxies.url.guard == 7.0
-    for wire in (one, two, other):
-        wire.close()
+    for bare in (one, two, other):
+        bare.close()
     proxies.close()
 
 

@@ -15,14 +15,14 @@ from relock import Client
 from relock._core.book import Book
 from relock._core.effects import Answer, Failure, Undo
 from relock._core.hold import FOREVER, Hold
-from relock._core.quorum import Granted
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
+from relock._core.quorum import Grant
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import current_thread
-from relock._runtime.background.tasks import Doubt, Settle, Task
+from relock._runtime.background.tasks import PendingCheck, Settle, Task
 from relock._runtime.machine import THREADS
-from relock._runtime.session.claims import Claim, Gates
+from relock._runtime.session.call_records import CallRecord, Gates
 
 OPTIONS = ClientOptions()
 
@@ -34,8 +34,8 @@ def client() -> Client:
 
 def hold() -> Hold:
     """One with two levels."""
-    terms = Terms.of(lock_keys("lock", "a"), ("a",), OPTIONS.for_lock(), OPTIONS)
-    return Hold(terms, b"me:1", current_thread(), Granted(1, 1e9, [1e9], True, [([b"granted", 1, 1],)]), 2)
+    spec = LockSpec.of(lock_keys("lock", "a"), ("a",), OPTIONS.for_lock(), OPTIONS)
+    return Hold(spec, b"me:1", current_thread(), Grant(1, 1e9, [1e9], True, [([b"granted", 1, 1],)]), 2)
 
 
 def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(
@@ -43,14 +43,14 @@ def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(
 ) -> None:
     """The interrupt strikes where the hold is marked by now, and the task is not handed over yet."""
     session, made, handed = client.session, hold(), list[Task]()
-    claim = Claim()
-    claim.hold, claim.count = made, 2
+    record = CallRecord()
+    record.hold, record.count = made, 2
     with monkeypatch.context() as patch:
         patch.setattr(session.janitor, "hand", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             session.settle(made)
     monkeypatch.setattr(session.janitor, "hand", handed.append)
-    session.interrupted.abandon(claim)
+    session.interrupted.abandon(record)
     assert handed == [Settle(made)]
 
 
@@ -101,18 +101,18 @@ def test_who_was_served_is_taken_out_of_a_queue_that_it_came_into_after_that(
 ) -> None:
     """What it was put into before, its release sees to."""
     session = Client([f"redis://localhost:{port}" for port in (1, 2, 3)]).session
-    doubts: list[Doubt] = []
-    monkeypatch.setattr(session.janitor, "look_later", doubts.append)
+    checks: list[PendingCheck] = []
+    monkeypatch.setattr(session.janitor, "look_later", checks.append)
     monkeypatch.setattr(session, "clock", lambda: 1.0)
     for master in session.masters:
         master.offset.see(0.1, 0.1, 1.0)  # their clocks are that much ahead of ours
     queued = [b"queued", 1_050_000, 5_000, 0, b"you:1", 7]
     answers: list[Answer] = [(queued,), (queued,), (Failure("c", "not yet", awaited=True),)]
     session.undo_attempt(Undo(hold().keys, b"me:1", 1.0, 1.3, answers))
-    (doubt,) = doubts
-    assert doubt.is_left()
+    (check,) = checks
+    assert check.is_left()
     answers[2] = (says,)
-    assert doubt.is_left() == is_left
+    assert check.is_left() == is_left
 
 
 def _interrupt(_task: Any) -> None:
@@ -122,13 +122,13 @@ def _interrupt(_task: Any) -> None:
 def test_a_gate_is_open_after_an_interrupt_at_any_instruction_of_leaving_it() -> None:
     gates, key = Gates(THREADS), ("a", "me")
     for raise_at in itertools.count(1):
-        claim, other = Claim(), Claim()
-        assert gates.enter(claim, key, FOREVER)
+        record, other = CallRecord(), CallRecord()
+        assert gates.enter(record, key, FOREVER)
         try:
             with _interrupted(Gates.leave, raise_at):
-                gates.leave(claim)
+                gates.leave(record)
         except KeyboardInterrupt:
-            gates.leave(claim)
+            gates.leave(record)
         else:
             break
         with ThreadPoolExecutor(1) as pool:

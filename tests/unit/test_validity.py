@@ -15,16 +15,16 @@ from relock._core.effects import Answer, Ask, Effect, Failure, Reply
 from relock._core.flows.acquire import attempt, take_call
 from relock._core.flows.extend import extend, heal, needs_healing
 from relock._core.hold import Hold
+from relock._core.lock_spec import LockSpec
 from relock._core.quorum import (
     NEVER,
-    Granted,
+    Grant,
     deadline_of,
     is_attempt_certain,
     is_release_certain,
     judge,
     quorum_of,
 )
-from relock._core.terms import Terms
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Who
@@ -38,9 +38,9 @@ OPTIONS = ClientOptions(ttl=TTL, node_timeout=NODE_TIMEOUT, drift_factor=DRIFT_F
 MASTERS = st.sampled_from([1, 2, 3, 4, 5])
 
 
-def terms_of(masters: int) -> Terms:
+def spec_of(masters: int) -> LockSpec:
     addresses = tuple(f"master-{number}" for number in range(masters))
-    return Terms.of(lock_keys("lock", "a"), addresses, OPTIONS.for_lock(), OPTIONS)
+    return LockSpec.of(lock_keys("lock", "a"), addresses, OPTIONS.for_lock(), OPTIONS)
 
 
 # The q-th largest ----------------------------------------------------------------------------------------------------
@@ -78,16 +78,16 @@ def test_partial_renewals_move_the_deadline_to_the_qth_largest_of_the_latest_end
     masters: int, rounds: list[tuple[float, float, list[str]]]
 ) -> None:
     """After any partial renewals D is the q-th largest of what each master last said, and is never passed again."""
-    terms = terms_of(masters)
+    spec = spec_of(masters)
     granted: list[Answer] = [[[b"granted", 0, 7]]] * masters
-    first = terms.validity
-    one = Hold(terms, b"me:1", Who(1, None, None), Granted(7, first, [first] * masters, True, granted), 1)
+    first = spec.validity
+    one = Hold(spec, b"me:1", Who(1, None, None), Grant(7, first, [first] * masters, True, granted), 1)
     said = [first] * masters
     now = 0.0
     for pause, trip, words in rounds:
         sent_at = now + pause
         now = sent_at + trip
-        end = sent_at + terms.validity
+        end = sent_at + spec.validity
         was = deadline_of(said, one.quorum)
         answers = [reply_of(word) for word in words[:masters]]
         confirmed = one.count_renewal(answers, sent_at, end, now)
@@ -185,10 +185,10 @@ class VirtualMaster:
         lease_end = (self.until_ms / 1000 - self.ahead) / self.rate if self.owner else NEVER
         return max(lease_end, self.no_vote_until)
 
-    def run(self, call: Call, void_at: float, now: float) -> Reply:
+    def run(self, call: Call, not_after: float, now: float) -> Reply:
         owner, *rest = words_of(call.own)
         clock_us = self.ms(now) * 1000
-        if now > void_at:
+        if now > not_after:
             return [b"void", clock_us]
         if call.script.name == "extend":
             if not self.has(owner, now):
@@ -280,7 +280,7 @@ STEPS = st.sampled_from(["renew", "renew", "wait", "longer", "forget"])
 @given(data=st.data())
 def test_a_hold_never_counts_for_longer_than_a_quorum_keeps_it(masters: int, data: st.DataObject) -> None:
     """Whatever is slow, lost, late or forgotten, nobody else can get the lock before the moment `remaining` names."""
-    terms = terms_of(masters)
+    spec = spec_of(masters)
     quick = st.floats(0.0, 0.1)
 
     def trips() -> tuple[float, float]:
@@ -293,10 +293,10 @@ def test_a_hold_never_counts_for_longer_than_a_quorum_keeps_it(masters: int, dat
     def clock() -> float:
         return world.now
 
-    outcome, _ = world.carry_out(attempt(terms, take_call(terms, b"me:1", 1), clock, 1e9))
-    if not isinstance(outcome, Granted):
+    outcome, _ = world.carry_out(attempt(spec, take_call(spec, b"me:1", 1), clock, 1e9))
+    if not isinstance(outcome, Grant):
         return
-    one = Hold(terms, b"me:1", Who(1, None, None), outcome, 1)
+    one = Hold(spec, b"me:1", Who(1, None, None), outcome, 1)
     ttl = TTL
     for _ in range(data.draw(st.integers(1, 8))):
         if one.remaining(world.now) > 0:

@@ -7,8 +7,8 @@ import pytest
 from attrs import Factory, define
 
 from relock._core.effects import Ask, Effect, Failure, Handed, Listen, Park, Undo
-from relock._core.quorum import Granted, NoQuorum, Refused
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
+from relock._core.quorum import Grant, NoQuorum, Refused
 from relock._core.waiting import LOOK_AGAIN_SECONDS_MAX, Wait, acquire
 from relock._keys import lock_keys
 from relock._options import ClientOptions
@@ -43,8 +43,8 @@ class Driver:
 
     def run(self, until: float = float("inf"), **options: Any) -> Any:
         client = ClientOptions(**options)
-        terms = Terms.of(lock_keys("lock", "a"), ("a",), client.for_lock(), client)
-        flow = acquire(Wait(terms, b"me:1", 1, until, self.clock, lambda: 1.0, self.owners))
+        spec = LockSpec.of(lock_keys("lock", "a"), ("a",), client.for_lock(), client)
+        flow = acquire(Wait(spec, b"me:1", 1, until, self.clock, lambda: 1.0, self.owners))
         try:
             effect = flow.send(None)
             while True:
@@ -81,7 +81,7 @@ def test_a_free_lock_takes_one_request_and_nothing_else() -> None:
     driver = Driver([GRANTED])
     outcome = driver.run()
     end = 1000.0 + 30 - 0.302
-    assert outcome == Granted(100, end, [end], True, [[GRANTED]])
+    assert outcome == Grant(100, end, [end], True, [[GRANTED]])
     assert driver.scripts() == ["acquire"]
     assert len(driver.effects) == 1
 
@@ -95,7 +95,7 @@ def test_one_look_never_queues_and_leaves_nothing() -> None:
 
 def test_a_waiter_listens_before_it_queues_and_is_granted_when_woken() -> None:
     driver = Driver([HELD, QUEUED, GRANTED], woken=lambda _: 1.5)
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     kinds = [type(effect).__name__ for effect in driver.effects]
     assert kinds == ["Ask", "Listen", "Ask", "Park", "Ask"]
     assert driver.scripts() == ["acquire", "enqueue", "enqueue"]
@@ -138,7 +138,7 @@ def test_a_place_that_could_not_be_given_up_is_given_up_in_the_background() -> N
 
 def test_without_a_subscription_nobody_queues() -> None:
     driver = Driver([HELD, HELD, HELD, GRANTED], listens=False)
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert set(driver.scripts()) == {"acquire"}
 
 
@@ -165,7 +165,7 @@ def test_a_timeout_comes_before_patience() -> None:
 
 def test_an_answer_renews_patience() -> None:
     driver = Driver([DOWN, DOWN, HELD, DOWN, DOWN, GRANTED])
-    assert isinstance(driver.run(patience=0.3), Granted)
+    assert isinstance(driver.run(patience=0.3), Grant)
 
 
 def test_what_no_patience_mends_ends_the_wait_at_once() -> None:
@@ -178,14 +178,14 @@ def test_what_no_patience_mends_ends_the_wait_at_once() -> None:
 
 def test_patience_does_not_run_while_a_master_waits_for_its_vote() -> None:
     driver = Driver([NO_VOTE, NO_VOTE, NO_VOTE, GRANTED])
-    assert isinstance(driver.run(patience=0.1), Granted)
+    assert isinstance(driver.run(patience=0.1), Grant)
     assert driver.now == 1006.0
 
 
 def test_a_vote_that_is_long_in_coming_is_looked_for_now_and_then() -> None:
     """A clock that is set ahead, or an operator, may bring it sooner."""
     driver = Driver([[b"no_vote", 0, 3_600_000_000], GRANTED])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.now == 1000.0 + LOOK_AGAIN_SECONDS_MAX
 
 
@@ -194,7 +194,7 @@ def test_a_lone_master_may_grant_twice_what_was_asked_for_twice(first: Any, is_r
     """The first request may arrive after the hold was released: then nobody would know of what it gets."""
     driver = Driver([first, GRANTED] if is_repeated else [first, QUEUED, GRANTED], woken=lambda _: 0.01)
     grant = driver.run()
-    assert isinstance(grant, Granted)
+    assert isinstance(grant, Grant)
     assert grant.is_repeated == is_repeated
 
 
@@ -213,7 +213,7 @@ def test_silence_that_was_followed_by_a_refusal_is_undone_all_the_same() -> None
 
 def test_a_request_that_came_too_late_is_sent_again_at_once() -> None:
     driver = Driver([[b"void", 0], GRANTED])
-    assert isinstance(driver.run(until=1000.0), Granted)
+    assert isinstance(driver.run(until=1000.0), Grant)
     assert driver.scripts() == ["acquire", "acquire"]
 
 
@@ -235,7 +235,7 @@ EXTENDED = [b"extended", 0]
 def test_what_a_releaser_gave_is_taken_at_once_and_nothing_more_is_asked(lease: float, is_short: bool) -> None:
     driver = Driver([HELD, QUEUED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - 0.25, lease=lease)])
     grant = driver.run()
-    assert isinstance(grant, Granted)
+    assert isinstance(grant, Grant)
     begins = 1001.0 - 0.25
     assert (grant.token, grant.begins, grant.is_short) == (200, begins, is_short)
     assert grant.end == begins + lease - (0.01 * lease + 0.002), "from the grant and not from the arrival"
@@ -251,7 +251,7 @@ def test_what_a_releaser_gave_is_given_back_when_its_message_was_too_late_or_its
     driver = Driver(
         [HELD, QUEUED, released, again], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - late_by)]
     )
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.scripts() == ["acquire", "enqueue", "give_back", "enqueue"]
     assert driver.owners == [b"me:1"], "the hold has the name of the last attempt"
     undo = next(effect for effect in driver.effects if isinstance(effect, Undo))
@@ -263,7 +263,7 @@ def test_a_grant_that_was_given_back_is_never_taken() -> None:
     driver = Driver([HELD, QUEUED, [b"released", 0], QUEUED, GRANTED], woken=lambda _: 1.0)
     driver.grants = lambda self: [handed(self.now - (3.0 if len(self.parks()) == 1 else 0.0))]
     grant = driver.run()
-    assert isinstance(grant, Granted)
+    assert isinstance(grant, Grant)
     assert grant.begins is None
     assert driver.scripts() == ["acquire", "enqueue", "give_back", "enqueue", "enqueue"]
 
@@ -271,14 +271,14 @@ def test_a_grant_that_was_given_back_is_never_taken() -> None:
 def test_a_give_back_without_an_answer_is_no_reason_to_end_what_the_waiter_got_afterwards() -> None:
     """On a lone master the hold has the waiter's name, and what ends the one ends the other."""
     driver = Driver([HELD, QUEUED, BROKEN, GRANTED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - 3.0)])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.owners == [b"me:1"]
     assert [effect.owner for effect in driver.effects if isinstance(effect, Undo)] == [b"me:1~ab.7"]
 
 
 def test_a_grant_that_is_never_heard_of_is_given_back_after_a_second_look() -> None:
     driver = Driver([HELD, OURS, OURS, [b"released", 0], GRANTED])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.scripts() == ["acquire", "enqueue", "enqueue", "give_back", "enqueue"]
     assert driver.now < 1000.0 + 0.2, "its message is waited for, but not for long"
 
@@ -287,5 +287,5 @@ def test_a_request_that_may_still_arrive_is_undone_once_a_releaser_has_given_the
     """It could queue the waiter again, which waits no more, or even get it a second hold."""
     driver = Driver([HELD, SILENT, QUEUED], woken=lambda _: 0.01, listens=True)
     driver.grants = lambda self: [handed(self.now, lease=3.0)] if len(self.parks()) > 1 else ()
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert [effect.owner for effect in driver.effects if isinstance(effect, Undo)] == [b"me:1"]

@@ -8,8 +8,8 @@ from attrs import Factory, define
 
 from relock._core.effects import Ask, Effect, Failure, Handed, Leave, Listen, Park, Undo
 from relock._core.hold import Hold
-from relock._core.quorum import Granted, NoQuorum, Refused, may_be_granted
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
+from relock._core.quorum import Grant, NoQuorum, Refused, may_be_granted
 from relock._core.waiting import BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN, Wait, acquire
 from relock._keys import lock_keys
 from relock._options import ClientOptions
@@ -23,7 +23,7 @@ AWAITED = Failure("c", "not yet", awaited=True)
 DOWN = Failure("c", "down", sent=False)
 SILENT = Failure("c", "silent")
 OPTIONS = ClientOptions(restart_guard=30.0)
-TERMS = Terms.of(lock_keys("lock", "a"), ("a", "b", "c"), OPTIONS.for_lock(), OPTIONS)
+SPEC = LockSpec.of(lock_keys("lock", "a"), ("a", "b", "c"), OPTIONS.for_lock(), OPTIONS)
 
 
 def proposed(ticket: int) -> list[Any]:
@@ -48,7 +48,7 @@ class Driver:
     grants: Sequence[Handed] = ()
 
     def run(self, until: float = float("inf")) -> Any:
-        flow = acquire(Wait(TERMS, b"me:1", 1, until, lambda: self.now, lambda: 1.0, self.owners))
+        flow = acquire(Wait(SPEC, b"me:1", 1, until, lambda: self.now, lambda: 1.0, self.owners))
         try:
             effect = flow.send(None)
             while True:
@@ -82,7 +82,7 @@ class Driver:
 
 def test_a_ticket_is_the_largest_proposal_and_is_written_before_anybody_sleeps_on_it() -> None:
     driver = Driver([[HELD] * 3, [proposed(7), proposed(9), proposed(8)], [queued(9)] * 3, [GRANTED] * 3])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     kinds = [type(effect).__name__ for effect in driver.effects]
     assert kinds == ["Ask", "Listen", "Ask", "Ask", "Park", "Ask"]
     assert driver.asked() == ["acquire me:1", "enqueue me:1~1", "enqueue me:1~2.9", "enqueue me:1~2.9"]
@@ -95,13 +95,13 @@ def test_an_attempt_of_a_waiter_with_a_ticket_names_it() -> None:
     """What a minority grants takes the waiter out of their queues: who comes then finds the ticket all the same."""
     some = [[GRANTED, queued(9), queued(9)], [DONE] * 3]
     driver = Driver([[HELD] * 3, [proposed(9)] * 3, *some, [GRANTED] * 3])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.asked()[2:] == ["enqueue me:1~2.9", "give_back me:1~2.9", "enqueue me:1~3.9"]
 
 
 def test_a_minority_of_grants_is_given_back_at_once_and_the_next_attempt_has_a_new_name() -> None:
     driver = Driver([[GRANTED, HELD, HELD], [DONE] * 3, [GRANTED] * 3])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.asked() == ["acquire me:1", "give_back me:1", "enqueue me:1~1"]
     assert driver.owners == [b"me:1", b"me:1~1"]
     assert driver.undone() == [], "every master has confirmed it"
@@ -110,25 +110,25 @@ def test_a_minority_of_grants_is_given_back_at_once_and_the_next_attempt_has_a_n
 def test_what_could_not_be_given_back_at_once_is_undone_later() -> None:
     """The connection to the master that granted it has just gone, so nothing could be sent there."""
     driver = Driver([[GRANTED, HELD, HELD], [DOWN, DONE, DONE], [GRANTED] * 3])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.undone() == [b"me:1"]
 
 
 def test_a_master_that_is_down_and_granted_nothing_leaves_nothing_to_undo() -> None:
     driver = Driver([[GRANTED, HELD, DOWN], [DONE, DONE, DOWN], [GRANTED] * 3])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.undone() == []
 
 
 def test_what_was_granted_is_given_back_though_the_request_was_sent_again_and_came_too_late() -> None:
     driver = Driver([[GRANTED, VOID, HELD], [VOID, VOID, HELD], [SILENT, HELD, HELD], [DONE] * 3, [GRANTED] * 3])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.asked() == [*3 * ["acquire me:1"], "give_back me:1", "enqueue me:1~1"]
 
 
 def test_what_may_have_been_granted_is_undone_though_the_request_was_sent_again_and_came_too_late() -> None:
     driver = Driver([[SILENT, VOID, HELD], [SILENT, VOID, HELD], [SILENT, VOID, HELD], [GRANTED] * 3])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     driver.given[2][0][0] = VOID  # the reply to the last request, and not to the first
     (undo,) = (effect for effect in driver.effects if isinstance(effect, Undo))
     assert undo.owner == b"me:1"
@@ -144,8 +144,8 @@ def test_what_may_have_been_granted_is_undone_after_the_hold_that_the_second_req
     """But it is no vote: that lease began before the moment from which the hold counts."""
     driver = Driver([[VOID, HELD if first is GRANTED else GRANTED, first], [GRANTED, GRANTED, second]])
     outcome = driver.run()
-    assert isinstance(outcome, Granted)
-    hold = Hold(TERMS, b"me:1", Who(1, None, None), outcome, 1)
+    assert isinstance(outcome, Grant)
+    hold = Hold(SPEC, b"me:1", Who(1, None, None), outcome, 1)
     driver.given[1][2][0] = VOID
     hold.drop_absent([[b"counted", 0]] * 2 + [DOWN])
     assert hold.lacking == {2}
@@ -156,7 +156,7 @@ def test_what_may_have_been_granted_is_undone_after_the_hold_that_the_second_req
 @pytest.mark.parametrize("says", [GRANTED, HELD])
 def test_what_the_second_request_is_granted_late_is_undone_though_the_first_came_too_late(says: list[Any]) -> None:
     driver = Driver([[VOID, HELD, HELD], [AWAITED, HELD, HELD], [GRANTED] * 3])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     (undo,) = (effect for effect in driver.effects if isinstance(effect, Undo))
     driver.given[1][0][0] = says  # after a quorum of refusals was enough
     assert undo.answers is not None
@@ -167,7 +167,7 @@ def test_who_is_kept_out_by_an_earlier_attempt_of_its_own_looks_again_soon() -> 
     """That attempt's undo wakes those who come before its waiter, and so never the waiter itself."""
     mine = [b"queued", 0, 5_000, 0, b"me:1", 7]
     driver = Driver([[HELD] * 3, [proposed(7)] * 3, [queued(7)] * 3, [mine] * 3, [GRANTED] * 3])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     kept_out_by_another, kept_out_by_itself = (effect.until for effect in driver.effects if isinstance(effect, Park))
     assert kept_out_by_another > 1000.0 + 5.0
     assert kept_out_by_itself <= 1001.0 + BACKOFF_SECONDS_MIN
@@ -189,7 +189,7 @@ def test_what_could_not_be_given_back_everywhere_is_undone_in_the_background() -
 
 def test_what_a_slow_master_may_have_granted_is_looked_at_later_and_the_place_stays() -> None:
     driver = Driver([[HELD, HELD, AWAITED], [queued(7)] * 3, [GRANTED] * 3])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     undo = next(effect for effect in driver.effects if isinstance(effect, Undo))
     assert undo.owner == b"me:1"
     assert undo.stays
@@ -210,7 +210,7 @@ def test_who_was_served_is_taken_out_of_the_queue_that_a_late_request_may_put_it
     """The third attempt is granted while the second, which writes the ticket, is still on its way to a slow master."""
     driver = Driver([[HELD] * 3, [proposed(7)] * 3, [queued(7), queued(7), AWAITED], [GRANTED] * 3], pause=0.0)
     driver.answer_late = answered
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.owners[-1] == b"me:1~3.7"
     assert driver.undone() == undone
     assert [effect.ticket for effect in driver.effects if isinstance(effect, Undo) and effect.stays] == [7]
@@ -231,7 +231,7 @@ def test_nobody_waits_for_a_vote_while_another_master_may_be_back_sooner(other: 
     """It is asked again soon: nobody says so when it is back, and the vote may be an hour away."""
     no_vote = [b"no_vote", 0, 3_600_000_000]
     driver = Driver([[no_vote, HELD, other]] * 3 + [[no_vote, GRANTED, GRANTED]] * 3, pause=0.0)
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.parks()[0].until == driver.now + BACKOFF_SECONDS_MAX
 
 
@@ -256,7 +256,7 @@ EXTENDED = [b"extended", 0]
 def test_a_hold_that_a_releaser_gave_on_a_quorum_is_taken_with_the_largest_token() -> None:
     driver = Driver([*WAITING, [EXTENDED] * 3], grants=[handed(0, 1000.75, 100), handed(2, 1000.5, 101)])
     grant = driver.run()
-    assert isinstance(grant, Granted)
+    assert isinstance(grant, Grant)
     assert (grant.token, grant.settled) == (101, False)
     assert grant.ends == [1003.75 - 0.032, float("-inf"), 1003.5 - 0.032]
     assert grant.end == 1003.5 - 0.032, "valid until fewer than a quorum keep it"
@@ -271,17 +271,17 @@ def test_a_grant_of_which_nobody_knows_when_it_was_made_changes_nothing_but_the_
     grants = [handed(0, 1000.75, 100), handed(1, never, 102), handed(2, 1000.5, 101)]
     driver = Driver([*WAITING, [EXTENDED] * 3], grants=grants)
     grant = driver.run()
-    assert isinstance(grant, Granted)
+    assert isinstance(grant, Grant)
     assert (grant.token, grant.settled, grant.begins) == (102, False, 1000.5)
     assert grant.ends[1] == never
-    hold = Hold(TERMS, driver.owners[-1], Who(1, None, None), grant, 1)
+    hold = Hold(SPEC, driver.owners[-1], Who(1, None, None), grant, 1)
     hold.drop_absent([[b"absent", 0], SILENT, SILENT])
     assert hold.ends == [never, never, grant.ends[2]], "it never counts as a grant that was asked for"
 
 
 def test_what_a_minority_gave_is_given_back_with_the_waiters_place() -> None:
     driver = Driver([*WAITING, [DONE] * 3, [GRANTED] * 3], grants=[handed(0)])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.asked()[3:] == ["give_back me:1~ab.9", "enqueue me:1~2.9"]
     give_back = [effect for effect in driver.effects if isinstance(effect, Ask)][3]
     assert b"\r\n9\r\n" in give_back.calls[0].own, "its ticket"
@@ -291,7 +291,7 @@ def test_what_a_minority_gave_is_given_back_with_the_waiters_place() -> None:
 def test_grants_of_two_names_do_not_make_a_quorum() -> None:
     other = b"me:1~cd.9"
     driver = Driver([*WAITING, [DONE] * 3, [DONE] * 3, [GRANTED] * 3], grants=[handed(0), handed(1, name=other)])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     assert driver.asked()[3:5] == ["give_back me:1~ab.9", "give_back me:1~cd.9"]
 
 
@@ -303,7 +303,7 @@ def test_a_token_that_another_may_fall_below_is_written_first(fenced: int, is_ta
     driver = Driver([*WAITING, wrote, *([[EXTENDED] * 3] if is_taken else [[DONE] * 3, [GRANTED] * 3])])
     driver.grants = [handed(0, token=100), handed(1, token=far)]
     grant = driver.run()
-    assert isinstance(grant, Granted)
+    assert isinstance(grant, Grant)
     assert (grant.begins is not None) == is_taken
 
 
@@ -311,7 +311,7 @@ def test_a_token_that_a_quorum_knows_is_waited_for_no_longer() -> None:
     """A third master that hangs costs nothing."""
     ahead, fenced = [b"granted", 60_000_000, 60_000_000], [b"fenced", 0]
     driver = Driver([[ahead, GRANTED, AWAITED], [fenced, fenced, AWAITED]])
-    assert isinstance(driver.run(), Granted)
+    assert isinstance(driver.run(), Grant)
     _, write = driver.effects
     assert isinstance(write, Ask)
     assert write.is_certain is not None
@@ -329,7 +329,7 @@ class Slow(Driver):
             is_certain = effect.is_certain is not None and effect.is_certain(answers)
             is_heard = is_certain or not any(SILENT in answer for answer in answers)
             part = 0.9 if is_heard else 1.0
-            self.now = max(self.now, min(effect.until, self.now + part * TERMS.node_timeout))
+            self.now = max(self.now, min(effect.until, self.now + part * SPEC.node_timeout))
         return super()._carry_out(effect)
 
 
@@ -347,8 +347,8 @@ AHEAD, FENCED = [b"granted", 60_000_000, 60_000_000], [b"fenced", 0]
 def test_an_acquire_ends_on_time_whatever_it_has_to_do_at_last(answers: list[list[Any]]) -> None:
     """Masters that fall silent one after the other cost one node timeout at most; the rest is undone later."""
     driver = Slow(answers)
-    assert not isinstance(driver.run(until=1000.0), Granted)
-    assert driver.now <= 1000.0 + TERMS.node_timeout
+    assert not isinstance(driver.run(until=1000.0), Grant)
+    assert driver.now <= 1000.0 + SPEC.node_timeout
     assert driver.undone() == [b"me:1"]
 
 
@@ -358,7 +358,7 @@ def test_a_wait_ends_on_time_whatever_a_releaser_gave_it_at_last() -> None:
     gifts = [handed(0, 1004.0), handed(1, 1004.0, far), handed(2, 1004.0, name=b"me:1~cd.9")]
     silent = [SILENT] * 3
     driver = Slow([*WAITING, silent, silent, silent, silent], grants=gifts, pause=1.0)
-    until = 1000.0 + 3 * 0.9 * TERMS.node_timeout + driver.pause
+    until = 1000.0 + 3 * 0.9 * SPEC.node_timeout + driver.pause
     assert isinstance(driver.run(until=until), Refused), "as it was when they were heard last"
-    assert driver.now <= until + TERMS.node_timeout
+    assert driver.now <= until + SPEC.node_timeout
     assert {b"me:1~ab.9", b"me:1~cd.9"} <= set(driver.undone())

@@ -10,8 +10,8 @@ import pytest
 
 from relock._core.effects import Answer
 from relock._core.hold import FOREVER, Hold
-from relock._core.quorum import Granted
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
+from relock._core.quorum import Grant
 from relock._errors import ConfigurationError
 from relock._events import Event, RenewalFailing
 from relock._keys import lock_keys
@@ -64,21 +64,21 @@ class Book:
         self.platform = Desk()
         self.clock = self.platform.clock
         self.holds: list[Hold] = []
-        self.stocks: list[float] = []
+        self.plans: list[float] = []
         self.writes: list[tuple[float, int]] = []
         self.sweeps: list[float] = []
         self.sweep_at = FOREVER
         self.renewals: Counter[bytes] = Counter()
         self.watchdog = Watchdog(self)  # type: ignore[arg-type]
-        self.while_stock_is_taken: Callable[[], object] = lambda: None
+        self.while_renewals_are_planned: Callable[[], object] = lambda: None
 
     def grant(self, ttl: float = TTL_SECONDS) -> Hold:
         name = f"{len(self.holds)}"
         options = ClientOptions(ttl=ttl)
-        terms = Terms.of(lock_keys("lock", name), ("a",), options.for_lock(), options)
-        end = self.clock() + terms.validity
+        spec = LockSpec.of(lock_keys("lock", name), ("a",), options.for_lock(), options)
+        end = self.clock() + spec.validity
         answers: list[Answer] = [[[b"granted", 0, 7]]]
-        hold = Hold(terms, f"me:{name}".encode(), named(name), Granted(7, end, [end], True, answers), 1)
+        hold = Hold(spec, f"me:{name}".encode(), named(name), Grant(7, end, [end], True, answers), 1)
         self.holds.append(hold)
         self.watchdog.watch(hold)
         return hold
@@ -91,9 +91,9 @@ class Book:
     # What the watchdog needs of a session
 
     def all_holds(self) -> list[Hold]:
-        self.stocks.append(self.clock())
+        self.plans.append(self.clock())
         holds = list(self.holds)
-        self.while_stock_is_taken()
+        self.while_renewals_are_planned()
         return holds
 
     def sweep(self, now: float) -> float:
@@ -185,17 +185,17 @@ def test_a_short_lease_is_renewed_in_time_while_many_long_ones_are_due(book: Boo
     assert set(book.renewals.values()) == {1} | {book.renewals.most_common(1)[0][1]}, "and nobody else twice"
 
 
-def test_a_grant_while_stock_is_taken_does_not_cause_another_stock(book: Book) -> None:
-    """Taking stock of many takes long enough for a busy client to be granted something every time."""
+def test_a_grant_while_renewals_are_planned_does_not_cause_another_plan(book: Book) -> None:
+    """Planning the renewals of many takes long enough for a busy client to be granted something every time."""
     book.grant()
-    book.while_stock_is_taken = book.grant
+    book.while_renewals_are_planned = book.grant
     book.work_until(DUE_SECONDS)
-    assert book.stocks == [0.0]
+    assert book.plans == [0.0]
 
 
-def test_a_short_lease_that_is_granted_while_stock_is_taken_is_renewed_in_time(book: Book) -> None:
+def test_a_short_lease_that_is_granted_while_renewals_are_planned_is_renewed_in_time(book: Book) -> None:
     book.grant()
-    book.while_stock_is_taken = lambda: book.grant(ttl=0.3) if len(book.holds) == 1 else None
+    book.while_renewals_are_planned = lambda: book.grant(ttl=0.3) if len(book.holds) == 1 else None
     book.work_until(1.0)
     assert book.holds[1].remaining(book.clock()) > 0
 
@@ -207,5 +207,5 @@ def test_it_keeps_to_the_moment_that_it_was_woken_for(book: Book) -> None:
     book.holds.remove(first)
     book.grant()
     book.watchdog._sleep(DUE_SECONDS)
-    assert len(book.stocks) == 1
+    assert len(book.plans) == 1
     assert book.clock() == pytest.approx(DUE_SECONDS)

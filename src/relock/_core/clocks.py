@@ -6,11 +6,11 @@ from attrs import define, field
 
 Bounds = tuple[float, float]  # low and high (s)
 
-VOID_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
+NOT_AFTER_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
 STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the next have not stepped
 
 
-class Step(NamedTuple):
+class ClockStep(NamedTuple):
     """A master's clock and ours moved apart at once.
 
     Attributes:
@@ -27,7 +27,7 @@ class Step(NamedTuple):
     shown_us: int
     after: float = float("-inf")
 
-    def may_be_one_with(self, other: "Step") -> bool:
+    def may_be_one_with(self, other: "ClockStep") -> bool:
         """Whether the two may have happened at the same moment, as what happens to our own clock does for all."""
         return self.after <= other.seen_at and other.after <= self.seen_at
 
@@ -131,12 +131,12 @@ class Offset:
         """Whether the master's clock has shown a time that it can't have reached by `now`: it stepped ahead."""
         return seconds - now > self.high + self.drift_factor * (now - self.seen_at) + STEP_SECONDS
 
-    def void_us(self, until: float) -> int:
+    def not_after_us(self, until: float) -> int:
         """Our time `until` on the master's clock (us, of at most 16 digits), on the early side."""
         ahead = until - self.seen_at
         earliest = until + self.low - (self.drift_factor * ahead if ahead > 0 else 0.0)
         # Another thread may just have found another server there, of whose clock nothing is known yet: void at once.
-        return min(int(earliest * 1e6), VOID_US_MAX) if earliest > 0.0 else 0
+        return min(int(earliest * 1e6), NOT_AFTER_US_MAX) if earliest > 0.0 else 0
 
     def earliest(self, when: float) -> float:
         """The master's clock at our time `when`, on the early side."""

@@ -44,7 +44,7 @@ class Failure:
         master: its address, without a password.
         why: the reason, in words.
         permanent: no patience mends it: a wrong password, a missing right.
-        sent: the script may have run, or may yet run until its void time.
+        sent: the script may have run, or may yet run until its not-after time.
         awaited: a reply may still come.
     """
 
@@ -111,7 +111,7 @@ class Handed(NamedTuple):
 class Park(NamedTuple):
     """Sleep until a quorum of the masters have woken `owner` or given it the lock, or until `until`.
 
-    Where fewer have, that is enough after a moment. Meanwhile the driver gives the sign of life for `owner` with its
+    Where fewer have, that is enough after a moment. Meanwhile the driver sends the heartbeat for `owner` with its
     `ticket`, one of them as soon as the holder's lease ends at `lease_end`, for nobody publishes that. Answered with
     a sequence of `Handed`: all that have come for this waiter, in any order, since it was registered; what a run that
     ends has not made its own of these the driver gives back. A driver may wake for no reason.
@@ -125,7 +125,7 @@ class Park(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """`owner` waits no more: no sign of life is given for it from now on, and one that is under way is made good."""
+    """`owner` waits no more: no heartbeat is sent for it from now on, and one that is under way is made good."""
 
     owner: bytes
 

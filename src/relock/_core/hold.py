@@ -7,10 +7,10 @@ hold, never exclusion.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from relock._core.clocks import Step
+from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Failure, Reply
-from relock._core.quorum import NEVER, Granted, deadline_of, is_status
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
+from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._events import Loss
 from relock._keys import LockKeys
 from relock._owner import OwnerKey, Taker, ThreadRef, Who, has_ticket
@@ -79,8 +79,8 @@ class Hold:
         "renew_until",
         "settled",
         "settling",
+        "spec",
         "taker",
-        "terms",
         "thread",
         "token",
         "ttl",
@@ -104,38 +104,38 @@ class Hold:
     renew_until: float
     settled: bool
     settling: bool
-    terms: Terms
+    spec: LockSpec
     thread: ThreadRef | None
     token: int
     ttl: float
     wanted: int
 
-    def __init__(self, terms: Terms, owner: bytes, who: Who, grant: Granted, count: int) -> None:
-        options = terms.options
-        self.terms = terms
-        self.keys = terms.keys
+    def __init__(self, spec: LockSpec, owner: bytes, who: Who, grant: Grant, count: int) -> None:
+        options = spec.options
+        self.spec = spec
+        self.keys = spec.keys
         self.owner = owner
         self.key = who.key
         self.thread = who.thread
-        self.ttl = terms.ttl
+        self.ttl = spec.ttl
         self.leased: float | None = None
         self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.is_short, self.healed = grant
         self.count = self.wanted = count
         # The moment before the request was sent, or before which no releaser gave it.
-        self.granted_at = granted_at = grant.end - terms.validity if begins is None else begins
+        self.granted_at = granted_at = grant.end - spec.validity if begins is None else begins
         self.renew = options.renew
-        self.renew_at = granted_at + terms.ttl / RENEW_PART if options.renew else FOREVER
+        self.renew_at = granted_at + spec.ttl / RENEW_PART if options.renew else FOREVER
         if self.is_short:
             self.renew_at = granted_at + HANDED_SETTLE_SECONDS
         self.renew_until = FOREVER if options.max_hold is None else granted_at + options.max_hold
-        self.late_until = granted_at + terms.node_timeout
+        self.late_until = granted_at + spec.node_timeout
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
         self.counts_until = NEVER
         self.settling = False
         self.taker: Taker | None = None
         self.loss: Loss | None = None
         self._unsaid = [True]
-        self._cuts: dict[int, Step] = {}
+        self._cuts: dict[int, ClockStep] = {}
         self._awaited: set[int] = set()  # masters that have not granted it yet
         self._silent: set[int] = set()  # those of them that had not answered at all
         if NEVER in self.ends:
@@ -145,7 +145,7 @@ class Hold:
     @property
     def quorum(self) -> int:
         """How many masters it takes."""
-        return self.terms.quorum
+        return self.spec.quorum
 
     @property
     def fence(self) -> int:
@@ -153,9 +153,9 @@ class Hold:
         return 0 if self.settled else self.token
 
     @property
-    def is_plain(self) -> bool:
+    def has_prepared_release(self) -> bool:
         """Whether its release is the usual one: the token is known everywhere, and the ttl is the lock's."""
-        return self.settled and self.ttl == self.terms.ttl
+        return self.settled and self.ttl == self.spec.ttl
 
     @property
     def due_at(self) -> float:
@@ -287,7 +287,7 @@ class Hold:
         self._awaited.discard(master)
         step, reply = self._cuts.get(master), self.answers[master][0]
         if step is None or (is_status(reply, b"granted") and reply[1] >= step.shown_us):  # type: ignore[index]
-            self.ends[master] = max(self.ends[master], self.granted_at + self.terms.validity)
+            self.ends[master] = max(self.ends[master], self.granted_at + self.spec.validity)
 
     def count_healing(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> None:
         """Counts the masters that were given the hold again; only before the deadline, as with a renewal."""
@@ -322,7 +322,7 @@ class Hold:
                 return True
         return False
 
-    def shift(self, step: Step) -> None:
+    def shift(self, step: ClockStep) -> None:
         """A master's clock ran ahead all at once: its lease ends that much earlier."""
         self._count_late_grants()
         self._cuts[step.master] = step

@@ -41,7 +41,7 @@ def gather_seconds(round_trips: Sequence[float], quorum: int, least: float, most
     return least + min(max(0.0, sorted(round_trips)[quorum - 1]), most)
 
 
-class Granted(NamedTuple):
+class Grant(NamedTuple):
     """A quorum granted the hold.
 
     Attributes:
@@ -112,7 +112,7 @@ class NoQuorum(NamedTuple):
         return self.granted or any(failure.sent for failure in self.failures)
 
 
-Outcome = Granted | Refused | NoQuorum
+Outcome = Grant | Refused | NoQuorum
 
 
 def is_status(answer: Reply | Failure, status: bytes) -> bool:
@@ -153,14 +153,14 @@ def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: fl
         return _judge_failure(answers, masters)
     token = max(tokens)
     if len(tokens) == len(answers):
-        return Granted(token, end, [end] * len(tokens), tokens.count(token) == len(tokens), answers)
+        return Grant(token, end, [end] * len(tokens), tokens.count(token) == len(tokens), answers)
     ends = [end if is_status(answer[0], b"granted") else NEVER for answer in answers]
-    return Granted(token, end, ends, False, answers)
+    return Grant(token, end, ends, False, answers)
 
 
 def judge_handed(
     grants: Sequence[Handed], masters: Sequence[str], ttl: float, drift_factor: float, now: float
-) -> Granted | None:
+) -> Grant | None:
     """The hold that a releaser gave, as far as `grants` of one name show; None where they are too few, or too late.
 
     `ttl` (s) is the lease of the lock. What was given counts from the grant, never from the arrival of its message: see
@@ -182,7 +182,7 @@ def judge_handed(
     unknown = "when it granted, if it has, is not known"
     answers = [given.get(index) or (Failure(master, unknown),) for index, master in enumerate(masters)]
     settled = NEVER not in ends and len(tokens) == 1
-    return Granted(max(tokens), end, ends, settled, answers, begins, is_short)
+    return Grant(max(tokens), end, ends, settled, answers, begins, is_short)
 
 
 def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused | NoQuorum:
@@ -321,7 +321,7 @@ def is_token_known(answers: Sequence[Answer]) -> bool:
     return count_status(answers, b"fenced") >= quorum_of(len(answers))
 
 
-def is_token_safe(grant: Granted, lease_ms: int) -> bool:
+def is_token_safe(grant: Grant, lease_ms: int) -> bool:
     """Whether no later grant can get a smaller token, though only those who granted know it.
 
     A master that does not know the token proposes at least its clock by the time this lease has ended there; so the

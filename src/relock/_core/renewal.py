@@ -1,7 +1,7 @@
 """The watchdog as a state machine: which holds to renew, which are lost, and when to look again.
 
-It owns nothing and sleeps nowhere: a driver calls `take_stock` whenever the moment has come that the last call named,
-or when a hold is granted that is due before that moment.
+It owns nothing and sleeps nowhere: a driver calls `plan_renewals` whenever the moment has come that the last call
+named, or when a hold is granted that is due before that moment.
 
 Holds that were granted together are due together, for as long as they last. So renewals are spread over the time by
 which one may come early: a few in each write, so that neither a master nor a thread of this process is kept by them.
@@ -19,13 +19,13 @@ BATCH_MAX = 500  # bounds what a reply buffer takes, and for how long a thread i
 PAUSE_SECONDS = 0.002  # between two writes, at least, while they are few enough to be done in time
 
 
-class Stock(NamedTuple):
+class RenewalPlan(NamedTuple):
     """What is to be done now, and when to look again.
 
     Attributes:
         renew: holds whose renewal is due, the shortest leases first.
         lost: holds that are over, each with the reason.
-        look_at: when to take stock again; infinity when nothing is held.
+        look_at: when to plan again; infinity when nothing is held.
     """
 
     renew: tuple[Hold, ...]
@@ -39,7 +39,7 @@ class Pace(NamedTuple):
     Attributes:
         holds: how many one write renews.
         seconds: from one write to the next.
-        until: when to take stock again, though some may be left to be renewed.
+        until: when to plan again, though some may be left to be renewed.
     """
 
     holds: int
@@ -50,8 +50,8 @@ class Pace(NamedTuple):
 def pace_of(due: Sequence[Hold], now: float, round_seconds: float) -> Pace:
     """The pace at which none of the holds that are `due` comes later than it might have come early.
 
-    They are in the order of a `Stock`, so a few short leases do not hurry the rest. The writes get larger only where
-    so many small ones, which take `round_seconds` each, would take too long.
+    They are in the order of a `RenewalPlan`, so a few short leases do not hurry the rest. The writes get larger only
+    where so many small ones, which take `round_seconds` each, would take too long.
     """
     seconds = len(due) * min(hold.lease / number for number, hold in enumerate(due, 1)) / AHEAD_PART
     rounds = max(1, int(seconds / (round_seconds + PAUSE_SECONDS)))
@@ -59,7 +59,7 @@ def pace_of(due: Sequence[Hold], now: float, round_seconds: float) -> Pace:
     return Pace(holds, seconds / math.ceil(len(due) / holds), now + 2 * seconds)
 
 
-def take_stock(holds: Iterable[Hold], now: float) -> Stock:
+def plan_renewals(holds: Iterable[Hold], now: float) -> RenewalPlan:
     """Sorts `holds` by what is to be done with them at `now`."""
     renew: list[Hold] = []
     lost: list[tuple[Hold, str]] = []
@@ -80,4 +80,4 @@ def take_stock(holds: Iterable[Hold], now: float) -> Stock:
         else:
             look_at = min(look_at, due if hold.renew_at > now else hold.deadline)
     renew.sort(key=lambda hold: hold.lease)
-    return Stock(tuple(renew), tuple(lost), look_at)
+    return RenewalPlan(tuple(renew), tuple(lost), look_at)

@@ -6,7 +6,7 @@ moment at which another look makes sense. The moments, each of which bounds a sl
 * the caller's deadline;
 * the end of the holder's lease, for the head of the queue: nobody publishes when a lease runs out;
 * a back-off, while too few masters answer, or while wake-ups can't be received;
-* `LOOK_AGAIN_SECONDS_MAX`, for whatever nobody has thought of. The driver's sign of life comes much more often: it
+* `LOOK_AGAIN_SECONDS_MAX`, for whatever nobody has thought of. The driver's heartbeat comes much more often: it
   tells a waiter of its turn even when every message was lost.
 
 Two names are at work. The *waiter* is who stands in the queue, under one name for the whole wait. The *owner* is whom
@@ -30,8 +30,8 @@ from relock._core.effects import Answer, Clock, Effect, Failure, Handed, Leave, 
 from relock._core.flows.accept import accept
 from relock._core.flows.acquire import First, attempt, enqueue_call, take_call
 from relock._core.flows.release import end_wait, give_back
-from relock._core.quorum import Granted, NoQuorum, Outcome, Refused, count_status, is_status
-from relock._core.terms import TICKET_AT_ONCE, TICKET_PROPOSAL, Terms
+from relock._core.lock_spec import TICKET_AT_ONCE, TICKET_PROPOSAL, LockSpec
+from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, count_status, is_status
 from relock._owner import attempt_name, waiter_name
 from relock._scripts import Call
 
@@ -54,7 +54,7 @@ class Wait(NamedTuple):
         in_line: the lock is likely to be taken, and wake-ups are subscribed to: the first look takes a place at once.
     """
 
-    terms: Terms
+    spec: LockSpec
     waiter: bytes
     levels: int
     until: float
@@ -70,13 +70,13 @@ def acquire(wait: Wait, first: First | None = None) -> Generator[Effect, Any, Ou
     A grant was made to the last of the wait's `owners`. Where the caller has looked once before, this goes on from
     what it found.
     """
-    terms, clock = wait.terms, wait.clock
+    spec, clock = wait.spec, wait.clock
     now = clock()
-    limit = max(wait.until, now) + terms.node_timeout
+    limit = max(wait.until, now) + spec.node_timeout
     if wait.in_line and now < wait.until:
         return (yield from _Waiting(wait, limit).begin_in_line())
-    outcome, answers = yield from attempt(terms, take_call(terms, wait.waiter, wait.levels), clock, limit, first)
-    if outcome.__class__ is Granted:
+    outcome, answers = yield from attempt(spec, take_call(spec, wait.waiter, wait.levels), clock, limit, first)
+    if outcome.__class__ is Grant:
         return outcome
     return (yield from _Waiting(wait, limit).run(outcome, answers))
 
@@ -90,7 +90,9 @@ class _Waiting:
     listening: bool = False
     ticket: int | None = None
     undecided: bool = False
-    doubts: list[tuple[float, Sequence[Answer]]] = field(factory=list)  # what was sent lately, each with its void time
+    doubts: list[tuple[float, Sequence[Answer]]] = field(
+        factory=list
+    )  # what was sent lately, each with its not-after time
     declined: frozenset[bytes] = frozenset()  # names under which a releaser gave it the lock, and which it gave back
     unheard: bytes | None = None  # such a name, which the last look has shown, and no message
 
@@ -102,22 +104,22 @@ class _Waiting:
     def begin_in_line(self) -> Generator[Effect, Any, Outcome]:
         """The first look takes a place in the queue, if wake-ups are subscribed to, and then others."""
         yield from self._listen()
-        outcome, answers = yield from attempt(self.wait.terms, self._next_call(), self.wait.clock, self.limit)
-        return outcome if isinstance(outcome, Granted) else (yield from self.run(outcome, answers))
+        outcome, answers = yield from attempt(self.wait.spec, self._next_call(), self.wait.clock, self.limit)
+        return outcome if isinstance(outcome, Grant) else (yield from self.run(outcome, answers))
 
     def _listen(self) -> Generator[Effect, Any, None]:
         """Subscribes; from then on the masters may be asked for a place."""
-        wait, terms = self.wait, self.wait.terms
-        until = min(wait.until, wait.clock() + terms.node_timeout)
-        self.listening = bool((yield Listen(terms.keys, wait.waiter, until)))
-        if len(terms.masters) > 1 and self.owner == wait.waiter:
+        wait, spec = self.wait, self.wait.spec
+        until = min(wait.until, wait.clock() + spec.node_timeout)
+        self.listening = bool((yield Listen(spec.keys, wait.waiter, until)))
+        if len(spec.masters) > 1 and self.owner == wait.waiter:
             self._rename()  # so that what an attempt gives back is never its place in the queue
 
     def run(self, outcome: Outcome, answers: Sequence[Answer]) -> Generator[Effect, Any, Outcome]:
         """Looks again and again; see `acquire`."""
-        wait, terms, clock = self.wait, self.wait.terms, self.wait.clock
+        wait, spec, clock = self.wait, self.wait.spec, self.wait.clock
         patience = _Patience(wait)
-        while not isinstance(outcome, Granted):
+        while not isinstance(outcome, Grant):
             if outcome.undecided:
                 yield from self._settle(answers)
             now = clock()
@@ -128,7 +130,7 @@ class _Waiting:
                 yield from self._listen()
             elif not self._must_place(outcome):
                 look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
-                grants = yield Park(terms.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
+                grants = yield Park(spec.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
                 granted = yield from self._take_over(grants, outcome)
                 if granted is not None:
                     outcome = granted
@@ -136,8 +138,8 @@ class _Waiting:
                 if clock() >= self.limit:  # what had to be given back has left no time for another look
                     yield from self._leave(outcome)
                     break
-            outcome, answers = yield from attempt(terms, self._next_call(), clock, self.limit)
-        if not isinstance(outcome, Granted):
+            outcome, answers = yield from attempt(spec, self._next_call(), clock, self.limit)
+        if not isinstance(outcome, Grant):
             return outcome
         if self.owner == wait.waiter:
             return outcome._replace(is_repeated=True) if self.undecided else outcome
@@ -146,16 +148,14 @@ class _Waiting:
 
     def _clear_up(self) -> Generator[Effect, Any, None]:
         """The hold has another name than the waiter: of that nothing is to be left, or others would queue behind it."""
-        wait, terms, now = self.wait, self.wait.terms, self.wait.clock()
+        wait, spec, now = self.wait, self.wait.spec, self.wait.clock()
         for until, answers in self.doubts:
             if now < until and any(_is_silent(answer) for answer in answers):
-                yield Undo(terms.keys, wait.waiter, terms.ttl, until, answers)
+                yield Undo(spec.keys, wait.waiter, spec.ttl, until, answers)
         if self.undecided:
-            yield Undo(terms.keys, wait.waiter, terms.ttl, now + terms.node_timeout)
+            yield Undo(spec.keys, wait.waiter, spec.ttl, now + spec.node_timeout)
 
-    def _take_over(
-        self, grants: Sequence[Handed], outcome: Refused | NoQuorum
-    ) -> Generator[Effect, Any, Granted | None]:
+    def _take_over(self, grants: Sequence[Handed], outcome: Refused | NoQuorum) -> Generator[Effect, Any, Grant | None]:
         """Takes the lock that a releaser has given; gives back what is too little, or too late, or not heard of."""
         by_name: dict[bytes, list[Handed]] = {}
         for grant in grants:
@@ -163,7 +163,7 @@ class _Waiting:
                 by_name.setdefault(grant.owner, []).append(grant)
         for name in sorted(by_name, key=lambda name: len(by_name[name]), reverse=True):
             self.wait.owners.append(name)  # before anything is sent for it
-            granted = yield from accept(self.wait.terms, by_name[name], self.wait.clock, self.limit)
+            granted = yield from accept(self.wait.spec, by_name[name], self.wait.clock, self.limit)
             if granted is not None:
                 return granted
             self.wait.owners.remove(name)
@@ -187,11 +187,11 @@ class _Waiting:
 
     def _decline(self, name: bytes) -> Generator[Effect, Any, None]:
         """Gives back what a releaser has given under `name`, for good: also where that arrives only later."""
-        terms = self.wait.terms
+        spec = self.wait.spec
         self.declined |= {name}
         until = self._soon()
-        self._doubt(until, (yield from give_back(terms, name, self.ticket, until)))
-        yield Undo(terms.keys, name, terms.ttl, until, stays=True, ticket=self.ticket)
+        self._doubt(until, (yield from give_back(spec, name, self.ticket, until)))
+        yield Undo(spec.keys, name, spec.ttl, until, stays=True, ticket=self.ticket)
 
     def _doubt(self, until: float, answers: Sequence[Answer]) -> None:
         """Remembers what may put the waiter into a queue as late as `until`."""
@@ -205,19 +205,19 @@ class _Waiting:
         if self.ticket is not None or not self.listening or not isinstance(outcome, Refused):
             return False
         self.ticket = outcome.ticket
-        if self.ticket is None or len(self.wait.terms.masters) == 1:
+        if self.ticket is None or len(self.wait.spec.masters) == 1:
             return False
         self._rename()  # what an attempt is granted from now on names the ticket: the waiter may be back in the queue
         return True
 
     def _next_call(self) -> Call:
-        wait, terms = self.wait, self.wait.terms
+        wait, spec = self.wait, self.wait.spec
         if not self.listening:
-            return take_call(terms, self.owner, wait.levels)
+            return take_call(spec, self.owner, wait.levels)
         ticket = self.ticket
         if ticket is None:
-            ticket = TICKET_AT_ONCE if len(terms.masters) == 1 else TICKET_PROPOSAL
-        return enqueue_call(terms, self.owner, wait.levels, ticket)
+            ticket = TICKET_AT_ONCE if len(spec.masters) == 1 else TICKET_PROPOSAL
+        return enqueue_call(spec, self.owner, wait.levels, ticket)
 
     def _settle(self, answers: Sequence[Answer]) -> Generator[Effect, Any, None]:
         """Gives back what a minority may have granted where the outcome is undecided, before anybody sleeps on it.
@@ -225,15 +225,15 @@ class _Waiting:
         What was granted goes at once; what a slow master may have granted, once that is known. A lone master is asked
         again under the same name instead: what it may have granted is then still ours.
         """
-        terms = self.wait.terms
-        if len(terms.masters) == 1:
+        spec = self.wait.spec
+        if len(spec.masters) == 1:
             self.undecided = True
             return
         until = self._soon()
         self._doubt(until, answers)
-        undo = Undo(terms.keys, self.owner, terms.ttl, until, answers, stays=True, ticket=self.ticket)
+        undo = Undo(spec.keys, self.owner, spec.ttl, until, answers, stays=True, ticket=self.ticket)
         if count_status(answers, b"granted"):
-            left = yield from give_back(terms, self.owner, self.ticket, until)
+            left = yield from give_back(spec, self.owner, self.ticket, until)
             self._doubt(until, left)
             undo = undo._replace(answers=None)
             if any(_is_silent(answer) for answer in (*answers, *left)) or _is_kept(answers, left):
@@ -244,7 +244,7 @@ class _Waiting:
 
     def _soon(self) -> float:
         """Until when masters are waited for that are asked now; what they have not heard by then is undone later."""
-        return min(self.wait.clock() + self.wait.terms.node_timeout, self.limit)
+        return min(self.wait.clock() + self.wait.spec.node_timeout, self.limit)
 
     def _rename(self) -> None:
         """Later attempts ask under a new owner's name; what is still under way for the old one can't touch them."""
@@ -255,15 +255,15 @@ class _Waiting:
         """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background."""
         if not self.listening and not self.undecided:
             return
-        wait, terms = self.wait, self.wait.terms
+        wait, spec = self.wait, self.wait.spec
         yield Leave(wait.waiter)
         now = wait.clock()
         everywhere = False
         if not isinstance(outcome, NoQuorum):
-            answers = yield from end_wait(terms, wait.waiter, self._soon())
+            answers = yield from end_wait(spec, wait.waiter, self._soon())
             everywhere = all(isinstance(answer[0], list) for answer in answers)
         if self.undecided or not everywhere:
-            yield Undo(terms.keys, wait.waiter, terms.ttl, now + terms.node_timeout)
+            yield Undo(spec.keys, wait.waiter, spec.ttl, now + spec.node_timeout)
 
 
 def _is_silent(answer: Answer) -> bool:
@@ -302,7 +302,7 @@ class _Patience:
         self._failures += 1
         if self._silent_since is None:
             self._silent_since = now
-        return now - self._silent_since >= self._wait.terms.patience
+        return now - self._silent_since >= self._wait.spec.patience
 
     def pause(self, outcome: Refused | NoQuorum, *, listening: bool) -> float:
         """For how many seconds to sleep before the next look, unless woken."""
@@ -333,4 +333,4 @@ class _Patience:
 
     def _patience_left(self) -> float:
         since = self._silent_since if self._silent_since is not None else self._wait.clock()
-        return max(0.001, since + self._wait.terms.patience - self._wait.clock())
+        return max(0.001, since + self._wait.spec.patience - self._wait.clock())

@@ -5,32 +5,32 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 
 
-def ask(wire: Wire, *words: str | int | bytes) -> Any:
+def ask(raw: RawConnection, *words: str | int | bytes) -> Any:
     """The reply.
 
     Raises:
         redis.RedisError, OSError: the server refuses, or the connection breaks.
     """
-    wire.send_command(*words, check_health=False)
-    return wire.read_response()
+    raw.send_command(*words, check_health=False)
+    return raw.read_response()
 
 
-def try_to_ask(wire: Wire, *words: str | int | bytes) -> Any:
+def try_to_ask(raw: RawConnection, *words: str | int | bytes) -> Any:
     """The reply, or the server's refusal as a value; a connection that breaks is raised."""
     try:
-        return ask(wire, *words)
+        return ask(raw, *words)
     except redis_errors.ConnectionError:
         raise
     except redis_errors.ResponseError as error:
         return error
 
 
-def close(wire: Wire) -> None:
+def close(raw: RawConnection) -> None:
     """Closes it; that the other side is gone is no matter any more."""
     try:
-        wire.disconnect()
+        raw.disconnect()
     except NETWORK_ERRORS:
         return

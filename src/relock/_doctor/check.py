@@ -22,7 +22,7 @@ def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, str | None]:
     Raises:
         redis.RedisError, OSError: it can't be reached, or refuses more than that.
     """
-    listener = node.connection(timeout)
+    listener = node.raw_connection(timeout)
     try:
         listener.connect()
         info = try_to_ask(listener, "INFO", "server")

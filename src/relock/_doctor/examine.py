@@ -46,17 +46,17 @@ def examine(
     found = Examination(node.address)
     if ranges is not None:
         found.slots = sum(last + 1 - first for first, last, *_ in ranges)
-    wire = node.connection(timeout)
+    raw = node.raw_connection(timeout)
     try:
-        wire.connect()
-        ask(wire, "PING")
+        raw.connect()
+        ask(raw, "PING")
         found.reachable = True
         found.add("reachable", Verdict.OK, "it answers, and takes the credentials")
-        look_at_state(wire, found, prefix, masters)
-        try_locks(node, Scratch(wire, prefix, ranges), found, timeout)
+        look_at_state(raw, found, prefix, masters)
+        try_locks(node, Scratch(raw, prefix, ranges), found, timeout)
     except NETWORK_ERRORS as error:
         says = failure_of(node.address, error, sent=False).why
         found.add("answers" if found.reachable else "reachable", Verdict.WRONG, says)
     finally:
-        close(wire)
+        close(raw)
     return found

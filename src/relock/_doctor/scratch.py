@@ -13,12 +13,12 @@ from relock._doctor.findings import Examination, Finding, Verdict
 from relock._keys import LockKeys, client_channel, lock_keys
 from relock._runtime.net.failures import with_advice
 from relock._runtime.net.node import Node
+from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.slots import Range
-from relock._runtime.net.wire import Wire
 from relock._scripts import load, pack_argument
 
 SCRATCH_LEASE_MS = 5_000
-NEVER_VOID_US = b"%d" % 2**53  # the largest integer that Lua keeps
+NEVER_NOT_AFTER_US = b"%d" % 2**53  # the largest integer that Lua keeps
 SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "accused": "nobody",
     "count": 1,
@@ -38,7 +38,7 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
 class Scratch:
     """A lock that nobody uses, two owners that want it, and the channel of their client."""
 
-    wire: Wire
+    raw: RawConnection
     prefix: str
     ranges: Sequence[Range] | None = None  # the lock is in one of these
     client: str = field(init=False)
@@ -63,12 +63,12 @@ class Scratch:
         loaded = load(script)
         values = SCRIPT_ARGUMENTS | {"owner": owner, "client": self.client}
         call = loaded.call(self.keys, *rest, **{name: values[name] for name in loaded.own_arguments})
-        connection = {"void_us": NEVER_VOID_US, "incarnation": b"", "guard_ms": b"0"}
+        connection = {"not_after_us": NEVER_NOT_AFTER_US, "incarnation": b"", "guard_ms": b"0"}
         known = b"".join(pack_argument(connection[name]) for name in loaded.connection_arguments)
         packed = call.pack(known, guarded=False, source=True)
-        self.wire.send_packed_command([packed], check_health=False)
+        self.raw.send_packed_command([packed], check_health=False)
         try:
-            reply = self.wire.read_response()
+            reply = self.raw.read_response()
             return (reply.split()[0] if isinstance(reply, bytes) else reply[0]).decode()
         except redis_errors.ConnectionError:
             raise
@@ -84,7 +84,7 @@ class Scratch:
         yield "extend", self.call("extend", one), "extended"
         yield "count", self.call("count", one), "counted"
         yield "release", self.call("release", one), "released"
-        yield "tend", self.call("tend", two, 1, two), "tended"
+        yield "heartbeat", self.call("heartbeat", two, 1, two), "tended"
         yield "leave", self.call("leave", two), "left"
         yield "fence", self.call("fence", one), "fenced"
         yield "heal", self.call("heal", one), "healed"
@@ -95,12 +95,12 @@ class Scratch:
 
 def try_locks(node: Node, scratch: Scratch, found: Examination, timeout: float) -> None:
     """Runs each script once, while a second connection listens for the wake-up that the release publishes."""
-    listener = node.connection(timeout)
+    listener = node.raw_connection(timeout)
     try:
         listener.connect()
         listens = _subscribe(listener, scratch, found)
         if listens:
-            _count_receivers(scratch.wire, listener, scratch, found)
+            _count_receivers(scratch.raw, listener, scratch, found)
         _run_scripts(scratch, found)
         if listens:
             _await_wake_up(listener, found, timeout)
@@ -108,14 +108,14 @@ def try_locks(node: Node, scratch: Scratch, found: Examination, timeout: float) 
         close(listener)
 
 
-def _subscribe(listener: Wire, scratch: Scratch, found: Examination) -> bool:
+def _subscribe(listener: RawConnection, scratch: Scratch, found: Examination) -> bool:
     refusal = refusal_to_subscribe(listener, scratch.prefix, scratch.client)
     if refusal is not None:
         found.findings.append(refusal)
     return refusal is None
 
 
-def refusal_to_subscribe(listener: Wire, prefix: str, client: str) -> Finding | None:
+def refusal_to_subscribe(listener: RawConnection, prefix: str, client: str) -> Finding | None:
     """Has `listener` subscribe to the channel of `client`; what is wrong if that is refused."""
     reply = try_to_ask(listener, "SUBSCRIBE", client_channel(prefix, client))
     if not isinstance(reply, Exception):
@@ -125,23 +125,23 @@ def refusal_to_subscribe(listener: Wire, prefix: str, client: str) -> Finding | 
     return Finding("Pub/Sub", Verdict.WRONG, says, advice)
 
 
-def _count_receivers(wire: Wire, listener: Wire, scratch: Scratch, found: Examination) -> None:
-    receivers = try_to_ask(wire, "PUBLISH", scratch.channel, "doctor")
+def _count_receivers(raw: RawConnection, listener: RawConnection, scratch: Scratch, found: Examination) -> None:
+    receivers = try_to_ask(raw, "PUBLISH", scratch.channel, "doctor")
     if isinstance(receivers, Exception):
         advice = f"allow this user PUBLISH and the channels {scratch.prefix}:client:*"
         found.add("PUBLISH", Verdict.WRONG, f"refused: {receivers}", advice)
     elif receivers == 1:
         found.add("PUBLISH", Verdict.OK, "it counts its receivers")
         listener.read_response()
-        _ask_who_listens(wire, scratch, found)
+        _ask_who_listens(raw, scratch, found)
     else:
         says = f"it counted {receivers} receivers where there is one"
         found.add("PUBLISH", Verdict.WRONG, says, "connect to the master itself, without a proxy between")
 
 
-def _ask_who_listens(wire: Wire, scratch: Scratch, found: Examination) -> None:
+def _ask_who_listens(raw: RawConnection, scratch: Scratch, found: Examination) -> None:
     """Only a release past many dead waiters does, and it does without."""
-    counts = try_to_ask(wire, "PUBSUB", "NUMSUB", scratch.channel)
+    counts = try_to_ask(raw, "PUBSUB", "NUMSUB", scratch.channel)
     if isinstance(counts, Exception):
         advice = "allow this user PUBSUB NUMSUB, or let a release past many dead waiters take longer"
         found.add("PUBSUB", Verdict.NOTE, f"refused: {counts}", advice)
@@ -168,7 +168,7 @@ def _run_scripts(scratch: Scratch, found: Examination) -> None:
         found.add("scripts", Verdict.OK, "all lock scripts work")
 
 
-def _await_wake_up(listener: Wire, found: Examination, timeout: float) -> None:
+def _await_wake_up(listener: RawConnection, found: Examination, timeout: float) -> None:
     """The message of the release to the next in the queue, from inside a script."""
     if any(finding.check == "scripts" and finding.verdict is not Verdict.OK for finding in found.findings):
         return

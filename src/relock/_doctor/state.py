@@ -9,24 +9,24 @@ from relock._doctor.findings import CLOCK_OFFSET_SECONDS_MAX, Examination, Verdi
 from relock._keys import master_key, scan_pattern
 from relock._runtime.masters.known import as_guard_ms
 from relock._runtime.net.failures import with_advice, words_of
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 
 CLOCK_SAMPLES = 5
 REDIS_MIN, VALKEY_MIN = (6, 2), (7, 2)
 
 
-def look_at_state(wire: Wire, found: Examination, prefix: str, masters: int) -> None:
+def look_at_state(raw: RawConnection, found: Examination, prefix: str, masters: int) -> None:
     """All of this, about one of so many masters; the keys of its locks begin with the prefix."""
-    _look_at_info(wire, found)
-    _look_at_clock(wire, found)
-    _look_at_votes(wire, found, prefix, masters)
-    _look_at_persistence(wire, found, masters)
-    _look_at_rights(wire, found)
-    _look_at_listing(wire, found, prefix)
+    _look_at_info(raw, found)
+    _look_at_clock(raw, found)
+    _look_at_votes(raw, found, prefix, masters)
+    _look_at_persistence(raw, found, masters)
+    _look_at_rights(raw, found)
+    _look_at_listing(raw, found, prefix)
 
 
-def _look_at_info(wire: Wire, found: Examination) -> None:
-    replies = [try_to_ask(wire, "INFO", section) for section in ("server", "replication", "memory")]
+def _look_at_info(raw: RawConnection, found: Examination) -> None:
+    replies = [try_to_ask(raw, "INFO", section) for section in ("server", "replication", "memory")]
     refusal = next((reply for reply in replies if isinstance(reply, Exception)), None)
     if refusal is not None:
         advice = "allow this user INFO: without it a replica, a restart and an evicting policy go unnoticed"
@@ -74,12 +74,12 @@ def _judge_eviction(info: ServerInfo, found: Examination) -> None:
         )
 
 
-def _look_at_clock(wire: Wire, found: Examination) -> None:
+def _look_at_clock(raw: RawConnection, found: Examination) -> None:
     """Each reply bounds the difference: the master read its clock after the request left, before the reply came."""
     low, high = float("-inf"), float("inf")
     for _ in range(CLOCK_SAMPLES):
         sent_at = time.time()
-        reply = try_to_ask(wire, "TIME")
+        reply = try_to_ask(raw, "TIME")
         now = time.time()
         if isinstance(reply, Exception):
             found.add("clock", Verdict.WRONG, with_advice(str(reply)), "allow this user TIME")
@@ -94,10 +94,10 @@ def _look_at_clock(wire: Wire, found: Examination) -> None:
     found.add("clock", Verdict.NOTE if far else Verdict.OK, says, advice)
 
 
-def _look_at_votes(wire: Wire, found: Examination, prefix: str, masters: int) -> None:
+def _look_at_votes(raw: RawConnection, found: Examination, prefix: str, masters: int) -> None:
     """Whether it may grant locks, by its marker, judged as its own scripts do. Without a marker it has no guard yet."""
-    marker = try_to_ask(wire, "HMGET", master_key(prefix), "incarnation", "no_vote_until_us", "guard_ms")
-    now = try_to_ask(wire, "TIME")
+    marker = try_to_ask(raw, "HMGET", master_key(prefix), "incarnation", "no_vote_until_us", "guard_ms")
+    now = try_to_ask(raw, "TIME")
     if isinstance(marker, Exception) and "WRONGTYPE" in str(marker):
         says = f"its marker, the key {master_key(prefix)}, is no hash: another program has written there"
         advice = "delete it, or give relock another prefix: no client can connect meanwhile"
@@ -142,10 +142,10 @@ def _judge_vote(found: Examination, marked: str) -> None:
     found.add("votes", Verdict.NOTE, says, "nothing to do: it grants no locks meanwhile")
 
 
-def _look_at_persistence(wire: Wire, found: Examination, masters: int) -> None:
+def _look_at_persistence(raw: RawConnection, found: Examination, masters: int) -> None:
     """What a restart makes this master forget: without a guard, somebody else may get a lock that is held."""
-    reply, settings = try_to_ask(wire, "INFO", "persistence"), try_to_ask(wire, "CONFIG", "GET", "*append*")
-    saving = try_to_ask(wire, "CONFIG", "GET", "save")
+    reply, settings = try_to_ask(raw, "INFO", "persistence"), try_to_ask(raw, "CONFIG", "GET", "*append*")
+    saving = try_to_ask(raw, "CONFIG", "GET", "save")
     if isinstance(reply, Exception):
         found.add("persistence", Verdict.NOTE, f"not known: {reply}", "see restart_guard in the documentation")
         return
@@ -159,11 +159,11 @@ def _look_at_persistence(wire: Wire, found: Examination, masters: int) -> None:
     _judge_persistence(found, forgets, masters)
 
 
-def _look_at_rights(wire: Wire, found: Examination) -> None:
+def _look_at_rights(raw: RawConnection, found: Examination) -> None:
     """Whether this user may do what no guard notices. The names are none of databases, so nothing is swapped."""
     if not found.guard:
         return
-    reply = try_to_ask(wire, "SWAPDB", "this", "that")
+    reply = try_to_ask(raw, "SWAPDB", "this", "that")
     if isinstance(reply, Exception) and "NOPERM" in words_of(reply):
         found.add("rights", Verdict.OK, "this user may not SWAPDB, which the restart guard would not notice")
     else:
@@ -199,9 +199,9 @@ def _setting(reply: Any, name: bytes) -> str:
     return str(dict(zip(reply[::2], reply[1::2], strict=True)).get(name, b"").decode(errors="replace"))
 
 
-def _look_at_listing(wire: Wire, found: Examination, prefix: str) -> None:
+def _look_at_listing(raw: RawConnection, found: Examination, prefix: str) -> None:
     """Only ``ls`` needs it."""
-    reply = try_to_ask(wire, "SCAN", 0, "MATCH", scan_pattern(prefix, "*"), "COUNT", 10)
+    reply = try_to_ask(raw, "SCAN", 0, "MATCH", scan_pattern(prefix, "*"), "COUNT", 10)
     if isinstance(reply, Exception):
         found.add("SCAN", Verdict.NOTE, f"refused: {reply}", "allow this user SCAN, or do without `relock ls`")
     else:

@@ -8,7 +8,7 @@ from relock._core.effects import Answer, Ask, Clock, Effect, Handed, Leave, List
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
 from relock._runtime.masters.cluster import Cluster
-from relock._runtime.masters.make import make_rounds
+from relock._runtime.masters.make import make_fan_out
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.hub import Hub
@@ -32,7 +32,7 @@ class Driver:
         first = masters[0]
         #: Asked without a detour: where there is no other master, nor a node behind it, and nothing waits for replicas.
         self.lone = None if len(masters) > 1 or isinstance(first, Cluster) or first.options.min_replicas else first
-        self.rounds = make_rounds(masters, platform)
+        self.fan_out = make_fan_out(masters, platform)
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Ask: self._ask,
             Listen: self._listen,
@@ -54,10 +54,10 @@ class Driver:
 
     @abstractmethod
     def queued(self, lease_end: float) -> None:
-        """A waiter has a ticket, so signs of life are due; the next one at `lease_end`, unless it comes before."""
+        """A waiter has a ticket, so heartbeats are due; the next one at `lease_end`, unless it comes before."""
 
     @abstractmethod
-    def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> None:
+    def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> None:
         """Ends, in the background, whatever `owner` may have on any master."""
 
     @abstractmethod
@@ -91,18 +91,18 @@ class Driver:
 
     def _ask(self, ask: Ask) -> list[Answer]:
         self.check_open()
-        return self.rounds.ask(ask, strict=True)
+        return self.fan_out.ask(ask, strict=True)
 
     def _ask_on_own(self, ask: Ask) -> list[Answer]:
         self.check_open()
-        return self.rounds.ask(ask, strict=True, is_call=False)
+        return self.fan_out.ask(ask, strict=True, is_call=False)
 
     def _ask_unclosed(self, ask: Ask) -> list[Answer]:
-        return self.rounds.ask(ask, strict=False)
+        return self.fan_out.ask(ask, strict=False)
 
     def ask_shielded(self, ask: Ask) -> list[Answer]:
         """As for a flow's `Ask`, for cleaning up: also while the client is being closed, and never behind calls."""
-        return self.rounds.ask(ask, strict=False, is_call=False)
+        return self.fan_out.ask(ask, strict=False, is_call=False)
 
     def _listen(self, listen: Listen) -> bool:
         self.check_open()  # no subscription is made any more

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from relock._core.effects import Clock
 from relock._owner import Who, current_thread, running_task
 from relock._runtime.net.channel import Channel, open_channel
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 
 #: The one clock of the client side. It goes on while the machine is suspended, where the system has such a clock.
 CLOCK: Clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
@@ -75,9 +75,9 @@ class Platform:
     chance: Callable[[], float] = staticmethod(random.random)
     who: Callable[[], Who] = staticmethod(current_thread)
     task: Callable[[], object | None] = staticmethod(running_task)
-    open_channel: Callable[[Wire, float], Channel] = staticmethod(open_channel)
+    open_channel: Callable[[RawConnection, float], Channel] = staticmethod(open_channel)
 
-    def token(self, count: int) -> str:
+    def random_hex(self, count: int) -> str:
         """`count` bytes that nobody else draws, in hex."""
         return os.urandom(count).hex()
 

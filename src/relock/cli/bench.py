@@ -27,7 +27,7 @@ LIMIT_SECONDS = 24 * 3600.0
 
 
 @frozen
-class Plan:
+class BenchPlan:
     """What to measure."""
 
     workers: tuple[int, ...]
@@ -88,7 +88,7 @@ def bench(
     It uses one lock of a random name, with a lease of 5 seconds, and puts as much load on the masters as it can. What
     it leaves there is gone within seconds. Ctrl-C ends it early.
     """
-    plan = Plan(workers, threads, seconds, section)
+    plan = BenchPlan(workers, threads, seconds, section)
     try:
         with Interrupts(LIMIT_SECONDS):
             pairs, by_workers = _measure(where, plan)
@@ -105,7 +105,7 @@ def bench(
         raise CommandFailed(broken, ExitCode.WRONG)
 
 
-def _measure(where: Where, plan: Plan) -> tuple[dict[str, Pairs], dict[int, Figures]]:
+def _measure(where: Where, plan: BenchPlan) -> tuple[dict[str, Pairs], dict[int, Figures]]:
     name = f"relock-bench-{token_hex(4)}"
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(_progress())
@@ -132,7 +132,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(f"relock bench: {text}")
 
 
-def _hand_over(program: Program, plan: Plan, job: Job) -> Figures:
+def _hand_over(program: Program, plan: BenchPlan, job: Job) -> Figures:
     """What the turns of these workers amount to."""
     workers = job.processes * job.threads
     warm_seconds = WARM_SECONDS + WARM_SECONDS_EACH * workers
@@ -140,14 +140,14 @@ def _hand_over(program: Program, plan: Plan, job: Job) -> Figures:
     return figures(played.turns, workers, played.window)
 
 
-def _title(where: Where, plan: Plan) -> str:
+def _title(where: Where, plan: BenchPlan) -> str:
     masters = "one master" if len(where.urls) == 1 else f"{len(where.urls)} masters"
     kind = "threads of one process" if plan.threads else "processes"
     inside = f"which have the lock for {plan.section_seconds * 1e3:g} ms" if plan.section_seconds else "empty sections"
     return f"relock bench: {masters}; workers are {kind}, {inside}"
 
 
-def _as_json(where: Where, plan: Plan, pairs: dict[str, Pairs], by_workers: dict[int, Figures]) -> dict[str, Any]:
+def _as_json(where: Where, plan: BenchPlan, pairs: dict[str, Pairs], by_workers: dict[int, Figures]) -> dict[str, Any]:
     return {
         "masters": len(where.urls),
         "workers_are": "threads" if plan.threads else "processes",

@@ -12,7 +12,7 @@ from attrs import asdict, frozen
 from rich.console import Console
 
 from relock._servers.server import LocalServer, NoServerError, started
-from relock.cli._demo.acts import Director, Plan, WorkersFailedError
+from relock.cli._demo.acts import DemoPlan, Director, WorkersFailedError
 from relock.cli._demo.crew import Crew
 from relock.cli._demo.history import SECONDS_MAX, SECONDS_MAX_OF_SEVERAL, Record, verdict
 from relock.cli._demo.interrupts import Interrupts, TimeIsUp
@@ -26,7 +26,7 @@ from relock.cli._signals import Interrupted
 
 LIMIT_SECONDS = 18.0  # with what starting Python and ending everything takes, below 20
 LIMIT_SECONDS_OF_SEVERAL = 23.0  # masters; below 25
-PLAN = Plan()
+PLAN = DemoPlan()
 
 
 @click.command(epilog=EPILOG)

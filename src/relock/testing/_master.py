@@ -74,9 +74,9 @@ class VirtualMaster:
                 self._deliver()
 
     def execute(
-        self, call: Call, void_us: int, incarnation: bytes, guard_ms: int, *, guarded: bool | None = None
+        self, call: Call, not_after_us: int, incarnation: bytes, guard_ms: int, *, guarded: bool | None = None
     ) -> ScriptReply:
-        """Runs a call with what a connection adds to it, as `relock._runtime.masters.links.Link` does.
+        """Runs a call with what a connection adds to it, as `relock._runtime.masters.connections.Connection` does.
 
         It names the master's marker if it is `guarded`: by default, if there is a guard.
 
@@ -86,7 +86,7 @@ class VirtualMaster:
         script = call.script
         known = script.connection_argument_count
         keys = _keys_getter(script, known == 3 and (guard_ms > 0 if guarded is None else guarded))
-        added = (b"%016d" % void_us, incarnation, b"%d" % guard_ms)[:known]
+        added = (b"%016d" % not_after_us, incarnation, b"%d" % guard_ms)[:known]
         arguments = [*unpack_arguments(call.own), *added, *unpack_arguments(call.rest)]
         return self.run(script, keys(call.keys), arguments)
 

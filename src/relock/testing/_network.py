@@ -21,14 +21,14 @@ from redis import exceptions as redis_errors
 
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import load
 from relock.testing._master import ReplyError, VirtualMaster
 from relock.testing._world import Parking, Process, World
 
 SCRIPTS = (
     "acquire", "count", "enqueue", "extend", "fence", "force_release", "give_back", "heal", "inspect", "leave",
-    "quarantine", "release", "tend",
+    "quarantine", "release", "heartbeat",
 )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ class Server:
         self.unreachable: set[str] = set()  # processes between which and this server nothing arrives
         self.rate = rate
         self.offset = offset
-        self.wires: dict[VirtualWire, None] = {}
+        self.connections: dict[VirtualConnection, None] = {}
         self.master = VirtualMaster(self.clock_us, self._new_incarnation())
         self.tell: Callable[[Any], object] | None = None
         self._known: set[bytes] = set()
@@ -153,64 +153,64 @@ class Server:
 
     def kill_normal(self) -> None:
         """As CLIENT KILL TYPE normal: whoever has subscribed to something stays."""
-        for wire in list(self.wires):
-            if not wire.subscriptions:
-                wire.end()
+        for raw in list(self.connections):
+            if not raw.subscriptions:
+                raw.end()
 
     def drop(self, process: Process) -> None:
         """The connections of one process break."""
-        for wire in list(self.wires):
-            if wire.process is process:
-                wire.end()
+        for raw in list(self.connections):
+            if raw.process is process:
+                raw.end()
 
     def reach(self, process: Process) -> None:
         """Messages arrive again; connections on which some were lost break."""
         if process.name in self.unreachable:
             self.unreachable.discard(process.name)
-            for wire in list(self.wires):
-                if wire.process is process:
-                    wire.end()
+            for raw in list(self.connections):
+                if raw.process is process:
+                    raw.end()
 
     def _break_all(self) -> None:
-        for wire in list(self.wires):
-            wire.end()
+        for raw in list(self.connections):
+            raw.end()
 
     # Commands -------------------------------------------------------------------------------------------------------
 
-    def receive(self, wire: "VirtualWire", commands: Sequence[Sequence[bytes]]) -> None:
+    def receive(self, raw: "VirtualConnection", commands: Sequence[Sequence[bytes]]) -> None:
         """What has arrived on a connection is done now, or when it goes on."""
         if not self.is_up:
             return
-        if self._is_held_up(wire, commands):
-            self._held_up.append(partial(self.receive, wire, commands))
+        if self._is_held_up(raw, commands):
+            self._held_up.append(partial(self.receive, raw, commands))
             return
-        replies = [self._execute(wire, command) for command in commands]
+        replies = [self._execute(raw, command) for command in commands]
         if len(replies) > 1 and self.world.chance() < SPLITS:
             first = 1 + (commands[0][0] == b"CLIENT")  # that a connection has a name changes no run
-            wire.send_back(replies[:first])
+            raw.send_back(replies[:first])
             for reply in replies[first:]:
-                wire.send_back([reply])
+                raw.send_back([reply])
         else:
-            wire.send_back(replies)
+            raw.send_back(replies)
 
-    def _is_held_up(self, wire: "VirtualWire", commands: Sequence[Sequence[bytes]]) -> bool:  # noqa: ARG002
+    def _is_held_up(self, raw: "VirtualConnection", commands: Sequence[Sequence[bytes]]) -> bool:  # noqa: ARG002
         """Whether what has arrived has to wait until it goes on."""
         return self.is_stopped
 
-    def _execute(self, wire: "VirtualWire", command: Sequence[bytes]) -> Any:
+    def _execute(self, raw: "VirtualConnection", command: Sequence[bytes]) -> Any:
         word = command[0].upper()
-        if wire.subscriptions and word not in _SUBSCRIBED:
+        if raw.subscriptions and word not in _SUBSCRIBED:
             return redis_errors.ResponseError(f"ERR Can't execute '{word.decode().lower()}': only (P|S)SUBSCRIBE")
         if word in SCRIPTED:
-            self.asked_at[wire.process.name] = self.world.now
-            reply = self._run(word, command, wire.process)
+            self.asked_at[raw.process.name] = self.world.now
+            reply = self._run(word, command, raw.process)
             if self.conditions.repeats and self.world.chance() < self.conditions.repeats:
-                self.repeat(partial(self._run_again, self.master.incarnation, command, wire.process))
+                self.repeat(partial(self._run_again, self.master.incarnation, command, raw.process))
             return reply
         if word == b"SUBSCRIBE":
             channel = command[1]
-            self.master.subscribe(channel, wire.publish)
-            wire.subscriptions.append(channel)
+            self.master.subscribe(channel, raw.publish)
+            raw.subscriptions.append(channel)
             return [b"subscribe", channel, 1]
         return self._look(word, command)
 
@@ -275,7 +275,7 @@ _ALWAYS_SO = {b"PING": [b"pong", b""], b"CLIENT": b"OK"}
 _SUBSCRIBED = frozenset({b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"RESET", b"QUIT"})
 
 
-class VirtualWire(Wire):
+class VirtualConnection(RawConnection):
     """A connection of one process to one server, in place of redis-py's."""
 
     def __init__(self, process: Process, server: Server, **options: Any) -> None:
@@ -298,7 +298,7 @@ class VirtualWire(Wire):
     # What redis-py's connections do -----------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """See `Wire`."""
+        """See `RawConnection`."""
         process, server = self.process, self.server
         seconds = 2 * self._delay()
         process.sleep(min(seconds, self.timeout))
@@ -308,15 +308,15 @@ class VirtualWire(Wire):
         if not server.is_up:
             raise redis_errors.ConnectionError("Error 111 connecting. Connection refused.")
         self.is_open = True
-        server.wires[self] = None
-        process.wires[self] = None
+        server.connections[self] = None
+        process.connections[self] = None
         process.platform.channels[self.fileno] = self
 
     def disconnect(self) -> None:
-        """See `Wire`."""
+        """See `RawConnection`."""
         if self.is_open:
             self.is_open = False
-            self.process.wires.pop(self, None)
+            self.process.connections.pop(self, None)
             self.close_copy()
         self._wake()
 
@@ -338,7 +338,7 @@ class VirtualWire(Wire):
         world.at(max(self._arrives_at, world.now + self._delay()), self._server_sees_the_end)
 
     def _server_sees_the_end(self) -> None:
-        self.server.wires.pop(self, None)
+        self.server.connections.pop(self, None)
         for channel in self.subscriptions:
             self.server.master.unsubscribe(channel, self.publish)
         self.subscriptions.clear()
@@ -354,19 +354,19 @@ class VirtualWire(Wire):
         world.after(self._delay(), self._wake)
 
     def pack_commands(self, commands: Sequence[Sequence[str | int | bytes]]) -> list[bytes]:
-        """See `Wire`."""
+        """See `RawConnection`."""
         return [b"".join(_pack(tuple(words)) for words in commands)]
 
     def send_command(self, *words: str | int | bytes, check_health: bool = True) -> None:  # noqa: ARG002
-        """See `Wire`."""
+        """See `RawConnection`."""
         self.send(_pack(words))
 
     def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:  # noqa: ARG002
-        """See `Wire`."""
+        """See `RawConnection`."""
         self.send(b"".join(command))
 
     def read_response(self, *, disconnect_on_error: bool = True) -> Any:  # noqa: ARG002
-        """See `Wire`."""
+        """See `RawConnection`."""
         if not self.can_read(self.timeout):
             raise redis_errors.TimeoutError("Timeout reading from socket")
         reply = self._take()
@@ -375,7 +375,7 @@ class VirtualWire(Wire):
         return reply
 
     def can_read(self, timeout: float) -> bool:
-        """See `Wire`."""
+        """See `RawConnection`."""
         until = self.process.local() + timeout
         while not self.is_readable():
             left = until - self.process.local()
@@ -432,7 +432,7 @@ class VirtualWire(Wire):
         server = self.server
         if self.process.name in server.unreachable:
             return  # and nothing that comes later on this connection arrives either
-        if self in server.wires:
+        if self in server.connections:
             server.receive(self, commands)
 
     def send_back(self, replies: Sequence[Any]) -> None:
@@ -482,11 +482,11 @@ class VirtualWire(Wire):
 class VirtualChannel(Channel):
     """See `Channel`."""
 
-    def __init__(self, wire: VirtualWire, timeout: float) -> None:
-        self._wire = wire
+    def __init__(self, raw: VirtualConnection, timeout: float) -> None:
+        self._raw = raw
         self._timeout = timeout
-        self.fileno = wire.fileno
-        self.send = wire.send
+        self.fileno = raw.fileno
+        self.send = raw.send
         self.ready = self._ready
         self.take = self._take
 
@@ -495,19 +495,19 @@ class VirtualChannel(Channel):
         return taken
 
     def _take(self) -> list[Any]:
-        if not self._wire.can_read(self._timeout):
+        if not self._raw.can_read(self._timeout):
             raise redis_errors.TimeoutError("Timeout reading from the master")
-        return self._wire.take_all()
+        return self._raw.take_all()
 
     def _ready(self, milliseconds: float) -> bool:
-        return self._wire.can_read(milliseconds / 1000)
+        return self._raw.can_read(milliseconds / 1000)
 
 
 def node_of(process: Process, servers: Sequence[Server], number: int) -> Node:
     """How a process reaches whichever server stands there in `servers` when it connects."""
 
-    def connect(**options: Any) -> VirtualWire:
-        return VirtualWire(process, servers[number], **options)
+    def connect(**options: Any) -> VirtualConnection:
+        return VirtualConnection(process, servers[number], **options)
 
     name = f"master-{number}"
     return Node(name, connect, {}, frozenset({name}))

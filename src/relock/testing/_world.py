@@ -23,7 +23,7 @@ from relock._core.effects import Clock
 from relock._owner import ThreadOwner, Who
 from relock._runtime.machine import Machine
 from relock._runtime.net.channel import Channel
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 
 PREEMPTION = 0.01  # of the looks at a clock are followed by a pause
 PREEMPTION_SECONDS = 0.002
@@ -185,7 +185,9 @@ class Process:
         self._stands_since: float | None = None  # its clock, at this true time
         self._steady_rate = rate
         self.stalls: list[tuple[float, float]] = []  # when its clock went on again, and for how long it had stood still
-        self.wires: dict[Any, None] = {}  # in the order in which they were opened: chance is to decide, not an address
+        self.connections: dict[
+            Any, None
+        ] = {}  # in the order in which they were opened: chance is to decide, not an address
         self._backlog: deque[Callable[[], object]] = deque()
 
     def clock(self) -> float:
@@ -286,8 +288,8 @@ class Process:
     def crash(self) -> None:
         """As SIGKILL: it never does anything again, and its connections end."""
         self.is_dead = self.world.has_ended = True
-        for wire in list(self.wires):
-            wire.let_go()
+        for raw in list(self.connections):
+            raw.let_go()
 
     def sleep(self, seconds: float) -> None:
         """The calling task does nothing for so long."""
@@ -575,7 +577,7 @@ class VirtualPlatform(Machine):
     clock: Clock
     event: Callable[[], Any]
     gate: Callable[[], Any]
-    open_channel: Callable[[Wire, float], Channel]
+    open_channel: Callable[[RawConnection, float], Channel]
     poller: Callable[[], Any]
     queue: Callable[[], SimpleQueue[Any]]
     sleep: Callable[[float], object]
@@ -598,11 +600,11 @@ class VirtualPlatform(Machine):
     def _who(self) -> Who:
         return current_task().owner.who
 
-    def _open_channel(self, connection: Wire, timeout: float) -> Channel:
+    def _open_channel(self, connection: RawConnection, timeout: float) -> Channel:
         channel: Channel = connection.open_channel(timeout)  # type: ignore[attr-defined]
         return channel
 
-    def token(self, count: int) -> str:
+    def random_hex(self, count: int) -> str:
         """See `Platform`."""
         return f"{self.process.world.random.getrandbits(8 * count):0{2 * count}x}"
 

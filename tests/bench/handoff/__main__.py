@@ -12,7 +12,7 @@ from itertools import product
 from rich.console import Console
 
 from bench.handoff.contestants import CONTESTANTS
-from bench.handoff.measure import Cell, Plan, measure
+from bench.handoff.measure import Cell, HandoffPlan, measure
 from bench.handoff.show import show
 from bench.machine import PLACEMENTS, placements
 from bench.peers import missing
@@ -54,7 +54,7 @@ def main() -> None:
             options.placements, options.kinds, options.sections_ms, options.workers
         )
     ]
-    plan = Plan(tuple(cells), tuple(options.only or CONTESTANTS), options.rounds, options.seconds)
+    plan = HandoffPlan(tuple(cells), tuple(options.only or CONTESTANTS), options.rounds, options.seconds)
     errors = Console(stderr=True)
     for line in missing():
         errors.print(line)

@@ -6,7 +6,7 @@ Each worker has two sockets, one for its commands and one for the messages to it
 from pathlib import Path
 from secrets import token_hex
 
-from bench.wire import Wire, packed
+from bench.bare_socket import BareSocket, packed
 from relock.cli._bench.work import Job
 
 FOLDER = Path(__file__).parent
@@ -21,7 +21,7 @@ class OneHop:
     def __init__(self, port: int, name: str) -> None:
         self.me = f"{name}-{token_hex(8)}"
         self._name = name
-        self._commands, self._messages = Wire(port), Wire(port)
+        self._commands, self._messages = BareSocket(port), BareSocket(port)
         self._messages.call(packed("SUBSCRIBE", self.me))
         self._enter, self._leave = self._packed("enter"), self._packed(self.LEAVE)
 

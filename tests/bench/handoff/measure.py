@@ -52,7 +52,7 @@ class Cell:
 
 
 @frozen
-class Plan:
+class HandoffPlan:
     """Which cells, with whom, and for how long."""
 
     cells: tuple[Cell, ...]
@@ -74,7 +74,7 @@ class Plan:
         return max(self.seconds, enough, polls)
 
 
-def measure(plan: Plan, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(plan: HandoffPlan, progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """A row for each cell and contestant, with a figure for each round."""
     rows: list[dict[str, Any]] = []
     for masters in dict.fromkeys(cell.masters for cell in plan.cells):
@@ -107,14 +107,14 @@ class Bench:
         """Ends the program."""
         self._program.close()
 
-    def let_vote(self, plan: Plan) -> None:
+    def let_vote(self, plan: HandoffPlan) -> None:
         """Lets relock look at fresh masters, which have no vote until its guard is over."""
         relocks = [name for name in plan.contestants if name.startswith("relock")]
         if relocks:
             job = Cell(len(self._servers), "unpinned", "threads", 1, 0.0).job(relocks[0], self._urls)
             play([Part(self._program, job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
 
-    def measure(self, cell: Cell, plan: Plan) -> list[dict[str, Any]]:
+    def measure(self, cell: Cell, plan: HandoffPlan) -> list[dict[str, Any]]:
         """A row for each contestant."""
         rows: dict[str, dict[str, Any]] = {}
         with placed(self._servers, cell.placement):

@@ -9,21 +9,21 @@ from typing import Any
 
 from relock._core.effects import Clock, Effect, Handed
 from relock._core.flows.acquire import write_token
-from relock._core.quorum import Granted, is_token_safe, judge_handed
-from relock._core.terms import Terms, lease_ms
+from relock._core.lock_spec import LockSpec, lease_ms
+from relock._core.quorum import Grant, is_token_safe, judge_handed
 
 
 def accept(
-    terms: Terms, grants: Sequence[Handed], clock: Clock, until: float
-) -> Generator[Effect, Any, Granted | None]:
+    spec: LockSpec, grants: Sequence[Handed], clock: Clock, until: float
+) -> Generator[Effect, Any, Grant | None]:
     """Makes the hold of `grants`, which have one name, the caller's; None where that can't be: give it back then.
 
     `until` is when the caller gives up.
     """
-    granted = judge_handed(grants, terms.masters, terms.ttl, terms.drift_factor, clock())
-    if granted is None or len(terms.masters) == 1:
+    granted = judge_handed(grants, spec.masters, spec.ttl, spec.drift_factor, clock())
+    if granted is None or len(spec.masters) == 1:
         return granted
     if is_token_safe(granted, lease_ms(min(grant.lease for grant in grants))):
         return granted
-    outcome = yield from write_token(terms, granted, clock, until)
-    return outcome if isinstance(outcome, Granted) else None
+    outcome = yield from write_token(spec, granted, clock, until)
+    return outcome if isinstance(outcome, Grant) else None

@@ -4,8 +4,9 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
+from relock._core.lock_spec import ALIVE_MS, QUEUE_MS, TICKET_AT_ONCE, LockSpec
 from relock._core.quorum import (
-    Granted,
+    Grant,
     NoQuorum,
     Outcome,
     Refused,
@@ -17,10 +18,9 @@ from relock._core.quorum import (
     judge,
     may_be_granted,
 )
-from relock._core.terms import ALIVE_MS, QUEUE_MS, TICKET_AT_ONCE, Terms
 from relock._scripts import Call, load
 
-SIGN_OF_LIFE_SECONDS = 2.5  # so that a lost wake-up costs less than 3 s, and a stopped waiter less than 10 s
+HEARTBEAT_SECONDS = 2.5  # so that a lost wake-up costs less than 3 s, and a stopped waiter less than 10 s
 ATTEMPTS_PER_LOOK = 3  # how often a request that came too late is sent again at once, with a new clock sample
 
 First = tuple[float, Sequence[Answer]]
@@ -29,54 +29,54 @@ First = tuple[float, Sequence[Answer]]
 Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer]]]
 
 
-def take_call(terms: Terms, owner: bytes, count: int) -> Call:
+def take_call(spec: LockSpec, owner: bytes, count: int) -> Call:
     """Takes the lock if it is free and nobody else's turn."""
     if count == 1:
-        return terms.wording.take.call(terms.keys, owner)
+        return spec.wording.acquire.call(spec.keys, owner)
     return load("acquire").call(
-        terms.keys,
+        spec.keys,
         owner=owner,
         count=count,
-        lease_ms=terms.wording.lease_ms,
-        token_ms=terms.wording.token_ms,
-        fair=terms.wording.fair,
+        lease_ms=spec.wording.lease_ms,
+        token_ms=spec.wording.token_ms,
+        fair=spec.wording.fair,
     )
 
 
-def enqueue_call(terms: Terms, owner: bytes, count: int, ticket: int) -> Call:
+def enqueue_call(spec: LockSpec, owner: bytes, count: int, ticket: int) -> Call:
     """Takes the lock if it is free and the turn of the owner's waiter, which else waits in the queue with `ticket`."""
     if count == 1 and ticket == TICKET_AT_ONCE:
-        return terms.wording.join.call(terms.keys, owner)
+        return spec.wording.enqueue.call(spec.keys, owner)
     return load("enqueue").call(
-        terms.keys,
+        spec.keys,
         owner=owner,
         count=count,
-        lease_ms=terms.wording.lease_ms,
-        fair=terms.wording.fair,
+        lease_ms=spec.wording.lease_ms,
+        fair=spec.wording.fair,
         ticket=ticket,
         alive_ms=ALIVE_MS,
         queue_ms=QUEUE_MS,
     )
 
 
-def judge_first(terms: Terms, first: First, now: float, until: float) -> Outcome | None:
+def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outcome | None:
     """What a first look has come to by `now`, where nothing is left to do: the lock is granted, or nobody may wait.
 
     None for whatever else it has come to, or where the caller has until `until`: `attempt` goes on from there.
     """
     sent_at, answers = first
-    end = sent_at + terms.validity
+    end = sent_at + spec.validity
     if len(answers) == 1:
         reply: Any = answers[0][0]
         if reply.__class__ is list and reply[0] == b"granted" and now < end:
-            return Granted(reply[2], end, [end], True, answers)
-    outcome = judge(answers, terms.masters, end, now)
-    if isinstance(outcome, Granted):
-        return outcome if is_token_safe(outcome, int(terms.wording.lease_ms)) else None
+            return Grant(reply[2], end, [end], True, answers)
+    outcome = judge(answers, spec.masters, end, now)
+    if isinstance(outcome, Grant):
+        return outcome if is_token_safe(outcome, int(spec.wording.lease_ms)) else None
     return outcome if now >= until and isinstance(outcome, Refused) and not outcome.undecided else None
 
 
-def attempt(terms: Terms, call: Call, clock: Clock, until: float, first: First | None = None) -> Attempt:
+def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First | None = None) -> Attempt:
     """Asks all masters once, with one of the calls above, unless they have been asked by now: then this goes on.
 
     `until` is when whoever needs the answer gives up on silent masters, if that is before the node timeout. Returns
@@ -86,18 +86,18 @@ def attempt(terms: Terms, call: Call, clock: Clock, until: float, first: First |
     for _ in range(ATTEMPTS_PER_LOOK):
         if first is None:
             sent_at = clock()
-            answers = yield Ask((call,), min(until, sent_at + terms.node_timeout), is_attempt_certain)
+            answers = yield Ask((call,), min(until, sent_at + spec.node_timeout), is_attempt_certain)
         else:
             (sent_at, answers), first = first, None
-        outcome = judge(answers, terms.masters, sent_at + terms.validity, clock())
-        is_late = outcome.__class__ is not Granted and count_status(answers, b"void") > 0
+        outcome = judge(answers, spec.masters, sent_at + spec.validity, clock())
+        is_late = outcome.__class__ is not Grant and count_status(answers, b"void") > 0
         if before:
-            outcome, answers = _remember(terms.masters, before, answers, outcome)
+            outcome, answers = _remember(spec.masters, before, answers, outcome)
         if not is_late:
             break
         before = answers
-    if outcome.__class__ is Granted and len(answers) > 1 and not is_token_safe(outcome, int(terms.wording.lease_ms)):
-        outcome = yield from write_token(terms, outcome, clock, until)
+    if outcome.__class__ is Grant and len(answers) > 1 and not is_token_safe(outcome, int(spec.wording.lease_ms)):
+        outcome = yield from write_token(spec, outcome, clock, until)
     return outcome, answers
 
 
@@ -117,7 +117,7 @@ def _remember(
     if not any(first_counts):
         return outcome, answers
     known = [before[i] if counts else answers[i] for i, counts in enumerate(first_counts)]
-    if isinstance(outcome, Granted):
+    if isinstance(outcome, Grant):
         for i, counts in enumerate(first_counts):
             if counts:
                 known[i] = (Failure(masters[i], "it may have granted an earlier request"),)
@@ -130,15 +130,15 @@ def _is_conclusive(answer: Answer) -> bool:
     return answer[0].__class__ is list and not is_status(answer[0], b"void")
 
 
-def write_token(terms: Terms, grant: Granted, clock: Clock, until: float) -> Generator[Effect, Any, Outcome]:
+def write_token(spec: LockSpec, grant: Grant, clock: Clock, until: float) -> Generator[Effect, Any, Outcome]:
     """Makes a quorum know the token before anybody uses it: their clocks differ by more than the lease.
 
     `until` is when whoever needs the answer gives up.
     """
-    call = load("fence").call(terms.keys, fence=grant.token, lease_ms=terms.wording.lease_ms)
-    answers = yield Ask((call,), min(until, grant.end, clock() + terms.node_timeout), is_token_known)
+    call = load("fence").call(spec.keys, fence=grant.token, lease_ms=spec.wording.lease_ms)
+    answers = yield Ask((call,), min(until, grant.end, clock() + spec.node_timeout), is_token_known)
     if is_token_known(answers) and clock() < grant.end:
         return grant
     failures = tuple(answer[0] for answer in answers if isinstance(answer[0], Failure))
-    failures = failures or (Failure(terms.masters[0], "its fencing token reached no quorum"),)
+    failures = failures or (Failure(spec.masters[0], "its fencing token reached no quorum"),)
     return NoQuorum(failures, 0, None, granted=True)

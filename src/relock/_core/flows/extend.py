@@ -11,16 +11,16 @@ from typing import Any
 from relock._core.effects import Ask, Clock, Effect, Failure, Reply
 from relock._core.flows.ask import nth_of_each
 from relock._core.hold import Hold
+from relock._core.lock_spec import lease_ms, token_ms
 from relock._core.quorum import drift_of, is_status
-from relock._core.terms import lease_ms, token_ms
 from relock._scripts import Call, load
 
 ROUNDS = 2  # a second one, with a new clock sample, where the first came too late
 
-Answers = list[Sequence[Reply | Failure]]
+AnswersByHold = list[Sequence[Reply | Failure]]
 
 
-def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generator[Effect, Any, Answers]:
+def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generator[Effect, Any, AnswersByHold]:
     """Renews the leases of `holds` on all masters in one batch, and counts what they answered.
 
     A master that is silent is waited for no longer than the shortest of these leases allows: what the others answered
@@ -28,13 +28,13 @@ def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generato
 
     Returns what each master said of each hold.
     """
-    longest = min((node_timeout, *(hold.terms.node_timeout for hold in holds)))
+    longest = min((node_timeout, *(hold.spec.node_timeout for hold in holds)))
     ttls = [hold.ttl for hold in holds]  # as they are sent: an owner may ask for a longer one meanwhile
     calls = tuple([_call(hold, ttl) for hold, ttl in zip(holds, ttls, strict=True)])
     for _ in range(ROUNDS):
         sent_at = clock()
         replies = yield Ask(calls, sent_at + longest)
-        answers: Answers = list(zip(*replies, strict=True))  # of each hold, not of each master
+        answers: AnswersByHold = list(zip(*replies, strict=True))  # of each hold, not of each master
         now = clock()
         for hold, ttl, answer in zip(holds, ttls, answers, strict=True):
             hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now, ttl)
@@ -45,8 +45,8 @@ def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generato
 
 def _call(hold: Hold, ttl: float) -> Call:
     """Renews the lease of a hold."""
-    if ttl == hold.terms.ttl:
-        return hold.terms.wording.keep.call(hold.keys, hold.owner)
+    if ttl == hold.spec.ttl:
+        return hold.spec.wording.extend.call(hold.keys, hold.owner)
     return load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl), token_ms=token_ms(ttl))
 
 
@@ -124,4 +124,4 @@ def is_confirmed(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
 
 
 def _end(hold: Hold, ttl: float, sent_at: float) -> float:
-    return sent_at + ttl - drift_of(ttl, hold.terms.drift_factor)
+    return sent_at + ttl - drift_of(ttl, hold.spec.drift_factor)

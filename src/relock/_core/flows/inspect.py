@@ -7,14 +7,14 @@ from attrs import frozen
 
 from relock._core.effects import Ask, Clock, Effect, Failure, Reply
 from relock._core.flows.ask import first_of_each
+from relock._core.lock_spec import LockSpec
 from relock._core.quorum import is_status, quorum_of
-from relock._core.terms import Terms
 from relock._scripts import load
 
 QUEUE_LIMIT = 10_000
 KNOWS_ITSELF = 0  # written back to a lone master, which has given every token
 
-Answers = Sequence[Reply | Failure]
+MasterReplies = Sequence[Reply | Failure]
 
 
 @frozen
@@ -43,13 +43,13 @@ class LockInfo:
         return self.ttl != 0.0
 
 
-def look(terms: Terms, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, Any, Answers]:
+def look(spec: LockSpec, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, Any, MasterReplies]:
     """Asks all masters who has the lock."""
-    call = load("inspect").call(terms.keys, limit=limit)
-    return first_of_each((yield Ask((call,), clock() + terms.node_timeout)))
+    call = load("inspect").call(spec.keys, limit=limit)
+    return first_of_each((yield Ask((call,), clock() + spec.node_timeout)))
 
 
-def agree(name: str, answers: Answers) -> LockInfo | None:
+def agree(name: str, answers: MasterReplies) -> LockInfo | None:
     """What a quorum of `answers` agree on, or None where too few answered."""
     replies = [answer for answer in answers if isinstance(answer, list)]
     quorum = quorum_of(len(answers))
@@ -66,18 +66,18 @@ def agree(name: str, answers: Answers) -> LockInfo | None:
     return LockInfo(name, owner.decode(errors="replace") or None, count, ttl, token, queue)
 
 
-def force_release(terms: Terms, clock: Clock) -> Generator[Effect, Any, tuple[bool, Answers]]:
+def force_release(spec: LockSpec, clock: Clock) -> Generator[Effect, Any, tuple[bool, MasterReplies]]:
     """Ends the hold of whoever has the lock, and keeps the tokens rising.
 
     Each master that ends a hold takes care of tokens that others gave, also of a hold that was granted since the look.
 
     Returns whether a quorum held it, and the answers.
     """
-    answers = yield from look(terms, clock, limit=1)
-    info = agree(terms.keys.name, answers)
+    answers = yield from look(spec, clock, limit=1)
+    info = agree(spec.keys.name, answers)
     if info is None:
         return False, answers
     fence = KNOWS_ITSELF if len(answers) == 1 else max(info.token or 0, KNOWS_ITSELF + 1)
-    call = load("force_release").call(terms.keys, fence=fence, lease_ms=terms.wording.lease_ms)
-    answers = first_of_each((yield Ask((call,), clock() + terms.node_timeout)))
+    call = load("force_release").call(spec.keys, fence=fence, lease_ms=spec.wording.lease_ms)
+    answers = first_of_each((yield Ask((call,), clock() + spec.node_timeout)))
     return any(is_status(answer, b"released") for answer in answers), answers

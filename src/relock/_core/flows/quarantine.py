@@ -7,7 +7,7 @@ and nobody is accused.
 from collections import defaultdict
 from collections.abc import Generator, Sequence, Set
 
-from relock._core.clocks import Step
+from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Ask, Clock, Effect
 from relock._core.quorum import quorum_of
 from relock._keys import lock_keys
@@ -16,16 +16,16 @@ from relock._scripts import load
 SAME_SECONDS = 0.1  # steps that differ by less, or by a tenth, are the same one
 NOBODY = "relock clocks"  # a lock that nobody takes
 
-Flow = Generator[Effect, Sequence[Answer], Sequence[Answer]]
+AnswersFlow = Generator[Effect, Sequence[Answer], Sequence[Answer]]
 
 
-def sample(prefix: str, clock: Clock, node_timeout: float) -> Flow:
+def sample(prefix: str, clock: Clock, node_timeout: float) -> AnswersFlow:
     """Has every master say what time it is there: the driver compares it with what it knew."""
     call = load("inspect").call(lock_keys(prefix, NOBODY), limit=1)
     return (yield Ask((call,), clock() + node_timeout))
 
 
-def is_own_step(shown: Step, steps: Sequence[Step], masters: int) -> bool:
+def is_own_step(shown: ClockStep, steps: Sequence[ClockStep], masters: int) -> bool:
     """Whether a quorum of the masters shows the step that one of them has shown.
 
     `steps` are those of a short time; of them, those count that may have happened at the same moment. A machine that
@@ -47,7 +47,7 @@ def _is_shown(seconds: float, steps: Sequence[tuple[int, float]], masters: int) 
     return len({master for master, other in steps if abs(other - seconds) <= near}) >= quorum_of(masters)
 
 
-def is_undecided(unheard: Set[int], steps: Sequence[Step], masters: int) -> bool:
+def is_undecided(unheard: Set[int], steps: Sequence[ClockStep], masters: int) -> bool:
     """Whether it may yet turn out that a step was our own: no clock is known to be steady, and some are not heard.
 
     `unheard` are the masters of which nothing is known, and `steps` as above.
@@ -55,7 +55,7 @@ def is_undecided(unheard: Set[int], steps: Sequence[Step], masters: int) -> bool
     return bool(unheard) and len(unheard | {step.master for step in steps}) == masters
 
 
-def quarantine(prefix: str, incarnation: bytes, clock: Clock, node_timeout: float) -> Flow:
+def quarantine(prefix: str, incarnation: bytes, clock: Clock, node_timeout: float) -> AnswersFlow:
     """Takes the vote of the master that `incarnation` names, for everybody and for as long as its guard."""
     call = load("quarantine").call(lock_keys(prefix, NOBODY), accused=incarnation)
     return (yield Ask((call,), clock() + node_timeout))

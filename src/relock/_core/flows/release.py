@@ -6,12 +6,12 @@ from relock._caches import Cache
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.flows.ask import first_of_each, nth_of_each
 from relock._core.hold import Hold
+from relock._core.lock_spec import ALIVE_MS, QUEUE_MS, LockSpec, lease_ms
 from relock._core.quorum import count_status, is_count_certain, is_release_certain, is_status
-from relock._core.terms import ALIVE_MS, QUEUE_MS, Terms, lease_ms
 from relock._keys import LockKeys
 from relock._scripts import Call, Prepared, load
 
-Answers = Generator[Effect, Sequence[Answer], Sequence[Answer]]
+AnswersFlow = Generator[Effect, Sequence[Answer], Sequence[Answer]]
 _countings: Cache[int, Prepared] = Cache()
 Certain = Callable[[Sequence[Answer]], bool]
 
@@ -21,18 +21,18 @@ def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float, hand: bytes =
     return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), hand=hand)
 
 
-def end(hold: Hold, until: float) -> Answers:
+def end(hold: Hold, until: float) -> AnswersFlow:
     """Ends a hold on all masters."""
-    if hold.is_plain:
-        call = hold.terms.wording.give.call(hold.keys, hold.owner)
+    if hold.has_prepared_release:
+        call = hold.spec.wording.release.call(hold.keys, hold.owner)
     else:
-        call = end_call(hold.keys, hold.owner, hold.fence, hold.ttl, hold.terms.wording.hand)
+        call = end_call(hold.keys, hold.owner, hold.fence, hold.ttl, hold.spec.wording.hand)
     return (yield Ask((call,), until, is_release_certain))
 
 
-def end_wait(terms: Terms, waiter: bytes, until: float) -> Answers:
+def end_wait(spec: LockSpec, waiter: bytes, until: float) -> AnswersFlow:
     """Ends whatever `waiter` may have got, and its place in the queue."""
-    return (yield Ask((end_call(terms.keys, waiter, 0, terms.ttl),), until))
+    return (yield Ask((end_call(spec.keys, waiter, 0, spec.ttl),), until))
 
 
 def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
@@ -46,9 +46,9 @@ def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
     )
 
 
-def give_back(terms: Terms, owner: bytes, ticket: int | None, until: float) -> Answers:
+def give_back(spec: LockSpec, owner: bytes, ticket: int | None, until: float) -> AnswersFlow:
     """Gives back at once, on all masters."""
-    return (yield Ask((give_back_call(terms.keys, owner, ticket or 0),), until))
+    return (yield Ask((give_back_call(spec.keys, owner, ticket or 0),), until))
 
 
 def leave_call(keys: LockKeys, owner: bytes) -> Call:
@@ -63,7 +63,7 @@ def count_request(count: int) -> Prepared:
 
 def write_count(
     hold: Hold, count: int, clock: Clock, node_timeout: float, first: Sequence[Answer] | None = None
-) -> Answers:
+) -> AnswersFlow:
     """Writes the hold count. Where the masters have been asked once, this goes on from their answers.
 
     The hold is valid until its deadline whatever the masters answer; only *absent* from so many that no quorum is
@@ -81,7 +81,7 @@ def write_count(
     return answers
 
 
-def write_counts(counts: Sequence[tuple[Hold, int]], clock: Clock, node_timeout: float) -> Answers:
+def write_counts(counts: Sequence[tuple[Hold, int]], clock: Clock, node_timeout: float) -> AnswersFlow:
     """Writes the hold counts of several holds in one batch, and waits for all masters. See `write_count`."""
     script = load("count")
     calls = tuple([script.call(hold.keys, owner=hold.owner, count=count, lease_ms=0) for hold, count in counts])

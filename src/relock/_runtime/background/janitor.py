@@ -1,10 +1,10 @@
-"""The thread for all that must reach the masters but must not keep a caller: undoing, passing on, signs of life.
+"""The thread for all that must reach the masters but must not keep a caller: undoing, passing on, heartbeats.
 
-An undo goes out at once, and again once whatever it undoes can't arrive late any more (its void time); where it finds
-no quorum it is repeated until the lease has run out by itself.
+An undo goes out at once, and again once whatever it undoes can't arrive late any more (its not-after time); where it
+finds no quorum it is repeated until the lease has run out by itself.
 
 What is due at a moment goes out together, many tasks in one round: each round waits for all masters, and a slow one
-would else keep each task for as long as it takes, and the signs of life behind them.
+would else keep each task for as long as it takes, and the heartbeats behind them.
 """
 
 import heapq
@@ -15,20 +15,20 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from relock._core.clocks import Step
+from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release
-from relock._core.flows.acquire import SIGN_OF_LIFE_SECONDS
+from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.flows.extend import heal
+from relock._core.flows.heartbeat import HeartbeatReply, heartbeat
 from relock._core.flows.quarantine import is_own_step, is_undecided, quarantine, sample
-from relock._core.flows.tend import Tended, tend
 from relock._core.hold import FOREVER
 from relock._core.quorum import is_status
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
 from relock._owner import waiter_name
-from relock._runtime.background.host import Host
-from relock._runtime.background.tasks import Accuse, Doubt, Heal, PassOn, Sample, Settle, Task, Undo
+from relock._runtime.background.session_view import SessionView
+from relock._runtime.background.tasks import Accuse, Heal, PassOn, PendingCheck, Sample, Settle, Task, UndoTask
 from relock._runtime.service import Service
 from relock._scripts import Call
 
@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS_MAX = 2.0
 HEAL_RETRY_SECONDS_MAX = 0.05
 BATCH = 100  # tasks that are carried out together, before the next look at what is due
-DOUBT_SECONDS = 0.1  # between two looks at what slow masters have answered
+CHECK_SECONDS = 0.1  # between two looks at what slow masters have answered
 SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
-TEND_SECONDS_MIN = 0.25  # however short the holders' leases are
-TEND_SLACK_SECONDS = 0.05  # not worth waking the thread for
+HEARTBEAT_SECONDS_MIN = 0.25  # however short the holders' leases are
+HEARTBEAT_SLACK_SECONDS = 0.05  # not worth waking the thread for
 _order = itertools.count()
 
 
@@ -55,19 +55,19 @@ class Janitor(Service):
 
     name = "relock-janitor"
 
-    def __init__(self, session: Host) -> None:
+    def __init__(self, session: SessionView) -> None:
         super().__init__(session.platform)
         self._session = session
         self._incoming: SimpleQueue[Task | None] = session.platform.queue()
         self._due: list[_Due] = []
-        self._tend_at = FOREVER  # when the next sign of life is due; set by this thread alone
+        self._beat_at = FOREVER  # when the next heartbeat is due; set by this thread alone
         self._asked_for: deque[float] = deque()  # moments for it, by those who need it sooner
         self._wakes_at = FOREVER  # until when the thread sleeps
         self._closing = session.platform.event()
-        self._doubts: deque[Doubt] = deque()
-        self._doubts_at = FOREVER
+        self._checks: deque[PendingCheck] = deque()
+        self._checks_at = FOREVER
         self._deeds: dict[type[Any], Callable[[Sequence[Any]], None]] = {
-            Undo: self._undo,
+            UndoTask: self._undo,
             PassOn: self._pass_on,
             Settle: self._settle,
             Heal: self._heal,
@@ -80,26 +80,26 @@ class Janitor(Service):
         self._incoming.put(task)
         self.ensure()
 
-    def look_later(self, doubt: Doubt) -> None:
+    def look_later(self, check: PendingCheck) -> None:
         """Looks at it when all answers should have come; the thread is woken for the first of many only."""
-        self._doubts.append(doubt)
-        if self._doubts_at == FOREVER:
-            self._doubts_at = self._session.clock() + DOUBT_SECONDS
+        self._checks.append(check)
+        if self._checks_at == FOREVER:
+            self._checks_at = self._session.clock() + CHECK_SECONDS
             self._incoming.put(None)
         self.ensure()  # for each: the first one may not have got it started
 
-    def ensure_tending(self, lease_end: float) -> None:
-        """Somebody is queued: signs of life are due from now on, the next one when the holder's lease ends."""
+    def ensure_beating(self, lease_end: float) -> None:
+        """Somebody is queued: heartbeats are due from now on, the next one when the holder's lease ends."""
         now = self._session.clock()
-        due = now + _tending_pause(lease_end - now)
-        if due < self._tend_at - TEND_SLACK_SECONDS:
+        due = now + _beat_pause(lease_end - now)
+        if due < self._beat_at - HEARTBEAT_SLACK_SECONDS:
             self._asked_for.append(due)
-        if min(due, self._tend_at) < self._wakes_at:
+        if min(due, self._beat_at) < self._wakes_at:
             self._incoming.put(None)  # the thread sleeps for longer, or without a timer, or is about to
         self.ensure()
 
-    def tend_now(self) -> None:
-        """Signs of life are due at once, if anybody waits."""
+    def beat_now(self) -> None:
+        """Heartbeats are due at once, if anybody waits."""
         self._asked_for.append(self._session.clock())
         self._incoming.put(None)
         self.ensure()
@@ -109,7 +109,7 @@ class Janitor(Service):
         if self._closing.is_set():
             self._finish()
             return
-        self._wakes_at = FOREVER  # whoever wants it to tend sooner than it is now about to find, wakes it
+        self._wakes_at = FOREVER  # whoever wants a heartbeat sooner than it is about to find wakes it
         now = self._session.clock()
         moment = self._next_moment()
         self._wakes_at = FOREVER if moment is None else moment
@@ -133,38 +133,38 @@ class Janitor(Service):
 
     def _next_moment(self) -> float | None:
         moments = []
-        if self._doubts:
-            if self._doubts_at == FOREVER:  # who brought the first one was interrupted before it could say when
-                self._doubts_at = self._session.clock() + DOUBT_SECONDS
-            moments.append(self._doubts_at)
+        if self._checks:
+            if self._checks_at == FOREVER:  # who brought the first one was interrupted before it could say when
+                self._checks_at = self._session.clock() + CHECK_SECONDS
+            moments.append(self._checks_at)
         if self._due:
             moments.append(self._due[0].at)
-        tend_at = self._next_sign_of_life()
-        if tend_at < FOREVER:
-            moments.append(tend_at)
+        beat_at = self._next_heartbeat()
+        if beat_at < FOREVER:
+            moments.append(beat_at)
         return min(moments, default=None)
 
-    def _next_sign_of_life(self) -> float:
+    def _next_heartbeat(self) -> float:
         """When it is due; infinity while nobody waits."""
         waiters = self._session.hub.waiters
-        if not waiters and self._tend_at < FOREVER:
-            self._tend_at = FOREVER
+        if not waiters and self._beat_at < FOREVER:
+            self._beat_at = FOREVER
             if waiters:  # who came in between may have gone by the moment that was there
-                self._tend_at = self._session.clock()
+                self._beat_at = self._session.clock()
         while self._asked_for:
-            self._tend_by(self._asked_for.popleft())
-        return self._tend_at if waiters else FOREVER
+            self._beat_by(self._asked_for.popleft())
+        return self._beat_at if waiters else FOREVER
 
     def _act_on_due(self, now: float) -> None:
-        """The signs of life come first, between any two batches: however many tasks there are, they come in time."""
-        if self._next_sign_of_life() <= now:
-            self._tend()
+        """The heartbeats come first, between any two batches: however many tasks there are, they come in time."""
+        if self._next_heartbeat() <= now:
+            self._beat()
         due: list[Task] = []
         while self._due and self._due[0].at <= now and len(due) < BATCH:
             due.append(heapq.heappop(self._due).task)
         self._act(*due)
-        if self._doubts_at <= now:
-            self._resolve_doubts()
+        if self._checks_at <= now:
+            self._run_checks()
 
     def _act(self, *tasks: Task) -> None:
         """Carries out tasks, those of a kind together; what the master of one of them keeps, it keeps for all.
@@ -190,14 +190,14 @@ class Janitor(Service):
     def _later(self, at: float, task: Task) -> None:
         heapq.heappush(self._due, _Due(at, next(_order), task))
 
-    def _undo(self, tasks: Sequence[Undo]) -> None:
-        by_masters: defaultdict[frozenset[int] | None, list[Undo]] = defaultdict(list)
+    def _undo(self, tasks: Sequence[UndoTask]) -> None:
+        by_masters: defaultdict[frozenset[int] | None, list[UndoTask]] = defaultdict(list)
         for task in tasks:
             by_masters[task.left].append(task)
         for left, some in by_masters.items():
             self._undo_batch(some, left)
 
-    def _undo_batch(self, tasks: Sequence[Undo], left: frozenset[int] | None) -> None:
+    def _undo_batch(self, tasks: Sequence[UndoTask], left: frozenset[int] | None) -> None:
         session = self._session
         tasks = [task if self._still_waits(task) else task._replace(ticket=0) for task in tasks]
         calls = tuple(_call(task) for task in tasks)
@@ -210,40 +210,40 @@ class Janitor(Service):
             done = not silent
             if task.stays and any(is_status(answer[i], b"released") for answer in answers):
                 session.hub.look_again(waiter_name(task.owner))  # a master tells others only whose turn it is
-            if done and sent_at > task.void_at:  # sent, not answered: what it undoes may have come in between
+            if done and sent_at > task.not_after:  # sent, not answered: what it undoes may have come in between
                 continue
             if self._closing.is_set() or (now >= task.give_up_at and not done):
                 text = "%s could not be undone everywhere; its lease has run out"
                 session.platform.log.debug(logger, text, task.owner.decode())
             elif done:
-                self._later(task.void_at + 0.001, task)
+                self._later(task.not_after + 0.001, task)
             else:
                 again = task._replace(pause=min(2 * task.pause, RETRY_SECONDS_MAX))
-                if sent_at > task.void_at:  # the others need not hear of it again, for as long as one of them is away
+                if sent_at > task.not_after:  # the others need not hear of it again, for as long as one of them is away
                     again = again._replace(left=silent)
                 self._later(min(now + task.pause, task.give_up_at), again)
         self._take_out([PassOn(t.keys, waiter_name(t.owner)) for t in tasks if not self._still_waits(t)])
 
-    def _still_waits(self, task: Undo) -> bool:
+    def _still_waits(self, task: UndoTask) -> bool:
         """Whether the waiter of an undo waits still, as far as that is to get its place back."""
         return not task.ticket or waiter_name(task.owner) in self._session.hub.waiters
 
-    def _resolve_doubts(self) -> None:
+    def _run_checks(self) -> None:
         """Undoes what the answers that have come by now leave in doubt, unless more may come."""
-        self._doubts_at = FOREVER
+        self._checks_at = FOREVER
         for master in self._session.masters:
             master.drain()
         now = self._session.clock()
-        for _ in range(len(self._doubts)):
-            doubt = self._doubts.popleft()
-            if not doubt.is_left():
+        for _ in range(len(self._checks)):
+            check = self._checks.popleft()
+            if not check.is_left():
                 continue
-            if doubt.is_open(now):
-                self._doubts.append(doubt)
+            if check.is_open(now):
+                self._checks.append(check)
             else:
-                self._later(now, doubt.task())
-        if self._doubts:
-            self._doubts_at = now + DOUBT_SECONDS
+                self._later(now, check.task())
+        if self._checks:
+            self._checks_at = now + CHECK_SECONDS
 
     def _take_out(self, gone: Sequence[PassOn]) -> None:
         """Waiters left while a script was on the way that gives them their places (back)."""
@@ -252,7 +252,7 @@ class Janitor(Service):
             self._later(self._session.clock() + self._session.node_timeout, task)  # a slow master may get it only now
 
     def _pass_on(self, tasks: Sequence[PassOn]) -> None:
-        """All in one batch: those who wait still need their sign of life, however slow a master is."""
+        """All in one batch: those who wait still need their heartbeat, however slow a master is."""
         session = self._session
         for i in range(0, len(tasks), BATCH):
             calls = tuple([release.leave_call(task.keys, task.owner) for task in tasks[i : i + BATCH]])
@@ -331,7 +331,7 @@ class Janitor(Service):
             if isinstance(answers[task.master.index][0], Failure) and task.pause <= RETRY_SECONDS_MAX:
                 self._later(session.clock() + task.pause, task._replace(pause=2 * task.pause))
 
-    def _unheard(self, sampled: Sequence[Answer], told: Sequence[Step], since: float) -> set[int]:
+    def _unheard(self, sampled: Sequence[Answer], told: Sequence[ClockStep], since: float) -> set[int]:
         """The masters that are silent, or of which another thread has seen a step that it has not told yet."""
         told_at = {step.master: step.seen_at for step in told}
         return {
@@ -340,10 +340,10 @@ class Janitor(Service):
             if isinstance(answer[0], Failure) or master.offset.stepped_at > told_at.get(master.index, since)
         }
 
-    def _tend(self) -> None:
-        """The sign of life for all waiters that are queued, one script for each lock, all in one batch."""
+    def _beat(self) -> None:
+        """The heartbeat for all waiters that are queued, one script for each lock, all in one batch."""
         session = self._session
-        self._tend_at = session.clock() + SIGN_OF_LIFE_SECONDS
+        self._beat_at = session.clock() + HEARTBEAT_SECONDS
         queues: defaultdict[LockKeys, list[tuple[int, bytes]]] = defaultdict(list)
         for waiter in list(session.hub.waiters.values()):
             if waiter.tickets:
@@ -351,24 +351,24 @@ class Janitor(Service):
         if not queues:
             return
         votes = [master.vote_at <= session.clock() for master in session.masters]
-        tended: Tended = session.run_shielded(
-            tend(session.client_id, tuple(queues.items()), votes, session.clock, session.node_timeout)
+        heard: HeartbeatReply = session.run_shielded(
+            heartbeat(session.client_id, tuple(queues.items()), votes, session.clock, session.node_timeout)
         )
-        self._tend_by(session.clock() + _tending_pause(tended.lease_left))
-        for owner in tended.turns:
+        self._beat_by(session.clock() + _beat_pause(heard.lease_left))
+        for owner in heard.turns:
             waiter_or_none = session.hub.waiters.get(owner)
             if waiter_or_none is not None:
                 waiter_or_none.wake()
-        if not tended.well:
+        if not heard.well:
             session.hub.wake_all()  # each looks for itself what is wrong, and its patience counts
         waiting = session.hub.waiters
         self._take_out(
             [PassOn(keys, owner) for keys, waiters in queues.items() for _, owner in waiters if owner not in waiting]
         )
 
-    def _tend_by(self, moment: float) -> None:
-        """The next sign of life is due then, unless an earlier one is."""
-        self._tend_at = min(self._tend_at, moment)
+    def _beat_by(self, moment: float) -> None:
+        """The next heartbeat is due then, unless an earlier one is."""
+        self._beat_at = min(self._beat_at, moment)
 
     def _finish(self) -> None:
         """Does what was handed in before the client was closed, once and not for long; then ends the thread."""
@@ -386,15 +386,15 @@ class Janitor(Service):
             self._run()  # its thread was never needed, can't be started, or has not come to run: this one does the rest
 
 
-def _call(task: Undo) -> Call:
+def _call(task: UndoTask) -> Call:
     if task.stays:
         return release.give_back_call(task.keys, task.owner, task.ticket)
     return release.end_call(task.keys, task.owner, task.token, task.ttl)
 
 
-def _tending_pause(lease_left: float) -> float:
-    """Seconds until the next sign of life. When a lease ends nobody publishes, so whoever waits looks then.
+def _beat_pause(lease_left: float) -> float:
+    """Seconds until the next heartbeat. When a lease ends nobody publishes, so whoever waits looks then.
 
     The head of the queue has a timer of its own for that; but the head may be dead.
     """
-    return min(max(lease_left + EXPIRY_SECONDS, TEND_SECONDS_MIN), SIGN_OF_LIFE_SECONDS)
+    return min(max(lease_left + EXPIRY_SECONDS, HEARTBEAT_SECONDS_MIN), HEARTBEAT_SECONDS)

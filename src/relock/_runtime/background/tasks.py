@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from relock._core.clocks import Step
+from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Failure
 from relock._core.hold import Hold
 from relock._keys import LockKeys
@@ -14,11 +14,11 @@ HEAL_RETRY_SECONDS_MIN = 0.002
 HEAL_SECONDS = 1.0  # for so long a quorum's word is good enough to heal; the next renewal brings a new one
 
 
-class Undo(NamedTuple):
+class UndoTask(NamedTuple):
     """A hold or a place in the queue to end on every master.
 
     Attributes:
-        void_at: our time after which nothing of it can arrive any more.
+        not_after: our time after which nothing of it can arrive any more.
         give_up_at: our time at which its lease has run out by itself.
         pause: seconds until it is tried again, if it has to be.
         stays: its waiter goes on waiting.
@@ -30,7 +30,7 @@ class Undo(NamedTuple):
     owner: bytes
     token: int
     ttl: float
-    void_at: float
+    not_after: float
     give_up_at: float
     pause: float = RETRY_SECONDS_MIN
     stays: bool = False
@@ -38,8 +38,8 @@ class Undo(NamedTuple):
     left: frozenset[int] | None = None
 
 
-class Doubt(NamedTuple):
-    """What is in doubt where a slow master had not answered yet: looked at again later.
+class PendingCheck(NamedTuple):
+    """A look to be taken later at what a slow master, which had not answered yet, leaves in doubt.
 
     Every release over several masters that comes back at the quorum leaves one, so it is made of nothing that is dear.
 
@@ -53,7 +53,7 @@ class Doubt(NamedTuple):
     is_left: Callable[[], bool]
     answers: Sequence[Answer]
     until: float
-    task: "Callable[[], Undo | Settle]"
+    task: "Callable[[], UndoTask | Settle]"
 
     def is_open(self, now: float) -> bool:
         """Whether an answer may yet come that settles it."""
@@ -92,7 +92,7 @@ class Accuse(NamedTuple):
     """A master that has shown `step`: its clock's, unless a quorum shows the same one, which then was our clock's."""
 
     master: MasterState
-    step: Step
+    step: ClockStep
     pause: float = RETRY_SECONDS_MIN  # until it is tried again, where the master could not be told
     waits: bool = True  # once, where those who are not heard may show the same step
 
@@ -101,4 +101,4 @@ class Sample(NamedTuple):
     """A look at the clocks of all masters: what one of them has published looks as if it had stepped."""
 
 
-Task = Undo | PassOn | Settle | Heal | Accuse | Sample
+Task = UndoTask | PassOn | Settle | Heal | Accuse | Sample

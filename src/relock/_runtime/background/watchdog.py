@@ -6,10 +6,10 @@ from queue import Empty, SimpleQueue
 
 from relock._core.flows.extend import extend, is_confirmed, needs_healing
 from relock._core.hold import Hold
-from relock._core.renewal import FOREVER, Pace, pace_of, take_stock
+from relock._core.renewal import FOREVER, Pace, pace_of, plan_renewals
 from relock._errors import ConfigurationError
 from relock._events import RenewalFailing
-from relock._runtime.background.host import Host
+from relock._runtime.background.session_view import SessionView
 from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class Watchdog(Service):
 
     name = "relock-watchdog"
 
-    def __init__(self, session: Host) -> None:
+    def __init__(self, session: SessionView) -> None:
         super().__init__(session.platform)
         self._session = session
         self._pokes: SimpleQueue[float] = session.platform.queue()  # by when another stock is to be taken
@@ -58,23 +58,23 @@ class Watchdog(Service):
         """Takes stock when it is time for that, renews some of what was found due, and sleeps until there is more."""
         now = self._session.clock()
         if now >= self._look_at or not self._due:
-            self._take_stock()
+            self._plan_renewals()
         if self._due:
             self._renew_some()
         self._sleep(now + self._pace.seconds if self._due else self._look_at)
 
-    def _take_stock(self) -> None:
+    def _plan_renewals(self) -> None:
         """Says what is lost, plans how to renew what is due, and when to look again. Closes what nobody needs."""
         session = self._session
         self._look_at = FOREVER  # a hold that is granted from here on pokes, whatever this stock finds
         now = session.clock()
-        stock = take_stock(session.all_holds(), now)
-        for hold, reason in stock.lost:
+        plan = plan_renewals(session.all_holds(), now)
+        for hold, reason in plan.lost:
             session.lose(hold, reason)
-        self._look_at = min(stock.look_at, session.sweep(now))
-        self._due = deque(stock.renew)
+        self._look_at = min(plan.look_at, session.sweep(now))
+        self._due = deque(plan.renew)
         if self._due:
-            self._pace = pace_of(stock.renew, now, self._round_seconds)
+            self._pace = pace_of(plan.renew, now, self._round_seconds)
             self._look_at = min(self._look_at, self._pace.until)
 
     def _sleep(self, until: float) -> None:

@@ -30,8 +30,8 @@ from relock._runtime.masters.known import MasterListener, MasterState
 from relock._runtime.masters.master import Master
 from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.node import Node, Place, Seeds
+from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.slots import SLOTS, Range, ranges_of, redirection, slot_of
-from relock._runtime.net.wire import Wire
 from relock._runtime.platform import Platform
 from relock._scripts import Call
 
@@ -92,7 +92,7 @@ class Shard(Master):
 
 
 class Cluster(Master, MasterListener):
-    """A cluster, as one master; what it is asked goes through `ClusterRounds`, never through a link of its own."""
+    """A cluster, as one master; what it is asked goes through `ClusterFanOut`, never over its own connection."""
 
     def __init__(
         self, node: Node, seeds: Seeds, options: ClientOptions, platform: Platform, listener: MasterListener
@@ -111,7 +111,9 @@ class Cluster(Master, MasterListener):
         self._slots: list[Shard | None] = []  # empty until they are known
         self._stale = True
         self._looked_at = float("-inf")
-        self._listener_at: tuple[weakref.ref[Wire], str] | None = None  # the latest connection of its own, and to whom
+        self._listener_at: tuple[weakref.ref[RawConnection], str] | None = (
+            None  # its own latest connection, and to where
+        )
         self._turns = itertools.count()
 
     # Who serves what ------------------------------------------------------------------------------------------------
@@ -213,14 +215,14 @@ class Cluster(Master, MasterListener):
 
     # What a session asks of a master --------------------------------------------------------------------------------
 
-    def connection(self) -> Wire:
+    def raw_connection(self) -> RawConnection:
         """A new connection to any node, another one each time, rather to one that is up."""
         shards = list(self.shards.copy().values())
         nodes = [shard.node for shard in shards if shard.down is None] or self._sources
         node = nodes[next(self._turns) % len(nodes)]
-        wire = node.connection(self.node_timeout)
-        self._listener_at = weakref.ref(wire), node.address
-        return wire
+        raw = node.raw_connection(self.node_timeout)
+        self._listener_at = weakref.ref(raw), node.address
+        return raw
 
     def introduce(self, replies: Sequence[Any]) -> bytes:  # noqa: ARG002
         """See `Master.introduce`: it has no incarnation of its own."""

@@ -55,7 +55,7 @@ class MasterListener:
     connection_name: str = ""
 
     def sweep_by(self, moment: float) -> None:
-        """A link was opened: which of them nobody needs is to be looked at by then (our time), if a thread is there."""
+        """A connection was opened: by then (our time) a thread, if there is one, must look which nobody needs."""
 
     def master_down(self, master: "MasterState", why: str) -> None:
         """It does not answer."""
@@ -117,7 +117,7 @@ class MasterState(ABC):
         self.vote_at = 0.0  # our time from which it has a vote again, if it has none now
         self.known = Known(UNKNOWN, Offset(options.drift_factor))
         self.introduction: Sequence[tuple[str, ...]] = INTRODUCTION  # what `introduce` takes the replies to
-        self.silence: Answer = (Failure(node.address, "it has not answered", awaited=True),)
+        self.no_reply_yet: Answer = (Failure(node.address, "it has not answered", awaited=True),)
         self.trusted_from = float("-inf")  # our time; what it gives to requests from before that counts for nothing
         self._listener = listener
         self._distrusted: deque[tuple[int, float]] = deque(maxlen=STEPS_MAX)  # what it showed in a step, and until when
@@ -237,7 +237,7 @@ class MasterState(ABC):
     def without_vote(self, now_us: int, until_us: int, now: float) -> None:
         """It refused to vote until `until_us` on its clock, which showed `now_us`.
 
-        That may have been long ago, if nobody has read from the link since. What is known of its clock tells.
+        That may have been long ago, if nobody has read from the connection since. What is known of its clock tells.
         """
         vote_at = min(now + (until_us - now_us) / 1e6, until_us / 1e6 - self.offset.low)
         is_news = vote_at > max(self.vote_at + GUARD_NEWS_SECONDS, now)

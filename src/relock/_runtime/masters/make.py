@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from relock._options import ClientOptions
 from relock._runtime.masters.cluster import Cluster
-from relock._runtime.masters.cluster_rounds import ClusterRounds
+from relock._runtime.masters.cluster_fan_out import ClusterFanOut
+from relock._runtime.masters.fan_out import FanOut
 from relock._runtime.masters.known import MasterListener
 from relock._runtime.masters.master import Master
-from relock._runtime.masters.rounds import Rounds
 from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
 
@@ -26,7 +26,7 @@ def make_masters(
     return tuple(Master(i, node, options, platform, listener) for i, node in enumerate(nodes))
 
 
-def make_rounds(masters: tuple[Master, ...], platform: Platform) -> Rounds:
+def make_fan_out(masters: tuple[Master, ...], platform: Platform) -> FanOut:
     """What asks these masters."""
     first = masters[0]
-    return ClusterRounds(first, platform) if isinstance(first, Cluster) else Rounds(masters, platform)
+    return ClusterFanOut(first, platform) if isinstance(first, Cluster) else FanOut(masters, platform)

@@ -11,7 +11,7 @@ from relock._core.effects import Failure
 from relock._errors import ConfigurationError
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
 from relock._runtime.masters.pool import RETRY_SECONDS_MAX, Pool
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.service import Service
 
 RETRY_SECONDS_MIN = 0.05
@@ -21,23 +21,23 @@ Report = tuple["Master", Failure | ConfigurationError | None]
 
 
 class Master(Pool):
-    """One master: a pool of links, and what they have shown of it."""
+    """One master: a pool of connections, and what they have shown of it."""
 
-    opener: "Opener | None"
+    reconnector: "Reconnector | None"
 
     @property
     def is_one_of_several(self) -> bool:
         """See `MasterState.is_one_of_several`."""
-        return self.opener is not None
+        return self.reconnector is not None
 
     # Where it can't be asked ----------------------------------------------------------------------------------------
 
     def open_later(self, reports: "SimpleQueue[Report] | None", *, is_call: bool) -> None:
-        """Has a link opened in the background, for a call or beside them; what comes of it goes to `reports`."""
-        if self.opener is not None:
-            self.opener.want(reports, is_call=is_call)
+        """Has a connection opened in the background, for a call or beside them; what comes of it goes to `reports`."""
+        if self.reconnector is not None:
+            self.reconnector.want(reports, is_call=is_call)
 
-    def absence(self) -> Failure:
+    def unconnected(self) -> Failure:
         """Why the master can't be asked right now: nothing has been sent to it."""
         why = self.down
         if why is None and self.is_crowded:
@@ -46,14 +46,14 @@ class Master(Pool):
 
     def out_of_time(self) -> Failure:
         """Why a call did not ask it that has waited for a connection: nothing has been sent."""
-        why = self.down or f"it was not asked: no connection was free in time (max_connections={self._links_max})"
+        why = self.down or f"it was not asked: no connection was free in time (max_connections={self._connections_max})"
         return Failure(self.address, why, sent=False)
 
     def turned_out(self, error: ConfigurationError) -> None:
         """It can't be used: a mistake in the configuration, or, if it could be used before, one more way to be down."""
         self._answers_since = None
         if not self.was_sound:
-            self.unfit = error
+            self.config_error = error
         if self.down is None:
             self.down = str(error)
             self._listener.master_down(self, self.down)
@@ -65,7 +65,7 @@ class Master(Pool):
     # Commands of its own --------------------------------------------------------------------------------------------
 
     def probe(self) -> None:
-        """Opens a link, which checks the master, and keeps it.
+        """Opens a connection, which checks the master, and keeps it.
 
         Raises:
             redis.RedisError, OSError: it can't be reached.
@@ -74,10 +74,10 @@ class Master(Pool):
         self.give_back(self.open(), self.clock())
 
     def open_ahead(self) -> None:
-        """Opens a link for a call that waits for one, if there is room for it. Raises as `probe` does."""
-        link = self.open_for_call()
-        if link is not None:
-            self.give_back(link, self.clock())
+        """Opens a connection for a call that waits for one, if there is room for it. Raises as `probe` does."""
+        connection = self.open_for_call()
+        if connection is not None:
+            self.give_back(connection, self.clock())
 
     def scan(self, pattern: str, count: int) -> Iterator[str]:
         """The keys that match the glob `pattern`, by SCAN on a connection of its own; a key may come twice.
@@ -85,41 +85,41 @@ class Master(Pool):
         Raises:
             redis.RedisError, OSError: it can't be reached, or refuses.
         """
-        connection = self.connection()
+        raw = self.raw_connection()
         try:
             with understood():
-                connection.connect()
+                raw.connect()
             cursor = b"0"
-            self._name(connection)
+            self._name(raw)
             while True:
-                connection.send_command("SCAN", cursor, "MATCH", pattern, "COUNT", count, check_health=False)
+                raw.send_command("SCAN", cursor, "MATCH", pattern, "COUNT", count, check_health=False)
                 with understood():
-                    cursor, keys = connection.read_response()
+                    cursor, keys = raw.read_response()
                     names = [key.decode(errors="replace") for key in keys]
                 yield from names
                 if cursor == b"0":
                     return
         finally:
-            connection.disconnect()
+            raw.disconnect()
 
-    def _name(self, connection: Wire) -> None:
+    def _name(self, raw: RawConnection) -> None:
         for words in self.naming:
-            connection.send_command(*words, check_health=False)
+            raw.send_command(*words, check_health=False)
             with suppress(redis_errors.ResponseError):  # it may be forbidden
-                connection.read_response()
+                raw.read_response()
 
 
 class Wish(NamedTuple):
-    """A link that an opener is to open: to see how the master is, or for somebody who waits for the report."""
+    """A connection that a reconnector must open: to see how the master is, or for whoever waits for the report."""
 
     reports: SimpleQueue[Report] | None = None
     is_call: bool = False
 
 
-class Opener(Service):
-    """Opens links to one master in the background: when somebody wants one, and again and again while it is down."""
+class Reconnector(Service):
+    """Opens connections to one master in the background: when one is wanted, and again and again while it is down."""
 
-    name = "relock-opener"
+    name = "relock-reconnector"
 
     def __init__(self, master: Master) -> None:
         super().__init__(master.platform)
@@ -129,10 +129,10 @@ class Opener(Service):
         self._is_idle = True  # it sleeps until somebody wants something
 
     def want(self, reports: SimpleQueue[Report] | None, *, is_call: bool) -> None:
-        """Opens one link and puts it into the pool; what came of it goes to `reports`. Returns at once.
+        """Opens one connection and puts it into the pool; what came of it goes to `reports`. Returns at once.
 
-        Of calls that come at once, each may find room for a link: who wants one after the last was opened gets none,
-        and waits for those of the others.
+        Of calls that come at once, each may find room for a connection: who wants one after the last was opened gets
+        none, and waits for those of the others.
         """
         # Whoever finds the master down wakes it, unless an interrupt comes between: then the next one does.
         trying = (self._master.down is not None and not self._is_idle) or not self._wanted.empty()
@@ -146,7 +146,7 @@ class Opener(Service):
         self.ensure()
 
     def step(self) -> None:
-        """Waits until a link is wanted or the master is to be tried again, and opens one."""
+        """Waits until a connection is wanted or the master is to be tried again, and opens one."""
         self._is_idle = self._master.down is None
         try:
             wish = self._wanted.get(timeout=None if self._is_idle else self._pause())
@@ -177,7 +177,7 @@ class Opener(Service):
         except ConfigurationError as error:
             self._failures += 1
             self._master.turned_out(error)
-            return error if self._master.unfit else self._master.misconfigured(error)
+            return error if self._master.config_error else self._master.misconfigured(error)
         self._failures = 0
         return None
 

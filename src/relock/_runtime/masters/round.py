@@ -48,7 +48,7 @@ class Round:
 
     def awaits(self, master: MasterState) -> None:
         """It is going to be asked, whatever has failed before: from here on it may have done what it is asked."""
-        self.answers[master.index] = (*master.silence,) * len(self.calls)
+        self.answers[master.index] = (*master.no_reply_yet,) * len(self.calls)
 
     def awaits_answer_of(self, master: MasterState) -> bool:
         """Whether the master has not answered: it owes a reply, or nothing was sent."""
@@ -73,7 +73,7 @@ class Pending(NamedTuple):
     now: float
 
 
-class Owed:
+class InFlight:
     """A request without its replies: when it was sent, and where each one that is still to come belongs, last first.
 
     A simple round that is sent for the first time needs none: it stands for itself.
@@ -88,7 +88,7 @@ class Owed:
         self.places = places
 
     @classmethod
-    def all_of(cls, round_: Round, sent_at: float) -> "Owed":
+    def all_of(cls, round_: Round, sent_at: float) -> "InFlight":
         """All calls of a round, sent at `sent_at`."""
         count = len(round_.calls)
         return cls(round_, sent_at, [None] * count, list(range(count))[::-1])

@@ -24,7 +24,7 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 
 try:
     import hiredis
@@ -79,8 +79,8 @@ class Channel(ABC):
 class SocketChannel(Channel):
     """Straight to the socket, parsed by hiredis."""
 
-    def __init__(self, connection: Wire, sock: socket.socket, timeout: float) -> None:
-        self._connection = connection  # keeps the socket open
+    def __init__(self, raw: RawConnection, sock: socket.socket, timeout: float) -> None:
+        self._raw = raw  # keeps the socket open
         self.fileno = sock.fileno()
         _limit(sock, timeout)
         reader = hiredis.Reader(replyError=redis_errors.ResponseError)
@@ -114,8 +114,8 @@ class SocketChannel(Channel):
 class PlainChannel(Channel):
     """Through redis-py, which may have read more than it has given away."""
 
-    def __init__(self, connection: Wire, sock: socket.socket, timeout: float) -> None:
-        self._connection = connection
+    def __init__(self, raw: RawConnection, sock: socket.socket, timeout: float) -> None:
+        self._raw = raw
         self.send = self._send
         self.ready = self._ready
         self.take = self._take
@@ -125,7 +125,7 @@ class PlainChannel(Channel):
 
     def _send(self, packed: bytes) -> None:
         self._check_open()
-        self._connection.send_packed_command([packed], check_health=False)
+        self._raw.send_packed_command([packed], check_health=False)
 
     def _check_open(self) -> None:
         """Another thread may have closed the connection: redis-py would then open it again, and say nothing.
@@ -133,7 +133,7 @@ class PlainChannel(Channel):
         Raises:
             redis.ConnectionError: it was closed.
         """
-        if getattr(self._connection, "_sock", None) is None:
+        if getattr(self._raw, "_sock", None) is None:
             raise redis_errors.ConnectionError("the connection was closed")
 
     def parse(self, taken: list[Any]) -> list[Any]:
@@ -152,12 +152,12 @@ class PlainChannel(Channel):
     def _ready(self, milliseconds: float) -> bool:
         self._check_open()
         with _closed_meanwhile():
-            return self._connection.can_read(milliseconds / 1000)
+            return self._raw.can_read(milliseconds / 1000)
 
     def _read(self) -> Any:
         try:
             with _closed_meanwhile():
-                return self._connection.read_response(disconnect_on_error=False)
+                return self._raw.read_response(disconnect_on_error=False)
         except redis_errors.ConnectionError:
             raise
         except redis_errors.ResponseError as error:
@@ -195,18 +195,18 @@ def _closed_meanwhile() -> Iterator[None]:
         raise redis_errors.ConnectionError("the connection was closed") from error
 
 
-def open_channel(connection: Wire, timeout: float) -> Channel:
+def open_channel(raw: RawConnection, timeout: float) -> Channel:
     """The channel of a connection that is open and owes nothing; `timeout` in seconds, for each send and receive.
 
     Raises:
         redis.RedisError, OSError: the connection was closed meanwhile.
     """
-    sock: socket.socket | None = getattr(connection, "_sock", None)
+    sock: socket.socket | None = getattr(raw, "_sock", None)
     if sock is None:
         raise redis_errors.ConnectionError("the connection was closed")
     if hiredis is None:
-        return PlainChannel(connection, sock, timeout)
-    return SocketChannel(connection, sock, timeout)
+        return PlainChannel(raw, sock, timeout)
+    return SocketChannel(raw, sock, timeout)
 
 
 def _limit(sock: socket.socket, seconds: float) -> None:

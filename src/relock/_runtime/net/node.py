@@ -8,8 +8,8 @@ from attrs import evolve, field, frozen
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.sentinel import Discovery
-from relock._runtime.net.wire import Wire
 
 READ_BYTES = 4096  # redis-py keeps a buffer of that size for each connection, though only opening one reads into it
 Place = tuple[str, int]  # host and port
@@ -35,10 +35,10 @@ class Node:
     cluster: "Seeds | None" = None
     client_name: str = ""
 
-    def connection(self, timeout: float) -> Wire:
+    def raw_connection(self, timeout: float) -> RawConnection:
         """A connection that is not open yet, and that resends nothing; `timeout` in seconds."""
         found = {} if self.discovery is None else self.discovery.connection_options(timeout)
-        wire: Wire = self.connection_class(
+        raw: RawConnection = self.connection_class(
             **(self.kwargs | found),
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
@@ -47,7 +47,7 @@ class Node:
             decode_responses=False,
             protocol=2,
         )
-        return wire
+        return raw
 
 
 class Seeds(NamedTuple):

@@ -195,13 +195,13 @@ def _sentinel_node(
     kwargs = {option: value for option, value in given.items() if option not in left_out}
     places = [host_and_port(sentinel.kwargs["host"], sentinel.kwargs["port"]) for sentinel in sentinels]
     database = f"/{kwargs['db']}" if kwargs.get("db") else ""
-    openers = [(place, sentinel.connection) for place, sentinel in zip(places, sentinels, strict=True)]
+    connects = [(place, sentinel.raw_connection) for place, sentinel in zip(places, sentinels, strict=True)]
     return Node(
         f"{_SENTINEL_SCHEME}://{','.join(places)}/{service}{database}",
         kind,
         kwargs,
         frozenset(f"{service} of {normal(place)}" for place in places),
-        Discovery(service, openers, **discovery),
+        Discovery(service, connects, **discovery),
         client_name=_given_name(given),
     )
 
@@ -316,7 +316,7 @@ def _try_out(node: Node, shown: str, *, may_name: bool) -> None:
         ConfigurationError: it can't be made. The error names an option only if it `may_name` it, and never a value.
     """
     try:
-        node.connection(_TRIAL_SECONDS)
+        node.raw_connection(_TRIAL_SECONDS)
     except Exception as error:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unknown is None:

@@ -8,11 +8,11 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from relock._core.info import read_info
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 
 SENTINEL_PORT = 26379
 
-Opener = Callable[[float], Wire]  # of a connection to one Sentinel, from a timeout in seconds
+Connect = Callable[[float], RawConnection]  # of a connection to one Sentinel, from a timeout in seconds
 
 
 class NoMasterError(redis_errors.ConnectionError):
@@ -38,12 +38,12 @@ class Discovery:
         master_host: the host to connect to, whatever the Sentinels say; None: the one that they name.
     """
 
-    sentinels: tuple[tuple[str, Opener], ...]
+    sentinels: tuple[tuple[str, Connect], ...]
 
     def __init__(
         self,
         service: str,
-        sentinels: Sequence[tuple[str, Opener]],
+        sentinels: Sequence[tuple[str, Connect]],
         *,
         min_other_sentinels: int = 0,
         master_host: str | None = None,
@@ -72,9 +72,9 @@ class Discovery:
         """
         reasons: list[str] = []
         errors: list[BaseException | None] = []
-        for address, opener in self.sentinels:
+        for address, connect in self.sentinels:
             try:
-                state = self._ask(opener, timeout)
+                state = self._ask(connect, timeout)
             except (redis_errors.RedisError, OSError) as error:
                 reasons.append(f"{address}: {error}")
                 errors.append(error)
@@ -82,20 +82,20 @@ class Discovery:
             doubt = self._doubt(state)
             if doubt is None:
                 others = (sentinel for sentinel in self.sentinels if sentinel[0] != address)
-                self.sentinels = ((address, opener), *others)
+                self.sentinels = ((address, connect), *others)
                 return self.master_host or state["ip"], int(state["port"])
             reasons.append(f"{address}: {doubt}")
             errors.append(None)
         raise NoMasterError(f"no Sentinel names a master of {self.service!r} that is up: {'; '.join(reasons)}", errors)
 
-    def _ask(self, opener: Opener, timeout: float) -> dict[str, str]:
-        wire = opener(timeout)
+    def _ask(self, connect: Connect, timeout: float) -> dict[str, str]:
+        raw = connect(timeout)
         try:
-            wire.connect()
-            wire.send_command("SENTINEL", "MASTER", self.service, check_health=False)
-            words = [word.decode(errors="replace") for word in wire.read_response()]
+            raw.connect()
+            raw.send_command("SENTINEL", "MASTER", self.service, check_health=False)
+            words = [word.decode(errors="replace") for word in raw.read_response()]
         finally:
-            wire.disconnect()
+            raw.disconnect()
         return dict(zip(words[::2], words[1::2], strict=True))
 
     def _doubt(self, state: dict[str, str]) -> str | None:
@@ -125,16 +125,16 @@ class _Finder:
         return self._discovery.find(self._timeout)
 
 
-def _check_role(connection: Any) -> None:
+def _check_role(raw: Any) -> None:
     """Authenticates a new connection, and refuses a replica: a Sentinel may not have heard of a failover yet.
 
     Raises:
         redis.ConnectionError: it is a replica. No `ConfigurationError`: it will be another server in a moment.
     """
-    connection.on_connect()
-    connection.send_command("INFO", "replication", check_health=False)
+    raw.on_connect()
+    raw.send_command("INFO", "replication", check_health=False)
     try:
-        info = connection.read_response()
+        info = raw.read_response()
     except redis_errors.NoPermissionError:  # whoever opened the connection finds out as well, and says so
         return
     if read_info(info).is_replica:

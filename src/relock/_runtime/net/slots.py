@@ -46,11 +46,11 @@ def ranges_of(node: Node, timeout: float) -> list[Range]:
         redis.RedisError, OSError: it can't be reached, or refuses.
         ConfigurationError: it is no node of a cluster.
     """
-    wire = node.connection(timeout)
+    raw = node.raw_connection(timeout)
     try:
-        wire.connect()
-        wire.send_command("CLUSTER", "SLOTS", check_health=False)
-        return [_range(*entry[:3]) for entry in wire.read_response()]
+        raw.connect()
+        raw.send_command("CLUSTER", "SLOTS", check_health=False)
+        return [_range(*entry[:3]) for entry in raw.read_response()]
     except redis_errors.ResponseError as error:
         if "cluster support disabled" in str(error):
             raise ConfigurationError(
@@ -58,7 +58,7 @@ def ranges_of(node: Node, timeout: float) -> list[Range]:
             ) from None
         raise
     finally:
-        wire.disconnect()
+        raw.disconnect()
 
 
 def members(seeds: Seeds, timeout: float) -> list[tuple[Node, list[Range]]]:

@@ -2,7 +2,7 @@
 
 Nothing on the way of an acquire or a release takes a lock of Python's: an interrupt may strike between any two
 instructions, also between taking a lock and the ``try`` that would let it go. What an interrupted call may have left
-is known to its `Claim`, from before the first byte is sent; see `relock._runtime.session.interrupts`.
+is known to its `CallRecord`, from before the first byte is sent; see `relock._runtime.session.interrupts`.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,15 @@ from relock._core.flows.acquire import judge_first
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.flows.extend import needs_healing
 from relock._core.hold import FOREVER, FORGOTTEN, Hold
-from relock._core.quorum import NEVER, Granted, NoQuorum, Outcome, Refused, count_status, is_attempt_certain, is_status
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
+from relock._core.quorum import NEVER, Grant, NoQuorum, Outcome, Refused, count_status, is_attempt_certain, is_status
 from relock._core.waiting import Wait, acquire
 from relock._errors import LockLostError
-from relock._events import Granted as GrantedEvent
-from relock._events import NotGranted, Released, ReleaseUnconfirmed
+from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._options import LockOptions
 from relock._owner import Who, may_nest, new_uuid, still_inside, taker_of
 from relock._runtime.background import tasks
-from relock._runtime.session.claims import Claim
+from relock._runtime.session.call_records import CallRecord
 from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.session.loops import inside_already
@@ -45,7 +44,7 @@ class Calls:
 
     # Acquire --------------------------------------------------------------------------------------------------------
 
-    def acquire(self, claim: Claim, terms: Terms, who: Who, until: float, *, count: int = 1) -> Outcome | None:
+    def acquire(self, record: CallRecord, spec: LockSpec, who: Who, until: float, *, count: int = 1) -> Outcome | None:
         """One more level for the caller: a nested one on its hold, or an outermost one with `count` levels.
 
         Returns None when the caller has it now, else what the last look found.
@@ -55,68 +54,68 @@ class Calls:
             RuntimeError: another task of the caller's event loop is inside.
         """
         session = self._session
-        key = (terms.keys.name, who.key)
+        key = (spec.keys.name, who.key)
         if who.name is not None:
             came_at = session.clock()
-            if not self._enter_gate(claim, terms, key, until):
-                return self._turned_away(terms, came_at)
+            if not self._enter_gate(record, spec, key, until):
+                return self._turned_away(spec, came_at)
         hold = session.holds.get(key)
         if hold is not None and hold.count > 0:
-            self._nest(claim, hold, terms.options, count)
+            self._nest(record, hold, spec.options, count)
             outcome = None
         else:
-            outcome = self._take(claim, terms, who, until, count)
-        if claim.gate is not None:
-            claim.over = (session.holds.get(key) if outcome is None else None), count
-            self._interrupted.leave_gate(claim)
+            outcome = self._take(record, spec, who, until, count)
+        if record.gate is not None:
+            record.over = (session.holds.get(key) if outcome is None else None), count
+            self._interrupted.leave_gate(record)
         return outcome
 
-    def _enter_gate(self, claim: Claim, terms: Terms, key: HoldKey, until: float) -> bool:
+    def _enter_gate(self, record: CallRecord, spec: LockSpec, key: HoldKey, until: float) -> bool:
         """Lets one thread of an ``owner=`` in at a time; where that owner has the lock, it takes but a moment."""
         session = self._session
         hold = session.holds.get(key)
         if hold is not None and hold.count > 0:
-            until = max(until, session.clock() + terms.node_timeout)
+            until = max(until, session.clock() + spec.node_timeout)
         elif not session.has_warned_of_loops and until > session.clock() and session.platform.task() is not None:
-            if session.gates.enter(claim, key, NEVER):
+            if session.gates.enter(record, key, NEVER):
                 return True
-            session.warn_if_a_loop_waits(terms.keys.name)
-        return session.gates.enter(claim, key, until)
+            session.warn_if_a_loop_waits(spec.keys.name)
+        return session.gates.enter(record, key, until)
 
-    def _turned_away(self, terms: Terms, came_at: float) -> Outcome:
+    def _turned_away(self, spec: LockSpec, came_at: float) -> Outcome:
         """What a caller finds that was kept waiting by another thread of its own owner: the lock is not to be had."""
         session = self._session
-        answers = session.run(inspect_flows.look(terms, session.clock))
-        info = inspect_flows.agree(terms.keys.name, answers)
+        answers = session.run(inspect_flows.look(spec, session.clock))
+        info = inspect_flows.agree(spec.keys.name, answers)
         if info is None:
             failures = tuple(answer for answer in answers if isinstance(answer, Failure))
             return NoQuorum(failures, len(answers) - len(failures), None)
-        self._tell_refusal(terms, came_at)
+        self._tell_refusal(spec, came_at)
         return Refused(info.owner, len(info.queue), info.ttl, None, undecided=False)
 
-    def _take(self, claim: Claim, terms: Terms, who: Who, until: float, count: int) -> Outcome | None:
+    def _take(self, record: CallRecord, spec: LockSpec, who: Who, until: float, count: int) -> Outcome | None:
         session = self._session
         started_at = session.clock()
-        waiter = session.owner_head + new_uuid(session.platform.token(16), who.name).encode()
+        waiter = session.owner_head + new_uuid(session.platform.random_hex(16), who.name).encode()
         if count == 1 and session.may_be_handed:
-            waiter += terms.wording.mark  # a releaser gives one level
+            waiter += spec.wording.mark  # a releaser gives one level
         owners = [waiter]
-        claim.owners, claim.terms = owners, terms
+        record.owners, record.spec = owners, spec
         in_line = started_at < until and started_at - session.waited_at < IN_LINE_SECONDS
-        first = None if in_line or count > 1 else (started_at, self._ask_first(terms, waiter, started_at))
-        outcome: Outcome | None = first and judge_first(terms, first, session.clock(), until)
+        first = None if in_line or count > 1 else (started_at, self._ask_first(spec, waiter, started_at))
+        outcome: Outcome | None = first and judge_first(spec, first, session.clock(), until)
         if outcome is None:
-            wait = Wait(terms, waiter, count, until, session.clock, session.platform.chance, owners, in_line)
+            wait = Wait(spec, waiter, count, until, session.clock, session.platform.chance, owners, in_line)
             outcome = session.run(acquire(wait, first))
         if session.is_closing:
             session.check_open()  # what it was granted is given back still, and nobody could do so later
-        if outcome.__class__ is not Granted:
+        if outcome.__class__ is not Grant:
             session.hub.forget(waiter)
-            claim.terms = None  # the flow has left nothing; the error that may follow is no interrupt
+            record.spec = None  # the flow has left nothing; the error that may follow is no interrupt
             if outcome.__class__ is Refused:
-                self._tell_refusal(terms, started_at)
+                self._tell_refusal(spec, started_at)
             return outcome
-        hold = session.holds[terms.keys.name, who.key] = Hold(terms, owners[-1], who, outcome, count)
+        hold = session.holds[spec.keys.name, who.key] = Hold(spec, owners[-1], who, outcome, count)
         if who.name is None:
             running = session.platform.task()
             if running is not None:
@@ -128,28 +127,28 @@ class Calls:
         session.watchdog.watch(hold)
         session.counters.grants += 1
         if session.is_observed:
-            session.emit(GrantedEvent(terms.keys.name, session.clock() - started_at, outcome.token))
+            session.emit(Granted(spec.keys.name, session.clock() - started_at, outcome.token))
         return None
 
-    def _ask_first(self, terms: Terms, owner: bytes, sent_at: float) -> Sequence[Answer]:
+    def _ask_first(self, spec: LockSpec, owner: bytes, sent_at: float) -> Sequence[Answer]:
         """What the masters say to the first request for the lock, for one level."""
         session = self._session
         if session.closed:
             session.check_open()
-        until = sent_at + terms.node_timeout
+        until = sent_at + spec.node_timeout
         if session.lone is not None:
-            answers = session.lone.exchange(terms.wording.take, terms.keys, owner, sent_at, until)
+            answers = session.lone.exchange(spec.wording.acquire, spec.keys, owner, sent_at, until)
             if answers is not None:
                 return answers
-        call = terms.wording.take.call(terms.keys, owner)
-        return session.rounds.ask(Ask((call,), until, is_attempt_certain), strict=True)
+        call = spec.wording.acquire.call(spec.keys, owner)
+        return session.fan_out.ask(Ask((call,), until, is_attempt_certain), strict=True)
 
-    def _tell_refusal(self, terms: Terms, came_at: float) -> None:
+    def _tell_refusal(self, spec: LockSpec, came_at: float) -> None:
         """Somebody else has the lock, and who came at `came_at` has given up."""
         session = self._session
         session.counters.refusals += 1
         if session.is_observed:
-            session.emit(NotGranted(terms.keys.name, session.clock() - came_at))
+            session.emit(NotGranted(spec.keys.name, session.clock() - came_at))
 
     def _count_steps(self, hold: Hold) -> None:
         """Shortens the leases of a new hold by what was seen of the masters' clocks before it was in the book."""
@@ -168,14 +167,14 @@ class Calls:
             raise inside_already(hold.keys.name, taker, running)
         hold.taker = taker or taker_of(running, hold.count)
 
-    def _nest(self, claim: Claim, hold: Hold, options: LockOptions, levels: int) -> None:
+    def _nest(self, record: CallRecord, hold: Hold, options: LockOptions, levels: int) -> None:
         session = self._session
         session.check_valid(hold)
         if hold.thread is not None:  # else it is an owner's: tasks that name the same one share its hold
             running = session.platform.task()
             if running is not None or hold.taker is not None:
                 self._note_task(hold, running)
-        claim.count, claim.hold = hold.count, hold
+        record.count, record.hold = hold.count, hold
         if options.ttl > hold.ttl:
             hold.ask_for(options.ttl)
             session.run(extend_flow((hold,), session.clock, session.node_timeout))
@@ -195,7 +194,7 @@ class Calls:
         """
         session = self._session
         hold.wanted = count  # before it is sent: if the janitor is writing another one just now, it writes again
-        longest = min(session.node_timeout, hold.terms.node_timeout)
+        longest = min(session.node_timeout, hold.spec.node_timeout)
         first = None
         if session.lone is not None:
             sent_at, request = session.clock(), release_flows.count_request(count)
@@ -206,13 +205,13 @@ class Calls:
         if any(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers):
             is_left = partial(release_flows.may_be_uncounted, answers)
             until = session.clock() + session.node_timeout
-            session.janitor.look_later(tasks.Doubt(is_left, answers, until, partial(tasks.Settle, hold)))
+            session.janitor.look_later(tasks.PendingCheck(is_left, answers, until, partial(tasks.Settle, hold)))
         said = [answer for answer in answers if not (isinstance(answer[0], Failure) and answer[0].awaited)]
         return not release_flows.may_be_uncounted(said)
 
     # Release --------------------------------------------------------------------------------------------------------
 
-    def release(self, claim: Claim, name: str, who: Who, *, levels: int = 1) -> None:
+    def release(self, record: CallRecord, name: str, who: Who, *, levels: int = 1) -> None:
         """Leaves `levels` levels (0: all) of the caller's hold.
 
         Raises:
@@ -224,11 +223,11 @@ class Calls:
         if hold is None or hold.count == 0:
             raise not_owned(name)
         if who.name is not None:
-            session.gates.enter(claim, (name, who.key), FOREVER)
+            session.gates.enter(record, (name, who.key), FOREVER)
             if hold.count == 0:  # another thread of this owner was faster
                 raise not_owned(name)
         left = hold.count - levels if levels else 0
-        claim.count, claim.hold = left, hold
+        record.count, record.hold = left, hold
         if hold.loss is not None or session.clock() >= hold.deadline:
             self._check_before_release(hold, left)
         if left:
@@ -239,9 +238,9 @@ class Calls:
                 session.settle(hold)
         else:
             self._end(hold)
-        if claim.gate is not None:
-            claim.over = None, 0
-            self._interrupted.leave_gate(claim)
+        if record.gate is not None:
+            record.over = None, 0
+            self._interrupted.leave_gate(record)
 
     def _check_before_release(self, hold: Hold, left: int) -> None:
         try:
@@ -272,8 +271,8 @@ class Calls:
         """What the masters say to the end of a hold."""
         session = self._session
         until = sent_at + session.node_timeout
-        if session.lone is not None and hold.is_plain:
-            answers = session.lone.exchange(hold.terms.wording.give, hold.keys, hold.owner, sent_at, until)
+        if session.lone is not None and hold.has_prepared_release:
+            answers = session.lone.exchange(hold.spec.wording.release, hold.keys, hold.owner, sent_at, until)
             if answers is not None:
                 return answers
         answered: Sequence[Answer] = session.run_unclosed(release_flows.end(hold, until))
@@ -292,7 +291,7 @@ class Calls:
         if slow and released + slow == len(answers) and not hold.healed:
             undo = partial(session.undo_task, hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until)
             is_left = partial(hold.may_be_left, answers)
-            session.janitor.look_later(tasks.Doubt(is_left, answers, hold.late_until, undo))
+            session.janitor.look_later(tasks.PendingCheck(is_left, answers, hold.late_until, undo))
         elif hold.may_be_left(answers):
             session.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, session.clock()))
         if released < session.quorum:
@@ -302,16 +301,16 @@ class Calls:
 
     # A condition's wait ---------------------------------------------------------------------------------------------
 
-    def take_again(self, claim: Claim, terms: Terms, who: Who, hold: Hold, count: int) -> Outcome | None:
+    def take_again(self, record: CallRecord, spec: LockSpec, who: Who, hold: Hold, count: int) -> Outcome | None:
         """Takes `count` levels for the owner of `hold`, which a wait has given up; waits until the masters are back.
 
         If that hold was found lost, it is in the book again afterwards, with its levels, for its owner to be told.
         Another one stands in for it until they are left: what runs after the wait runs with the lock.
         """
-        terms = evolve(terms, patience=FOREVER)
+        spec = evolve(spec, patience=FOREVER)
         if hold.loss is None:
-            return self.acquire(claim, terms, who, FOREVER, count=count)
-        outcome = self.acquire(claim, terms, who._replace(key=stand_in(hold)), FOREVER)
+            return self.acquire(record, spec, who, FOREVER, count=count)
+        outcome = self.acquire(record, spec, who._replace(key=stand_in(hold)), FOREVER)
         if outcome is None:
             self._book_waited(hold, count)
         return outcome

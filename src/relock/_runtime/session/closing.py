@@ -6,8 +6,8 @@ from relock._core.quorum import is_status
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.wakeups.waiter import Waiter
 
-HEIRS_SECONDS = 0.5  # for so long, a client that is closed waits for those who were given a lock at that moment
-HEIRS_LOOK_SECONDS = 0.001  # between two looks whether they have given it back
+GRANTEES_SECONDS = 0.5  # for so long, a client that is closed waits for those who were given a lock at that moment
+GRANTEES_LOOK_SECONDS = 0.001  # between two looks whether they have given it back
 JOIN_SECONDS = 2.0
 SETTLE_SECONDS = 0.5  # for so long, a client that is closed waits for the log
 
@@ -16,7 +16,7 @@ def close(session: Keeper) -> None:
     """Ends threads, waits and connections; leaves the holds to their leases."""
     session.is_closing = session.closed = True
     services = (session.watchdog, session.hub, session.janitor)
-    _see_heirs_off(session, _leave_queues(session))
+    _see_grantees_off(session, _leave_queues(session))
     _see_calls_off(session)
     session.is_closing = False
     for service in services:
@@ -25,8 +25,8 @@ def close(session: Keeper) -> None:
     for service in services:
         service.join(JOIN_SECONDS)
     for master in session.masters:
-        if master.opener is not None:
-            master.opener.stop()  # not before: the janitor may lack the connections for what it has yet to undo
+        if master.reconnector is not None:
+            master.reconnector.stop()  # not before: the janitor may lack the connections for what it has yet to undo
         master.close()
     session.losses.stop()
     session.events.stop()
@@ -44,17 +44,17 @@ def _leave_queues(session: Keeper) -> list[Waiter]:
     return [w for i, w in enumerate(waiters) if any(is_status(answer[i], b"absent") for answer in answers)]
 
 
-def _see_heirs_off(session: Keeper, heirs: list[Waiter]) -> None:
+def _see_grantees_off(session: Keeper, grantees: list[Waiter]) -> None:
     """Who has lost its place was given the lock, as a rule: it hears of that, finds the client closed, and gives
     it back. This waits for the message and for that, as nobody reads the one or does the other afterwards.
     """
-    until = session.clock() + HEIRS_SECONDS
-    while session.clock() < until and any(waiter.owner in session.hub.waiters for waiter in heirs):
-        session.platform.sleep(HEIRS_LOOK_SECONDS)
+    until = session.clock() + GRANTEES_SECONDS
+    while session.clock() < until and any(waiter.owner in session.hub.waiters for waiter in grantees):
+        session.platform.sleep(GRANTEES_LOOK_SECONDS)
 
 
 def _see_calls_off(session: Keeper) -> None:
     """Waits for the answers that are under way: who is cut off from one may have the lock, and not know it."""
     until = session.clock() + session.node_timeout
     while session.clock() < until and any(master.is_in_use for master in session.masters):
-        session.platform.sleep(HEIRS_LOOK_SECONDS)
+        session.platform.sleep(GRANTEES_LOOK_SECONDS)

@@ -1,13 +1,13 @@
 """What is done where an exception has struck a call between any two of its instructions.
 
-The call has noted in its `Claim` what it may leave, before the first byte was sent. Here that is ended in the
+The call has noted in its `CallRecord` what it may leave, before the first byte was sent. Here that is ended in the
 background, or given back to the caller's hold.
 """
 
 from relock._core.book import stand_in
 from relock._core.hold import Hold
 from relock._owner import Who
-from relock._runtime.session.claims import Claim
+from relock._runtime.session.call_records import CallRecord
 from relock._runtime.session.keeper import Keeper
 
 
@@ -17,34 +17,34 @@ class Interrupted:
     def __init__(self, session: Keeper) -> None:
         self._session = session
 
-    def abandon(self, claim: Claim) -> None:
-        """An interrupt has left a call that made `claim`: what it may have left is ended in the background.
+    def abandon(self, record: CallRecord) -> None:
+        """An interrupt has left a call that made `record`: what it may have left is ended in the background.
 
         It comes after an error of the call's own, too, and then finds nothing to do. Other threads of its ``owner=``
         are let in only then: what they do with the hold is to stay.
         """
         try:
-            if claim.over is not None:
-                claim.terms = claim.hold = None
-                self._claim_back(claim, *claim.over)
-            self._take_back(claim)
+            if record.over is not None:
+                record.spec = record.hold = None
+                self._record_giving_back(record, *record.over)
+            self._take_back(record)
         finally:
-            if claim.terms is not None or claim.hold is not None:
-                self.leave_gate(claim)
-            self._session.gates.leave(claim)  # it may not even have come in
+            if record.spec is not None or record.hold is not None:
+                self.leave_gate(record)
+            self._session.gates.leave(record)  # it may not even have come in
 
-    def _take_back(self, claim: Claim) -> None:
+    def _take_back(self, record: CallRecord) -> None:
         session = self._session
-        hold, terms = claim.hold, claim.terms
-        if terms is not None:
-            owners = claim.owners[:1] + claim.owners[1:][-2:]  # of those between, nothing is left
+        hold, spec = record.hold, record.spec
+        if spec is not None:
+            owners = record.owners[:1] + record.owners[1:][-2:]  # of those between, nothing is left
             session.hub.forget(owners[0])
-            session.holds.forget(terms.keys.name, owners)
+            session.holds.forget(spec.keys.name, owners)
             for owner in owners:
-                session.undo(terms.keys, owner, 0, terms.ttl, session.clock() + terms.node_timeout)
+                session.undo(spec.keys, owner, 0, spec.ttl, session.clock() + spec.node_timeout)
         elif hold is not None:
-            hold.count = hold.wanted = claim.count
-            if claim.count:
+            hold.count = hold.wanted = record.count
+            if record.count:
                 hold.settling = False  # the interrupt may have kept the janitor from hearing of it; twice does no harm
                 session.settle(hold)
             elif hold.loss is None:
@@ -53,8 +53,8 @@ class Interrupted:
             else:
                 self.end_stand_in(hold)
 
-    def _claim_back(self, claim: Claim, hold: Hold | None, levels: int) -> None:
-        """`claim` is to give back `levels` of `hold` (0: all), as they are by now: its owner's other threads are kept
+    def _record_giving_back(self, record: CallRecord, hold: Hold | None, levels: int) -> None:
+        """`record` is to give back `levels` of `hold` (0: all), as they are by now: its owner's other threads are kept
         out meanwhile, for they may have changed them.
         """
         session = self._session
@@ -62,35 +62,35 @@ class Interrupted:
             return
         key = hold.keys.name, hold.key
         if hold.thread is None:
-            session.gates.leave(claim)  # the interrupt may have struck when it was in
-            session.gates.enter(claim, key, session.clock() + session.node_timeout)
+            session.gates.leave(record)  # the interrupt may have struck when it was in
+            session.gates.enter(record, key, session.clock() + session.node_timeout)
         if session.holds.get(key) is hold and hold.count > 0:
-            claim.hold, claim.count = hold, max(0, hold.count - levels) if levels else 0
+            record.hold, record.count = hold, max(0, hold.count - levels) if levels else 0
 
-    def give_up(self, claim: Claim, name: str, who: Who, levels: int) -> None:
+    def give_up(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
         """An interrupt has left a release: what it was to give back is given back, in the background.
 
         Whoever leaves a ``with`` block by an interrupt in its last step does not hold the lock any more.
         """
         try:
-            if claim.hold is None and claim.over is None:
-                self._claim_back(claim, self._session.holds.get((name, who.key)), levels)
+            if record.hold is None and record.over is None:
+                self._record_giving_back(record, self._session.holds.get((name, who.key)), levels)
         finally:
-            self.abandon(claim)
+            self.abandon(record)
 
-    def leave_gate(self, claim: Claim) -> None:
+    def leave_gate(self, record: CallRecord) -> None:
         """Lets the next thread of an ``owner=`` in, if this one is in. The gate goes with the owner's hold.
 
         Not before: the last release of a hold may yet put it back into the book, as one that was lost.
         """
         session = self._session
-        if claim.gate is None:
+        if record.gate is None:
             return
-        if claim.gate_key is not None:
-            hold = session.holds.get(claim.gate_key)
+        if record.gate_key is not None:
+            hold = session.holds.get(record.gate_key)
             if hold is None or hold.count == 0:
-                session.gates.remove(claim.gate_key)
-        session.gates.leave(claim)
+                session.gates.remove(record.gate_key)
+        session.gates.leave(record)
 
     def end_stand_in(self, hold: Hold) -> None:
         """The levels of a lost hold are left: what a wait has taken in its place ends, in the background."""

@@ -12,13 +12,12 @@ from functools import partial
 from attrs import define
 
 from relock._core.book import Book, lost_error
-from relock._core.clocks import Step
+from relock._core.clocks import ClockStep
 from relock._core.effects import Undo
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, may_be_granted, may_keep_anything
 from relock._errors import ClientClosedError, RelockError
-from relock._events import Event, Lost, MasterBack, NotGranted, Released
-from relock._events import Granted as GrantedEvent
+from relock._events import Event, Granted, Lost, MasterBack, NotGranted, Released
 from relock._keys import LockKeys
 from relock._options import ClientOptions, default_client_name
 from relock._owner import readable
@@ -30,7 +29,7 @@ from relock._runtime.driver import Driver
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
-from relock._runtime.session.claims import Gates
+from relock._runtime.session.call_records import Gates
 from relock._runtime.session.loops import text_of_wait
 from relock._runtime.wakeups.hub import Hub
 
@@ -79,7 +78,7 @@ class Keeper(Driver):
     node_timeout: float
     owner_head: bytes
     prefix: str
-    steps: deque[Step]
+    steps: deque[ClockStep]
     unsaid: deque[str]
     waited_at: float
     watchdog: Watchdog
@@ -88,7 +87,7 @@ class Keeper(Driver):
         super().__init__(masters, platform)
         self.options = options
         self.prefix = options.prefix
-        self.client_id = f"{readable(options.client_name or default_client_name())}-{platform.token(8)}"
+        self.client_id = f"{readable(options.client_name or default_client_name())}-{platform.random_hex(8)}"
         self.connection_name = f"relock:{self.client_id}"
         self.owner_head = f"{self.client_id}:".encode()
         self.node_timeout = options.node_timeout_for(options.ttl)
@@ -127,8 +126,8 @@ class Keeper(Driver):
             warn_at_once(text)
 
     def queued(self, lease_end: float) -> None:
-        """A waiter has a ticket, so signs of life are due; the next one at `lease_end`, unless it comes before."""
-        self.janitor.ensure_tending(lease_end)
+        """A waiter has a ticket, so heartbeats are due; the next one at `lease_end`, unless it comes before."""
+        self.janitor.ensure_beating(lease_end)
 
     def renewed(self) -> None:
         """A renewal was confirmed by a quorum."""
@@ -175,14 +174,14 @@ class Keeper(Driver):
 
     # What goes to the background ------------------------------------------------------------------------------------
 
-    def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> None:
+    def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> None:
         """Has the janitor end whatever `owner` may have on any master."""
         if not self.closed or self.is_closing:
-            self.janitor.hand(self.undo_task(keys, owner, token, ttl, void_at))
+            self.janitor.hand(self.undo_task(keys, owner, token, ttl, not_after))
 
-    def undo_task(self, keys: LockKeys, owner: bytes, token: int, ttl: float, void_at: float) -> tasks.Undo:
+    def undo_task(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> tasks.UndoTask:
         """What the janitor is to end."""
-        return tasks.Undo(keys, owner, token, ttl, void_at, max(void_at, self.clock()) + ttl)
+        return tasks.UndoTask(keys, owner, token, ttl, not_after, max(not_after, self.clock()) + ttl)
 
     def undo_attempt(self, undo: Undo) -> None:
         """Has the janitor carry out what a flow asks to be undone."""
@@ -196,7 +195,7 @@ class Keeper(Driver):
                 is_left = partial(may_be_granted, answers)
                 if not undo.stays:
                     is_left = partial(may_keep_anything, answers, self._masters_clocks())
-                self.janitor.look_later(tasks.Doubt(is_left, answers, undo.until, lambda: task))
+                self.janitor.look_later(tasks.PendingCheck(is_left, answers, undo.until, lambda: task))
 
     def _masters_clocks(self) -> list[float]:
         """What the masters' clocks show now (us), on the early side."""
@@ -222,7 +221,7 @@ class Keeper(Driver):
     def services(self) -> Iterator[Service]:
         """What has threads that work, and must not be kept from it."""
         yield from (self.watchdog, self.janitor, *self.hub.subscriptions)
-        yield from (master.opener for master in self.masters if master.opener is not None)
+        yield from (master.reconnector for master in self.masters if master.reconnector is not None)
 
     # What is told ---------------------------------------------------------------------------------------------------
 
@@ -249,4 +248,4 @@ class Keeper(Driver):
             warn_caller(self.unsaid, stacklevel + 1, beside)
 
 
-_ORDINARY_EVENTS = (GrantedEvent, NotGranted, Released, MasterBack)
+_ORDINARY_EVENTS = (Granted, NotGranted, Released, MasterBack)

@@ -2,7 +2,7 @@
 
 import logging
 
-from relock._core.clocks import Step
+from relock._core.clocks import ClockStep
 from relock._core.info import one_server, shared_servers
 from relock._errors import ConfigurationError
 from relock._events import MasterBack, MasterDown, MasterWithoutVote
@@ -47,7 +47,7 @@ class Reports(MasterListener):
         """See `relock._runtime.wakeups.hub.HubListener`."""
         session = self._session
         if session.hub.waiters:
-            session.janitor.tend_now()
+            session.janitor.beat_now()
 
     def master_down(self, master: MasterState, why: str) -> None:
         """See `relock._runtime.masters.known.MasterListener`; what breaks while we close was closed by us."""
@@ -88,7 +88,7 @@ class Reports(MasterListener):
     def master_stepped(self, master: MasterState, seconds: float, shown_us: int) -> None:
         """See `relock._runtime.masters.known.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         session = self._session
-        step = Step(session.clock(), master.index, seconds, shown_us, master.offset.stepped_after)
+        step = ClockStep(session.clock(), master.index, seconds, shown_us, master.offset.stepped_after)
         session.steps.append(step)  # before the look at the book: what enters it now looks here
         if seconds > 0:
             for hold in session.holds.copy().values():

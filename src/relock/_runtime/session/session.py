@@ -7,7 +7,7 @@ from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.make import make_masters
-from relock._runtime.masters.master import Opener
+from relock._runtime.masters.master import Reconnector
 from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
 from relock._runtime.session import closing
@@ -39,7 +39,7 @@ class Session(Keeper):
         super().__init__(make_masters(nodes, options, platform, self.reports), options, platform)
         if len(self.masters) > 1:
             for master in self.masters:
-                master.opener = Opener(master)
+                master.reconnector = Reconnector(master)
         self.hub = Hub(self.client_id, options.prefix, self.masters, platform, self.reports)
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)

@@ -13,7 +13,7 @@ from relock._runtime.masters.errors import NETWORK_ERRORS, understood
 from relock._runtime.masters.known import NAMELESS, UNKNOWN
 from relock._runtime.masters.master import Master
 from relock._runtime.net.channel import Channel
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 from relock._runtime.wakeups.waiter import Waiter
@@ -68,7 +68,7 @@ class Subscription(Service):
         self._hub = hub
         self._master = master
         self._clock = hub.platform.clock
-        self._connection: Wire | None = None
+        self._raw: RawConnection | None = None
         self._channel: Channel | None = None  # of the connection, once it is subscribed
         self._incarnation = UNKNOWN  # of the server that the socket leads to
         self._stands_since = 0.0
@@ -95,16 +95,16 @@ class Subscription(Service):
                 self._platform.log.error(logger, text, self._master.address, exc_info=True)
 
     def _connect(self) -> None:
-        connection = self._connection = self._master.connection()
-        connection.connect()
-        if self._connection is not connection:
-            connection.disconnect()
+        raw = self._raw = self._master.raw_connection()
+        raw.connect()
+        if self._raw is not raw:
+            raw.disconnect()
             raise redis_errors.ConnectionError("it was closed before it was there")
         # Before it subscribes: messages may come right behind the confirmation, and are read by whoever reads that.
-        channel = self._hub.platform.open_channel(connection, PING_SECONDS)
+        channel = self._hub.platform.open_channel(raw, PING_SECONDS)
         naming, questions = self._master.naming, self._master.introduction
         words = "SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client)
-        channel.send(b"".join(connection.pack_commands([*naming, *questions, words])))
+        channel.send(b"".join(raw.pack_commands([*naming, *questions, words])))
         replies = self._first_replies(channel, len(naming) + len(questions) + 1)[len(naming) :]
         self._incarnation = self._master.introduce(replies[: len(questions)])
         confirmation, *messages = replies[len(questions) :]
@@ -221,10 +221,10 @@ class Subscription(Service):
 
     def disconnect(self) -> None:
         """Closes the socket; from another thread, this ends a read that is under way."""
-        connection, self._connection, self._channel = self._connection, None, None
-        if connection is not None:
+        raw, self._raw, self._channel = self._raw, None, None
+        if raw is not None:
             try:
-                connection.disconnect()
+                raw.disconnect()
             except NETWORK_ERRORS:
                 text = "closing the subscription to %s failed"
                 self._platform.log.debug(logger, text, self._master.address, exc_info=True)

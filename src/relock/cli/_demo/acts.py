@@ -44,7 +44,7 @@ class WorkersFailedError(Exception):
 
 
 @frozen(kw_only=True)
-class Plan:
+class DemoPlan:
     """Who takes part, and how long each part takes. All of it is about 12 seconds.
 
     Attributes:
@@ -80,7 +80,7 @@ class Director:
     crew: Crew
     client: Client
     name: str
-    plan: Plan
+    plan: DemoPlan
     stage: Stage
     folder: Path
     record: Record = field(factory=Record)
@@ -212,12 +212,12 @@ class Director:
         self.stage.act(HOLDER_KILLED, "It was killed. Nobody renews its lease now: when that ends, the queue goes on.")
         self._wait(lambda: crew.first_after(killed_at), lease_left + plan.patience_seconds)
         self._pause(plan.after_seconds)
-        heir = crew.first_after(killed_at)
+        successor = crew.first_after(killed_at)
         intruders = sum(entered < update.entered < killed_at for update in crew.updates())
         self.record.kept = Kept(plan.ttl, killed_at - entered, intruders)
-        self.record.holder = HolderKilled(lease_left, None if heir is None else heir.entered - looked_at)
-        if heir is not None:
-            self.stage.say(f"{heir.worker} had the lock {heir.entered - looked_at:.2f} s after that")
+        self.record.holder = HolderKilled(lease_left, None if successor is None else successor.entered - looked_at)
+        if successor is not None:
+            self.stage.say(f"{successor.worker} had the lock {successor.entered - looked_at:.2f} s after that")
 
     def _kill_a_waiter(self) -> None:
         """Whose turn it is next dies while it waits: who comes after it must not wait for it."""
@@ -243,11 +243,11 @@ class Director:
         if released_at is not None:
             self._wait(lambda: crew.first_after(released_at), plan.patience_seconds)
         self._pause(plan.after_seconds)
-        heir = None if released_at is None else crew.first_after(released_at)
-        seconds = None if heir is None or released_at is None else heir.entered - released_at
+        successor = None if released_at is None else crew.first_after(released_at)
+        seconds = None if successor is None or released_at is None else successor.entered - released_at
         self.record.waiter = WaiterKilled(dead, seconds)
-        if heir is not None and seconds is not None:
-            self.stage.say(f"{heir.worker} had the lock {1000 * seconds:.1f} ms after it was released")
+        if successor is not None and seconds is not None:
+            self.stage.say(f"{successor.worker} had the lock {1000 * seconds:.1f} ms after it was released")
 
     # Their parts ----------------------------------------------------------------------------------------------------
 

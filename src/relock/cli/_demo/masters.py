@@ -17,7 +17,7 @@ from relock._keys import lock_keys, master_key
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.net.node import Node
 from relock._runtime.net.parse import parse_nodes
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import load
 from relock._servers.server import LocalServer
 from relock.cli._nodes import Where
@@ -66,7 +66,7 @@ class Watch:
         self.votes_from = 0.0  # since when it has its vote, or from when on it will; never too late
         self._node, self._prefix, self._keys = node, prefix, lock_keys(prefix, name)
         self._script = load("inspect")
-        self._wire: Wire | None = None
+        self._raw: RawConnection | None = None
         self._incarnation = b""
         self._asked_at = 0.0
 
@@ -75,18 +75,18 @@ class Watch:
         self._asked_at = time.monotonic()
         keys = self._keys
         try:
-            wire = self._wire or self._connect()
-            wire.send_command("HMGET", master_key(self._prefix), "incarnation", "no_vote_until_us", check_health=False)
-            wire.send_command("EVALSHA", self._script.sha, 3, keys.lock, keys.queue, keys.token, 1, check_health=False)
+            raw = self._raw or self._connect()
+            raw.send_command("HMGET", master_key(self._prefix), "incarnation", "no_vote_until_us", check_health=False)
+            raw.send_command("EVALSHA", self._script.sha, 3, keys.lock, keys.queue, keys.token, 1, check_health=False)
         except NETWORK_ERRORS:
             self.close()
 
     def hear(self) -> None:
         """What it answered, as `view`."""
         view = MasterView(self._node.address, looked_at=self._asked_at)
-        if self._wire is not None:
+        if self._raw is not None:
             try:
-                view = self._view(self._wire.read_response(), self._wire.read_response())
+                view = self._view(self._raw.read_response(), self._raw.read_response())
             except NETWORK_ERRORS:
                 self.close()
         if 0.0 < view.vote_in < float("inf"):
@@ -109,24 +109,24 @@ class Watch:
             return float("inf")
         return max(0.0, (int(until_us) - now_us) / 1e6)
 
-    def _connect(self) -> Wire:
-        wire = self._node.connection(TIMEOUT_SECONDS)
-        wire.connect()
-        self._wire = wire
+    def _connect(self) -> RawConnection:
+        raw = self._node.raw_connection(TIMEOUT_SECONDS)
+        raw.connect()
+        self._raw = raw
         for section in ("server", "replication"):
-            wire.send_command("INFO", section, check_health=False)
-        info = read_info(wire.read_response() + b"\r\n" + wire.read_response())
+            raw.send_command("INFO", section, check_health=False)
+        info = read_info(raw.read_response() + b"\r\n" + raw.read_response())
         self._incarnation = info.incarnation.encode()
-        wire.send_command("SCRIPT", "LOAD", self._script.source, check_health=False)
-        wire.read_response()
-        return wire
+        raw.send_command("SCRIPT", "LOAD", self._script.source, check_health=False)
+        raw.read_response()
+        return raw
 
     def close(self) -> None:
         """Closes the connection; the next question opens another one."""
-        wire, self._wire = self._wire, None
-        if wire is not None:
+        raw, self._raw = self._raw, None
+        if raw is not None:
             try:
-                wire.disconnect()
+                raw.disconnect()
             except NETWORK_ERRORS:
                 return
 

@@ -1,8 +1,8 @@
 """Connections to one master: used by one caller at a time, and never misread.
 
-A `Link` belongs to whoever checked it out. It keeps the requests that it owes a reply to, in the order in which they
-were sent, so each reply finds its request, also one that nobody waits for any more. Whatever else goes wrong, the
-link is not given back: what it owes dies with its socket.
+A `Connection` belongs to whoever checked it out. It keeps the requests that it owes a reply to, in the order in which
+they were sent, so each reply finds its request, also one that nobody waits for any more. Whatever else goes wrong, the
+connection is not given back: what it owes dies with its socket.
 """
 
 import logging
@@ -21,10 +21,10 @@ from relock._keys import LockKeys
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
 from relock._runtime.masters.introduction import guard_of_others, numbers_of
 from relock._runtime.masters.known import INTRODUCTION, UNKNOWN, MasterState, server_of
-from relock._runtime.masters.round import Owed, Pending, Round
+from relock._runtime.masters.round import InFlight, Pending, Round
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.failures import words_of
-from relock._runtime.net.wire import Wire
+from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import TOKEN_MAX, WORDS_BYTES_MAX, Call, Prepared, Script, pack_argument
 
 logger = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
-class LinkOwner(MasterState):
-    """A master, as its links see it."""
+class ConnectionOwner(MasterState):
+    """A master, as its connections see it."""
 
     asked_late: Failure
 
@@ -49,31 +49,33 @@ class LinkOwner(MasterState):
         """What gives a new connection its name on the server; nothing without one."""
 
     @abstractmethod
-    def forget(self, link: "Link") -> None:
-        """A link is closed."""
+    def forget(self, connection: "Connection") -> None:
+        """A connection is closed."""
 
     @abstractmethod
-    def give_back(self, link: "Link", now: float) -> None:
-        """The next caller may use the link."""
+    def give_back(self, connection: "Connection", now: float) -> None:
+        """The next caller may use the connection."""
 
     @abstractmethod
-    def drop(self, link: "Link", round_: Round, error: BaseException) -> None:
-        """A link broke on which a round was asked."""
+    def drop(self, connection: "Connection", round_: Round, error: BaseException) -> None:
+        """A connection broke on which a round was asked."""
 
     @abstractmethod
-    def put_back(self, link: "Link", round_: Round, now: float) -> None:
-        """The next caller may use the link, on which a round was asked, unless the master was silent for too long."""
+    def put_back(self, connection: "Connection", round_: Round, now: float) -> None:
+        """The next caller may use the connection, on which a round was asked, unless the master was silent for too
+        long.
+        """
 
     @abstractmethod
-    def is_drained(self, link: "Link", now: float) -> bool:
-        """Whether the replies that a link owes at `now` have come in the meantime, while nobody read them."""
+    def is_drained(self, connection: "Connection", now: float) -> bool:
+        """Whether the replies that a connection owes at `now` have come in the meantime, while nobody read them."""
 
     @abstractmethod
-    def broke(self, link: "Link", error: BaseException) -> Failure:
-        """A link broke: nobody uses it again."""
+    def broke(self, connection: "Connection", error: BaseException) -> Failure:
+        """A connection broke: nobody uses it again."""
 
 
-class Link:
+class Connection:
     """One open connection, with what its socket has shown of the master: incarnation, marker and clock."""
 
     guard_ms: int
@@ -83,22 +85,22 @@ class Link:
     is_own: bool
     is_retired: bool
 
-    def __init__(self, master: LinkOwner, connection: Wire, *, is_own: bool = False) -> None:
+    def __init__(self, master: ConnectionOwner, raw: RawConnection, *, is_own: bool = False) -> None:
         self.master = master
-        self.connection = connection
-        self.is_own = is_own  # it is for what has links of its own, never for calls
+        self.raw = raw
+        self.is_own = is_own  # it is for what has connections of its own, never for calls
         self.guard_ms = master.guard_ms
         self.guarded = master.guard_ms > 0
         self.idle_since = 0.0
         self._min_replicas = master.options.min_replicas
         self._patience_ms = master.node_timeout * 1000
         self.is_retired = False  # it is not to be used again
-        self.owed: deque[Round | Owed] = deque()
+        self.in_flight: deque[Round | InFlight] = deque()
         self.channel: Channel
         self.incarnation = UNKNOWN  # of the server that its socket leads to, when that was opened
         self._opened_us = 0  # the master's clock when its incarnation was learnt
         self._voted_us = 0  # the master's clock when a vote was written on this socket last
-        self._identity = b""  # the arguments after the void time, packed: incarnation and guard
+        self._identity = b""  # the arguments after the not-after time, packed: incarnation and guard
         self._identity_head = self._identity_tail = b""  # with a guard: what the time of the last vote stands between
 
     def open(self) -> None:
@@ -112,7 +114,7 @@ class Link:
             self._open()
 
     def _open(self) -> None:
-        self.connection.connect()
+        self.raw.connect()
         marker, naming = self.master.marker, self.master.naming
         commands: list[tuple[str, ...]] = [*naming, *INTRODUCTION, ("TIME",)]
         if marker is not None:
@@ -127,7 +129,7 @@ class Link:
         self._identify()
         self._opened_us = time_reply[0] * 1_000_000 + time_reply[1]
         self._see_clock(sent_at)
-        self.channel = self.master.platform.open_channel(self.connection, self.master.node_timeout)
+        self.channel = self.master.platform.open_channel(self.raw, self.master.node_timeout)
 
     def _see_clock(self, sent_at: float) -> None:
         """The first sample of the master's clock, unless another thread has found another server there meanwhile."""
@@ -148,12 +150,12 @@ class Link:
         self._identity_tail = b"\r\n" + guard
 
     def _send_plain(self, *commands: tuple[str, ...]) -> None:
-        packed = self.connection.pack_commands(commands)
-        self.connection.send_packed_command(packed, check_health=False)
+        packed = self.raw.pack_commands(commands)
+        self.raw.send_packed_command(packed, check_health=False)
 
     def _read_plain(self) -> Any:
         try:
-            return self.connection.read_response()
+            return self.raw.read_response()
         except redis_errors.ResponseError as error:
             return error
 
@@ -164,7 +166,7 @@ class Link:
             return
         self.guarded = True
         self.guard_ms = max(self.guard_ms, found_ms)
-        if found_ms > self.master.guard_ms:  # else it was found on another master while this link was opened
+        if found_ms > self.master.guard_ms:  # else it was found on another master while this connection was opened
             self.master.larger_guard_found(found_ms)
 
     # Requests and replies -------------------------------------------------------------------------------------------
@@ -172,19 +174,19 @@ class Link:
     def request(self, round_: Round) -> None:
         """Sends all calls of a round in one write; what arrives after its `until` is void where that matters."""
         if not round_.is_simple or self._min_replicas:
-            self._send(Owed.all_of(round_, round_.sent_at), source=False)
+            self._send(InFlight.all_of(round_, round_.sent_at), source=False)
             return
         known = round_.calls[0].script.connection_argument_count
         if known == 0:
             packed = round_.pack(False)
         elif known == 1:
-            packed = round_.pack(False) + self._void(round_.until)
+            packed = round_.pack(False) + self._not_after(round_.until)
         else:
             if self.guard_ms < self.master.guard_ms:
                 self._identify()
             identity = self._guarded_identity() if self.guarded else self._identity
-            packed = round_.pack(self.guarded) + self._void(round_.until) + identity
-        self.owed.append(round_)
+            packed = round_.pack(self.guarded) + self._not_after(round_.until) + identity
+        self.in_flight.append(round_)
         self.channel.send(packed)
 
     def exchange(
@@ -195,7 +197,7 @@ class Link:
         Returns what `go_on` is to go on with where that is not all there is to do.
 
         Raises:
-            redis.RedisError, OSError: the connection broke, or the master is silent; close the link.
+            redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
         master, channel, script = self.master, self.channel, request.script
         identity = b""
@@ -204,7 +206,7 @@ class Link:
                 self._identify()
             identity = self._guarded_identity() if self.guarded else self._identity
         packed = request.pack(keys, owner, self.guarded and script.is_vote)
-        channel.send(b"%b$16\r\n%016d\r\n%b" % (packed, master.known.offset.void_us(until), identity))
+        channel.send(b"%b$16\r\n%016d\r\n%b" % (packed, master.known.offset.not_after_us(until), identity))
         # Not left to the limit of the socket: that begins anew with each signal that this thread handles.
         if not channel.ready(self._patience_ms):
             raise redis_errors.TimeoutError("Timeout reading from the master")
@@ -213,9 +215,9 @@ class Link:
         reply = script.usual_reply(taken) if incarnation == self.incarnation and taken.__class__ is bytes else None
         if reply is not None:
             return self._credit(reply, offset, sent_at, now)
-        round_ = Round((request.call(keys, owner),), until, sent_at, [master.silence])
+        round_ = Round((request.call(keys, owner),), until, sent_at, [master.no_reply_yet])
         round_.missing = 1
-        self.owed.append(round_)
+        self.in_flight.append(round_)
         return Pending(round_, taken, now)
 
     def go_on(self, pending: Pending) -> None:
@@ -227,7 +229,7 @@ class Link:
         """Reads until the round has this master's answer, or its time is over; others get theirs as well.
 
         Raises:
-            redis.RedisError, OSError: the connection broke, or the master is silent; close the link.
+            redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
         clock, longest = self.master.clock, self.master.node_timeout
         while round_.missing:
@@ -245,18 +247,18 @@ class Link:
 
         A slot is asked for before each call; the reply to that says nothing.
         """
-        self._send(Owed.all_of(round_, round_.sent_at), source=True, asking=True)
+        self._send(InFlight.all_of(round_, round_.sent_at), source=True, asking=True)
 
-    def _send(self, owed: Owed, *, source: bool, asking: bool = False) -> None:
-        calls, void = owed.round.calls, self._void(owed.round.until)
-        packed = [self._pack(calls[place], void, source=source) for place in reversed(owed.places)]
+    def _send(self, sent: InFlight, *, source: bool, asking: bool = False) -> None:
+        calls, not_after = sent.round.calls, self._not_after(sent.round.until)
+        packed = [self._pack(calls[place], not_after, source=source) for place in reversed(sent.places)]
         if asking:
             packed = [ASKING + one for one in packed]
-            owed.places[:] = [either for place in owed.places for either in (place, NO_PLACE)]
+            sent.places[:] = [either for place in sent.places for either in (place, NO_PLACE)]
         if self._min_replicas and any(call.script.gives for call in calls):
-            packed.append(self._wait_for_replicas(owed.round.until))
-            owed.places.insert(0, NO_PLACE)
-        self.owed.append(owed)
+            packed.append(self._wait_for_replicas(sent.round.until))
+            sent.places.insert(0, NO_PLACE)
+        self.in_flight.append(sent)
         self.channel.send(b"".join(packed))
 
     def _wait_for_replicas(self, until: float) -> bytes:
@@ -266,60 +268,60 @@ class Link:
         words = b"%d" % options.min_replicas, b"%d" % max(1, min(left, options.replica_timeout) * 1000)
         return b"*3\r\n$4\r\nWAIT\r\n" + b"".join(map(pack_argument, words))
 
-    def _void(self, until: float) -> bytes:
-        """The void time as an argument."""
-        return b"$16\r\n%016d\r\n" % self.master.known.offset.void_us(until)
+    def _not_after(self, until: float) -> bytes:
+        """The not-after time as an argument."""
+        return b"$16\r\n%016d\r\n" % self.master.known.offset.not_after_us(until)
 
     def _guarded_identity(self) -> bytes:
         """Incarnation and guard as arguments, for a script that is to prove the incarnation: see ``_lib/vote.lua``."""
         return b"%b%016d%b" % (self._identity_head, self._voted_us, self._identity_tail)
 
-    def _pack(self, call: Call, void: bytes, *, source: bool = False) -> bytes:
-        """The call, with what only the connection knows: the void time, and for a vote incarnation and guard."""
+    def _pack(self, call: Call, not_after: bytes, *, source: bool = False) -> bytes:
+        """The call, with what only the connection knows: the not-after time, and for a vote incarnation and guard."""
         known = call.script.connection_argument_count
         if known == 0:
             return call.pack(b"", False, source)
         if self.guard_ms < self.master.guard_ms:
             self._identify()
         if known == 1:
-            return call.pack(void, False, source)
+            return call.pack(not_after, False, source)
         identity = self._guarded_identity() if self.guarded else self._identity
-        return call.pack(void + identity, self.guarded, source)
+        return call.pack(not_after + identity, self.guarded, source)
 
     def receive(self) -> None:
         """Takes the replies that are there, waiting for the first; each goes to the round that asked for it.
 
         Raises:
-            redis.RedisError, OSError: the connection broke, or the master is silent; close the link.
+            redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
         self._take_all(self.channel.receive(), self.master.clock())
 
     def _take_all(self, replies: list[Any], now: float) -> None:
-        owing = self.owed
+        in_flight = self.in_flight
         for reply in replies:
-            if not owing:
+            if not in_flight:
                 raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
-            owed = owing[0]
-            if owed.__class__ is Round:
-                answer = self._judge(reply, owed.calls[0].script, owed.sent_at, now)
-                owing.popleft()
-                self._answer(owed, (answer,), now, is_known=answer is not _UNKNOWN_SCRIPT)
+            sent = in_flight[0]
+            if sent.__class__ is Round:
+                answer = self._judge(reply, sent.calls[0].script, sent.sent_at, now)
+                in_flight.popleft()
+                self._answer(sent, (answer,), now, is_known=answer is not _UNKNOWN_SCRIPT)
             else:
-                self._take(reply, owed, now)  # type: ignore[arg-type]
+                self._take(reply, sent, now)  # type: ignore[arg-type]
 
-    def _take(self, reply: Any, owed: Owed, now: float) -> None:
+    def _take(self, reply: Any, sent: InFlight, now: float) -> None:
         """One of the replies to a request of several calls, or to one with WAIT or ASKING."""
-        place = owed.places.pop()
+        place = sent.places.pop()
         if place != NO_PLACE:
-            owed.replies[place] = self._judge(reply, owed.round.calls[place].script, owed.sent_at, now)
+            sent.replies[place] = self._judge(reply, sent.round.calls[place].script, sent.sent_at, now)
         elif reply.__class__ is list:
             raise _unknown(reply)
         elif reply.__class__ is not bytes:  # bytes: the reply to ASKING
-            self._count_replicas(owed, reply)
-        if not owed.places:
-            self.owed.popleft()
-            is_known = all(reply is not _UNKNOWN_SCRIPT for reply in owed.replies)
-            self._answer(owed.round, owed.replies, now, is_known=is_known)
+            self._count_replicas(sent, reply)
+        if not sent.places:
+            self.in_flight.popleft()
+            is_known = all(reply is not _UNKNOWN_SCRIPT for reply in sent.replies)
+            self._answer(sent.round, sent.replies, now, is_known=is_known)
 
     def _judge(self, reply: Any, script: Script, sent_at: float, now: float) -> Reply | Failure:
         """What a reply to a script comes to.
@@ -386,7 +388,7 @@ class Link:
             return Failure(self.master.address, "its clock and ours moved apart all at once a moment ago")
         return reply
 
-    def _count_replicas(self, owed: Owed, confirmed: Any) -> None:
+    def _count_replicas(self, sent: InFlight, confirmed: Any) -> None:
         """What was granted or renewed counts only if so many replicas have it as well."""
         if isinstance(confirmed, redis_errors.ResponseError):  # to WAIT; what was granted before it is there
             failure = evolve(self.master.refused(confirmed), sent=True)
@@ -395,7 +397,7 @@ class Link:
             if count >= self.master.options.min_replicas:
                 return
             failure = self.master.lacks_replicas(count)
-        owed.replies[:] = [failure if is_given(reply) else reply for reply in owed.replies]
+        sent.replies[:] = [failure if is_given(reply) else reply for reply in sent.replies]
 
     def _failure(self, error: redis_errors.ResponseError) -> Failure:
         if isinstance(error, redis_errors.NoScriptError) or str(error).startswith("NOSCRIPT"):
@@ -413,7 +415,7 @@ class Link:
             round_.missing -= 1
         else:
             unknown = [place for place, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT]
-            self._send(Owed(round_, now, list(replies), unknown[::-1]), source=True)
+            self._send(InFlight(round_, now, list(replies), unknown[::-1]), source=True)
 
     # Between two uses -----------------------------------------------------------------------------------------------
 
@@ -428,13 +430,13 @@ class Link:
 
     def silent_for(self, now: float) -> float:
         """For how many seconds the master has owed the oldest reply; 0.0 where it owes none."""
-        return now - self.owed[0].sent_at if self.owed else 0.0
+        return now - self.in_flight[0].sent_at if self.in_flight else 0.0
 
     def close(self) -> None:
         """Closes the socket; may be called again, and from another thread."""
         self.master.forget(self)
         try:
-            self.connection.disconnect()
+            self.raw.disconnect()
         except NETWORK_ERRORS:
             log = self.master.platform.log
             log.debug(logger, "closing a connection to %s failed", self.master.address, exc_info=True)

@@ -1,4 +1,4 @@
-"""Rounds over a Cluster: each call goes to the node that serves its lock, and on to where that one sends it."""
+"""The fan-out over a Cluster: each call goes to the node that serves its lock, and on to where that one sends it."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from typing import Any
 from relock._core.effects import Answer, Ask, Failure, Reply
 from relock._errors import ConfigurationError
 from relock._runtime.masters.cluster import Cluster, Redirect, Shard
+from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.masters.links import Link
+from relock._runtime.masters.fan_out import FanOut
 from relock._runtime.masters.round import Round
-from relock._runtime.masters.rounds import Rounds
 from relock._runtime.net.slots import slot_of
 from relock._runtime.platform import Platform
 from relock._scripts import Call
@@ -18,7 +18,7 @@ from relock._scripts import Call
 HOPS_MAX = 4  # how often a call is sent on, at most
 
 
-class Answers(Sequence[Reply | Failure]):
+class GatheredAnswers(Sequence[Reply | Failure]):
     """What was answered to each call of an `Ask` by the node that it went to; what comes later is seen too."""
 
     def __init__(self, places: list[tuple[list[Answer], int]]) -> None:
@@ -40,41 +40,41 @@ class Part:
         self.places = places  # which calls of the `Ask` these are
         self.asking = asking
         self.round: Round
-        self.links: list[Link] = []  # the one that it goes over, while that is sound
+        self.connections: list[Connection] = []  # the one that it goes over, while that is sound
 
     def begin(self, calls: Sequence[Call], until: float, now: float) -> None:
         """Prepares the round to that node."""
-        silence: list[Answer] = [(*self.shard.silence,) * len(self.places)]
-        self.round = Round([calls[place] for place in self.places], until, now, silence)
+        no_reply_yet: list[Answer] = [(*self.shard.no_reply_yet,) * len(self.places)]
+        self.round = Round([calls[place] for place in self.places], until, now, no_reply_yet)
 
     def send(self) -> None:
-        """Sends the calls, if there is a link."""
+        """Sends the calls, if there is a connection."""
         round_ = self.round
-        for link in self.links.copy():
+        for connection in self.connections.copy():
             round_.missing = 1
             try:
                 if self.asking:
-                    link.request_asking(round_)
+                    connection.request_asking(round_)
                 else:
-                    link.request(round_)
+                    connection.request(round_)
             except NETWORK_ERRORS as error:
-                self.links.remove(link)
+                self.connections.remove(connection)
                 round_.missing = 0
-                round_.fail(self.shard, self.shard.broke(link, error))
+                round_.fail(self.shard, self.shard.broke(connection, error))
 
 
-class ClusterRounds(Rounds):
-    """As `Rounds`, where the only master is a cluster."""
+class ClusterFanOut(FanOut):
+    """As `FanOut`, where the only master is a cluster."""
 
     def __init__(self, cluster: Cluster, platform: Platform) -> None:
         super().__init__((cluster,), platform)
         self._cluster = cluster
 
     def ask(self, ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
-        """See `Rounds.ask`; calls that a node sends on are sent on, while there is time.
+        """See `FanOut.ask`; calls that a node sends on are sent on, while there is time.
 
         What is no call may go to several nodes at once; a call is about one lock, which is on one of them, so that none
-        has links to one node while it waits in the line for another.
+        has connections to one node while it waits in the line for another.
         """
         try:
             self._cluster.look(ask.until)
@@ -85,14 +85,14 @@ class ClusterRounds(Rounds):
                 raise
             return [(self._cluster.misconfigured(error),) * len(ask.calls)]
         calls = [call._replace(script=call.script.uncounted) for call in ask.calls]
-        answers = Answers([([(self._unserved(call),)], 0) for call in calls])
+        answers = GatheredAnswers([([(self._unserved(call),)], 0) for call in calls])
         parts = self._parts(calls)
         for _ in range(HOPS_MAX):
             try:
                 self._exchange(parts, calls, ask.until, is_call=is_call)
-            except BaseException:  # an interrupt; see `Rounds.ask`
-                for link in [link for part in parts for link in part.links]:
-                    link.close()
+            except BaseException:  # an interrupt; see `FanOut.ask`
+                for connection in [connection for part in parts for connection in part.connections]:
+                    connection.close()
                 raise
             for part in parts:
                 for nth, place in enumerate(part.places):
@@ -119,29 +119,29 @@ class ClusterRounds(Rounds):
     def _exchange(self, parts: Sequence[Part], calls: Sequence[Call], until: float, *, is_call: bool) -> None:
         """Writes to all that are connected, connects to the others and writes to them, and only then reads."""
         now = self._clock()
-        absent = []
+        unconnected = []
         for part in parts:
             part.begin(calls, until, now)
             shard = part.shard
-            link = None
+            connection = None
             if not shard.line.waiting or not is_call:
-                link = shard.check_out(now) if is_call else shard.check_out_own(now)
-            if link is None:
-                absent.append(part)
+                connection = shard.check_out(now) if is_call else shard.check_out_own(now)
+            if connection is None:
+                unconnected.append(part)
             else:
-                part.links.append(link)
+                part.connections.append(connection)
                 part.send()
-        for i, part in enumerate(absent):
+        for i, part in enumerate(unconnected):
             if i and self._clock() >= until:  # those before took all the time that there was
-                part.round.fail(part.shard, part.shard.absence())
+                part.round.fail(part.shard, part.shard.unconnected())
             else:
-                self._get((part.shard,), part.round, part.links, strict=False, is_call=is_call)
+                self._get((part.shard,), part.round, part.connections, strict=False, is_call=is_call)
                 part.send()
         for part in parts:
-            if part.links:
-                self._read_one(part.round, part.links)
+            if part.connections:
+                self._read_one(part.round, part.connections)
         for part in parts:
-            self._give_back(part.round, part.links)
+            self._give_back(part.round, part.connections)
 
 
 def _sent_on(parts: Sequence[Part]) -> list[Part]:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from relock._core.clocks import Step
+from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Ask, Clock
 from relock._core.hold import Hold
 from relock._events import Event
@@ -14,7 +14,7 @@ from relock._runtime.platform import Platform
 from relock._runtime.wakeups.hub import Hub
 
 
-class Host(Protocol):
+class SessionView(Protocol):
     """A session, as the watchdog and the janitor see it."""
 
     client_id: str
@@ -24,7 +24,7 @@ class Host(Protocol):
     masters: tuple[Master, ...]
     platform: Platform
     prefix: str
-    steps: deque[Step]
+    steps: deque[ClockStep]
 
     def run_on_own(self, flow: Flow) -> Any:
         """Runs a flow that must not wait behind calls; `ClientClosedError` once the client was closed."""

@@ -1,4 +1,4 @@
-"""The sign of life of one client for its waiters."""
+"""The heartbeat of one client for its waiters."""
 
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from relock._core.effects import Answer, Ask, Clock, Effect
 from relock._core.flows.ask import nth_of_each
+from relock._core.lock_spec import ALIVE_MS, QUEUE_MS
 from relock._core.quorum import quorum_of
-from relock._core.terms import ALIVE_MS, QUEUE_MS
 from relock._keys import LockKeys
 from relock._scripts import Call, load
 
@@ -16,8 +16,8 @@ WAITERS_PER_CALL = 500  # bounds the time for which one script keeps a master bu
 Queue = tuple[LockKeys, Sequence[tuple[int, bytes]]]
 
 
-class Tended(NamedTuple):
-    """What the masters said to a sign of life.
+class HeartbeatReply(NamedTuple):
+    """What the masters said to a heartbeat.
 
     Attributes:
         turns: the owners among ours whose turn it is on a quorum.
@@ -30,10 +30,10 @@ class Tended(NamedTuple):
     lease_left: float
 
 
-def tend(
+def heartbeat(
     client: str, queues: Sequence[Queue], votes: Sequence[bool], clock: Clock, node_timeout: float
-) -> Generator[Effect, Sequence[Answer], Tended]:
-    """Gives the sign of life for the waiters (ticket and owner) of each of `queues`, in one batch.
+) -> Generator[Effect, Sequence[Answer], HeartbeatReply]:
+    """Sends the heartbeat for the waiters (ticket and owner) of each of `queues`, in one batch.
 
     `votes` says which masters have a vote: one that may have forgotten a hold finds every lock free.
     """
@@ -44,15 +44,15 @@ def tend(
     lefts_ms: list[int] = []
     well = True
     for i in range(len(calls)):
-        tended = []
+        replied = []
         for vote, reply in zip(votes, nth_of_each(answers, i), strict=True):
             if isinstance(reply, list) and reply[0] == b"tended":
-                tended.append(reply)
+                replied.append(reply)
                 if vote and reply[3]:
                     turns[reply[3]] += 1
-        well = well and len(tended) >= quorum
-        lefts_ms += sorted(reply[2] for reply in tended)[quorum - 1 : quorum]
-    return Tended(
+        well = well and len(replied) >= quorum
+        lefts_ms += sorted(reply[2] for reply in replied)[quorum - 1 : quorum]
+    return HeartbeatReply(
         turns={owner for owner, masters in turns.items() if masters >= quorum},
         well=well,
         lease_left=min((left for left in lefts_ms if left > 0), default=float("inf")) / 1000,
@@ -62,7 +62,7 @@ def tend(
 def _calls(client: str, keys: LockKeys, waiters: Sequence[tuple[int, bytes]]) -> list[Call]:
     chunks = (waiters[i : i + WAITERS_PER_CALL] for i in range(0, len(waiters), WAITERS_PER_CALL))
     return [
-        load("tend").call(
+        load("heartbeat").call(
             keys,
             *(item for waiter in chunk for item in waiter),
             client=client,

@@ -6,16 +6,16 @@ from typing import Any
 
 from relock._core.book import HoldKey
 from relock._core.hold import Hold
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
 from relock._runtime.platform import Platform
 
 logger = logging.getLogger(__name__)
 
 
-class Claim:
+class CallRecord:
     """What one call of acquire or release may leave behind if it is interrupted; filled in before anything is sent."""
 
-    terms: Terms | None = None  # of an outermost acquire that is under way
+    spec: LockSpec | None = None  # of an outermost acquire that is under way
     owners: list[bytes] = []  # the waiter, and every name under which it has asked for the lock
     hold: Hold | None = None  # of a nested acquire, or a release
     count: int = 0  # what an interrupt must leave of that hold's levels
@@ -31,28 +31,28 @@ class Gates:
         self._platform = platform
         self._gates: dict[HoldKey, Any] = {}
 
-    def enter(self, claim: Claim, key: HoldKey, until: float) -> bool:
+    def enter(self, record: CallRecord, key: HoldKey, until: float) -> bool:
         """Waits until `until` at most; returns whether the caller is in."""
         while True:
             gate = self._gates.setdefault(key, self._platform.gate())
-            claim.gate_key = key
-            claim.gate = gate  # before it is entered: an interrupt between the two must find it
+            record.gate_key = key
+            record.gate = gate  # before it is entered: an interrupt between the two must find it
             left = until - self._platform.clock()
             if not gate.acquire(timeout=min(max(left, 0.0), threading.TIMEOUT_MAX)):
-                claim.gate = None
+                record.gate = None
                 return False
             if self._gates.get(key) is gate:
                 return True
             gate.release()
 
-    def leave(self, claim: Claim) -> None:
+    def leave(self, record: CallRecord) -> None:
         """Lets the next thread in, if this one is in."""
-        if claim.gate is not None:
+        if record.gate is not None:
             try:
-                claim.gate.release()
+                record.gate.release()
             except RuntimeError:  # interrupted before it got in, or right after it left
                 self._platform.log.debug(logger, "a gate was left by who was not in")
-            claim.gate = None  # not before: an interrupt between the two must find it
+            record.gate = None  # not before: an interrupt between the two must find it
 
     def remove(self, key: HoldKey) -> None:
         """The hold of this owner has ended: whoever waits at its gate notices, and goes to the next one."""

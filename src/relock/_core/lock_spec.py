@@ -12,7 +12,7 @@ from relock._options import ClientOptions, LockOptions
 from relock._scripts import Prepared, load
 
 HANDED_LEASE_SECONDS = 3.0  # what a releaser may give: so much is lost where the message is
-ALIVE_MS = 7_000  # a waiter counts as alive for so long after a sign of life
+ALIVE_MS = 7_000  # a waiter counts as alive for so long after a heartbeat
 QUEUE_MS = 30_000  # what is left of a queue when everybody is gone goes after that time
 TOKEN_SPARE_MS = 1_000  # by so much a master remembers a token longer than the lease; `lua/_lib/spare.lua` says so, too
 TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
@@ -26,10 +26,10 @@ class Wording(NamedTuple):
         fair: a newcomer goes behind the queue.
         hand: a release gives the lock to the first waiter; else it only wakes it.
         mark: what the names of its waiters end with: the lease that a releaser may give them, if any.
-        take: the script that takes the lock for one level, prepared but for the owner.
-        join: the script that takes it or a place in the queue of a lone master, for one level, prepared likewise.
-        give: the script that ends a hold whose token every master knows, prepared likewise.
-        keep: the script that renews a hold, prepared likewise.
+        acquire: the script that takes the lock for one level, prepared but for the owner.
+        enqueue: the script that takes it or a place in the queue of a lone master, for one level, prepared likewise.
+        release: the script that ends a hold whose token every master knows, prepared likewise.
+        extend: the script that renews a hold, prepared likewise.
     """
 
     lease_ms: bytes
@@ -37,10 +37,10 @@ class Wording(NamedTuple):
     fair: bytes
     hand: bytes
     mark: bytes
-    take: Prepared
-    join: Prepared
-    give: Prepared
-    keep: Prepared
+    acquire: Prepared
+    enqueue: Prepared
+    release: Prepared
+    extend: Prepared
 
 
 Options = tuple[float, bool, bool, bool]
@@ -57,16 +57,16 @@ def _wording(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> Wo
         fair=is_fair,
         hand=hand,
         mark=b"@%d" % lease_ms(min(ttl, HANDED_LEASE_SECONDS)) if takes_grants else b"",
-        take=load("acquire").prepare(count=1, lease_ms=lease, token_ms=token, fair=is_fair),
-        join=load("enqueue").prepare(**taking, **queueing),
-        give=load("release").prepare(fence=0, lease_ms=lease, hand=hand),
-        keep=load("extend").prepare(lease_ms=lease, token_ms=token),
+        acquire=load("acquire").prepare(count=1, lease_ms=lease, token_ms=token, fair=is_fair),
+        enqueue=load("enqueue").prepare(**taking, **queueing),
+        release=load("release").prepare(fence=0, lease_ms=lease, hand=hand),
+        extend=load("extend").prepare(lease_ms=lease, token_ms=token),
     )
 
 
 @frozen(eq=False, repr=False)
-class Terms:
-    """The terms of one lock; times are seconds.
+class LockSpec:
+    """What every request for one lock has in common; times are seconds.
 
     Attributes:
         node_timeout: the longest wait for one master in one attempt.
@@ -85,8 +85,8 @@ class Terms:
     wording: Wording
 
     @classmethod
-    def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "Terms":
-        """The terms of the lock with these keys and options."""
+    def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "LockSpec":
+        """The spec of the lock with these keys and options."""
         hands_over = options.fair and client.handoff == "grant"
         # What replicas are to have is worth nothing before they have it: the waiter asks for it itself then.
         takes_grants = hands_over and not client.min_replicas

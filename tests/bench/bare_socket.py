@@ -12,7 +12,7 @@ def packed(*words: str | bytes | int) -> bytes:
     return command
 
 
-class Wire:
+class BareSocket:
     """One bare socket."""
 
     def __init__(self, port: int) -> None:

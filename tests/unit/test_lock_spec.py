@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from relock._core.terms import Terms
+from relock._core.lock_spec import LockSpec
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 
 
-def terms(**options: Any) -> Terms:
+def spec(**options: Any) -> LockSpec:
     of_lock = {option: options.pop(option) for option in ("fair", "ttl") if option in options}
     client = ClientOptions(**options)
-    return Terms.of(lock_keys("lock", "a"), ("a",), client.for_lock(**of_lock), client)
+    return LockSpec.of(lock_keys("lock", "a"), ("a",), client.for_lock(**of_lock), client)
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ def terms(**options: Any) -> Terms:
 )
 def test_who_hands_over_and_who_takes_it(options: dict[str, Any], hand: bytes, mark: bytes) -> None:
     """What replicas are to have is worth nothing before they have it: who waits for that asks itself."""
-    wording = terms(**options).wording
+    wording = spec(**options).wording
     assert (wording.hand, wording.mark) == (hand, mark)
-    assert b"\r\n%b\r\n" % hand in wording.give.others
+    assert b"\r\n%b\r\n" % hand in wording.release.others
 
 
 def test_locks_with_the_same_options_share_what_they_say() -> None:
-    assert terms().wording is terms(patience=1.0).wording
-    assert terms().wording is not terms(ttl=20.0).wording
+    assert spec().wording is spec(patience=1.0).wording
+    assert spec().wording is not spec(ttl=20.0).wording

@@ -1,4 +1,4 @@
--- The sign of life of one client for all its waiters on one lock: restores what
+-- The heartbeat of one client for all its waiters on one lock: restores what
 -- this master has lost, removes who is overdue, and makes good a lost wake-up.
 --
 -- KEYS
@@ -6,11 +6,11 @@
 --   queue     zset    waiters by ticket
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 -- ARGV
---   client    text   the client whose waiters these are
---   alive_ms  ms     for how long they count as alive from now on
---   queue_ms  ms     for how long the queue outlives its last sign of life
---   void_us   us     time on this master's clock after which this call does nothing
---   ...       pairs  ticket and <client>:<uuid> of each waiter
+--   client        text   the client whose waiters these are
+--   alive_ms      ms     for how long they count as alive from now on
+--   queue_ms      ms     for how long the queue outlives its last heartbeat
+--   not_after_us  us     time on this master's clock after which this call does nothing
+--   ...           pairs  ticket and <client>:<uuid> of each waiter
 -- RETURNS
 --   tended    now_us pttl_ms turn head  the lease left, or 1: look again; who of these is to look; who is first
 --   void      now_us                    came too late, nothing was done
@@ -36,17 +36,17 @@ local waiters = KEYS[3]
 local client = ARGV[1]
 local alive_ms = ARGV[2]
 local queue_ms = ARGV[3]
-local void_us = ARGV[4]
+local not_after_us = ARGV[4]
 
-if now_us > tonumber(void_us) then
+if now_us > tonumber(not_after_us) then
   return { 'void', now_us }
 end
 local holder = holder_of(lock)
 local alive_until_ms = digits(now_us / 1000 + alive_ms)
-local heir = ''
+local grantee = ''
 for i = 5, #ARGV, 2 do
   if holder and ARGV[i + 1] == waiter_of(holder) then
-    heir = ARGV[i + 1] -- It waits no more, though it may not have heard yet.
+    grantee = ARGV[i + 1] -- It waits no more, though it may not have heard yet.
   else
     redis.call('ZADD', queue, 'NX', ARGV[i], ARGV[i + 1])
     redis.call('ZADD', waiters, alive_until_ms, ARGV[i + 1])
@@ -60,7 +60,7 @@ local head = redis.call('ZRANGE', queue, 0, 0)[1] or ''
 if holder then
   local left_ms = redis.call('PTTL', lock)
   -- In its last millisecond a lease has 0 ms left, and would read as none: nobody would look when it ends.
-  return { 'tended', now_us, left_ms == 0 and 1 or left_ms, heir, head }
+  return { 'tended', now_us, left_ms == 0 and 1 or left_ms, grantee, head }
 end
 -- Its own waiters are told in the reply, which does not depend on Pub/Sub.
 local first, is_open = wake_first(lock, queue, waiters, nil)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 
-class Wire(Protocol):
+class RawConnection(Protocol):
     """What relock uses of a connection of redis-py, in whichever version: nothing that resends or reconnects."""
 
     def connect(self) -> None:

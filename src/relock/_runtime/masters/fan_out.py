@@ -1,0 +1,335 @@
+"""The fan-out of a round: the calls of one `Ask` on their way to all masters at once.
+
+The calls are written to every master before any reply is read, and whoever is ready is read first. A round is over
+when its outcome is certain, or its time. A connection that still owes its reply goes back to the pool and takes the
+next request behind the one before, so that on one connection a release never overtakes its acquire; the late reply then
+finds its own round. No thread is switched and no connection opened on the way, while a quorum is connected.
+
+Calls may have ``max_connections`` connections to a master at once. Who finds none free waits in a line, within the time
+of its round, and holds no other connection meanwhile. A release is a call like any other: it waits behind those that
+came before it and no longer, for none of them waits for anything but a master. Where its time is over, the hold has
+ended here all the same, and the janitor tells the masters, which is outside the bound. Let past it, the releases of a
+thousand threads would be a thousand connections.
+"""
+
+import select
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+
+from relock._core.effects import Answer, Ask, Failure
+from relock._core.quorum import quorum_of
+from relock._errors import ConfigurationError
+from relock._runtime.masters.connections import Connection
+from relock._runtime.masters.errors import NETWORK_ERRORS
+from relock._runtime.masters.lines import LOOK_SECONDS, Line, Place
+from relock._runtime.masters.master import Master
+from relock._runtime.masters.round import Round
+from relock._runtime.platform import Platform
+
+CROWDED_SECONDS = 0.1  # for so long, who could ask a quorum waits until it can ask the others, too
+GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of the others, beside as long again
+
+
+class FanOut:
+    """Asks all masters at once."""
+
+    def __init__(self, masters: tuple[Master, ...], platform: Platform) -> None:
+        self._masters = masters
+        self._platform = platform
+        self._clock = platform.clock
+        self._quorum = quorum_of(len(masters))
+        self._no_replies_yet: list[Answer] = [master.no_reply_yet for master in masters]
+        self._line = masters[0].line
+        for master in masters:
+            master.line = self._line  # who needs several of them at once stands in one line
+
+    def ask(self, ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
+        """What the masters have answered when the outcome is certain; what comes later is written into this list.
+
+        A master that turns out to be none (a replica, say) is a `ConfigurationError` where that is `strict`; for
+        whoever gives back or cleans up, or where it was one before, it is one more master that does not answer. What is
+        no call has connections of its own beside those of the calls, and waits for none.
+        """
+        now = self._clock()
+        count = len(ask.calls)
+        answers = self._no_replies_yet.copy()
+        if count > 1:
+            answers[:] = [(*no_reply_yet,) * count for no_reply_yet in answers]
+        round_ = Round(ask.calls, ask.until, now, answers)
+        masters = self._masters if ask.only is None else self._only(ask.only, answers)
+        connections: list[Connection] = []
+        try:
+            if not self._line.waiting or not is_call:
+                for master in masters:
+                    connection = master.check_out(now) if is_call else master.check_out_own(now)
+                    if connection is not None:
+                        connections.append(connection)
+            if len(connections) < len(masters):
+                self._get(masters, round_, connections, strict=strict, is_call=is_call)
+            round_.missing = len(connections)
+            for connection in connections.copy():
+                try:
+                    connection.request(round_)
+                except NETWORK_ERRORS as error:
+                    connections.remove(connection)
+                    connection.master.drop(connection, round_, error)
+            if len(connections) == 1:
+                self._read_one(round_, connections)
+            elif connections:
+                self._read_whoever_is_ready(round_, connections, ask)
+            if connections:
+                self._give_back(round_, connections)
+        except BaseException:  # an interrupt: what they owe dies with them, also where somebody keeps this exception
+            for connection in connections:
+                connection.close()
+            raise
+        return answers
+
+    # Opening --------------------------------------------------------------------------------------------------------
+
+    def _only(self, numbers: frozenset[int], answers: list[Answer]) -> Sequence[Master]:
+        """The masters with these numbers; the others' answers say that they were not asked."""
+        for index, master in enumerate(self._masters):
+            if index not in numbers:
+                answers[index] = (Failure(master.address, "it was not asked", sent=False),) * len(answers[index])
+        return [master for master in self._masters if master.index in numbers]
+
+    def _get(
+        self, masters: Sequence[Master], round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
+    ) -> None:
+        """Gets what `connections` lacks of `masters`, or does without: their answers say why."""
+        is_over = False
+        while not is_over:
+            if (
+                is_call
+                and self._is_to_wait(masters, connections)
+                and not self._wait_in_line(masters, round_, connections)
+            ):
+                for master in masters:
+                    round_.fail(master, master.out_of_time())
+                break
+            is_over = self._do_without(masters, round_, connections, strict=strict, is_call=is_call)
+        for connection in connections:
+            round_.awaits(connection.master)
+        round_.sent_at = self._clock()  # opening the others took time, for which nobody here was silent
+        if round_.sent_at >= round_.until:
+            for connection in connections:
+                round_.fail(connection.master, connection.master.asked_late)
+
+    def _is_to_wait(self, masters: Sequence[Master], connections: Sequence[Connection]) -> bool:
+        """Whether others came first, or have what is needed, and will give it back."""
+        return bool(masters[0].line.waiting) or bool(_without_room(masters, connections))
+
+    def _wait_in_line(self, masters: Sequence[Master], round_: Round, connections: list[Connection]) -> bool:
+        """Waits for connections, or for room to open them, behind whoever came before, and holds none meanwhile.
+
+        Returns whether it was served: with connections to all of `masters` that have no room for another one; else it
+        has none. A master that keeps those that it has been asked on keeps nobody for long, while a quorum of the
+        others does not.
+        """
+        self._give_back(round_, connections)
+        line = masters[0].line
+        place = line.place(round_.until)
+        content_at = min(self._clock() + CROWDED_SECONDS, round_.until)
+        try:
+            line.join(place)
+            while not self._takes_turn(line, place, masters, connections, content_at):
+                if connections:
+                    self._give_back(round_, connections)
+                    place.calm()  # what it gives back itself is no reason to look again at once
+                now = self._clock()
+                if now >= round_.until:
+                    return False
+                place.sleep(round_.until - now)
+            return True
+        finally:
+            line.leave(place)
+
+    def _takes_turn(
+        self, line: Line, place: Place, masters: Sequence[Master], connections: list[Connection], content_at: float
+    ) -> bool:
+        """Whether it has what it needs: it is first, or has waited so long that a quorum is enough."""
+        now = self._clock()
+        is_content = now >= content_at and len(masters) > 1
+        if not is_content and not line.is_first(place, now):
+            return False
+        full = sum(master.is_full for master in masters)
+        if full and (not is_content or len(masters) - full < self._quorum):
+            return False
+        for master in masters:
+            connection = master.check_out(now)
+            if connection is not None:
+                connections.append(connection)
+        lacking = len(_without_room(masters, connections))
+        return not lacking or (is_content and len(masters) - lacking >= self._quorum)
+
+    def _do_without(
+        self, masters: Sequence[Master], round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
+    ) -> bool:
+        """Does without the absent ones of `masters` where the others are enough, else opens connections to them first.
+
+        A quorum is enough; and where not all were to be asked, whoever is there. Returns False where a call has to wait
+        until there is room for another connection.
+        """
+        unconnected = _unconnected(masters, connections)
+        if not unconnected:
+            return True
+        if len(connections) >= self._quorum or len(masters) < len(self._masters):
+            self._go_on_without(unconnected, round_, connections, strict=strict, is_call=is_call)
+            return True
+        if len(self._masters) == 1:
+            return self._open_here(unconnected[0], round_, connections, strict=strict, is_call=is_call)
+        return self._open_side_by_side(masters, unconnected, round_, connections, strict=strict, is_call=is_call)
+
+    def _go_on_without(
+        self, unconnected: list[Master], round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
+    ) -> None:
+        for master in unconnected:
+            if strict and master.config_error is not None:
+                self._give_back(round_, connections)
+                raise master.config_error
+            if master.has_room:
+                master.open_later(None, is_call=is_call)
+            round_.fail(master, master.unconnected())
+
+    def _open_here(
+        self, master: Master, round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
+    ) -> bool:
+        """Opens a connection; returns False where there is no room for one."""
+        try:
+            connection = master.open_for_call() if is_call else master.open()
+            if connection is None:
+                return False
+            connections.append(connection)
+        except NETWORK_ERRORS as error:
+            round_.fail(master, master.failed(error, sent=False))
+        except ConfigurationError as error:
+            if strict and not master.was_sound:
+                raise
+            master.turned_out(error)
+            round_.fail(master, master.misconfigured(error))
+        return True
+
+    def _open_side_by_side(
+        self,
+        masters: Sequence[Master],
+        unconnected: list[Master],
+        round_: Round,
+        connections: list[Connection],
+        *,
+        strict: bool,
+        is_call: bool,
+    ) -> bool:
+        """Opens connections to the absent masters, all at once; when a quorum is there, the others have as long again.
+
+        Returns False where other calls have what was opened meanwhile, and there is no room for more.
+        """
+        reports: SimpleQueue[tuple[Master, Failure | ConfigurationError | None]] = self._platform.queue()
+        waiting = dict.fromkeys(unconnected)  # in their order
+        for master in unconnected:
+            if master.has_room or not is_call:
+                master.open_later(reports, is_call=is_call)
+        began, until = self._clock(), round_.until
+        while waiting and self._clock() < until:
+            try:
+                master, trouble = reports.get(timeout=min(LOOK_SECONDS, max(0.0, until - self._clock())))
+            except Empty:
+                pass
+            else:
+                if trouble is not None and master in waiting:
+                    waiting.pop(master)
+                    round_.fail(master, self._judge(master, trouble, round_, connections, strict=strict))
+            self._pick_up(waiting, connections, is_call=is_call)
+            if is_call and waiting and _without_room(masters, connections):
+                return False
+            now = self._clock()
+            if len(connections) >= self._quorum:
+                until = min(until, now + (now - began) + GRACE_SECONDS)
+        for master in waiting:
+            round_.fail(master, master.unconnected())
+        return True
+
+    def _judge(
+        self,
+        master: Master,
+        trouble: Failure | ConfigurationError,
+        round_: Round,
+        connections: list[Connection],
+        *,
+        strict: bool,
+    ) -> Failure:
+        """What a master's reconnector reports, as a `Failure`, unless the caller has to know of a mistake."""
+        if isinstance(trouble, Failure):
+            return trouble
+        if strict:
+            self._give_back(round_, connections)
+            raise trouble
+        return master.misconfigured(trouble)
+
+    def _pick_up(self, waiting: dict[Master, None], connections: list[Connection], *, is_call: bool) -> None:
+        """Takes connections to the masters that are waited for: opened for us, or given back by others meanwhile."""
+        now = self._clock()
+        for master in list(waiting):
+            connection = master.check_out(now) if is_call else master.check_out_own(now)
+            if connection is not None:
+                waiting.pop(master)
+                connections.append(connection)
+
+    # Sending and reading --------------------------------------------------------------------------------------------
+
+    def _read_one(self, round_: Round, connections: list[Connection]) -> None:
+        connection = connections[0]
+        try:
+            connection.read(round_)
+        except NETWORK_ERRORS as error:
+            connections.remove(connection)
+            connection.master.drop(connection, round_, error)
+
+    def _read_whoever_is_ready(self, round_: Round, connections: list[Connection], ask: Ask) -> None:
+        poller = self._platform.poller()
+        by_fileno = {}
+        for connection in connections:
+            poller.register(connection.channel.fileno, select.POLLIN)
+            by_fileno[connection.channel.fileno] = connection
+        spared = len(self._masters) - self._quorum
+        while round_.missing:
+            if round_.missing <= spared and ask.is_certain is not None and ask.is_certain(round_.answers):
+                return
+            ready = poller.poll(max(0.0, round_.until - self._clock()) * 1000)
+            if not ready:
+                return
+            for fileno, _ in ready:
+                connection = by_fileno[fileno]
+                try:
+                    connection.receive()
+                except NETWORK_ERRORS as error:
+                    poller.unregister(fileno)
+                    connections.remove(connection)
+                    connection.master.drop(connection, round_, error)
+
+    def _give_back(self, round_: Round, connections: list[Connection]) -> None:
+        """Returns the connections to their pools, but for those whose masters have been silent for too long.
+
+        Each is taken from `connections` first: what is in its pool may be another caller's at once.
+        """
+        now = self._clock()
+        while connections:
+            connection = connections.pop()
+            connection.master.put_back(connection, round_, now)
+
+
+def _unconnected(masters: Sequence[Master], connections: Sequence[Connection]) -> list[Master]:
+    present = {connection.master for connection in connections}
+    return [master for master in masters if master not in present]
+
+
+def _without_room(masters: Sequence[Master], connections: Sequence[Connection]) -> list[Master]:
+    """Those to which a connection is needed that is neither there nor to be opened.
+
+    Of several masters, one whose connections are all idle and owe too many replies is none of these: it is left to be
+    slow.
+    """
+    unconnected = _unconnected(masters, connections)
+    if len(masters) == 1:
+        return [master for master in unconnected if not master.has_room]
+    return [master for master in unconnected if master.is_crowded]

@@ -1,0 +1,35 @@
+"""Waiting without heartbeats: who is told by nobody that its turn has come waits until a lease ends, or longer.
+
+With them it would find out within seconds, which is no longer than a busy machine may take to tell it.
+"""
+
+import math
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from relock._core.effects import Effect
+from relock._core.flows.heartbeat import HeartbeatReply
+from relock._runtime.background import janitor
+
+NEVER_SECONDS = 600.0  # longer than any test
+
+
+@contextmanager
+def without_heartbeats() -> Iterator[None]:
+    """No client of this process sends any meanwhile, but where a subscription was made anew or a lease is over."""
+    with patch.object(janitor, "HEARTBEAT_SECONDS", NEVER_SECONDS):
+        yield
+
+
+@contextmanager
+def without_any_heartbeat() -> Iterator[None]:
+    """Not even there: where requests are counted, and none is lost."""
+    with patch.object(janitor, "heartbeat", _no_heartbeat):
+        yield
+
+
+def _no_heartbeat(*_: object) -> Generator[Effect, None, HeartbeatReply]:
+    """In place of `relock._core.flows.heartbeat.heartbeat`."""
+    return HeartbeatReply(set(), well=True, lease_left=math.inf)
+    yield  # like the other, it is a generator
