@@ -22,7 +22,7 @@ class Ticks:
         self._watchdog.stop()  # it has no thread, so nobody else takes what it is poked with
 
     def tick(self) -> None:
-        """Takes stock once, and acts; returns instead of sleeping."""
+        """Plans the renewals once, and acts; returns instead of sleeping."""
         for hold in self._session.all_holds():
             hold.renew_at = 0.0
         self._watchdog.poke()

@@ -25,9 +25,9 @@ class Watchdog(Service):
     def __init__(self, session: SessionView) -> None:
         super().__init__(session.platform)
         self._session = session
-        self._pokes: SimpleQueue[float] = session.platform.queue()  # by when another stock is to be taken
-        self._look_at = FOREVER  # when it will be taken
-        self._due: deque[Hold] = deque()  # what the last one found due, and is not renewed yet
+        self._pokes: SimpleQueue[float] = session.platform.queue()  # by when it must plan again
+        self._look_at = FOREVER  # when it will plan again
+        self._due: deque[Hold] = deque()  # what the last plan found due, and is not renewed yet
         self._pace = Pace(0, 0.0, 0.0)
         self._round_seconds = 0.0  # for how long the last renewal took
 
@@ -42,11 +42,11 @@ class Watchdog(Service):
             self._wake(due)
 
     def poke(self) -> None:
-        """Makes it take stock now."""
+        """Makes it plan now."""
         self._wake(NOW)
 
     def look_by(self, moment: float) -> None:
-        """Has it take stock by then; a thread that does not run is not started for this."""
+        """Has it plan by then; a thread that does not run is not started for this."""
         if moment < self._look_at and self.running:
             self._pokes.put(moment)
 
@@ -55,7 +55,7 @@ class Watchdog(Service):
         self.ensure()
 
     def step(self) -> None:
-        """Takes stock when it is time for that, renews some of what was found due, and sleeps until there is more."""
+        """Plans the renewals when it is time, renews some of those that are due, and sleeps until there is more."""
         now = self._session.clock()
         if now >= self._look_at or not self._due:
             self._plan_renewals()
@@ -66,7 +66,7 @@ class Watchdog(Service):
     def _plan_renewals(self) -> None:
         """Says what is lost, plans how to renew what is due, and when to look again. Closes what nobody needs."""
         session = self._session
-        self._look_at = FOREVER  # a hold that is granted from here on pokes, whatever this stock finds
+        self._look_at = FOREVER  # a hold that is granted from here on pokes, whatever this plan finds
         now = session.clock()
         plan = plan_renewals(session.all_holds(), now)
         for hold, reason in plan.lost:
@@ -78,7 +78,7 @@ class Watchdog(Service):
             self._look_at = min(self._look_at, self._pace.until)
 
     def _sleep(self, until: float) -> None:
-        """Sleeps until then, or until the next stock is to be taken: whoever pokes may hasten that."""
+        """Sleeps until then, or until it must plan again: whoever pokes may hasten that."""
         while True:
             wake_at = min(until, self._look_at)
             left = wake_at - self._session.clock()
