@@ -92,9 +92,13 @@ def send_again() -> None:
     def always_sound(master: Master, connection: Connection) -> bool:
         return True
 
+    def never_straight(*_: object) -> None:
+        return None
+
     _replace(_scripts, "_fragment", _never_asking(_scripts._fragment))
     _scripts.load.cache_clear()
     _replace(Master, "introduce", introduce_once)
+    _replace(Master, "exchange", never_straight)
     _replace(Connection, "receive", patient_receive)
     _replace(Connection, "request", patient_request)
     _replace(Master, "_is_sound", always_sound)
