@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Never, Protocol, Self
 
 from relock._core.book import not_owned
+from relock._core.call_record import CallRecord
 from relock._core.effects import Failure
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
@@ -14,7 +15,6 @@ from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, quorum_of
 from relock._errors import AcquireTimeoutError, ConfigurationError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_keywords, check_seconds
 from relock._owner import Who, named
-from relock._runtime.session.call_records import CallRecord
 from relock._runtime.session.session import Session
 
 NOT_PASSED = float("-1")  # the default of `threading.RLock`, as an object of its own: a -1 that is passed is another

@@ -10,8 +10,8 @@ from support.masters import Deployment
 from support.until import until
 
 from relock import Client, Event, Lock, LockLostError, NotGranted, QuorumError
+from relock._core.call_record import CallRecord
 from relock._core.hold import Hold
-from relock._runtime.session.call_records import CallRecord
 
 pytestmark = pytest.mark.every_quorum
 

@@ -13,6 +13,7 @@ from support.instructions import trace_instructions
 
 from relock import Client
 from relock._core.book import Book
+from relock._core.call_record import CallRecord
 from relock._core.effects import Answer, Failure, Undo
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec
@@ -22,7 +23,7 @@ from relock._options import ClientOptions
 from relock._owner import current_thread
 from relock._runtime.background.tasks import PendingCheck, Settle, Task
 from relock._runtime.machine import THREADS
-from relock._runtime.session.call_records import CallRecord, Gates
+from relock._runtime.session.gates import Gates
 
 OPTIONS = ClientOptions()
 

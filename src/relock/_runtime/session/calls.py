@@ -11,6 +11,7 @@ from functools import partial
 from attrs import evolve
 
 from relock._core.book import HoldKey, lost_error, not_owned, stand_in
+from relock._core.call_record import CallRecord
 from relock._core.effects import Answer, Ask, Failure, Reply
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
@@ -26,7 +27,6 @@ from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._options import LockOptions
 from relock._owner import Who, may_nest, new_uuid, still_inside, taker_of
 from relock._runtime.background import tasks
-from relock._runtime.session.call_records import CallRecord
 from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.session.loops import inside_already

@@ -5,9 +5,9 @@ background, or given back to the caller's hold.
 """
 
 from relock._core.book import stand_in
+from relock._core.call_record import CallRecord
 from relock._core.hold import Hold
 from relock._owner import Who
-from relock._runtime.session.call_records import CallRecord
 from relock._runtime.session.keeper import Keeper
 
 

@@ -29,7 +29,7 @@ from relock._runtime.driver import Driver
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
-from relock._runtime.session.call_records import Gates
+from relock._runtime.session.gates import Gates
 from relock._runtime.session.loops import text_of_wait
 from relock._runtime.wakeups.hub import Hub
 

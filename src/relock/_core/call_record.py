@@ -1,0 +1,19 @@
+"""What an interrupt may leave of a call: noted before anything is sent, and undone from the notes."""
+
+from typing import Any
+
+from relock._core.book import HoldKey
+from relock._core.hold import Hold
+from relock._core.lock_spec import LockSpec
+
+
+class CallRecord:
+    """What one call of acquire or release may leave behind if it is interrupted; filled in before anything is sent."""
+
+    spec: LockSpec | None = None  # of an outermost acquire that is under way
+    owners: list[bytes] = []  # the waiter, and every name under which it has asked for the lock
+    hold: Hold | None = None  # of a nested acquire, or a release
+    count: int = 0  # what an interrupt must leave of that hold's levels
+    over: tuple[Hold | None, int] | None = None  # the work is done: what is taken of which hold, and others come in
+    gate: Any = None
+    gate_key: HoldKey | None = None
