@@ -132,11 +132,6 @@ def readable(text: str) -> str:
     return _UNREADABLE.sub("_", text)[:_READABLE_LENGTH_MAX]
 
 
-def new_uuid(random_hex: str, owner: str | None) -> str:
-    """The name of one hold among all holds of its client; the readable part shows the user's ``owner=``."""
-    return random_hex if owner is None else f"{readable(owner)}.{random_hex}"
-
-
 def attempt_name(waiter: bytes, number: int, ticket: int | None = None) -> bytes:
     """The owner's name of one attempt of a wait: its waiter is what comes before the ``~`` (see ``lua/_lib``).
 

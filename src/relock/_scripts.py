@@ -248,12 +248,12 @@ class Prepared(NamedTuple):
         """The call with these keys and this first argument."""
         return Call(self.script, keys, b"$%d\r\n%b\r\n%b" % (len(first), first, self.others))
 
-    def pack(self, keys: LockKeys, first: bytes, guarded: bool) -> bytes:
-        """What `call` and then `Call.pack` come to, but for the arguments of the connection."""
+    def pack(self, keys: LockKeys, first: bytes, connection_arguments: bytes, guarded: bool) -> bytes:
+        """What `call` and then `Call.pack` come to."""
         lock = keys.lock
         frame = self.script.frames.get((len(lock), keys.prefix) if guarded else len(lock))
         head = self.script.usual_head(keys, guarded=guarded) if frame is None else lock.join(frame)
-        return b"%b$%d\r\n%b\r\n%b" % (head, len(first), first, self.others)
+        return b"%b$%d\r\n%b\r\n%b%b" % (head, len(first), first, self.others, connection_arguments)
 
 
 def pack_argument(value: bytes) -> bytes:

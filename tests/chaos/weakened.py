@@ -158,9 +158,9 @@ def log_on_the_spot() -> None:
 @guard("one name for each hold")
 def name_threads() -> None:
     """All holds of a thread have the same name on the masters, so that a late release of one ends another."""
-    from relock._runtime.session import calls
+    from relock._runtime.session.keeper import Keeper
 
-    def name_of_the_thread(random_hex: str, owner: str | None) -> str:
-        return f"thread{threading.get_ident():x}"
+    def name_of_the_thread(keeper: Keeper, owner: str | None) -> bytes:
+        return b"%bthread%x" % (keeper.owner_head, threading.get_ident())
 
-    _replace(calls, "new_uuid", name_of_the_thread)
+    _replace(Keeper, "new_name", name_of_the_thread)

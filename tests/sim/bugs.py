@@ -116,9 +116,9 @@ BUGS = [
     ),
     Bug(
         "one uuid for all holds of a client",
-        f"{RUNTIME}/session/calls.py",
-        "new_uuid(session.platform.random_hex(16), who.name)",
-        'new_uuid(f"{who.key}", who.name)',
+        f"{RUNTIME}/session/keeper.py",
+        "(self._drawn, next(self._serials))",
+        "(self._drawn, 1)",
         seed=1002,
     ),
     Bug(

@@ -200,13 +200,12 @@ class Connection:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
         master, channel, script = self.master, self.channel, request.script
-        identity = b""
+        own = b"$16\r\n%016d\r\n" % master.known.offset.not_after_us(until)
         if script.is_vote:
             if self.guard_ms < master.guard_ms:
                 self._identify()
-            identity = self._guarded_identity() if self.guarded else self._identity
-        packed = request.pack(keys, owner, self.guarded and script.is_vote)
-        channel.send(b"%b$16\r\n%016d\r\n%b" % (packed, master.known.offset.not_after_us(until), identity))
+            own += self._guarded_identity() if self.guarded else self._identity
+        channel.send(request.pack(keys, owner, own, self.guarded and script.is_vote))
         # Not left to the limit of the socket: that begins anew with each signal that this thread handles.
         if not channel.ready(self._patience_ms):
             raise redis_errors.TimeoutError("Timeout reading from the master")

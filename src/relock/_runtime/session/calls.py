@@ -25,7 +25,7 @@ from relock._core.waiting import Wait, acquire
 from relock._errors import LockLostError
 from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._options import LockOptions
-from relock._owner import Who, may_nest, new_uuid, still_inside, taker_of
+from relock._owner import Who, may_nest, still_inside, taker_of
 from relock._runtime.background import tasks
 from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
@@ -96,7 +96,7 @@ class Calls:
     def _take(self, record: CallRecord, spec: LockSpec, who: Who, until: float, count: int) -> Outcome | None:
         session = self._session
         started_at = session.clock()
-        waiter = session.owner_head + new_uuid(session.platform.random_hex(16), who.name).encode()
+        waiter = session.new_name(who.name)
         if count == 1 and session.may_be_handed:
             waiter += spec.wording.mark  # a releaser gives one level
         owners = [waiter]

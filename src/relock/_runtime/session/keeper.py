@@ -4,6 +4,7 @@ The book of holds is a dict, whose single operations are atomic, for an interrup
 instructions of a caller.
 """
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -90,6 +91,8 @@ class Keeper(Driver):
         self.client_id = f"{readable(options.client_name or default_client_name())}-{platform.random_hex(8)}"
         self.connection_name = f"relock:{self.client_id}"
         self.owner_head = f"{self.client_id}:".encode()
+        self._serials = itertools.count(1)
+        self.draw_names()
         self.node_timeout = options.node_timeout_for(options.ttl)
         self.holds = Book()
         self.gates = Gates(platform)
@@ -103,6 +106,19 @@ class Keeper(Driver):
         self.is_closing = False
         self.waited_at = NEVER
         self.has_warned_of_loops = False
+
+    def draw_names(self) -> None:
+        """Draws what the names of this client's holds begin with from now on.
+
+        That is done afresh whenever a connection is opened: a copy of a virtual machine's memory has to open its own,
+        and its holds then have other names than those of the original.
+        """
+        self._drawn = self.platform.random_hex(4).encode()
+
+    def new_name(self, owner: str | None) -> bytes:
+        """``<client>:<uuid>``, which names one hold and never another one; the readable part shows ``owner=``."""
+        unique = b"%b%08x" % (self._drawn, next(self._serials))
+        return self.owner_head + (unique if owner is None else b"%b.%b" % (readable(owner).encode(), unique))
 
     # What the driver leaves to it -----------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class Reports(MasterListener):
     def check_independent(self, master: MasterState) -> None:
         """See `relock._runtime.masters.known.MasterListener`."""
         session = self._session
+        session.draw_names()
         if master.incarnation == NAMELESS:
             session.hub.subscriptions[master.index].doubt()
         names = [(one.address, server_of(one.incarnation).decode()) for one in session.masters if one.is_named]
