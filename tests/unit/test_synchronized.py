@@ -376,7 +376,7 @@ def test_a_lab_takes_the_place_of_the_application_s_client(lab: "Lab") -> None:
         work()
 
     lab.run(lambda: worker("first"), lambda: worker("second"))
-    assert [name for name, _ in seen] == ["first", "second"]
+    assert sorted(name for name, _ in seen) == ["first", "second"]  # which of them is faster, the lab's chance decides
     assert seen[1][1] - seen[0][1] >= 3
 
 
