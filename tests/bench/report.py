@@ -23,6 +23,7 @@ from support.servers import Server
 
 from bench import page
 from bench.__main__ import measure_one, measure_several
+from bench.build import how_optimised
 from bench.handoff.contestants import CONTESTANTS, is_peer
 from bench.handoff.measure import Cell, HandoffPlan, measure
 from bench.machine import placements, servers_started
@@ -65,7 +66,7 @@ def versions() -> dict[str, str]:
     """Of everything that takes part."""
     with servers_started(1) as (server,):
         return {
-            "Python": platform.python_version(),
+            "Python": f"{platform.python_version()} ({how_optimised() or 'not optimised by a profile'})",
             "server": _version_of(server),
             **{library: version(library) for library in LIBRARIES},
         }
@@ -103,6 +104,11 @@ def main() -> None:
         "--scale", type=float, default=1.0, help="measure so many times as long (default: %(default)s, some 20 minutes)"
     )
     options = parser.parse_args()
+    if how_optimised() is None and not options.output:
+        parser.error(
+            "this CPython was not optimised by a profile, so users get other figures, and these are not published: "
+            "use one that was built with --enable-optimizations, or write the figures elsewhere with --output"
+        )
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     console = Console(stderr=True)
