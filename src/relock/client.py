@@ -11,6 +11,7 @@ from typing import Never, ParamSpec, Self, TypeVar, Unpack
 from attrs import evolve, frozen
 
 from relock._core.flows import inspect as inspect_flows
+from relock._core.flows.ask import first_of_each
 from relock._core.flows.inspect import LockInfo
 from relock._core.info import one_server, shared_servers
 from relock._core.lock_spec import LockSpec
@@ -232,7 +233,7 @@ class Client:
         """
         spec = self._spec(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
         session = self.session
-        answers = session.run(inspect_flows.look(spec, session.clock))
+        answers = first_of_each(session.ask(inspect_flows.look(spec, session.clock())))
         return self._agree(name, answers)
 
     def _agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:

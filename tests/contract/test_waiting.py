@@ -59,7 +59,7 @@ def test_a_place_is_kept_where_the_lock_is_given_after_it_was_given_back(rig: Ri
         rig.warm_up(client)
     holder, first, second = (client.lock(name, owner="me") for client in clients)
     session = first._client.session
-    session.run(give_back(first._spec, b"nobody", None, session.clock() + PATIENT))  # so that the script is loaded
+    session.ask(give_back(first._spec, b"nobody", None, session.clock() + PATIENT))  # so that the script is loaded
     rig.take_everywhere(holder, 1)
     waiting = []
 

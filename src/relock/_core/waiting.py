@@ -190,7 +190,7 @@ class _Waiting:
         spec = self.wait.spec
         self.declined |= {name}
         until = self._soon()
-        self._doubt(until, (yield from give_back(spec, name, self.ticket, until)))
+        self._doubt(until, (yield give_back(spec, name, self.ticket, until)))
         yield Undo(spec.keys, name, spec.ttl, until, stays=True, ticket=self.ticket)
 
     def _doubt(self, until: float, answers: Sequence[Answer]) -> None:
@@ -233,7 +233,7 @@ class _Waiting:
         self._doubt(until, answers)
         undo = Undo(spec.keys, self.owner, spec.ttl, until, answers, stays=True, ticket=self.ticket)
         if count_status(answers, b"granted"):
-            left = yield from give_back(spec, self.owner, self.ticket, until)
+            left = yield give_back(spec, self.owner, self.ticket, until)
             self._doubt(until, left)
             undo = undo._replace(answers=None)
             if any(_is_silent(answer) for answer in (*answers, *left)) or _is_kept(answers, left):
@@ -260,7 +260,7 @@ class _Waiting:
         now = wait.clock()
         everywhere = False
         if not isinstance(outcome, NoQuorum):
-            answers = yield from end_wait(spec, wait.waiter, self._soon())
+            answers = yield end_wait(spec, wait.waiter, self._soon())
             everywhere = all(isinstance(answer[0], list) for answer in answers)
         if self.undecided or not everywhere:
             yield Undo(spec.keys, wait.waiter, spec.ttl, now + spec.node_timeout)

@@ -34,14 +34,14 @@ class Driver:
         self.lone = None if len(masters) > 1 or isinstance(first, Cluster) or first.options.min_replicas else first
         self.fan_out = make_fan_out(masters, platform)
         self._handlers: dict[type, Callable[[Any], Any]] = {
-            Ask: self._ask,
+            Ask: self.ask,
             Listen: self._listen,
             Park: self._park,
             Leave: self._leave,
             Undo: self._undo,
         }
         self._own_handlers = {**self._handlers, Ask: self._ask_on_own}
-        self._unclosed_handlers = {**self._handlers, Ask: self._ask_unclosed}
+        self._unclosed_handlers = {**self._handlers, Ask: self.ask_unclosed}
         self._shielded_handlers = {**self._handlers, Ask: self.ask_shielded}
 
     @abstractmethod
@@ -89,7 +89,8 @@ class Driver:
         except StopIteration as end:
             return end.value
 
-    def _ask(self, ask: Ask) -> list[Answer]:
+    def ask(self, ask: Ask) -> list[Answer]:
+        """Asks all masters; `ClientClosedError` once the client was closed."""
         self.check_open()
         return self.fan_out.ask(ask, strict=True)
 
@@ -97,11 +98,12 @@ class Driver:
         self.check_open()
         return self.fan_out.ask(ask, strict=True, is_call=False)
 
-    def _ask_unclosed(self, ask: Ask) -> list[Answer]:
+    def ask_unclosed(self, ask: Ask) -> list[Answer]:
+        """As `ask`, for a call that ends something or makes it sure: also while the client is being closed."""
         return self.fan_out.ask(ask, strict=False)
 
     def ask_shielded(self, ask: Ask) -> list[Answer]:
-        """As for a flow's `Ask`, for cleaning up: also while the client is being closed, and never behind calls."""
+        """As `ask`, for cleaning up: also while the client is being closed, and never behind calls."""
         return self.fan_out.ask(ask, strict=False, is_call=False)
 
     def _listen(self, listen: Listen) -> bool:

@@ -1,10 +1,10 @@
 """The heartbeat of one client for its waiters."""
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from relock._core.effects import Answer, Ask, Clock, Effect
+from relock._core.effects import Answer, Ask
 from relock._core.flows.ask import nth_of_each
 from relock._core.lock_spec import ALIVE_MS, QUEUE_MS
 from relock._core.quorum import quorum_of
@@ -30,20 +30,21 @@ class HeartbeatReply(NamedTuple):
     lease_left: float
 
 
-def heartbeat(
-    client: str, queues: Sequence[Queue], votes: Sequence[bool], clock: Clock, node_timeout: float
-) -> Generator[Effect, Sequence[Answer], HeartbeatReply]:
-    """Sends the heartbeat for the waiters (ticket and owner) of each of `queues`, in one batch.
+def heartbeat(client: str, queues: Sequence[Queue], until: float) -> Ask:
+    """Sends the heartbeat for the waiters (ticket and owner) of each of `queues`, in one batch."""
+    return Ask(tuple(call for keys, waiters in queues for call in _calls(client, keys, waiters)), until)
+
+
+def judge_heartbeat(answers: Sequence[Answer], votes: Sequence[bool]) -> HeartbeatReply:
+    """What the masters said to a heartbeat.
 
     `votes` says which masters have a vote: one that may have forgotten a hold finds every lock free.
     """
-    calls = tuple(call for keys, waiters in queues for call in _calls(client, keys, waiters))
-    answers = yield Ask(calls, clock() + node_timeout)
     quorum = quorum_of(len(answers))
     turns: Counter[bytes] = Counter()
     lefts_ms: list[int] = []
     well = True
-    for i in range(len(calls)):
+    for i in range(len(answers[0])):
         replied = []
         for vote, reply in zip(votes, nth_of_each(answers, i), strict=True):
             if isinstance(reply, list) and reply[0] == b"tended":

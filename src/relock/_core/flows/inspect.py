@@ -43,10 +43,9 @@ class LockInfo:
         return self.ttl != 0.0
 
 
-def look(spec: LockSpec, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, Any, MasterReplies]:
-    """Asks all masters who has the lock."""
-    call = load("inspect").call(spec.keys, limit=limit)
-    return first_of_each((yield Ask((call,), clock() + spec.node_timeout)))
+def look(spec: LockSpec, now: float, *, limit: int = QUEUE_LIMIT) -> Ask:
+    """Asks all masters who has the lock; what they say is for `agree`."""
+    return Ask((load("inspect").call(spec.keys, limit=limit),), now + spec.node_timeout)
 
 
 def agree(name: str, answers: MasterReplies) -> LockInfo | None:
@@ -73,7 +72,7 @@ def force_release(spec: LockSpec, clock: Clock) -> Generator[Effect, Any, tuple[
 
     Returns whether a quorum held it, and the answers.
     """
-    answers = yield from look(spec, clock, limit=1)
+    answers = first_of_each((yield look(spec, clock(), limit=1)))
     info = agree(spec.keys.name, answers)
     if info is None:
         return False, answers

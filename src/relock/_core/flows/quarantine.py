@@ -5,10 +5,10 @@ and nobody is accused.
 """
 
 from collections import defaultdict
-from collections.abc import Generator, Sequence, Set
+from collections.abc import Sequence, Set
 
 from relock._core.clocks import ClockStep
-from relock._core.effects import Answer, Ask, Clock, Effect
+from relock._core.effects import Ask
 from relock._core.quorum import quorum_of
 from relock._keys import lock_keys
 from relock._scripts import load
@@ -16,13 +16,10 @@ from relock._scripts import load
 SAME_SECONDS = 0.1  # steps that differ by less, or by a tenth, are the same one
 NOBODY = "relock clocks"  # a lock that nobody takes
 
-AnswersFlow = Generator[Effect, Sequence[Answer], Sequence[Answer]]
 
-
-def sample(prefix: str, clock: Clock, node_timeout: float) -> AnswersFlow:
+def sample(prefix: str, until: float) -> Ask:
     """Has every master say what time it is there: the driver compares it with what it knew."""
-    call = load("inspect").call(lock_keys(prefix, NOBODY), limit=1)
-    return (yield Ask((call,), clock() + node_timeout))
+    return Ask((load("inspect").call(lock_keys(prefix, NOBODY), limit=1),), until)
 
 
 def is_own_step(shown: ClockStep, steps: Sequence[ClockStep], masters: int) -> bool:
@@ -55,7 +52,6 @@ def is_undecided(unheard: Set[int], steps: Sequence[ClockStep], masters: int) ->
     return bool(unheard) and len(unheard | {step.master for step in steps}) == masters
 
 
-def quarantine(prefix: str, incarnation: bytes, clock: Clock, node_timeout: float) -> AnswersFlow:
+def quarantine(prefix: str, incarnation: bytes, until: float) -> Ask:
     """Takes the vote of the master that `incarnation` names, for everybody and for as long as its guard."""
-    call = load("quarantine").call(lock_keys(prefix, NOBODY), accused=incarnation)
-    return (yield Ask((call,), clock() + node_timeout))
+    return Ask((load("quarantine").call(lock_keys(prefix, NOBODY), accused=incarnation),), until)

@@ -21,18 +21,18 @@ def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float, hand: bytes =
     return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), hand=hand)
 
 
-def end(hold: Hold, until: float) -> AnswersFlow:
+def end(hold: Hold, until: float) -> Ask:
     """Ends a hold on all masters."""
     if hold.has_prepared_release:
         call = hold.spec.wording.release.call(hold.keys, hold.owner)
     else:
         call = end_call(hold.keys, hold.owner, hold.fence, hold.ttl, hold.spec.wording.hand)
-    return (yield Ask((call,), until, is_release_certain))
+    return Ask((call,), until, is_release_certain)
 
 
-def end_wait(spec: LockSpec, waiter: bytes, until: float) -> AnswersFlow:
+def end_wait(spec: LockSpec, waiter: bytes, until: float) -> Ask:
     """Ends whatever `waiter` may have got, and its place in the queue."""
-    return (yield Ask((end_call(spec.keys, waiter, 0, spec.ttl),), until))
+    return Ask((end_call(spec.keys, waiter, 0, spec.ttl),), until)
 
 
 def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
@@ -46,9 +46,9 @@ def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
     )
 
 
-def give_back(spec: LockSpec, owner: bytes, ticket: int | None, until: float) -> AnswersFlow:
+def give_back(spec: LockSpec, owner: bytes, ticket: int | None, until: float) -> Ask:
     """Gives back at once, on all masters."""
-    return (yield Ask((give_back_call(spec.keys, owner, ticket or 0),), until))
+    return Ask((give_back_call(spec.keys, owner, ticket or 0),), until)
 
 
 def leave_call(keys: LockKeys, owner: bytes) -> Call:

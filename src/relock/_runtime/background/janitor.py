@@ -20,7 +20,7 @@ from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.flows.extend import heal
-from relock._core.flows.heartbeat import HeartbeatReply, heartbeat
+from relock._core.flows.heartbeat import heartbeat, judge_heartbeat
 from relock._core.flows.quarantine import is_own_step, is_undecided, quarantine, sample
 from relock._core.hold import FOREVER
 from relock._core.quorum import is_status
@@ -185,7 +185,7 @@ class Janitor(Service):
 
     def _sample(self, _tasks: Sequence[Sample]) -> None:
         session = self._session
-        session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
+        session.ask_shielded(sample(session.prefix, session.clock() + session.node_timeout))
 
     def _later(self, at: float, task: Task) -> None:
         heapq.heappush(self._due, _Due(at, next(_order), task))
@@ -309,7 +309,7 @@ class Janitor(Service):
     def _accuse(self, task: Accuse) -> None:
         """Takes the vote of a master whose clock stepped, for everybody, after a look at the clocks of the others."""
         session = self._session
-        sampled = session.run_shielded(sample(session.prefix, session.clock, session.node_timeout))
+        sampled = session.ask_shielded(sample(session.prefix, session.clock() + session.node_timeout))
         shown = task.step
         # Counted from that step, not from now: whoever was silent has kept the sample for as long as a node_timeout.
         steps = [step for step in session.steps.copy() if abs(step.seen_at - shown.seen_at) < SAME_STEP_SECONDS]
@@ -323,8 +323,8 @@ class Janitor(Service):
         if task.waits and is_undecided(unheard, steps, count):
             self._later(session.clock() + session.node_timeout, task._replace(waits=False))
             return
-        flow = quarantine(session.prefix, task.master.incarnation, session.clock, session.node_timeout)
-        answers = session.run_shielded(flow)
+        until = session.clock() + session.node_timeout
+        answers = session.ask_shielded(quarantine(session.prefix, task.master.incarnation, until))
         if not is_status(answers[task.master.index][0], b"quarantined"):
             text = "%s keeps its vote, though its clock stepped: %s"
             session.platform.log.warning(logger, text, task.master.address, answers)
@@ -351,9 +351,8 @@ class Janitor(Service):
         if not queues:
             return
         votes = [master.vote_at <= session.clock() for master in session.masters]
-        heard: HeartbeatReply = session.run_shielded(
-            heartbeat(session.client_id, tuple(queues.items()), votes, session.clock, session.node_timeout)
-        )
+        beat = heartbeat(session.client_id, tuple(queues.items()), session.clock() + session.node_timeout)
+        heard = judge_heartbeat(session.ask_shielded(beat), votes)
         self._beat_by(session.clock() + _beat_pause(heard.lease_left))
         for owner in heard.turns:
             waiter_or_none = session.hub.waiters.get(owner)

@@ -16,6 +16,7 @@ from relock._core.effects import Answer, Ask, Failure, Reply
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
 from relock._core.flows.acquire import judge_first
+from relock._core.flows.ask import first_of_each
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.flows.extend import needs_healing
 from relock._core.hold import FOREVER, FORGOTTEN, Hold
@@ -85,7 +86,7 @@ class Calls:
     def _turned_away(self, spec: LockSpec, came_at: float) -> Outcome:
         """What a caller finds that was kept waiting by another thread of its own owner: the lock is not to be had."""
         session = self._session
-        answers = session.run(inspect_flows.look(spec, session.clock))
+        answers = first_of_each(session.ask(inspect_flows.look(spec, session.clock())))
         info = inspect_flows.agree(spec.keys.name, answers)
         if info is None:
             failures = tuple(answer for answer in answers if isinstance(answer, Failure))
@@ -141,7 +142,7 @@ class Calls:
             if answers is not None:
                 return answers
         call = spec.wording.acquire.call(spec.keys, owner)
-        return session.fan_out.ask(Ask((call,), until, is_attempt_certain), strict=True)
+        return session.ask(Ask((call,), until, is_attempt_certain))
 
     def _tell_refusal(self, spec: LockSpec, came_at: float) -> None:
         """Somebody else has the lock, and who came at `came_at` has given up."""
@@ -275,8 +276,7 @@ class Calls:
             answers = session.lone.exchange(hold.spec.wording.release, hold.keys, hold.owner, sent_at, until)
             if answers is not None:
                 return answers
-        answered: Sequence[Answer] = session.run_unclosed(release_flows.end(hold, until))
-        return answered
+        return session.ask_unclosed(release_flows.end(hold, until))
 
     def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer], released: int) -> None:
         """What is left to do where not every master has confirmed a release."""
