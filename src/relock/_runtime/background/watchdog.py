@@ -37,7 +37,7 @@ class Watchdog(Service):
         The thread keeps to the moment that it was woken for, also when that hold is gone by then. Otherwise each of
         many short holds would find it asleep for ever, and pay for waking it.
         """
-        due = hold.due_at
+        due = hold.renew_at if hold.renew_at < hold.deadline else hold.deadline
         if due < self._look_at or not self._running.locked():
             self._wake(due)
 

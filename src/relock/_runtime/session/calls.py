@@ -5,6 +5,7 @@ instructions, also between taking a lock and the ``try`` that would let it go. W
 is known to its `CallRecord`, from before the first byte is sent; see `relock._runtime.session.interrupts`.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 
@@ -127,7 +128,7 @@ class Calls:
             session.hub.forget(waiter, served=hold)
         session.watchdog.watch(hold)
         session.counters.grants += 1
-        if session.is_observed:
+        if session.hears(logging.DEBUG):
             session.emit(Granted(spec.keys.name, session.clock() - started_at, outcome.token))
         return None
 
@@ -148,7 +149,7 @@ class Calls:
         """Somebody else has the lock, and who came at `came_at` has given up."""
         session = self._session
         session.counters.refusals += 1
-        if session.is_observed:
+        if session.hears(logging.DEBUG):
             session.emit(NotGranted(spec.keys.name, session.clock() - came_at))
 
     def _count_steps(self, hold: Hold) -> None:
@@ -263,7 +264,7 @@ class Calls:
         released = count_status(answers, b"released")
         if released == len(answers) and not hold.healed:
             hold.count = 0
-            if session.is_observed:
+            if session.hears(logging.DEBUG):
                 session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
             return
         self._end_elsewhere(hold, answers, released)
@@ -296,7 +297,7 @@ class Calls:
             session.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, session.clock()))
         if released < session.quorum:
             session.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(session.clock())))
-        elif session.is_observed:
+        elif session.hears(logging.DEBUG):
             session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
 
     # A condition's wait ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ instructions of a caller.
 import itertools
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from attrs import define
@@ -56,6 +56,7 @@ class Keeper(Driver):
 
     Attributes:
         holds: the book.
+        hears: whether anybody wants to hear of events of this level of the log.
         steps: what was seen of the masters' clocks.
         unsaid: what callers are to be warned of.
         waited_at: our time at which somebody began to wait last.
@@ -70,6 +71,7 @@ class Keeper(Driver):
     events: Teller
     gates: Gates
     has_warned_of_loops: bool
+    hears: Callable[[int], bool]
     holds: Book
     hub: Hub
     is_closing: bool
@@ -99,6 +101,7 @@ class Keeper(Driver):
         self.counters = Counters()
         self.losses = Teller(platform, "relock-losses")
         self.events = Teller(platform, "relock-events")
+        self.hears = event_logger.isEnabledFor if options.on_event is None else bool
         self.unsaid = deque(maxlen=UNSAID_MAX)
         self.steps = deque(maxlen=64)
         self.may_be_handed = True
@@ -247,11 +250,6 @@ class Keeper(Driver):
         if self.options.on_event is not None:
             self.events.hand(self.options.on_event, event, is_ordinary=is_ordinary)
         self.platform.log.write(event_logger, logging.DEBUG if is_ordinary else logging.WARNING, "%s", event)
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether anybody wants to hear of ordinary events."""
-        return self.options.on_event is not None or event_logger.isEnabledFor(logging.DEBUG)
 
     def say_warnings(self, stacklevel: int = 3, *, beside: BaseException | None = None) -> None:
         """Warns a caller, whose call has done its work, of what it has found; see `telling.warn_caller`.
