@@ -93,6 +93,8 @@ class Lock:
         limit = self._longest if timeout is NOT_PASSED and blocking is True else self._limit(blocking, timeout)
         record = CallRecord()
         session = self._client.session
+        # The `try` stands in the outermost frame of ours, with nothing but its own work inside. An exception may strike
+        # between any two instructions: where a callee has just returned, no frame of the callee's is there to catch it.
         try:
             who = self._named_owner or session.platform.who()
             outcome = session.calls.acquire(record, self._spec, who, session.clock() + limit)

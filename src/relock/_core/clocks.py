@@ -110,7 +110,7 @@ class Offset:
         # Where it agrees with rivals that agree with one another by now, no reply can tell them apart any more: the
         # clock went ahead by the most that it may have, which at worst ends holds too early.
         went_ahead = agrees_with_all or ahead > STEP_SECONDS or ahead >= back
-        # The moment comes first: what was asked for before it says nothing of the new bounds, to no thread.
+        # Date, then change: to no thread does a reply from before that moment say anything of the new bounds.
         self.stepped_at, self._rivals = now, None
         self.low, self.high, self.seen_at, self._asked_at = low, high, now, asked_at
         # A smaller step before this one may have moved one bound beyond the other, unnoticed.

@@ -208,7 +208,7 @@ class Hold:
 
     def lose(self, reason: str, now: float) -> Loss | None:
         """Marks the hold as lost. Returns the loss to be told to the first caller only, so that it is said once."""
-        if self.loss is None:  # it is lost before anybody says so: an interrupt may come between the two
+        if self.loss is None:  # Act, then tell: an interrupt may come between the two
             owner = self.owner.decode()
             self.loss = Loss(self.keys.name, owner, self.token, self.count, reason, now - self.granted_at)
         self.renew_at = FOREVER

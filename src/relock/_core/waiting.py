@@ -162,7 +162,7 @@ class _Waiting:
             if grant.owner not in self.declined:
                 by_name.setdefault(grant.owner, []).append(grant)
         for name in sorted(by_name, key=lambda name: len(by_name[name]), reverse=True):
-            self.wait.owners.append(name)  # before anything is sent for it
+            self.wait.owners.append(name)  # Note, then send
             granted = yield from accept(self.wait.spec, by_name[name], self.wait.clock, self.limit)
             if granted is not None:
                 return granted

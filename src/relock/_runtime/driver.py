@@ -119,7 +119,7 @@ class Driver:
         if park.ticket is not None:
             waiter.tickets[:] = [park.ticket]
             self.queued(park.lease_end)
-        self.check_open()  # after registering, so that close() finds whoever comes too late for this
+        self.check_open()  # Mark, then look: `close` finds the waiter, or this finds the client closed
         waiter.park(park.until - self.clock(), self.quorum, self.hub.gather_seconds)
         self.check_open()
         return self.hub.handed_to(waiter)

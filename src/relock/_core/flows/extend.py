@@ -85,7 +85,7 @@ def _heal_on(
     until = sent_at + node_timeout
     in_doubt = {}  # where an earlier healing was not answered, and may come yet
     for hold in holds:
-        # Before the look at the book: a release that comes between knows that a master may yet be given the hold.
+        # Mark, then look: a release that comes between knows that a master may yet be given the hold.
         in_doubt[hold] = hold.healed
         hold.healed, hold.late_until = True, until
     holds = [hold for hold in holds if is_current(hold)]

@@ -282,7 +282,7 @@ class Janitor(Service):
         if hold.wanted != count:
             self._later(now, task)
             return
-        hold.settling = False  # before the look: whoever has another count settled from now on hands that in
+        hold.settling = False  # Mark, then look: another count that is to be settled from now on is handed in
         if sent_at <= hold.counts_until and not self._closing.is_set():
             hold.settling = True
             self._later(hold.counts_until + 0.001, task)  # another count may be under way yet, of an interrupted call

@@ -66,7 +66,7 @@ class Watchdog(Service):
     def _plan_renewals(self) -> None:
         """Says what is lost, plans how to renew what is due, and when to look again. Closes what nobody needs."""
         session = self._session
-        self._look_at = FOREVER  # a hold that is granted from here on pokes, whatever this plan finds
+        self._look_at = FOREVER  # Mark, then look: a hold that is granted from here on pokes
         now = session.clock()
         plan = plan_renewals(session.all_holds(), now)
         for hold, reason in plan.lost:

@@ -210,7 +210,7 @@ class Connection:
         if not channel.ready(self._patience_ms):
             raise redis_errors.TimeoutError("Timeout reading from the master")
         taken, now = channel.take(), master.clock()
-        incarnation, offset = master.known  # only now: another thread may have found another server there
+        incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
         reply = script.usual_reply(taken) if incarnation == self.incarnation and taken.__class__ is bytes else None
         if reply is not None:
             return self._credit(reply, offset, sent_at, now)

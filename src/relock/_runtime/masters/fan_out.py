@@ -308,13 +308,10 @@ class FanOut:
                     connection.master.drop(connection, round_, error)
 
     def _give_back(self, round_: Round, connections: list[Connection]) -> None:
-        """Returns the connections to their pools, but for those whose masters have been silent for too long.
-
-        Each is taken from `connections` first: what is in its pool may be another caller's at once.
-        """
+        """Returns the connections to their pools, but for those whose masters have been silent for too long."""
         now = self._clock()
         while connections:
-            connection = connections.pop()
+            connection = connections.pop()  # Let go, then share: in its pool it may be another caller's at once
             connection.master.put_back(connection, round_, now)
 
 

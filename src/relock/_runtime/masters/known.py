@@ -173,7 +173,7 @@ class MasterState(ABC):
     def see_incarnation(self, incarnation: bytes) -> None:
         """The server that is the master now. Sockets to any other are of no use any more."""
         if incarnation != self.known.incarnation:
-            # Before the check: of two threads that connect to one server, one sees it.
+            # Mark, then look: of two threads that connect to one server, one sees the other.
             self.known = Known(incarnation, Offset(self.options.drift_factor))
             self.give_up_others(incarnation)
             self._listener.master_moved(self)

@@ -116,7 +116,7 @@ class Pool(ConnectionOwner):
             if isinstance(answer, Pending):
                 connection.go_on(answer)
             elif not connection.is_retired:
-                is_ours = False  # before it is in the pool: there it may be another caller's at once
+                is_ours = False  # Let go, then share: in the pool it may be another caller's at once
                 self.give_back(connection, sent_at)
         except NETWORK_ERRORS as error:
             if not isinstance(answer, Pending):
@@ -312,7 +312,7 @@ class Pool(ConnectionOwner):
         """
         self._close_unused(self._idle, now, keep=1)
         self._close_unused(self._own_idle, now, keep=0)
-        self.sweep_at = FOREVER  # before the look: who opens another one from here on sets it again
+        self.sweep_at = FOREVER  # Mark, then look: a connection that is opened from here on sets it again
         self.sweep_at = min(self.sweep_at, self._next_sweep(now))
         return self.sweep_at
 
@@ -404,10 +404,10 @@ class Pool(ConnectionOwner):
 
     def close(self) -> None:
         """Closes every connection, also those that other threads open at the moment."""
-        self._is_closed = True  # first: what is opened from here on closes itself
+        self._is_closed = True  # Mark, then look: a connection that is opened from here on closes itself
         for connection in self._all_connections():
             connection.close()
-        self._idle.clear()  # only now: who is in no pool is known only for as long as somebody uses it
+        self._idle.clear()  # only now: the set of all connections is weak, and the pool keeps its own alive
         self._own_idle.clear()
 
     def _all_connections(self) -> list[Connection]:

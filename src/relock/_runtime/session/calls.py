@@ -102,7 +102,7 @@ class Calls:
         if count == 1 and session.may_be_handed:
             waiter += spec.wording.mark  # a releaser gives one level
         owners = [waiter]
-        record.owners, record.spec = owners, spec
+        record.owners, record.spec = owners, spec  # Note, then send
         in_line = started_at < until and started_at - session.waited_at < IN_LINE_SECONDS
         first = None if in_line or count > 1 else (started_at, self._ask_first(spec, waiter, started_at))
         outcome: Outcome | None = first and judge_first(spec, first, session.clock(), until)
@@ -176,7 +176,7 @@ class Calls:
             running = session.platform.task()
             if running is not None or hold.taker is not None:
                 self._note_task(hold, running)
-        record.count, record.hold = hold.count, hold
+        record.count, record.hold = hold.count, hold  # Note, then send
         if options.ttl > hold.ttl:
             hold.ask_for(options.ttl)
             session.run(extend_flow((hold,), session.clock, session.node_timeout))
@@ -195,7 +195,7 @@ class Calls:
         What these say is looked at later: a request to one that had not been heard of for long may have been void.
         """
         session = self._session
-        hold.wanted = count  # before it is sent: if the janitor is writing another one just now, it writes again
+        hold.wanted = count  # Note, then send: a janitor that is writing another count just now writes again
         longest = min(session.node_timeout, hold.spec.node_timeout)
         first = None
         if session.lone is not None:
@@ -229,7 +229,7 @@ class Calls:
             if hold.count == 0:  # another thread of this owner was faster
                 raise not_owned(name)
         left = hold.count - levels if levels else 0
-        record.count, record.hold = left, hold
+        record.count, record.hold = left, hold  # Note, then send
         if hold.loss is not None or session.clock() >= hold.deadline:
             self._check_before_release(hold, left)
         if left:

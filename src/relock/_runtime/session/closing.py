@@ -26,7 +26,7 @@ def close(session: Keeper) -> None:
         service.join(JOIN_SECONDS)
     for master in session.masters:
         if master.reconnector is not None:
-            master.reconnector.stop()  # not before: the janitor may lack the connections for what it has yet to undo
+            master.reconnector.stop()  # Serve, then stop: the janitor needed its connections
         master.close()
     session.losses.stop()
     session.events.stop()

@@ -23,7 +23,7 @@ class Gates:
         while True:
             gate = self._gates.setdefault(key, self._platform.gate())
             record.gate_key = key
-            record.gate = gate  # before it is entered: an interrupt between the two must find it
+            record.gate = gate  # Note, then send: an interrupt must find the gate that is about to be entered
             left = until - self._platform.clock()
             if not gate.acquire(timeout=min(max(left, 0.0), threading.TIMEOUT_MAX)):
                 record.gate = None
@@ -39,7 +39,7 @@ class Gates:
                 record.gate.release()
             except RuntimeError:  # interrupted before it got in, or right after it left
                 self._platform.log.debug(logger, "a gate was left by who was not in")
-            record.gate = None  # not before: an interrupt between the two must find it
+            record.gate = None  # Undo, then forget: an interrupt must find the gate until it is left
 
     def remove(self, key: HoldKey) -> None:
         """The hold of this owner has ended: whoever waits at its gate notices, and goes to the next one."""

@@ -181,7 +181,7 @@ class Keeper(Driver):
         if loss is None:
             return
         self.counters.losses += 1
-        # Also where the masters have forgotten it: a minority may have it still, or get it yet.
+        # Act, then tell. Also where the masters have forgotten it: a minority may have it still, or get it yet.
         self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(now, hold.late_until))
         for callback in hold.callbacks:
             self.losses.hand(callback, loss)

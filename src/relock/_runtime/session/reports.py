@@ -90,7 +90,7 @@ class Reports(MasterListener):
         """See `relock._runtime.masters.known.MasterListener`. Leases end by the master's clock, so earlier on ours."""
         session = self._session
         step = ClockStep(session.clock(), master.index, seconds, shown_us, master.offset.stepped_after)
-        session.steps.append(step)  # before the look at the book: what enters it now looks here
+        session.steps.append(step)  # Mark, then look: a hold that enters the book from here on looks at the steps
         if seconds > 0:
             for hold in session.holds.copy().values():
                 hold.shift(step)

@@ -83,7 +83,7 @@ class Hub:
         if waiter is None:
             return
         settled = set() if served is None else {served.owner}
-        self._give_back(waiter, settled)  # first, so that whoever cleans up after an interrupt finds it still
+        self._give_back(waiter, settled)  # Undo, then forget: an interrupt must find it
         self.waiters.pop(owner, None)
         self._give_back(waiter, settled)  # what has come meanwhile
         if served is not None:
@@ -123,7 +123,7 @@ class Hub:
         for subscription in self.subscriptions:
             subscription.ensure()
         while not self._is_confirmed():
-            self._changed.clear()  # before the second look, so that what comes between is not missed
+            self._changed.clear()  # Mark, then look: what comes between is not missed
             if self._is_confirmed():
                 self._changed.set()  # again: another thread has looked before, and is about to wait for it
                 break

@@ -113,7 +113,7 @@ class Subscription(Service):
         self._channel = channel
         self._stands_since, self._is_misled = self._clock(), False
         self._pinged = False
-        if self._has_moved():  # before there was anything that whoever found that could have closed
+        if self._has_moved():  # Mark, then look: a thread that found the move had nothing to close until now
             raise redis_errors.ConnectionError("another server has taken the place of the master")
         self.confirmed.set()
         self._hub.subscribed()
