@@ -61,7 +61,7 @@ class AcquireTimeoutError(RelockError, TimeoutError):
 
     Attributes:
         timeout: for how many seconds it waited.
-        holder: ``<client>:<uuid>`` of who had the lock at the last look, or None.
+        holder: ``<client>:<uuid>`` of the holder at the last look, or None.
         ahead: how many waiters came first at the last look.
     """
 

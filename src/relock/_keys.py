@@ -20,12 +20,12 @@ class LockKeys(NamedTuple):
 
     @property
     def queue(self) -> bytes:
-        """Who waits, in order."""
+        """The waiters, in order."""
         return self.lock + TAILS["queue"]
 
     @property
     def waiters(self) -> bytes:
-        """When each who waits gave its last heartbeat."""
+        """The time of each waiter's last heartbeat."""
         return self.lock + TAILS["waiters"]
 
     @property

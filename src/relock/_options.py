@@ -328,7 +328,7 @@ def check_lock_options(given: LockArguments) -> None:
 
 
 def _meant_by(name: str, known: Collection[str]) -> str:
-    import difflib  # not at the top: who makes no mistake does not need it
+    import difflib  # not at the top: only a mistake needs it
 
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]

@@ -53,7 +53,7 @@ class Who(NamedTuple):
 
 
 def named(owner: str) -> Who:
-    """Whoever names this ``owner=``."""
+    """The callers that name this ``owner=``."""
     return Who(("owner", owner), None, owner)
 
 
@@ -135,7 +135,7 @@ def readable(text: str) -> str:
 def attempt_name(waiter: bytes, number: int, ticket: int | None = None) -> bytes:
     """The owner's name of one attempt of a wait: its waiter is what comes before the ``~`` (see ``lua/_lib``).
 
-    With the waiter's ticket, if it has one: whoever asks for a place where the attempt has the lock gets a larger one.
+    With the waiter's ticket, if it has one: a waiter that queues where the attempt has the lock gets a larger one.
     """
     return b"%b~%d" % (waiter, number) if ticket is None else b"%b~%d.%d" % (waiter, number, ticket)
 

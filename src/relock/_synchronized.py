@@ -111,7 +111,7 @@ def _stages(function: Any) -> Iterator[Any]:
 
 
 def _is_to_run(result: Any) -> bool:
-    """Whether it is to be awaited, and is no task or future of asyncio that is done."""
+    """Whether it must be awaited, and is no task or future of asyncio that is done."""
     return not (_is_future(result) and result.done()) and inspect.isawaitable(result)
 
 
@@ -121,7 +121,7 @@ def _is_future(result: object) -> bool:
 
 
 def _refuse(result: Any, shown: str) -> Never:
-    """Refuses a call that has not run what it was to run: that would be done without the lock. Now nobody does it.
+    """Refuses a call that has not run its function: that would run without the lock later. Now it never runs.
 
     Only the call shows it: a decorator may run the coroutine function that it was given, or only pass it on.
     """

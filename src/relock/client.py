@@ -169,7 +169,7 @@ class Client:
             renew: whether the watchdog extends the lease while the owner lives.
             fair: first come, first served.
             timeout: seconds that `Lock.acquire` and ``with`` wait at most, when no other timeout is passed.
-            owner: who holds it: whatever thread of this client names the same owner. None: the calling thread.
+            owner: threads of this client that name the same owner share the hold. None: the calling thread has it.
             max_hold: seconds after which the watchdog renews the hold no more.
             on_lost: called once with a `Loss` when the hold was lost, on a thread of its own.
             unknown: is refused, with what was probably meant.
@@ -248,7 +248,7 @@ class Client:
         return quorum_error(name, failures, quorum_of(len(answers)), len(answers) - len(failures))
 
     def force_release(self, name: str) -> bool:
-        """Ends the hold of `name`, whoever has it; see `Lock.force_release`.
+        """Ends any hold of `name`; see `Lock.force_release`.
 
         Raises:
             QuorumError: too few masters answered.

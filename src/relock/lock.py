@@ -299,7 +299,7 @@ class Lock:
         return self._client.info(self.name)
 
     def force_release(self) -> bool:
-        """An operator's way to end a hold, whoever has it: the queue goes on, tokens go on rising.
+        """An operator's way to end any hold of the lock: the queue goes on, tokens go on rising.
 
         The owner is not asked; it learns with its next renewal, nested acquire or release that the hold is lost.
 
@@ -314,7 +314,7 @@ class Lock:
     # What threading.Condition and CPython's tests expect of an RLock ------------------------------------------------
 
     def _is_owned(self) -> bool:
-        """A condition asks before it waits or notifies: who has lost the hold hears that, not that it never had it.
+        """A condition asks before it waits or notifies. A caller that lost the hold hears that, not that it had none.
 
         Raises:
             LockLostError: it was lost.
@@ -361,7 +361,7 @@ class Lock:
 
         A wait that has timed out is taken off the condition's list only after this, so it does not raise either: where
         the lock is not to be had again, the levels are there as those of a lost hold. An interrupt is raised, as
-        nothing is to run without the lock then.
+        nothing may run without the lock then.
         """
         hold, count = saved
         record = CallRecord()

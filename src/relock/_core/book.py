@@ -12,10 +12,10 @@ TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, f
 
 
 class Book(dict[HoldKey, Hold]):
-    """Holds by the lock's name and who has them. A dict, because its single operations are atomic: nobody locks it."""
+    """Holds by lock name and caller. A dict, because its single operations are atomic: it needs no lock."""
 
     def of_name(self, name: str) -> list[Hold]:
-        """The holds of `name` that callers have, whoever they are."""
+        """The holds of the lock `name`, of all callers."""
         return [hold for (held, _), hold in self.copy().items() if held == name and hold.loss is None]
 
     def all(self) -> list[Hold]:

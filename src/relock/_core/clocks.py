@@ -67,7 +67,7 @@ class Offset:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the clock has stepped, and the reply to the next request is to show which way."""
+        """Whether the clock has stepped, and only the reply to the next request will show which way."""
         return self._rivals is not None
 
     def see(self, low: float, high: float, now: float) -> float:
@@ -106,7 +106,7 @@ class Offset:
         ahead, back = low - min(highs), max(lows) - high
         agrees_with_all = ahead <= 0.0 and back <= 0.0
         if agrees_with_all and min(highs) < max(lows):
-            return 0.0  # it was under way for long: a later one is to tell
+            return 0.0  # it was under way for long: a later one will tell
         # Where it agrees with rivals that agree with one another by now, no reply can tell them apart any more: the
         # clock went ahead by the most that it may have, which at worst ends holds too early.
         went_ahead = agrees_with_all or ahead > STEP_SECONDS or ahead >= back

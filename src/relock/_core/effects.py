@@ -13,10 +13,10 @@ contract between the two.
   instead, the driver **undoes the flow's owner**: its hold and its place in the queue end, in the background and
   shielded from further interrupts, and the exception goes on. So a flow needs no clean-up clauses of its own for
   that case, and contains none.
-* A reply answers the request that it belongs to, however late it comes and whoever reads it; a later request never
-  gets it. Replies of several masters mean the same in any order.
-* Every wait has a timer: no effect lasts longer than its `until`, whoever is silent, but for what opening a connection
-  to a lone master takes: a node timeout more.
+* A reply answers the request that it belongs to, however late it comes, and on whatever thread it is read; a later
+  request never gets it. Replies of several masters mean the same in any order.
+* Every wait has a timer: no effect lasts longer than its `until`, even if every master is silent. Only the opening of
+  a connection to a lone master may add one node timeout.
 * What runs beside a flow (the watchdog, the janitor, a message for the hub) may run between any two of its steps.
 * What an effect opened (a waiter's registration) belongs to the driver, which closes it when the run ends.
 * No callback of a user runs inside a flow.
@@ -62,12 +62,13 @@ Answer = Sequence[Reply | Failure]
 class Ask(NamedTuple):
     """Send these calls to all masters at once, and come back when the outcome is certain.
 
-    Answered with a list of one `Answer` for each master, in their order, at the latest at `until`: whoever is silent
-    then is a `Failure`. Where `is_certain` is given, the answers of a quorum are enough as soon as it says so; what
-    comes later is written into the same list. Nothing is ever sent twice, but for a script that a master did not know.
+    Answered with a list of one `Answer` for each master, in their order, at the latest at `until`: a master that is
+    silent then is a `Failure`. Where `is_certain` is given, the answers of a quorum are enough as soon as it says so;
+    what comes later is written into the same list. Nothing is ever sent twice, but for a script that a master did not
+    know.
 
-    Where `only` is given, just the masters with these numbers are asked, those of them that can be at once; the others
-    are a `Failure` for which nothing was sent.
+    Where `only` is given, only the masters with these numbers are asked, if they can be asked at once. For each other
+    master there is a `Failure`, and nothing was sent.
     """
 
     calls: tuple[Call, ...]

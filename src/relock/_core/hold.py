@@ -33,7 +33,7 @@ class Hold:
 
     Attributes:
         owner: ``<client>:<uuid>`` on the masters.
-        key: who may use it, locally.
+        key: the caller that may use it, in this process.
         thread: the owner thread, or None where ``owner=`` names the owner.
         ttl: seconds; later renewals ask for this lease.
         leased: the last lease that a quorum confirmed, where a longer one was asked for since; None: that is the ttl.
@@ -42,8 +42,8 @@ class Hold:
         deadline: D, until when a quorum of them does.
         answers: what each master has said to the acquire so far.
         count: the hold count.
-        wanted: the hold count that the masters are to have; the next one as soon as its owner begins to write that.
-        renew_at: when the watchdog is to renew it; infinity for never (again).
+        wanted: the hold count that the masters must have; the next one as soon as its owner begins to write it.
+        renew_at: when the watchdog must renew it; infinity for never (again).
         renew_until: when ``max_hold`` is over.
         late_until: until when a request that gives the hold (back) to a master may still arrive there.
         healed: a request that gives a master the hold (again) is under way, or was not answered.
@@ -149,7 +149,7 @@ class Hold:
 
     @property
     def fence(self) -> int:
-        """The token that the release is to write back; 0 where no master can miss it."""
+        """The token that the release must write back; 0 where every master knows it."""
         return 0 if self.settled else self.token
 
     @property
@@ -261,7 +261,7 @@ class Hold:
     def drop_absent(self, answers: Sequence[Reply | Failure]) -> None:
         """A master that says the hold is not there counts no more; silence changes nothing.
 
-        Who speaks of it as being there has granted it, though that reply may not have been read yet.
+        A master that counts or extends the hold has granted it, even if nobody has read that reply yet.
         """
         self._count_late_grants()
         for i, answer in enumerate(answers):
@@ -301,11 +301,13 @@ class Hold:
     def may_be_left(self, released: Sequence[Answer]) -> bool:
         """Whether a master may have the hold still, or get it yet, after it answered `released` to the release.
 
-        Who confirmed it has it no more: what gave it the hold came before. Who says that it is not there may get it
-        yet, if a request that gives it the hold has not been seen to fail. Who gave its waiter a place in the queue
-        instead, and was silent before, may have done so after the release. Who does not hear of the release keeps what
-        it has: the hold, or a place that the waiter got by an earlier request. A healing that is under way may come
-        after either.
+        * A master that confirmed the release no longer has the hold.
+        * A master that says *absent* may still get it, unless the request that gives it the hold is known to have
+          failed.
+        * A master that was silent at first, and then gave the waiter a place in the queue, may have done so after the
+          release.
+        * A master that did not hear of the release keeps what it has: the hold, or a place from an earlier request.
+        * A healing that is under way may arrive after either.
         """
         if self.healed:
             return True

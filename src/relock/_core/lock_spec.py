@@ -88,7 +88,7 @@ class LockSpec:
     def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "LockSpec":
         """The spec of the lock with these keys and options."""
         hands_over = options.fair and client.handoff == "grant"
-        # What replicas are to have is worth nothing before they have it: the waiter asks for it itself then.
+        # With `min_replicas` a grant counts only once the replicas have it: so the waiter asks for the lock itself.
         takes_grants = hands_over and not client.min_replicas
         said_by = options.ttl, options.fair, hands_over, takes_grants
         return cls(
@@ -111,5 +111,5 @@ def lease_ms(ttl: float) -> int:
 
 
 def token_ms(ttl: float) -> int:
-    """For how long a master is to remember the token of a lease of `ttl` seconds, in whole milliseconds."""
+    """For how long a master must remember the token of a lease of `ttl` seconds, in whole milliseconds."""
     return lease_ms(ttl) + TOKEN_SPARE_MS

@@ -69,7 +69,7 @@ class Refused(NamedTuple):
     """A quorum answered, and somebody else has the lock or comes first.
 
     Attributes:
-        holder: ``<client>:<uuid>`` of who has it, or None.
+        holder: ``<client>:<uuid>`` of the holder, or None.
         ahead: how many waiters come first.
         lease_left: seconds until the holder's lease ends; below 0 when it has none.
         ticket: the caller's place in the queue, or None when it asked for none. The largest that was proposed.
@@ -283,7 +283,7 @@ def may_keep_anything(answers: Sequence[Answer], since_us: Sequence[float]) -> b
 def is_attempt_certain(answers: Sequence[Answer]) -> bool:
     """Whether what is still awaited can't change the outcome of an attempt: granted, or refused.
 
-    Without a quorum the others are waited for: an error is to name those that failed, and nobody else.
+    Without a quorum the others are waited for: the error must name the masters that failed, and no others.
     """
     quorum = quorum_of(len(answers))
     granted = count_status(answers, b"granted")
@@ -308,7 +308,8 @@ def is_release_certain(answers: Sequence[Answer]) -> bool:
 def is_count_certain(answers: Sequence[Answer]) -> bool:
     """Whether a quorum has written the hold count, or none can any more.
 
-    Who has no such hold writes none. Who is awaited may not know the script yet, and nobody would send it in time.
+    A master without the hold writes no count. A master that is awaited may not know the script: without waiting, nobody
+    would send the script in time.
     """
     quorum = quorum_of(len(answers))
     counted = count_status(answers, b"counted")
@@ -322,7 +323,7 @@ def is_token_known(answers: Sequence[Answer]) -> bool:
 
 
 def is_token_safe(grant: Grant, lease_ms: int) -> bool:
-    """Whether no later grant can get a smaller token, though only those who granted know it.
+    """Whether no later grant can get a smaller token, though only the masters that granted know this one.
 
     A master that does not know the token proposes at least its clock by the time this lease has ended there; so the
     token must lie below that, for each grant that was counted. Otherwise it has to be written to a quorum first.

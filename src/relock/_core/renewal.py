@@ -20,7 +20,7 @@ PAUSE_SECONDS = 0.002  # between two writes, at least, while they are few enough
 
 
 class RenewalPlan(NamedTuple):
-    """What is to be done now, and when to look again.
+    """What the watchdog must do now, and when it must look again.
 
     Attributes:
         renew: holds whose renewal is due, the shortest leases first.
@@ -60,7 +60,7 @@ def pace_of(due: Sequence[Hold], now: float, round_seconds: float) -> Pace:
 
 
 def plan_renewals(holds: Iterable[Hold], now: float) -> RenewalPlan:
-    """Sorts `holds` by what is to be done with them at `now`."""
+    """Sorts `holds` by what must be done with them at `now`."""
     renew: list[Hold] = []
     lost: list[tuple[Hold, str]] = []
     look_at = FOREVER

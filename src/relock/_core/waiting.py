@@ -9,11 +9,11 @@ moment at which another look makes sense. The moments, each of which bounds a sl
 * `LOOK_AGAIN_SECONDS_MAX`, for whatever nobody has thought of. The driver's heartbeat comes much more often: it
   tells a waiter of its turn even when every message was lost.
 
-Two names are at work. The *waiter* is who stands in the queue, under one name for the whole wait. The *owner* is whom
-the masters are asked to grant the lock to. On a lone master they are the same. Among several, an attempt may end with
-a minority of grants: these are given back at once, and the next attempt asks under a new owner's name, so that
-neither a request nor an undo of the one before, arriving late, can touch what the next one gets. What a releaser gives
-to the waiter has a name of its own, too: see `relock._core.flows.accept`.
+There are two names. The *waiter* stands in the queue, under one name for the whole wait. The *owner* is the name that
+gets the lock. On a lone master they are the same. Among several masters, an attempt may end with a minority of grants.
+The wait gives these back at once, and the next attempt asks under a new owner's name. So neither a request nor an undo
+of the attempt before can touch what the next one gets, however late it arrives. A hold that a releaser gives has a name
+of its own, too: see `relock._core.flows.accept`.
 
 The place in the queue is agreed: each master proposes a ticket, the largest that a quorum proposed is the ticket, and
 it is written to all of them (Skeen's algorithm, as in Birman and Joseph, "Reliable Communication in the Presence of
@@ -38,7 +38,7 @@ from relock._scripts import Call
 LOOK_AGAIN_SECONDS_MAX = 60.0
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
-AWAY_FAILURES = 10  # the longest back-off at once: those who are there have said that they need their time
+AWAY_FAILURES = 10  # the longest back-off at once: the masters that answer have said how long they need
 EXPIRY_SECONDS = 0.002  # a key may be there for a moment after its lease has ended
 
 
@@ -98,7 +98,7 @@ class _Waiting:
 
     @property
     def owner(self) -> bytes:
-        """Whom the masters are asked to grant the lock to."""
+        """The name under which the masters are asked for the lock."""
         return self.wait.owners[-1]
 
     def begin_in_line(self) -> Generator[Effect, Any, Outcome]:
@@ -147,7 +147,7 @@ class _Waiting:
         return outcome
 
     def _clear_up(self) -> Generator[Effect, Any, None]:
-        """The hold has another name than the waiter: of that nothing is to be left, or others would queue behind it."""
+        """The hold has another name than the waiter, of which nothing may be left: others would queue behind it."""
         wait, spec, now = self.wait, self.wait.spec, self.wait.clock()
         for until, answers in self.doubts:
             if now < until and any(_is_silent(answer) for answer in answers):
@@ -308,7 +308,7 @@ class _Patience:
         """For how many seconds to sleep before the next look, unless woken."""
         if isinstance(outcome, NoQuorum):
             if outcome.vote_in is not None:
-                # Whoever is away may be back at any time, and nobody would say so.
+                # A master that is away may be back at any time, and nothing would say so.
                 longest = self._backoff(AWAY_FAILURES, BACKOFF_SECONDS_MAX) if outcome.away else LOOK_AGAIN_SECONDS_MAX
                 return min(max(BACKOFF_SECONDS_MIN, outcome.vote_in), longest)
             return self._backoff(self._failures, self._patience_left())

@@ -18,7 +18,7 @@ class Service(ABC):
     """One background thread of a client.
 
     Callers may be interrupted between any two instructions, so they take no lock here: two of them may both start a
-    thread. The threads settle among themselves who runs; the other one ends at once.
+    thread. The threads settle among themselves which one runs; the other ends at once.
     """
 
     stopping: bool
@@ -87,10 +87,10 @@ class Service(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Does what is to be done now, and sleeps until there is more; called again and again."""
+        """Does what must be done now, and sleeps until there is more; called again and again."""
 
     def stop(self) -> None:
-        """Tells the thread to end. Whoever overrides this wakes it as well."""
+        """Tells the thread to end. A subclass must also wake it."""
         self.stopping = True
 
     def join(self, timeout: float) -> None:

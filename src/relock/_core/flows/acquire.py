@@ -79,7 +79,7 @@ def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outco
 def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First | None = None) -> Attempt:
     """Asks all masters once, with one of the calls above, unless they have been asked by now: then this goes on.
 
-    `until` is when whoever needs the answer gives up on silent masters, if that is before the node timeout. Returns
+    `until` is when the caller gives up on silent masters, if that is before the node timeout. Returns
     the outcome, and the answers, which go on being filled.
     """
     before: Sequence[Answer] = ()
@@ -133,7 +133,7 @@ def _is_conclusive(answer: Answer) -> bool:
 def write_token(spec: LockSpec, grant: Grant, clock: Clock, until: float) -> Generator[Effect, Any, Outcome]:
     """Makes a quorum know the token before anybody uses it: their clocks differ by more than the lease.
 
-    `until` is when whoever needs the answer gives up.
+    `until` is when the caller gives up.
     """
     call = load("fence").call(spec.keys, fence=grant.token, lease_ms=spec.wording.lease_ms)
     answers = yield Ask((call,), min(until, grant.end, clock() + spec.node_timeout), is_token_known)

@@ -102,7 +102,7 @@ def _heal_on(
     for i, (hold, ttl) in enumerate(zip(holds, ttls, strict=True)):
         said = nth_of_each(replies, i)
         hold.count_healing(said, sent_at, _end(hold, ttl, sent_at), now)
-        # Who finds it released by now can't tell which of the two came first to the master.
+        # If it is released by now, nobody can tell whether the release or the healing reached the master first.
         is_silent = any(isinstance(answer, Failure) and answer.sent for answer in said)
         hold.healed = in_doubt[hold] or is_silent or not is_current(hold)
         if any(is_status(answer, b"refused") for answer in said):

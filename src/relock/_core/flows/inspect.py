@@ -66,7 +66,7 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
 
 
 def force_release(spec: LockSpec, clock: Clock) -> Generator[Effect, Any, tuple[bool, MasterReplies]]:
-    """Ends the hold of whoever has the lock, and keeps the tokens rising.
+    """Ends any hold of the lock, and keeps the tokens rising.
 
     Each master that ends a hold takes care of tokens that others gave, also of a hold that was granted since the look.
 

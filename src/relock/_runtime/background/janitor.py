@@ -61,7 +61,7 @@ class Janitor(Service):
         self._incoming: SimpleQueue[Task | None] = session.platform.queue()
         self._due: list[_Due] = []
         self._beat_at = FOREVER  # when the next heartbeat is due; set by this thread alone
-        self._asked_for: deque[float] = deque()  # moments for it, by those who need it sooner
+        self._asked_for: deque[float] = deque()  # earlier moments for it, as callers need them
         self._wakes_at = FOREVER  # until when the thread sleeps
         self._closing = session.platform.event()
         self._checks: deque[PendingCheck] = deque()
@@ -109,7 +109,7 @@ class Janitor(Service):
         if self._closing.is_set():
             self._finish()
             return
-        self._wakes_at = FOREVER  # whoever wants a heartbeat sooner than it is about to find wakes it
+        self._wakes_at = FOREVER  # a caller that wants a heartbeat sooner than it is about to find wakes it
         now = self._session.clock()
         moment = self._next_moment()
         self._wakes_at = FOREVER if moment is None else moment
@@ -134,7 +134,7 @@ class Janitor(Service):
     def _next_moment(self) -> float | None:
         moments = []
         if self._checks:
-            if self._checks_at == FOREVER:  # who brought the first one was interrupted before it could say when
+            if self._checks_at == FOREVER:  # the caller that brought the first one was interrupted before it said when
                 self._checks_at = self._session.clock() + CHECK_SECONDS
             moments.append(self._checks_at)
         if self._due:
@@ -149,7 +149,7 @@ class Janitor(Service):
         waiters = self._session.hub.waiters
         if not waiters and self._beat_at < FOREVER:
             self._beat_at = FOREVER
-            if waiters:  # who came in between may have gone by the moment that was there
+            if waiters:  # a waiter that came in between may have gone by the moment that was there
                 self._beat_at = self._session.clock()
         while self._asked_for:
             self._beat_by(self._asked_for.popleft())
@@ -225,7 +225,7 @@ class Janitor(Service):
         self._take_out([PassOn(t.keys, waiter_name(t.owner)) for t in tasks if not self._still_waits(t)])
 
     def _still_waits(self, task: UndoTask) -> bool:
-        """Whether the waiter of an undo waits still, as far as that is to get its place back."""
+        """Whether the waiter of an undo that must restore its place still waits."""
         return not task.ticket or waiter_name(task.owner) in self._session.hub.waiters
 
     def _run_checks(self) -> None:
@@ -252,7 +252,7 @@ class Janitor(Service):
             self._later(self._session.clock() + self._session.node_timeout, task)  # a slow master may get it only now
 
     def _pass_on(self, tasks: Sequence[PassOn]) -> None:
-        """All in one batch: those who wait still need their heartbeat, however slow a master is."""
+        """All in one batch: the waiters that stay need their heartbeat, however slow a master is."""
         session = self._session
         for i in range(0, len(tasks), BATCH):
             calls = tuple([release.leave_call(task.keys, task.owner) for task in tasks[i : i + BATCH]])
@@ -288,10 +288,10 @@ class Janitor(Service):
             self._later(hold.counts_until + 0.001, task)  # another count may be under way yet, of an interrupted call
 
     def _heal(self, tasks: Sequence[Heal]) -> None:
-        """Heals; and again in a moment where an attempt of somebody who keeps on trying was in the way.
+        """Heals; and again in a moment where an attempt of another client that keeps on trying was in the way.
 
-        Such attempts come and go by the millisecond, so chance decides who finds the master free: the pauses are
-        short, and drawn, so that no rhythm keeps the two apart for ever.
+        Such attempts come and go by the millisecond, so chance decides which of the two finds the master free. The
+        pauses are short, and drawn, so that no rhythm keeps the two apart for ever.
         """
         session = self._session
         holds = tuple(dict.fromkeys(hold for task in tasks for hold in task.holds))
@@ -311,7 +311,7 @@ class Janitor(Service):
         session = self._session
         sampled = session.ask_shielded(sample(session.prefix, session.clock() + session.node_timeout))
         shown = task.step
-        # Counted from that step, not from now: whoever was silent has kept the sample for as long as a node_timeout.
+        # Counted from that step, not from now: a silent master has kept the sample for as long as a node_timeout.
         steps = [step for step in session.steps.copy() if abs(step.seen_at - shown.seen_at) < SAME_STEP_SECONDS]
         count = len(session.masters)
         if is_own_step(shown, steps, count):
@@ -392,7 +392,7 @@ def _call(task: UndoTask) -> Call:
 
 
 def _beat_pause(lease_left: float) -> float:
-    """Seconds until the next heartbeat. When a lease ends nobody publishes, so whoever waits looks then.
+    """Seconds until the next heartbeat. When a lease ends nobody publishes, so the waiters look then.
 
     The head of the queue has a timer of its own for that; but the head may be dead.
     """

@@ -54,4 +54,4 @@ class SessionView(Protocol):
         """A renewal was confirmed by a quorum."""
 
     def emit(self, event: Event) -> None:
-        """Something is to be told."""
+        """Tells an event."""

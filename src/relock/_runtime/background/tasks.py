@@ -62,7 +62,7 @@ class PendingCheck(NamedTuple):
 
 
 class PassOn(NamedTuple):
-    """A turn that came for somebody who waits no more."""
+    """A turn that came for a waiter that has left."""
 
     keys: LockKeys
     owner: bytes
@@ -94,7 +94,7 @@ class Accuse(NamedTuple):
     master: MasterState
     step: ClockStep
     pause: float = RETRY_SECONDS_MIN  # until it is tried again, where the master could not be told
-    waits: bool = True  # once, where those who are not heard may show the same step
+    waits: bool = True  # once, where masters that are not heard may show the same step
 
 
 class Sample(NamedTuple):

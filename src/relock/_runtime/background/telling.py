@@ -131,8 +131,8 @@ class Log(Teller):
     """What is logged; handlers and filters run on its thread. What is disabled costs a look.
 
     A record is as one that was logged on the spot: its moment, its thread, its line and its context variables are
-    those of the caller. Where no thread can be had (there are too many, or the interpreter is about to end), who has
-    something to log runs the handlers itself: better late than never told.
+    those of the caller. Where no thread can be had (there are too many, or the interpreter is about to end), the caller
+    runs the handlers itself: better late than never told.
     """
 
     def __init__(self, platform: Platform) -> None:
@@ -223,8 +223,8 @@ class Log(Teller):
 
 
 def _is_enabled(logger: logging.Logger, level: int) -> bool:
-    """As `logging.Logger.isEnabledFor`, but without a lock: who configures the log anew has it, and may wait for a
-    handler that hangs.
+    """As `logging.Logger.isEnabledFor`, but without a lock: a thread that configures the log anew has it, and may
+    wait for a handler that hangs.
     """
     return not logger.disabled and level > logger.manager.disable and level >= logger.getEffectiveLevel()
 
@@ -265,7 +265,7 @@ def warn_at_once(text: str) -> None:
 
 
 def _levels_to_the_caller(frame: FrameType | None) -> int:
-    """How many frames, from `frame` on, to go up to who called relock: whose line a warning should name."""
+    """How many frames, from `frame` on, it is up to the caller of relock: a warning should name that line."""
     levels = 1
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE:
         frame, levels = frame.f_back, levels + 1

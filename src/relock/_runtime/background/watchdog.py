@@ -78,7 +78,7 @@ class Watchdog(Service):
             self._look_at = min(self._look_at, self._pace.until)
 
     def _sleep(self, until: float) -> None:
-        """Sleeps until then, or until it must plan again: whoever pokes may hasten that."""
+        """Sleeps until then, or until it must plan again: a poke may hasten that."""
         while True:
             wake_at = min(until, self._look_at)
             left = wake_at - self._session.clock()

@@ -37,7 +37,7 @@ from relock._scripts import Call
 
 logger = logging.getLogger(__name__)
 
-REFRESH_SECONDS_MIN = 0.1  # between two looks at who serves what
+REFRESH_SECONDS_MIN = 0.1  # between two looks at which node serves what
 _MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY")
 
 
@@ -63,7 +63,7 @@ class Shard(Master):
         return super().failed(error, sent=sent)
 
     def refused(self, error: redis_errors.ResponseError) -> Failure:
-        """See `Master.refused`; a `Redirect` where another node is to be asked."""
+        """See `Master.refused`; a `Redirect` where another node must be asked."""
         failure = super().refused(error)
         words = words_of(error)
         if _MAY_HAVE_CHANGED.match(words):
@@ -107,7 +107,7 @@ class Cluster(Master, MasterListener):
         self.introduction = ()  # a subscription to any node that is up hears what is published on each
         self.shards: dict[Place, Shard] = {}  # by what the cluster calls them
         self._seeds = seeds
-        self._sources = list(seeds.nodes)  # who may know which node serves what, in the order of asking
+        self._sources = list(seeds.nodes)  # the nodes to ask which node serves what, in this order
         self._slots: list[Shard | None] = []  # empty until they are known
         self._stale = True
         self._looked_at = float("-inf")
@@ -116,7 +116,7 @@ class Cluster(Master, MasterListener):
         )
         self._turns = itertools.count()
 
-    # Who serves what ------------------------------------------------------------------------------------------------
+    # Which node serves what -----------------------------------------------------------------------------------------
 
     def shard_of(self, call: Call) -> "Shard | None":
         """The node that serves the call's lock, as far as is known; None where no node does."""
@@ -131,7 +131,7 @@ class Cluster(Master, MasterListener):
         return self.shards.setdefault(place, shard)  # another thread may have been faster
 
     def may_have_changed(self) -> None:
-        """Has the next call look again who serves what."""
+        """Has the next call look again which node serves what."""
         self._stale = True
 
     def moved(self, slot: int, shard: Shard) -> None:
@@ -140,7 +140,7 @@ class Cluster(Master, MasterListener):
             self._slots[slot] = shard
 
     def look(self, until: float) -> None:
-        """Learns who serves what, where that is not known or may have changed.
+        """Learns which node serves what, where that is not known or may have changed.
 
         Args:
             until: our time after which no further node is asked, if one was.
@@ -159,7 +159,7 @@ class Cluster(Master, MasterListener):
             self._stale = True
             if not self._slots:
                 raise
-            self.platform.log.debug(logger, "no node of %s could be asked who serves what: %s", self.address, error)
+            self.platform.log.debug(logger, "no node of %s could be asked for the slots: %s", self.address, error)
 
     def _learn(self, until: float) -> None:
         """Asks one source after the other. Each goes to the end of the line: it may be cut off, and know old things."""
@@ -210,7 +210,7 @@ class Cluster(Master, MasterListener):
             sock: socket.socket | None = getattr(self._listener_at[0](), "_sock", None)
             if sock is not None:
                 with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)  # whoever reads there finds the end, and connects elsewhere
+                    sock.shutdown(socket.SHUT_RDWR)  # a reader finds the end, and connects elsewhere
         self._sum_up()
 
     # What a session asks of a master --------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Cluster(Master, MasterListener):
         return self.incarnation
 
     def probe(self) -> None:
-        """Looks who serves what, and connects to each; one that can't be is a problem, and is named.
+        """Looks which node serves what, and connects to each; one that can't be reached is named as a problem.
 
         Raises:
             redis.RedisError, OSError: none of them can be reached.

@@ -145,7 +145,7 @@ class ClusterFanOut(FanOut):
 
 
 def _sent_on(parts: Sequence[Part]) -> list[Part]:
-    """Where the calls are to go that nodes have sent on."""
+    """Where the calls must go that nodes have sent on."""
     places: defaultdict[tuple[Shard, bool], list[int]] = defaultdict(list)
     for part in parts:
         for nth, place in enumerate(part.places):

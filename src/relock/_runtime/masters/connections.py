@@ -1,8 +1,8 @@
 """Connections to one master: used by one caller at a time, and never misread.
 
-A `Connection` belongs to whoever checked it out. It keeps the requests that it owes a reply to, in the order in which
-they were sent, so each reply finds its request, also one that nobody waits for any more. Whatever else goes wrong, the
-connection is not given back: what it owes dies with its socket.
+A `Connection` belongs to the caller that checked it out. It keeps the requests that it owes a reply to, in the order in
+which they were sent. So each reply finds its request, also one that nobody waits for any more. Whatever else goes
+wrong, the connection is not given back: what it owes dies with its socket.
 """
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
 _OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # Redis 6.2 puts more words before what a command in a script says
-PATIENT_PART = 0.9  # of the node timeout; who has owed a reply for longer is silent
+PATIENT_PART = 0.9  # of the node timeout; a master that has owed a reply for longer is silent
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 _VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
@@ -194,7 +194,7 @@ class Connection:
     ) -> Reply | Failure | Pending:
         """Sends one request at `sent_at` and reads its reply, where nothing is owed: the usual case.
 
-        Returns what `go_on` is to go on with where that is not all there is to do.
+        Returns what `go_on` needs where there is more to do.
 
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
@@ -272,7 +272,7 @@ class Connection:
         return b"$16\r\n%016d\r\n" % self.master.known.offset.not_after_us(until)
 
     def _guarded_identity(self) -> bytes:
-        """Incarnation and guard as arguments, for a script that is to prove the incarnation: see ``_lib/vote.lua``."""
+        """Incarnation and guard as arguments, for a script that must prove the incarnation: see ``_lib/vote.lua``."""
         return b"%b%016d%b" % (self._identity_head, self._voted_us, self._identity_tail)
 
     def _pack(self, call: Call, not_after: bytes, *, source: bool = False) -> bytes:

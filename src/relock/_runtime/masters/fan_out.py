@@ -1,15 +1,15 @@
 """The fan-out of a round: the calls of one `Ask` on their way to all masters at once.
 
-The calls are written to every master before any reply is read, and whoever is ready is read first. A round is over
-when its outcome is certain, or its time. A connection that still owes its reply goes back to the pool and takes the
-next request behind the one before, so that on one connection a release never overtakes its acquire; the late reply then
-finds its own round. No thread is switched and no connection opened on the way, while a quorum is connected.
+The calls are written to every master before any reply is read, and the reply that is there first is read first. A round
+is over when its outcome is certain, or its time. A connection that still owes its reply goes back to the pool and takes
+the next request behind the one before, so that on one connection a release never overtakes its acquire; the late reply
+then finds its own round. No thread is switched and no connection opened on the way, while a quorum is connected.
 
-Calls may have ``max_connections`` connections to a master at once. Who finds none free waits in a line, within the time
-of its round, and holds no other connection meanwhile. A release is a call like any other: it waits behind those that
-came before it and no longer, for none of them waits for anything but a master. Where its time is over, the hold has
-ended here all the same, and the janitor tells the masters, which is outside the bound. Let past it, the releases of a
-thousand threads would be a thousand connections.
+Calls share at most ``max_connections`` connections to a master. A call that finds none free waits in a line, within the
+time of its round, and holds no other connection meanwhile. A release is a call like any other. It waits only for the
+calls before it, and these wait for nothing but a master. If its time runs out, the hold has ended here all the same,
+and the janitor tells the masters, on a connection of its own. If releases were let past the line, those of a thousand
+threads would open a thousand connections.
 """
 
 import select
@@ -26,7 +26,7 @@ from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import Round
 from relock._runtime.platform import Platform
 
-CROWDED_SECONDS = 0.1  # for so long, who could ask a quorum waits until it can ask the others, too
+CROWDED_SECONDS = 0.1  # a call that could ask a quorum waits this long for the others
 GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of the others, beside as long again
 
 
@@ -41,14 +41,15 @@ class FanOut:
         self._no_replies_yet: list[Answer] = [master.no_reply_yet for master in masters]
         self._line = masters[0].line
         for master in masters:
-            master.line = self._line  # who needs several of them at once stands in one line
+            master.line = self._line  # a call that needs several of them at once stands in one line
 
     def ask(self, ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
         """What the masters have answered when the outcome is certain; what comes later is written into this list.
 
-        A master that turns out to be none (a replica, say) is a `ConfigurationError` where that is `strict`; for
-        whoever gives back or cleans up, or where it was one before, it is one more master that does not answer. What is
-        no call has connections of its own beside those of the calls, and waits for none.
+        A server that turns out to be no master (a replica, say) is a `ConfigurationError` where that is `strict`. For
+        what gives back or cleans up, or where it was a master before, it is one more master that does not answer.
+        Renewals, undos and heartbeats are no calls (`is_call`): they have connections of their own, and never wait for
+        one.
         """
         now = self._clock()
         count = len(ask.calls)
@@ -121,7 +122,7 @@ class FanOut:
         return bool(masters[0].line.waiting) or bool(_without_room(masters, connections))
 
     def _wait_in_line(self, masters: Sequence[Master], round_: Round, connections: list[Connection]) -> bool:
-        """Waits for connections, or for room to open them, behind whoever came before, and holds none meanwhile.
+        """Waits for connections, or for room to open them, behind the calls before it, and holds none meanwhile.
 
         Returns whether it was served: with connections to all of `masters` that have no room for another one; else it
         has none. A master that keeps those that it has been asked on keeps nobody for long, while a quorum of the
@@ -168,8 +169,8 @@ class FanOut:
     ) -> bool:
         """Does without the absent ones of `masters` where the others are enough, else opens connections to them first.
 
-        A quorum is enough; and where not all were to be asked, whoever is there. Returns False where a call has to wait
-        until there is room for another connection.
+        A quorum is enough; where only some masters must be asked, those that are connected are. Returns False where a
+        call has to wait until there is room for another connection.
         """
         unconnected = _unconnected(masters, connections)
         if not unconnected:

@@ -1,6 +1,6 @@
 """What is known of one master: which server it is, how its clock goes, whether it has a vote, and the guard.
 
-Nothing is sent or read here. Whoever has a connection says what that has shown.
+Nothing is sent or read here. What has a connection says what the connection has shown.
 """
 
 import logging
@@ -46,10 +46,10 @@ class Known(NamedTuple):
 
 
 class MasterListener:
-    """What a master tells whoever owns it.
+    """What a master tells its owner.
 
     Attributes:
-        connection_name: what the server is to call our connections, where the user has said nothing else; may be empty.
+        connection_name: the name of our connections on the server, where the user has given none; may be empty.
     """
 
     connection_name: str = ""
@@ -79,7 +79,7 @@ class MasterListener:
         """Other clients protect these locks for longer, on all masters."""
 
     def clock_in_doubt(self, master: "MasterState") -> None:
-        """Its clock seems to have stepped: a new sample is to show whether it has."""
+        """Its clock seems to have stepped: a new sample must show whether it has."""
 
     def master_stepped(self, master: "MasterState", seconds: float, shown_us: int) -> None:
         """Its clock went ahead by `seconds` (back, if below 0) all at once, or ours stood still for so long.
@@ -249,7 +249,7 @@ class MasterState(ABC):
         """The earliest of our times at which it may have made the grant of a message that came at `arrived_at`.
 
         Minus infinity where our samples of its clock say nothing of that: they are another server's, or it stepped a
-        moment ago, or the grant seems to lie in the future. Then its clock has stepped, and a new sample is to show it.
+        moment ago, or the grant seems to lie in the future. Then its clock has stepped, and a new sample must show it.
         """
         seconds = granted_us / 1e6
         known, offset = self.known
@@ -261,7 +261,7 @@ class MasterState(ABC):
         return offset.shown_at(seconds, arrived_at)
 
     def doubt_clock(self) -> None:
-        """Its clock has stepped, and a new sample is to show which way: whoever has holds is to know at once."""
+        """Its clock has stepped, and a new sample must show which way: the holds must know at once."""
         self._listener.clock_in_doubt(self)
 
     def stepped(self, seconds: float, reply: Reply) -> Reply | Failure:

@@ -1,11 +1,11 @@
 """Lines of calls that wait for a connection, because as many are in use as there may be.
 
-Who came first is served first, and whoever waits holds no connection of any master: of two calls that each have what
-the other one waits for, neither would go on.
+The first that came is served first. A call that waits holds no connection of any master: of two calls that each have
+what the other one waits for, neither would go on.
 
-Nothing is handed over here: who gives a connection back puts it into the pool and wakes the first in line, which takes
-it from there. So an interrupt between any two steps loses no connection, and nobody's place but the caller's own. What
-nobody is woken for (a connection that broke, or that an interrupted call has left) is found at the next look.
+Nothing is handed over here. A call that gives a connection back puts it into the pool and wakes the first in line,
+which takes it from there. So an interrupt between any two steps loses no connection, and no place but the caller's
+own. A connection that broke, or that an interrupted call has left, wakes nobody: it is found at the next look.
 """
 
 import weakref
@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 from relock._runtime.platform import Platform
 
-LOOK_SECONDS = 0.02  # how often who waits for a connection looks whether there is one
+LOOK_SECONDS = 0.02  # how often a call that waits for a connection looks whether there is one
 
 
 class Place:
@@ -47,7 +47,7 @@ class Place:
 
 
 class Line:
-    """Those who wait for connections to one master, or to several that are asked together.
+    """The calls that wait for connections to one master, or to several that are asked together.
 
     Attributes:
         waiting: their places, the first one first. A call that was interrupted before it could leave has died, and is
@@ -67,13 +67,13 @@ class Line:
         self.waiting.append(weakref.ref(place))
 
     def leave(self, place: Place) -> None:
-        """Takes it out, wherever it stands; whoever is first now looks."""
+        """Takes it out, wherever it stands; the one that is first now looks."""
         with suppress(ValueError):
             self.waiting.remove(weakref.ref(place))
         self.wake()
 
     def is_first(self, place: Place, now: float) -> bool:
-        """Whether nobody came before it who waits still at `now`."""
+        """Whether no place before it still waits at `now`."""
         return self._first(now) is place
 
     def wake(self) -> None:

@@ -110,7 +110,7 @@ class Master(Pool):
 
 
 class Wish(NamedTuple):
-    """A connection that a reconnector must open: to see how the master is, or for whoever waits for the report."""
+    """A connection that a reconnector must open: to see how the master is, or for a call that waits for the report."""
 
     reports: SimpleQueue[Report] | None = None
     is_call: bool = False
@@ -131,10 +131,10 @@ class Reconnector(Service):
     def want(self, reports: SimpleQueue[Report] | None, *, is_call: bool) -> None:
         """Opens one connection and puts it into the pool; what came of it goes to `reports`. Returns at once.
 
-        Of calls that come at once, each may find room for a connection: who wants one after the last was opened gets
-        none, and waits for those of the others.
+        Of calls that come at once, each may find room for a connection. A call that wants one after the last was opened
+        gets none, and waits for those of the others.
         """
-        # Whoever finds the master down wakes it, unless an interrupt comes between: then the next one does.
+        # The call that finds the master down wakes it. If an interrupt comes between, the next call does.
         trying = (self._master.down is not None and not self._is_idle) or not self._wanted.empty()
         if reports is not None or not trying:
             self._wanted.put(Wish(reports, is_call))
@@ -146,7 +146,7 @@ class Reconnector(Service):
         self.ensure()
 
     def step(self) -> None:
-        """Waits until a connection is wanted or the master is to be tried again, and opens one."""
+        """Waits until a connection is wanted or the master must be tried again, and opens one."""
         self._is_idle = self._master.down is None
         try:
             wish = self._wanted.get(timeout=None if self._is_idle else self._pause())
@@ -182,7 +182,7 @@ class Reconnector(Service):
         return None
 
     def _tell_all(self, trouble: Failure | ConfigurationError) -> None:
-        """Whoever asked meanwhile need not wait for the same."""
+        """A caller that asked meanwhile need not wait for the same."""
         while True:
             try:
                 reports = self._wanted.get_nowait().reports

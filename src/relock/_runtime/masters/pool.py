@@ -105,7 +105,7 @@ class Pool(ConnectionOwner):
     ) -> Sequence[Answer] | None:
         """Asks this master alone for what was prepared: the usual case, where it is well and nothing is in the way.
 
-        Returns its answer, which goes on being filled; None where nothing was sent, for another way is to be taken.
+        Returns its answer, which goes on being filled; None where nothing was sent: take the general way.
         """
         connection = None if until - sent_at < PATIENT_PART * self.node_timeout else self._take_idle(sent_at)
         if connection is None:
@@ -209,9 +209,9 @@ class Pool(ConnectionOwner):
         return None if connection is None else self._opened(connection)
 
     def _admitted(self) -> Connection | None:
-        """A connection for everybody that is to be opened; None where there is no room for it.
+        """A connection for everybody that is not open yet; None where there is no room for it.
 
-        It takes its place before the look, so that of those who come at once the last one sees all of them.
+        Mark, then look: of callers that come at once, the last one sees the places of all.
         """
         if not self.has_room:
             return None
@@ -308,7 +308,7 @@ class Pool(ConnectionOwner):
         """Closes the connections that nobody has needed for `UNUSED_SECONDS`; returns when there may be more.
 
         Where so many were in use at once that the stack of the idle ones was taken down to some depth, those below were
-        not needed, and have lain there since. The last one is kept, for whoever comes once in a while.
+        not needed, and have lain there since. The last one is kept, for a caller that comes once in a while.
         """
         self._close_unused(self._idle, now, keep=1)
         self._close_unused(self._own_idle, now, keep=0)

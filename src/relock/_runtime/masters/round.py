@@ -12,7 +12,7 @@ class Round:
     """The calls of one `Ask`, and the answers, which go on arriving after the asker has what it needs.
 
     Attributes:
-        until: our time at which whoever is silent has failed, and after which a creating script is void.
+        until: our time at which a silent master has failed, and after which a creating script is void.
         sent_at: our time before the first byte was sent.
         answers: one for each master, with a `Failure` for each call until it has answered.
         missing: how many of the masters that were asked have not answered.

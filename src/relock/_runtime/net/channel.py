@@ -6,8 +6,8 @@ through redis-py.
 
 The socket blocks, and its limit is the kernel's (SO_RCVTIMEO): a limit of Python's would cost another system call for
 each request and each reply. TLS has Python's: its layer takes the kernel's for a call to be made again, without end.
-A signal makes the kernel's begin anew, since Python makes the call again when the handler has returned. So who has to
-be back in time polls first, which goes on with what is left.
+A signal makes the kernel's begin anew, since Python makes the call again when the handler has returned. So what
+must be back in time polls first: a poll goes on with the time that is left.
 """
 
 import os
@@ -143,7 +143,7 @@ class PlainChannel(Channel):
     def _take(self) -> list[Any]:
         self._sock.settimeout(self._timeout)  # each `can_read` puts back that of the connection
         replies = [self._read()]
-        # The end, or only the beginning of a reply: whoever looks again finds it. What came before it counts.
+        # The end, or only the beginning of a reply: the next look finds it. What came before it counts.
         with suppress(redis_errors.RedisError, OSError):
             while self.wait(0.0):
                 replies.append(self._read())

@@ -111,7 +111,7 @@ def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
 
 
 def _advice_on_scheme(master: str, error: BaseException, text: str, sent: bool) -> str:
-    """What to say to who asks a plain port for TLS, or the other way round, and is not understood; else nothing.
+    """Advice for a client that asks a plain port for TLS, or the other way round; else nothing.
 
     A plain server waits for the rest of what it takes to be a command; one that speaks TLS closes the connection.
     """

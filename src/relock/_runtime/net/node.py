@@ -55,7 +55,7 @@ class Seeds(NamedTuple):
 
     Attributes:
         nodes: those that the user named.
-        remap: from where the cluster says that a node is to where it is reached.
+        remap: from the place that the cluster names for a node to the place where this client reaches it.
     """
 
     nodes: tuple[Node, ...]

@@ -143,7 +143,7 @@ def _node_of_server_url(url: str) -> Node:
 def _pool_of_url(url: str) -> ConnectionPool:
     """As redis-py reads it; but TLS checks the name of the host in every version, unless the URL says otherwise.
 
-    redis-py does so by itself from 6.0. Before, whoever had any certificate of the same authority was a master.
+    redis-py does so by itself from 6.0. Before, any server with a certificate of that authority passed for a master.
     """
     pool = ConnectionPool.from_url(url)
     given = pool.connection_kwargs

@@ -135,7 +135,7 @@ def _check_role(raw: Any) -> None:
     raw.send_command("INFO", "replication", check_health=False)
     try:
         info = raw.read_response()
-    except redis_errors.NoPermissionError:  # whoever opened the connection finds out as well, and says so
+    except redis_errors.NoPermissionError:  # opening a connection meets it as well, and says so
         return
     if read_info(info).is_replica:
         raise redis_errors.ConnectionError("the server that the Sentinels name is a replica: a failover is under way")

@@ -17,7 +17,7 @@ _UNKNOWN_HOSTS = (None, b"", b"?")  # what a node says where the host is the one
 
 
 class Range(NamedTuple):
-    """Slots from `first` to `last`, and the master that serves them; an empty host is that of whoever said so."""
+    """Slots from `first` to `last`, and the master that serves them; an empty host is that of the node that said so."""
 
     first: int
     last: int
@@ -26,7 +26,7 @@ class Range(NamedTuple):
 
 
 class Redirection(NamedTuple):
-    """Another node is to be asked: once, where `asking`; else the slot has moved there."""
+    """Another node must be asked: only once, where `asking`; else the slot has moved there."""
 
     slot: int
     host: str

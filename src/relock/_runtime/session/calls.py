@@ -146,7 +146,7 @@ class Calls:
         return session.ask(Ask((call,), until, is_attempt_certain))
 
     def _tell_refusal(self, spec: LockSpec, came_at: float) -> None:
-        """Somebody else has the lock, and who came at `came_at` has given up."""
+        """Somebody else has the lock; the caller that came at `came_at` has given up."""
         session = self._session
         session.counters.refusals += 1
         if session.hears(logging.DEBUG):

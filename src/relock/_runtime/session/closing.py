@@ -1,4 +1,4 @@
-"""The end of a session: who waits leaves the queues, what is under way comes to its end, and threads stop."""
+"""The end of a session: waiters leave the queues, calls that are under way end, and threads stop."""
 
 from relock._core.effects import Ask
 from relock._core.flows import release as release_flows
@@ -6,7 +6,7 @@ from relock._core.quorum import is_status
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.wakeups.waiter import Waiter
 
-GRANTEES_SECONDS = 0.5  # for so long, a client that is closed waits for those who were given a lock at that moment
+GRANTEES_SECONDS = 0.5  # a client that is closed waits this long for waiters that were given a lock at that moment
 GRANTEES_LOOK_SECONDS = 0.001  # between two looks whether they have given it back
 JOIN_SECONDS = 2.0
 SETTLE_SECONDS = 0.5  # for so long, a client that is closed waits for the log
@@ -34,9 +34,9 @@ def close(session: Keeper) -> None:
 
 
 def _leave_queues(session: Keeper) -> list[Waiter]:
-    """Gives up the places of all who wait here, and returns those who had none any more on some master.
+    """Gives up the places of all waiters, and returns those that had no place any more on some master.
 
-    Where that fails, nobody listens for them, so nobody waits.
+    Where that fails, their messages would not be heard either.
     """
     waiters = list(session.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
     calls = tuple(release_flows.leave_call(waiter.keys, waiter.owner) for waiter in waiters)
@@ -45,8 +45,10 @@ def _leave_queues(session: Keeper) -> list[Waiter]:
 
 
 def _see_grantees_off(session: Keeper, grantees: list[Waiter]) -> None:
-    """Who has lost its place was given the lock, as a rule: it hears of that, finds the client closed, and gives
-    it back. This waits for the message and for that, as nobody reads the one or does the other afterwards.
+    """Waits until `grantees` have given back what they were given.
+
+    A waiter that has lost its place was given the lock, as a rule. It hears of that, finds the client closed, and gives
+    the lock back. After `close` nobody would read the message.
     """
     until = session.clock() + GRANTEES_SECONDS
     while session.clock() < until and any(waiter.owner in session.hub.waiters for waiter in grantees):
@@ -54,7 +56,7 @@ def _see_grantees_off(session: Keeper, grantees: list[Waiter]) -> None:
 
 
 def _see_calls_off(session: Keeper) -> None:
-    """Waits for the answers that are under way: who is cut off from one may have the lock, and not know it."""
+    """Waits for the answers that are under way: a caller that is cut off from one may have the lock and not know it."""
     until = session.clock() + session.node_timeout
     while session.clock() < until and any(master.is_in_use for master in session.masters):
         session.platform.sleep(GRANTEES_LOOK_SECONDS)

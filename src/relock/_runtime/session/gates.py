@@ -38,9 +38,9 @@ class Gates:
             try:
                 record.gate.release()
             except RuntimeError:  # interrupted before it got in, or right after it left
-                self._platform.log.debug(logger, "a gate was left by who was not in")
+                self._platform.log.debug(logger, "a gate was left by a thread that was not in")
             record.gate = None  # Undo, then forget: an interrupt must find the gate until it is left
 
     def remove(self, key: HoldKey) -> None:
-        """The hold of this owner has ended: whoever waits at its gate notices, and goes to the next one."""
+        """The hold of this owner has ended: a thread that waits at its gate notices, and goes to the next one."""
         self._gates.pop(key, None)

@@ -21,7 +21,7 @@ class Interrupted:
         """An interrupt has left a call that made `record`: what it may have left is ended in the background.
 
         It comes after an error of the call's own, too, and then finds nothing to do. Other threads of its ``owner=``
-        are let in only then: what they do with the hold is to stay.
+        are let in only then: what they do with the hold must stay.
         """
         try:
             if record.over is not None:
@@ -54,7 +54,7 @@ class Interrupted:
                 self.end_stand_in(hold)
 
     def _record_giving_back(self, record: CallRecord, hold: Hold | None, levels: int) -> None:
-        """`record` is to give back `levels` of `hold` (0: all), as they are by now: its owner's other threads are kept
+        """`record` must give back `levels` of `hold` (0: all), as they are by now: its owner's other threads are kept
         out meanwhile, for they may have changed them.
         """
         session = self._session
@@ -68,9 +68,9 @@ class Interrupted:
             record.hold, record.count = hold, max(0, hold.count - levels) if levels else 0
 
     def give_up(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
-        """An interrupt has left a release: what it was to give back is given back, in the background.
+        """An interrupt has left a release: the background gives back what the release should have given back.
 
-        Whoever leaves a ``with`` block by an interrupt in its last step does not hold the lock any more.
+        A caller that leaves a ``with`` block by an interrupt in its last step no longer holds the lock.
         """
         try:
             if record.hold is None and record.over is None:

@@ -58,9 +58,9 @@ class Keeper(Driver):
         holds: the book.
         hears: whether anybody wants to hear of events of this level of the log.
         steps: what was seen of the masters' clocks.
-        unsaid: what callers are to be warned of.
+        unsaid: what callers must be warned of.
         waited_at: our time at which somebody began to wait last.
-        may_be_handed: whether releasers may give a lock to who waits here.
+        may_be_handed: whether releasers may give a lock to a waiter of this client.
         is_closing: closed, but what is handed to the janitor now is still done.
     """
 
@@ -199,7 +199,7 @@ class Keeper(Driver):
             self.janitor.hand(self.undo_task(keys, owner, token, ttl, not_after))
 
     def undo_task(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> tasks.UndoTask:
-        """What the janitor is to end."""
+        """What the janitor must end."""
         return tasks.UndoTask(keys, owner, token, ttl, not_after, max(not_after, self.clock()) + ttl)
 
     def undo_attempt(self, undo: Undo) -> None:

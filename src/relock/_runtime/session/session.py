@@ -54,7 +54,7 @@ class Session(Keeper):
         self._is_half_closed = False  # another thread that closes meanwhile has nothing to do
         try:
             closing.close(self)
-        except BaseException:  # an interrupt: whoever closes again begins again
+        except BaseException:  # an interrupt: the next call of `close` begins again
             self._is_half_closed = True
             raise
 

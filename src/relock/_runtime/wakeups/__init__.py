@@ -1,1 +1,1 @@
-"""Who waits, and the subscriptions on which they are woken."""
+"""The waiters, and the subscriptions that wake them."""

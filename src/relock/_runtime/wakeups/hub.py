@@ -20,7 +20,7 @@ from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 from relock._scripts import TOKEN_MAX
 
 SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
-SERVED_UNSWEPT = 1024  # so many who have had their turn may be kept, though that is over
+SERVED_UNSWEPT = 1024  # so many waiters that had their turn may be kept, though that is over
 _NOT_SERVED = NEVER, b"", NEVER
 
 _GRANT = re.compile(
@@ -31,13 +31,13 @@ _GRANT = re.compile(
 
 
 class HubListener(Protocol):
-    """Whom the hub tells what it can't do itself."""
+    """What does for the hub what the hub can't do itself."""
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
-        """Somebody who waits here no more was told that it is its turn."""
+        """A waiter that has left was told that it is its turn."""
 
     def unclaimed(self, keys: LockKeys, owner: bytes) -> None:
-        """A releaser has given the hold `owner` to somebody who waits here no more, and may not have taken it."""
+        """A releaser has given the hold `owner` to a waiter that has left, and perhaps has not taken it."""
 
     def subscribed(self) -> None:
         """A subscription is confirmed (again): what was published before may be lost."""
@@ -92,7 +92,7 @@ class Hub:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Forgets who has had its turn so long ago that no message comes for it any more; nobody else, however many."""
+        """Forgets the waiters that had their turn so long ago that no message can come for them, and no others."""
         now = self._clock()
         for owner, (served_at, _, late_until) in self._served.copy().items():
             if now - served_at > SERVED_SECONDS and now >= late_until:
@@ -114,7 +114,7 @@ class Hub:
         )
 
     def gather_seconds(self) -> float:
-        """For how long who was given the lock by one master waits for a quorum of them."""
+        """For how long a waiter that one master has given the lock waits for a quorum of them."""
         round_trips = [master.offset.round_trip for master in self._masters]
         return gather_seconds(round_trips, self._quorum, GATHER_SECONDS, self._masters[0].node_timeout)
 

@@ -29,7 +29,7 @@ STRANGERS_MAX = 64  # names of other servers that are remembered
 
 
 class Receiver(Protocol):
-    """Whom subscriptions tell what they hear: the hub."""
+    """What subscriptions tell what they hear: the hub."""
 
     client: str
     platform: Platform
@@ -100,7 +100,7 @@ class Subscription(Service):
         if self._raw is not raw:
             raw.disconnect()
             raise redis_errors.ConnectionError("it was closed before it was there")
-        # Before it subscribes: messages may come right behind the confirmation, and are read by whoever reads that.
+        # Before it subscribes: messages may come right behind the confirmation, and are read together with it.
         channel = self._hub.platform.open_channel(raw, PING_SECONDS)
         naming, questions = self._master.naming, self._master.introduction
         words = "SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client)

@@ -8,12 +8,12 @@ from attrs import define, field
 from relock._core.effects import Clock, Handed
 from relock._keys import LockKeys
 
-GATHER_SECONDS = 0.03  # for so long, who was woken by one master waits for a quorum of them; who was given it, longer
+GATHER_SECONDS = 0.03  # after the first wake-up, wait this long for a quorum; after the first grant, longer
 
 
 @define(eq=False, repr=False)
 class Waiter:
-    """One acquire that waits: who, for what, and where to wake it."""
+    """One acquire that waits: its name, its lock, and where to wake it."""
 
     owner: bytes
     keys: LockKeys
@@ -25,7 +25,7 @@ class Waiter:
     is_given: bool = False  # since it last woke, a releaser has given it the lock on some master
 
     def wake(self, master: int | None = None) -> None:
-        """Master number `master` says that it is its turn there; None: it is to look again in any case."""
+        """Master number `master` says that it is its turn there; None: it must look again in any case."""
         self.wakes.put(master)
 
     def give(self, grant: Handed) -> None:
