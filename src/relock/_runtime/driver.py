@@ -7,8 +7,8 @@ from typing import Any
 from relock._core.effects import Answer, Ask, Clock, Effect, Handed, Leave, Listen, Park, Undo
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
-from relock._runtime.masters.cluster import Cluster
-from relock._runtime.masters.make import make_fan_out
+from relock._runtime.masters.fan_out import FanOut
+from relock._runtime.masters.make import lone_master, make_fan_out
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.hub import Hub
@@ -17,9 +17,16 @@ Flow = Generator[Effect, Any, Any]
 
 
 class Driver:
-    """Runs flows over the masters and the hub of one session."""
+    """Runs flows over the masters and the hub of one session.
+
+    Attributes:
+        fan_out: asks all masters.
+        lone: the only master, where it can be asked without a detour.
+    """
 
     clock: Clock
+    fan_out: FanOut
+    lone: Master | None
     masters: tuple[Master, ...]
     hub: Hub
     quorum: int
@@ -29,9 +36,7 @@ class Driver:
         self.platform = platform
         self.clock = platform.clock
         self.quorum = quorum_of(len(masters))
-        first = masters[0]
-        #: Asked without a detour: where there is no other master, nor a node behind it, and nothing waits for replicas.
-        self.lone = None if len(masters) > 1 or isinstance(first, Cluster) or first.options.min_replicas else first
+        self.lone = lone_master(masters)
         self.fan_out = make_fan_out(masters, platform)
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Ask: self.ask,

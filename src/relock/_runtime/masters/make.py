@@ -30,3 +30,12 @@ def make_fan_out(masters: tuple[Master, ...], platform: Platform) -> FanOut:
     """What asks these masters."""
     first = masters[0]
     return ClusterFanOut(first, platform) if isinstance(first, Cluster) else FanOut(masters, platform)
+
+
+def lone_master(masters: tuple[Master, ...]) -> Master | None:
+    """The only one of `masters`, where it can be asked without a detour; None where calls need `make_fan_out`.
+
+    Which node of a Cluster is asked depends on the call, and a grant that waits for replicas has two replies.
+    """
+    first = masters[0]
+    return None if len(masters) > 1 or isinstance(first, Cluster) or first.options.min_replicas else first

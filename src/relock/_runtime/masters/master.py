@@ -23,6 +23,8 @@ Report = tuple["Master", Failure | ConfigurationError | None]
 class Master(Pool):
     """One master: a pool of connections, and what they have shown of it."""
 
+    config_error: ConfigurationError | None
+    down: str | None
     reconnector: "Reconnector | None"
 
     @property

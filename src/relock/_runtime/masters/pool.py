@@ -49,6 +49,8 @@ class Pool(ConnectionOwner):
     """
 
     asked_late: Failure
+    config_error: ConfigurationError | None
+    down: str | None
     line: Line
     sweep_at: float
     was_sound: bool
@@ -57,7 +59,7 @@ class Pool(ConnectionOwner):
         self, index: int, node: Node, options: ClientOptions, platform: Platform, listener: MasterListener
     ) -> None:
         super().__init__(index, node, options, platform, listener)
-        self.down: str | None = None
+        self.down = None
         self._answers_since: float | None = None  # since then it does again, while it is down
         self.asked_late = Failure(node.address, "it is connected; there was no time left to ask it", awaited=True)
         self.reconnector: Prober | None = None  # one of several masters has one, so that nobody waits for a connection
@@ -71,7 +73,7 @@ class Pool(ConnectionOwner):
         self.sweep_at = FOREVER  # our time at which a connection may have been unused for too long
         self._is_closed = False
         self.was_sound = False
-        self.config_error: ConfigurationError | None = None  # why it was never a master that can be used
+        self.config_error = None  # why it was never a master that can be used
 
     def give_up_others(self, incarnation: bytes) -> None:
         """See `MasterState.give_up_others`."""
