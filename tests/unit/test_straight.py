@@ -9,7 +9,6 @@ from functools import partial
 from queue import Empty
 from typing import Any, cast
 
-import hiredis
 import pytest
 from attrs import Factory, define
 from redis import exceptions as redis_errors
@@ -28,6 +27,7 @@ from relock._runtime.net.node import Node
 from relock._runtime.session.session import Session
 from relock._scripts import TOKEN_MAX, load, script_names
 
+hiredis: Any = pytest.importorskip("hiredis", reason="without it, every reply goes to the parser of redis-py")
 Deed = Callable[[Lock], Any]
 NAMES = {load(name).sha.encode(): name for name in script_names()}
 AHEAD_SECONDS = 1000.0  # the master's clock, before ours
