@@ -15,7 +15,9 @@ from typing import Any
 from relock import Client, LockLostError, QuorumError, RelockError, _caches
 from relock.lock import Lock
 from relock.testing._lab import VirtualClient
-from relock.testing._world import Process, Task, World, current_task
+from relock.testing._platform import VirtualGate
+from relock.testing._process import Process, Task, current_task
+from relock.testing._world import World
 from sim.blocked import block, unread
 from sim.fork import in_child
 from sim.given import Given
@@ -129,7 +131,7 @@ class Simulation:
     def _start_client(self, name: str) -> None:
         process, client = self._make_client(name)
         self.referee.meet(process, client.session)
-        self._turns[process] = process.platform.gate()
+        self._turns[process] = VirtualGate(process)
         for number in range(self.plan.threads):
             work = partial(self._work, process, client)
             self.workers.append(process.start(work, f"{name}.{number}", waits_without_timer=False))
@@ -233,7 +235,7 @@ class Simulation:
         task = current_task()
         if self._to_interrupt:
             self._to_interrupt -= 1
-            self.world.doom(task, Interrupted(), self.world.random.randint(1, INTERRUPT_LOOKS))
+            self.world.doom(task.greenlet, Interrupted(), self.world.random.randint(1, INTERRUPT_LOOKS))
         else:
             self._calling[task] = None
         try:
@@ -243,7 +245,7 @@ class Simulation:
             raise
         finally:
             self._calling.pop(task, None)
-            self.world.spare(task)
+            self.world.spare(task.greenlet)
 
     def _take(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
         referee = self.referee
@@ -514,7 +516,7 @@ class Simulation:
         client = in_child(self.clients[self.processes.index(process)], child, self.servers)
         self.processes.append(child)
         self.clients.append(client)
-        self._turns[child] = child.platform.gate()
+        self._turns[child] = VirtualGate(child)
         self._newborn.add(child)
         task = child.start(partial(self._begin_anew, child, client), child.name, waits_without_timer=False)
         task.owner = parent.owner  # it is the same thread

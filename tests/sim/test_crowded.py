@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from relock.testing._master import VirtualMaster
-from relock.testing._world import Process, World
+from relock.testing._process import Process
+from relock.testing._world import World
 from sim.blocked import block, unread
 from sim.plan import BLOCKED_PART, CROSSED_PART, CROWDED_PART, OTHER_NAMES, crossed, crowded, draw
 from sim.simulation import Simulation

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from greenlet import getcurrent
 from redis import exceptions as redis_errors
 
 from relock.testing import Lab
 from relock.testing._network import Conditions, Server, VirtualConnection
-from relock.testing._world import Process, World, current_task
+from relock.testing._platform import VirtualGate
+from relock.testing._process import Process
+from relock.testing._world import World
 from sim.fork import InheritedConnection
 from sim.plan import CALLS, CLOCKS, KINDS, draw
 from sim.simulation import Simulation
@@ -92,7 +95,7 @@ def test_who_is_doomed_is_interrupted_at_one_of_its_own_looks_at_the_clock(world
 
     def look(name: str) -> None:
         if name == "doomed":
-            world.doom(current_task(), Interrupted(), looks=5)
+            world.doom(getcurrent(), Interrupted(), looks=5)
         try:
             for _ in range(10):
                 process.clock()
@@ -110,8 +113,8 @@ def test_who_is_spared_is_not_interrupted(world: World) -> None:
     process = Process(world, "client")
 
     def look() -> None:
-        world.doom(current_task(), Interrupted(), looks=1)
-        world.spare(current_task())
+        world.doom(getcurrent(), Interrupted(), looks=1)
+        world.spare(getcurrent())
         process.clock()
 
     play(world, process, look)
@@ -119,7 +122,7 @@ def test_who_is_spared_is_not_interrupted(world: World) -> None:
 
 def test_a_gate_goes_to_the_next_where_the_first_is_interrupted_on_its_way_in(world: World) -> None:
     process = Process(world, "client")
-    gate, order = process.platform.gate(), []
+    gate, order = VirtualGate(process), []
 
     def enter(name: str) -> None:
         try:

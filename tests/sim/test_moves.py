@@ -11,7 +11,8 @@ from relock._core.hold import Hold
 from relock._core.info import fields_of
 from relock._scripts import load
 from relock.testing._network import Conditions, VirtualConnection, node_of
-from relock.testing._world import Process, World
+from relock.testing._process import Process
+from relock.testing._world import World
 from sim.given import Given
 from sim.moves import Mover
 from sim.plan import AROUND, FAILING_BACK, MOVED_PART, MOVING, Moves, moved

@@ -12,7 +12,8 @@ from attrs import define, evolve
 from relock._core.clocks import Offset
 from relock._core.quorum import NEVER, quorum_of
 from relock.testing._network import Conditions, Server
-from relock.testing._world import Process, World
+from relock.testing._process import Process
+from relock.testing._world import World
 from sim.clocks import Clocks
 from sim.plan import Moves, draw
 from sim.referee import Referee

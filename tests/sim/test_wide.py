@@ -9,7 +9,8 @@ from attrs import evolve
 
 from relock._keys import lock_keys
 from relock.testing._network import Conditions, Server
-from relock.testing._world import Process, World
+from relock.testing._process import Process
+from relock.testing._world import World
 from sim.leases import Leases
 from sim.plan import WIDE_PART, Wide, draw, widened
 from sim.referee import Belief, Referee

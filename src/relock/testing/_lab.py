@@ -10,7 +10,9 @@ from relock import Client
 from relock._keys import master_key
 from relock._options import ClientArguments
 from relock.testing._network import Conditions, Server, node_of
-from relock.testing._world import Process, World, current_task
+from relock.testing._platform import VirtualPlatform
+from relock.testing._process import Process, current_task
+from relock.testing._world import World
 
 EPOCH_SECONDS = 1_700_000_000.0
 MINUTE_SECONDS = 60.0
@@ -21,7 +23,7 @@ class VirtualClient(Client):
     """A `relock.Client` whose masters, threads and time are virtual."""
 
     def __init__(self, process: Process, servers: Sequence[Server], **options: Unpack[ClientArguments]) -> None:
-        self._platform = process.platform
+        self._platform = VirtualPlatform(process)
         # Nodes of a kind that only a simulation has.
         nodes: Any = [node_of(process, servers, number) for number in range(len(servers))]
         super().__init__(nodes, **options)

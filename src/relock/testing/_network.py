@@ -24,7 +24,8 @@ from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import load
 from relock.testing._master import ReplyError, VirtualMaster
-from relock.testing._world import Parking, Process, World
+from relock.testing._process import Parking, Process
+from relock.testing._world import World
 
 SCRIPTS = (
     "acquire", "count", "enqueue", "extend", "fence", "force_release", "give_back", "heal", "inspect", "leave",
@@ -310,7 +311,7 @@ class VirtualConnection(RawConnection):
         self.is_open = True
         server.connections[self] = None
         process.connections[self] = None
-        process.platform.channels[self.fileno] = self
+        process.channels[self.fileno] = self
 
     def disconnect(self) -> None:
         """See `RawConnection`."""
