@@ -18,7 +18,8 @@ from typing import Any
 from lupa.lua51 import LuaRuntime
 
 from relock._scripts import Script
-from relock.testing._store import COMMANDS, KINDS, PLAIN, STATUS, ReplyError, Status, Store
+from relock.testing._arguments import ReplyError
+from relock.testing._store import COMMANDS, KINDS, PLAIN, STATUS, Status, Store
 
 ScriptReply = bytes | int | list[Any] | None
 
