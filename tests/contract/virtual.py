@@ -16,9 +16,11 @@ from contract.watch import Watch, WatchedPlatform
 from relock import Client
 from relock._keys import master_key
 from relock._runtime.net.node import Node
-from relock.testing._network import Conditions, Server, VirtualConnection
+from relock.testing._conditions import Conditions
+from relock.testing._network import VirtualConnection
 from relock.testing._platform import VirtualPlatform
 from relock.testing._process import Process, Task, current_task
+from relock.testing._server import Server
 from relock.testing._world import World
 
 EPOCH_SECONDS = 1_700_000_000.0

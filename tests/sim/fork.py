@@ -14,9 +14,10 @@ from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.subscription import Subscription
 from relock.testing._lab import VirtualClient
-from relock.testing._network import Server, VirtualConnection, node_of
+from relock.testing._network import VirtualConnection, node_of
 from relock.testing._platform import VirtualPlatform
 from relock.testing._process import Process
+from relock.testing._server import Server
 
 
 class InheritedConnection:

@@ -5,7 +5,7 @@ from random import Random
 from attrs import evolve, frozen
 
 from relock._options import Handoff
-from relock.testing._network import Conditions
+from relock.testing._conditions import Conditions
 
 LOCK = "a"  # the one lock that everybody wants
 TTL_SECONDS = 1.0

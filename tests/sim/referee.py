@@ -28,8 +28,8 @@ from relock._errors import NotOwnedError
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.waiter import Waiter
 from relock.lock import Lock
-from relock.testing._network import Server
 from relock.testing._process import Process
+from relock.testing._server import Server
 from relock.testing._world import World
 from sim.clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, TrueStep
 from sim.fork import InheritedConnection

@@ -11,9 +11,11 @@ from greenlet import getcurrent
 from redis import exceptions as redis_errors
 
 from relock.testing import Lab
-from relock.testing._network import Conditions, Server, VirtualConnection
+from relock.testing._conditions import Conditions
+from relock.testing._network import VirtualConnection
 from relock.testing._platform import VirtualGate
 from relock.testing._process import Process
+from relock.testing._server import Server
 from relock.testing._world import World
 from sim.fork import InheritedConnection
 from sim.plan import CALLS, CLOCKS, KINDS, draw

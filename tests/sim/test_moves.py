@@ -10,7 +10,8 @@ from redis import exceptions as redis_errors
 from relock._core.hold import Hold
 from relock._core.info import fields_of
 from relock._scripts import load
-from relock.testing._network import Conditions, VirtualConnection, node_of
+from relock.testing._conditions import Conditions
+from relock.testing._network import VirtualConnection, node_of
 from relock.testing._process import Process
 from relock.testing._world import World
 from sim.given import Given

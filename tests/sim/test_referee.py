@@ -11,8 +11,9 @@ from attrs import define, evolve
 
 from relock._core.clocks import Offset
 from relock._core.quorum import NEVER, quorum_of
-from relock.testing._network import Conditions, Server
+from relock.testing._conditions import Conditions
 from relock.testing._process import Process
+from relock.testing._server import Server
 from relock.testing._world import World
 from sim.clocks import Clocks
 from sim.plan import Moves, draw

@@ -8,8 +8,9 @@ import pytest
 from attrs import evolve
 
 from relock._keys import lock_keys
-from relock.testing._network import Conditions, Server
+from relock.testing._conditions import Conditions
 from relock.testing._process import Process
+from relock.testing._server import Server
 from relock.testing._world import World
 from sim.leases import Leases
 from sim.plan import WIDE_PART, Wide, draw, widened

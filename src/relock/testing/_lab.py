@@ -9,9 +9,11 @@ from greenlet import GreenletExit, getcurrent
 from relock import Client
 from relock._keys import master_key
 from relock._options import ClientArguments
-from relock.testing._network import Conditions, Server, node_of
+from relock.testing._conditions import Conditions
+from relock.testing._network import node_of
 from relock.testing._platform import VirtualPlatform
 from relock.testing._process import Process, current_task
+from relock.testing._server import Server
 from relock.testing._world import World
 
 EPOCH_SECONDS = 1_700_000_000.0
