@@ -22,9 +22,10 @@ from sim.blocked import block, unread
 from sim.fork import in_child
 from sim.given import Given
 from sim.moves import Mover
-from sim.plan import CALM_SECONDS, FORGETTING, LOCK, MOVING, Moves, Plan, Wide, plan_of
+from sim.plan import CALM_SECONDS, FORGETTING, LOCK, MOVING, Moves, Plan, Wide
 from sim.referee import COUNT_SECONDS, LOCK_KEY, Belief, Referee
 from sim.replication import ReplicatedServer
+from sim.special import plan_of
 
 STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
 UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attempt either

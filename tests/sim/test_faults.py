@@ -17,8 +17,9 @@ from relock.testing._platform import VirtualGate
 from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World
+from sim.draws import draw
 from sim.fork import InheritedConnection
-from sim.plan import CALLS, CLOCKS, KINDS, draw
+from sim.plan import CALLS, CLOCKS, KINDS
 from sim.simulation import Simulation
 
 EPOCH_SECONDS = 1_700_000_000.0

@@ -16,8 +16,9 @@ from relock.testing._process import Process
 from relock.testing._world import World
 from sim.given import Given
 from sim.moves import Mover
-from sim.plan import AROUND, FAILING_BACK, MOVED_PART, MOVING, Moves, moved
+from sim.plan import FAILING_BACK, MOVING, Moves
 from sim.replication import ReplicatedServer
+from sim.special import AROUND, MOVED_PART, moved
 
 EPOCH_SECONDS = 1_700_000_000.0
 LAG_SECONDS = 0.05

@@ -16,7 +16,8 @@ from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World
 from sim.clocks import Clocks
-from sim.plan import Moves, draw
+from sim.draws import draw
+from sim.plan import Moves
 from sim.referee import Referee
 
 EPOCH_SECONDS = 1_700_000_000.0
