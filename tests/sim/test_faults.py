@@ -259,12 +259,12 @@ def test_a_child_forks_only_once_it_has_begun() -> None:
     """It has its parent's connections until then, and nothing of it runs before it has let go of them."""
     simulation = Simulation(0)
     simulation.world.run(0.5)
-    simulation._fork()
-    (child,) = simulation.processes[-1:]
-    simulation.workers = [worker for worker in simulation.workers if worker.process is child]
+    simulation.strikes.fork()
+    (child,) = simulation.cast.processes[-1:]
+    simulation.cast.workers = [worker for worker in simulation.cast.workers if worker.process is child]
     for forked, seconds in ((False, 0.001), (True, 0.0)):
-        simulation._fork()
-        assert (simulation.processes[-1] is not child) == forked
+        simulation.strikes.fork()
+        assert (simulation.cast.processes[-1] is not child) == forked
         simulation.world.run(simulation.world.now + seconds)
-    for process in simulation.processes:
+    for process in simulation.cast.processes:
         process.end()
