@@ -1,6 +1,8 @@
 """The lab: code that uses relock is tested without a server, and nothing waits really."""
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -209,3 +211,25 @@ def test_names_are_listed(relock_lab: Lab) -> None:
 
     assert relock_lab.run(work) == [["orders:1", "orders:2"]]
     assert relock_lab.run(lambda: list(client.names())) == [[]]
+
+
+def test_closing_ends_a_function_that_holds_a_lock() -> None:
+    """At once: its release is a call of a client that is gone, and nothing is left that waits, or keeps the lab."""
+    lab, ended = Lab(), []
+    client = lab.client()
+
+    def hold() -> None:
+        try:
+            with client.lock("a"):
+                lab.sleep(1000.0)
+        finally:
+            ended.append("hold")
+
+    with pytest.raises(TimeoutError):
+        lab.run(hold, within=5.0)
+    lab.close()
+    assert ended == ["hold"]
+    kept = weakref.ref(lab)
+    del lab, client, hold
+    gc.collect()
+    assert kept() is None

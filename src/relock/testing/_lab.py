@@ -149,7 +149,9 @@ class Lab:
         raise ValueError(f"no client of this lab is called {name!r}")
 
     def close(self) -> None:
-        """Ends everything that still runs."""
+        """Ends everything that still runs: functions end where they wait, and release nothing on their way out."""
+        for process in self._processes:
+            process.is_dead = True  # before any function ends: it would wait for the reply to its release, for ever
         for process in self._processes:
             process.end()
 
