@@ -215,21 +215,48 @@ def test_names_are_listed(relock_lab: Lab) -> None:
 
 def test_closing_ends_a_function_that_holds_a_lock() -> None:
     """At once: its release is a call of a client that is gone, and nothing is left that waits, or keeps the lab."""
-    lab, ended = Lab(), []
-    client = lab.client()
+    ended = []
 
-    def hold() -> None:
-        try:
-            with client.lock("a"):
-                lab.sleep(1000.0)
-        finally:
-            ended.append("hold")
+    def use(lab: Lab) -> None:
+        client = lab.client()
 
-    with pytest.raises(TimeoutError):
-        lab.run(hold, within=5.0)
-    lab.close()
+        def hold() -> None:
+            try:
+                with client.lock("a"):
+                    lab.sleep(1000.0)
+            finally:
+                ended.append("hold")
+
+        with pytest.raises(TimeoutError):
+            lab.run(hold, within=5.0)
+
+    kept = closed_after(use)
     assert ended == ["hold"]
-    kept = weakref.ref(lab)
-    del lab, client, hold
     gc.collect()
     assert kept() is None
+
+
+def test_a_lab_in_which_a_script_failed_is_not_kept() -> None:
+    """Lua would keep the error, and with it the calls that it came through, until it collects its garbage."""
+
+    def use(lab: Lab) -> None:
+        client = lab.client()
+        lab.masters[0].master.is_full = True
+
+        def take() -> None:
+            with pytest.raises(QuorumError, match="OOM"):
+                client.lock("a").acquire(timeout=1.0)
+
+        lab.run(take)
+
+    kept = closed_after(use)
+    gc.collect()
+    assert kept() is None
+
+
+def closed_after(use: Callable[[Lab], None]) -> "weakref.ref[Lab]":
+    """A lab that was used, and closed."""
+    lab = Lab()
+    use(lab)
+    lab.close()
+    return weakref.ref(lab)
