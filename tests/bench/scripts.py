@@ -85,11 +85,7 @@ def own(bare: BareSocket, folder: Path | None = None, *, guarded: bool = False, 
 def nested(bare: BareSocket, folder: Path | None = None) -> Commands:
     """A nested acquire and its release."""
     keys = lock_keys("bench-nested", "bench")
-    acquire, count = (load(name, folder) for name in ("acquire", "count"))
-    for script in (acquire, count):
-        bare.load(script.source)
-    known = VOID + pack_argument(b"") + pack_argument(b"0")
-    bare.call(_call(acquire, keys, lease_ms=HOUR_MS).pack(known, guarded=False))
+    count = _held(bare, folder, keys, "count")
     commands = b"".join(_call(count, keys, count=number, lease_ms=0).pack(VOID, guarded=False) for number in (2, 1))
     return lambda _: commands
 
@@ -97,13 +93,19 @@ def nested(bare: BareSocket, folder: Path | None = None) -> Commands:
 def renewal(bare: BareSocket, folder: Path | None = None) -> Commands:
     """Two renewals of a hold that is there."""
     keys = lock_keys("bench-renewed", "bench")
-    acquire, extend = (load(name, folder) for name in ("acquire", "extend"))
-    for script in (acquire, extend):
-        bare.load(script.source)
-    known = VOID + pack_argument(b"") + pack_argument(b"0")
-    bare.call(_call(acquire, keys, lease_ms=HOUR_MS).pack(known, guarded=False))
+    extend = _held(bare, folder, keys, "extend")
     commands = 2 * _call(extend, keys, lease_ms=2 * HOUR_MS, token_ms=2 * HOUR_MS + 1000).pack(VOID, guarded=False)
     return lambda _: commands
+
+
+def _held(bare: BareSocket, folder: Path | None, keys: LockKeys, name: str) -> Script:
+    """The script of this name, loaded, once there is a hold for longer than anybody measures."""
+    acquire, script = load("acquire", folder), load(name, folder)
+    for one in (acquire, script):
+        bare.load(one.source)
+    known = VOID + pack_argument(b"") + pack_argument(b"0")
+    bare.call(_call(acquire, keys, lease_ms=HOUR_MS).pack(known, guarded=False))
+    return script
 
 
 def _call(script: Script, keys: LockKeys, **other: int) -> Call:

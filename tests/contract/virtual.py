@@ -16,8 +16,12 @@ from contract.watch import Watch, WatchedPlatform
 from relock import Client
 from relock._keys import master_key
 from relock._runtime.net.node import Node
-from relock.testing._network import Conditions, Server, VirtualConnection
-from relock.testing._world import Process, Task, World, current_task
+from relock.testing._conditions import Conditions
+from relock.testing._network import VirtualConnection
+from relock.testing._platform import VirtualPlatform
+from relock.testing._process import Process, Task, current_task
+from relock.testing._server import Server
+from relock.testing._world import World
 
 EPOCH_SECONDS = 1_700_000_000.0
 POLL_SECONDS = 0.001
@@ -35,6 +39,7 @@ class VirtualRig(Rig):
         self.watch = Watch(getcurrent)
         self._world = World(seed)
         self._process = Process(self._world, "contract")
+        self._platform = VirtualPlatform(self._process)
         conditions = Conditions(delay=0.0002)
         self._servers = [
             Server(self._world, number, conditions, rate=1.0, offset=EPOCH_SECONDS) for number in range(masters)
@@ -54,7 +59,7 @@ class VirtualRig(Rig):
         if self.masters > 1:
             options = {"restart_guard": GUARD_SECONDS, **options}
         nodes = [self._node(server, line) for server, line in zip(self._servers, self.lines, strict=True)]
-        client = WatchedClient(WatchedPlatform(self._process.platform, self.watch), nodes, **options)
+        client = WatchedClient(WatchedPlatform(self._platform, self.watch), nodes, **options)
         for server in self._servers:
             self._let_vote(server, client.session.options.guard_ms)
         return client

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from greenlet import GreenletExit
 
-from relock.testing._world import Parking, Process, current_task
+from relock.testing._process import Parking, Process, current_task
 
 
 def block(process: Process) -> None:

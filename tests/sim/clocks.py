@@ -15,8 +15,9 @@ from relock._core.hold import Hold
 from relock._core.quorum import NEVER, deadline_of, quorum_of
 from relock._runtime.masters.known import MasterState
 from relock._runtime.session.session import Session
-from relock.testing._network import Server
-from relock.testing._world import Process, World
+from relock.testing._process import Process
+from relock.testing._server import Server
+from relock.testing._world import World
 
 SAME_STEP_SECONDS = 6.0  # steps of several masters within this time may be taken for one of the client's own
 LOOKED_SECONDS = 0.5  # after a step, for somebody to have looked at that clock

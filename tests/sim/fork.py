@@ -14,8 +14,10 @@ from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.subscription import Subscription
 from relock.testing._lab import VirtualClient
-from relock.testing._network import Server, VirtualConnection, node_of
-from relock.testing._world import Process
+from relock.testing._network import VirtualConnection, node_of
+from relock.testing._platform import VirtualPlatform
+from relock.testing._process import Process
+from relock.testing._server import Server
 
 
 class InheritedConnection:
@@ -41,19 +43,20 @@ def in_child(client: VirtualClient, child: Process, servers: Sequence[Server]) -
     """What a process that has just been forked has of a client, before anything else is done in it."""
     copied = object.__new__(type(client))  # no `copy`: users are kept from copying clients
     copied.__dict__.update(client.__dict__)
-    copied._platform = child.platform
+    copied._platform = platform = VirtualPlatform(child)
     copied._nodes = parse_nodes([node_of(child, servers, number) for number in range(len(servers))])
-    copied.session = _session(client.session, child)
+    copied.session = _session(client.session, platform)
     return copied
 
 
-def _session(session: Session, child: Process) -> Session:
-    """A session as `child` has it after the fork: with its book of holds, its connections, and none of its threads.
+def _session(session: Session, platform: VirtualPlatform) -> Session:
+    """A session as a child has it after the fork: with its book of holds, its connections, and none of its threads.
 
     Of what nobody touches in a child the copy is shallow.
     """
     own = copy(session)
-    own.platform, own.clock = child.platform, child.platform.clock
+    child = platform.process
+    own.platform, own.clock = platform, platform.clock
     own.holds = Book(session.holds)
     own.hub = _hub(session.hub, child)
     own.masters = tuple(_master(master, child) for master in session.masters)

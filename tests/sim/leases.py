@@ -11,8 +11,9 @@ from attrs import define, field
 from relock._core.hold import Hold
 from relock._core.quorum import drift_of
 from relock._runtime.masters.pool import RETRY_SECONDS_MAX
-from relock.testing._network import Server
-from relock.testing._world import Process, World
+from relock.testing._process import Process
+from relock.testing._server import Server
+from relock.testing._world import World
 from sim.plan import Plan
 
 LOOK_SECONDS = 0.1  # by which the referee is late to see a new deadline, and more

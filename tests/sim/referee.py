@@ -16,27 +16,30 @@ The referee knows the true time, and may look into every process and every maste
 * an error that is not one of relock's, in whichever thread.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import NotOwnedError
 from relock._runtime.session.session import Session
-from relock._runtime.wakeups.waiter import Waiter
 from relock.lock import Lock
-from relock.testing._network import Server
-from relock.testing._world import Process, World
+from relock.testing._process import Process
+from relock.testing._server import Server
+from relock.testing._world import World
+from sim import leftovers
+from sim.beliefs import Belief, Call, hears_everyone, queued
 from sim.clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, TrueStep
 from sim.fork import InheritedConnection
 from sim.given import Given
 from sim.leases import ROUNDING_SECONDS, Leases
-from sim.plan import LOCK, Plan
+from sim.leftovers import LOCK_KEY
+from sim.plan import Plan
 
-LOCK_KEY = f"lock:{{{LOCK}}}".encode()
 COUNT_SECONDS = 0.1  # until a count that was changed is on all masters, when all is well
 EXPIRY_SECONDS = 0.1  # from D until the leases have ended on all masters, and more
 EXPIRY_PART = 0.02  # of a long lease, for the same
@@ -46,42 +49,6 @@ SPLIT_SECONDS = 2.0  # after it, by which the clocks of two servers behind one a
 OVERSHOOT_SECONDS = 0.7  # by which a wait may be longer than its timeout: two node timeouts, and some
 
 
-@define(eq=False)
-class Belief:
-    """One hold, as its owner sees it: from the return of the outermost acquire to the call of the last release."""
-
-    process: Process
-    lock: Lock
-    hold: Hold
-    since: float = 0.0  # when its acquire was called
-    is_over: bool = False
-    counted_at: float = 0.0  # when its count was changed
-    has_left: bool = False  # its owner has released it
-    may_be_ended: bool = False  # an operator was about to end whatever hold there is
-    was_lost: bool = False  # at some moment its owner would have said so
-
-    def is_believed(self) -> bool:
-        """Whether its owner would say now that it has the lock; notes when it would not."""
-        if self.is_over or self.process.is_dead:
-            return False
-        has_it = self.hold.remaining(self.process.local()) > 0
-        self.was_lost = self.was_lost or not has_it
-        return has_it
-
-
-@frozen(eq=False)
-class Call:
-    """One call of acquire: when it came, who had been queued by then, and the largest token that somebody had got."""
-
-    process: Process
-    called_at: float
-    called_at_local: float
-    timeout: float
-    ahead: tuple[tuple[Process, Waiter], ...]
-    highest: int
-    fair: bool = True
-
-
 @define
 class Referee:
     """Sees what everybody believes, and judges.
@@ -89,6 +56,7 @@ class Referee:
     Attributes:
         calm_at: the true time from which all is well; infinity as long as it is not known.
         given: where holds have been, if masters move.
+        faults: how many of each kind have struck.
     """
 
     world: World
@@ -99,6 +67,7 @@ class Referee:
     beliefs: list[Belief] = field(factory=list)
     grants: int = 0
     violations: list[str] = field(factory=list)
+    faults: Counter[str] = field(factory=Counter)
     operators: int = 0  # who are about to end holds by force: what they end is believed until its next renewal
     _forced_at: float = NEVER  # when the last of them was done
     _highest: int = 0  # token
@@ -127,20 +96,16 @@ class Referee:
 
     # What happens ---------------------------------------------------------------------------------------------------
 
-    def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:
-        """Somebody wants the lock.
+    def struck(self, whom: str, kind: str, seconds: float) -> None:
+        """A fault strikes."""
+        self.faults[kind] += 1
+        self.leases.hindered(seconds)
+        self.world.note(whom, f"{kind} {seconds}")
 
-        Those are ahead who have a ticket by now, and hear every master: one that is not subscribed to yet finds nobody
-        there to wake, and passes the waiter over.
-        """
-        ahead = [
-            (other, waiter)
-            for other, session in self._sessions
-            if not other.is_dead and _hears_everyone(session)
-            for waiter in session.hub.waiters.values()
-            if waiter.tickets
-        ]
-        return Call(process, self.world.now, process.local(), timeout, tuple(ahead), self._highest, fair)
+    def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:
+        """Somebody wants the lock: those are ahead who wait for it by now."""
+        ahead = queued(self._sessions)
+        return Call(process, self.world.now, process.local(), timeout, ahead, self._highest, fair)
 
     def refused(self, call: Call) -> None:
         """Somebody did not get it."""
@@ -310,24 +275,12 @@ class Referee:
 
     def check_undone(self) -> None:
         """When everybody has released it: whether what was tried is undone, before the leases say so."""
-        for server in self.servers:
-            found = server.master.contents(LOCK_KEY)
-            queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
-            dead = {session.client_id for process, session in self._sessions if process.is_dead}
-            left = [owner for owner in [*(found or ()), *queue] if owner.decode().partition(":")[0] not in dead]
-            if left:
-                self.violate(f"{server.name} still has {left} of those who live")
-        for process, session in self._sessions:
-            if not process.is_dead and (session.holds.of_name(LOCK) or session.hub.waiters):
-                self.violate(f"{process.name} has or awaits something for nobody")
+        self._violate_all(leftovers.undone(self.servers, self._sessions))
 
     def _check_released(self, belief: Belief) -> None:
         """Whether a hold that was released some time ago is nowhere any more."""
-        if belief.process.is_dead:
-            return
-        for server in self.servers:
-            if belief.hold.owner in (server.master.contents(belief.hold.keys.lock) or ()):
-                self.violate(f"{server.name} has a hold that {belief.process.name} has released")
+        if not belief.process.is_dead:
+            self._violate_all(leftovers.released(self.servers, belief))
 
     def check_votes(self) -> None:
         """Whether a master lost its vote for a clock that was right."""
@@ -339,11 +292,7 @@ class Referee:
 
     def check_nothing_left(self) -> None:
         """In the end, when every lease is over."""
-        for server in self.servers:
-            keys = server.master.keys()
-            left = [key for key in keys if not key.endswith((b":token", b"master"))]
-            if left:
-                self.violate(f"{server.name} still has {left}")
+        self._violate_all(leftovers.in_the_end(self.servers))
 
     def forced(self) -> list[Belief]:
         """An operator ends whatever hold there is: those that believe in one now."""
@@ -450,7 +399,7 @@ class Referee:
             return
         for process, waiter in call.ahead:
             session = next(session for other, session in self._sessions if other is process)
-            if self.plan.moves is not None and not _hears_everyone(session):
+            if self.plan.moves is not None and not hears_everyone(session):
                 continue  # it has just found that a server is another one by now; until it listens there, it is passed
             if not process.is_dead and session.hub.waiters.get(waiter.owner) is waiter:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
@@ -489,7 +438,6 @@ class Referee:
         self.world.note("referee", f"VIOLATION: {what}")
         self.violations.append(what)
 
-
-def _hears_everyone(session: Session) -> bool:
-    """Whether it is subscribed to every master."""
-    return all(one.confirmed.is_set() for one in session.hub.subscriptions)
+    def _violate_all(self, problems: Iterable[str]) -> None:
+        for problem in problems:
+            self.violate(problem)

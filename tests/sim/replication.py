@@ -10,7 +10,7 @@ from math import log
 from typing import Any
 
 from relock.testing._master import NO_REPLID, Message, Snapshot
-from relock.testing._network import SCRIPTED, Server, VirtualConnection
+from relock.testing._server import SCRIPTED, Peer, Server
 
 RETRY_SECONDS = 0.1  # until a replica tries again to reach its master
 
@@ -96,7 +96,7 @@ class ReplicatedServer(Server):
         self.feeds: dict[Feed, None] = {}
         self.lost_at = float("-inf")
         self._is_write_paused = False
-        self._paused: set[VirtualConnection] = set()  # connections on which a script waits for the end of that
+        self._paused: set[Peer] = set()  # connections on which a script waits for the end of that
 
     def crash(self) -> None:
         """See `Server`."""
@@ -112,11 +112,11 @@ class ReplicatedServer(Server):
         for feed in list(self.feeds):
             feed.begin_again()
 
-    def _is_held_up(self, raw: VirtualConnection, commands: Sequence[Sequence[bytes]]) -> bool:
+    def _is_held_up(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> bool:
         """Also by a pause of the writes."""
         return super()._is_held_up(raw, commands) or (self._is_write_paused and self._waits(raw, commands))
 
-    def _waits(self, raw: VirtualConnection, commands: Sequence[Sequence[bytes]]) -> bool:
+    def _waits(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> bool:
         """Whether a pause of the writes holds this up."""
         if any(command[0].upper() in SCRIPTED for command in commands):
             self._paused.add(raw)

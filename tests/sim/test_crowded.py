@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from relock.testing._master import VirtualMaster
-from relock.testing._world import Process, World
+from relock.testing._process import Process
+from relock.testing._world import World
 from sim.blocked import block, unread
-from sim.plan import BLOCKED_PART, CROSSED_PART, CROWDED_PART, OTHER_NAMES, crossed, crowded, draw
+from sim.draws import draw
 from sim.simulation import Simulation
+from sim.special import BLOCKED_PART, CROSSED_PART, CROWDED_PART, OTHER_NAMES, crossed, crowded
 
 logger = logging.getLogger("relock.anything")
 PLAN = draw(Random(0))

@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from greenlet import getcurrent
 from redis import exceptions as redis_errors
 
 from relock.testing import Lab
-from relock.testing._network import Conditions, Server, VirtualConnection
-from relock.testing._world import Process, World, current_task
+from relock.testing._conditions import Conditions
+from relock.testing._network import VirtualConnection
+from relock.testing._platform import VirtualGate
+from relock.testing._process import Process
+from relock.testing._server import Server
+from relock.testing._world import World
+from sim.draws import draw
 from sim.fork import InheritedConnection
-from sim.plan import CALLS, CLOCKS, KINDS, draw
+from sim.plan import CALLS, CLOCKS, KINDS
 from sim.simulation import Simulation
 
 EPOCH_SECONDS = 1_700_000_000.0
@@ -92,7 +98,7 @@ def test_who_is_doomed_is_interrupted_at_one_of_its_own_looks_at_the_clock(world
 
     def look(name: str) -> None:
         if name == "doomed":
-            world.doom(current_task(), Interrupted(), looks=5)
+            world.doom(getcurrent(), Interrupted(), looks=5)
         try:
             for _ in range(10):
                 process.clock()
@@ -110,8 +116,8 @@ def test_who_is_spared_is_not_interrupted(world: World) -> None:
     process = Process(world, "client")
 
     def look() -> None:
-        world.doom(current_task(), Interrupted(), looks=1)
-        world.spare(current_task())
+        world.doom(getcurrent(), Interrupted(), looks=1)
+        world.spare(getcurrent())
         process.clock()
 
     play(world, process, look)
@@ -119,7 +125,7 @@ def test_who_is_spared_is_not_interrupted(world: World) -> None:
 
 def test_a_gate_goes_to_the_next_where_the_first_is_interrupted_on_its_way_in(world: World) -> None:
     process = Process(world, "client")
-    gate, order = process.platform.gate(), []
+    gate, order = VirtualGate(process), []
 
     def enter(name: str) -> None:
         try:
@@ -253,12 +259,12 @@ def test_a_child_forks_only_once_it_has_begun() -> None:
     """It has its parent's connections until then, and nothing of it runs before it has let go of them."""
     simulation = Simulation(0)
     simulation.world.run(0.5)
-    simulation._fork()
-    (child,) = simulation.processes[-1:]
-    simulation.workers = [worker for worker in simulation.workers if worker.process is child]
+    simulation.strikes.fork()
+    (child,) = simulation.cast.processes[-1:]
+    simulation.cast.workers = [worker for worker in simulation.cast.workers if worker.process is child]
     for forked, seconds in ((False, 0.001), (True, 0.0)):
-        simulation._fork()
-        assert (simulation.processes[-1] is not child) == forked
+        simulation.strikes.fork()
+        assert (simulation.cast.processes[-1] is not child) == forked
         simulation.world.run(simulation.world.now + seconds)
-    for process in simulation.processes:
+    for process in simulation.cast.processes:
         process.end()

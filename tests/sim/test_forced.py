@@ -9,7 +9,7 @@ from relock._core.lock_spec import LockSpec
 from relock._keys import lock_keys
 from relock.lock import Lock
 from relock.testing import Lab
-from relock.testing._network import Conditions
+from relock.testing._conditions import Conditions
 from sim.plan import TTL_SECONDS, Plan
 from sim.simulation import Simulation
 

@@ -1,6 +1,8 @@
 """The lab: code that uses relock is tested without a server, and nothing waits really."""
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -209,3 +211,52 @@ def test_names_are_listed(relock_lab: Lab) -> None:
 
     assert relock_lab.run(work) == [["orders:1", "orders:2"]]
     assert relock_lab.run(lambda: list(client.names())) == [[]]
+
+
+def test_closing_ends_a_function_that_holds_a_lock() -> None:
+    """At once: its release is a call of a client that is gone, and nothing is left that waits, or keeps the lab."""
+    ended = []
+
+    def use(lab: Lab) -> None:
+        client = lab.client()
+
+        def hold() -> None:
+            try:
+                with client.lock("a"):
+                    lab.sleep(1000.0)
+            finally:
+                ended.append("hold")
+
+        with pytest.raises(TimeoutError):
+            lab.run(hold, within=5.0)
+
+    kept = closed_after(use)
+    assert ended == ["hold"]
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_lab_in_which_a_script_failed_is_not_kept() -> None:
+    """Lua would keep the error, and with it the calls that it came through, until it collects its garbage."""
+
+    def use(lab: Lab) -> None:
+        client = lab.client()
+        lab.masters[0].master.is_full = True
+
+        def take() -> None:
+            with pytest.raises(QuorumError, match="OOM"):
+                client.lock("a").acquire(timeout=1.0)
+
+        lab.run(take)
+
+    kept = closed_after(use)
+    gc.collect()
+    assert kept() is None
+
+
+def closed_after(use: Callable[[Lab], None]) -> "weakref.ref[Lab]":
+    """A lab that was used, and closed."""
+    lab = Lab()
+    use(lab)
+    lab.close()
+    return weakref.ref(lab)

@@ -10,12 +10,15 @@ from redis import exceptions as redis_errors
 from relock._core.hold import Hold
 from relock._core.info import fields_of
 from relock._scripts import load
-from relock.testing._network import Conditions, VirtualConnection, node_of
-from relock.testing._world import Process, World
+from relock.testing._conditions import Conditions
+from relock.testing._network import VirtualConnection, node_of
+from relock.testing._process import Process
+from relock.testing._world import World
 from sim.given import Given
 from sim.moves import Mover
-from sim.plan import AROUND, FAILING_BACK, MOVED_PART, MOVING, Moves, moved
+from sim.plan import FAILING_BACK, MOVING, Moves
 from sim.replication import ReplicatedServer
+from sim.special import AROUND, MOVED_PART, moved
 
 EPOCH_SECONDS = 1_700_000_000.0
 LAG_SECONDS = 0.05

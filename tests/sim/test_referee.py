@@ -11,10 +11,13 @@ from attrs import define, evolve
 
 from relock._core.clocks import Offset
 from relock._core.quorum import NEVER, quorum_of
-from relock.testing._network import Conditions, Server
-from relock.testing._world import Process, World
+from relock.testing._conditions import Conditions
+from relock.testing._process import Process
+from relock.testing._server import Server
+from relock.testing._world import World
 from sim.clocks import Clocks
-from sim.plan import Moves, draw
+from sim.draws import draw
+from sim.plan import Moves
 from sim.referee import Referee
 
 EPOCH_SECONDS = 1_700_000_000.0

@@ -8,11 +8,16 @@ import pytest
 from attrs import evolve
 
 from relock._keys import lock_keys
-from relock.testing._network import Conditions, Server
-from relock.testing._world import Process, World
+from relock.testing._conditions import Conditions
+from relock.testing._process import Process
+from relock.testing._server import Server
+from relock.testing._world import World
+from sim.beliefs import Belief
+from sim.draws import draw
 from sim.leases import Leases
-from sim.plan import WIDE_PART, Wide, draw, widened
-from sim.referee import Belief, Referee
+from sim.plan import Wide
+from sim.referee import Referee
+from sim.special import WIDE_PART, widened
 
 KEYS = lock_keys("lock", "a")
 OWNER = b"client:1"

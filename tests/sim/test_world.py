@@ -4,7 +4,9 @@ from queue import Empty
 
 import pytest
 
-from relock.testing._world import Process, VirtualQueue, World
+from relock.testing._platform import VirtualQueue
+from relock.testing._process import Process
+from relock.testing._world import World
 
 
 @pytest.mark.timeout(20)

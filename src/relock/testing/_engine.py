@@ -18,14 +18,15 @@ from typing import Any
 from lupa.lua51 import LuaRuntime
 
 from relock._scripts import Script
-from relock.testing._store import COMMANDS, KINDS, PLAIN, STATUS, ReplyError, Status, Store
+from relock.testing._arguments import ReplyError
+from relock.testing._store import COMMANDS, KINDS, PLAIN, STATUS, Status, Store
 
 ScriptReply = bytes | int | list[Any] | None
 
 _SINGLE, _ARRAY, _ERROR, _EXCEPTION = range(4)  # what a run returns first, see `finish` below
 
 _GLUE = b"""
-local commands, kinds, reply_error, STATUS_MARK = ...
+local commands, kinds, STATUS_MARK, FAILED = ...
 local PLAIN, STATUS, ARRAY, HOLES = 0, 1, 2, 3 -- what a command may reply
 local redis = {}
 
@@ -39,22 +40,39 @@ local function without_holes(...)
   return items
 end
 
+-- An error of a command arrives as nothing, FAILED and its text. Lua would keep an exception of Python's that came
+-- through it, and with it all the calls that it came through, until it collects its garbage.
+local function no_value(mark, text)
+  if mark == FAILED then
+    error({ err = text }, 0)
+  end
+  return false
+end
+
+local function checked(...)
+  local _, mark, text = ...
+  if mark == FAILED then
+    error({ err = text }, 0)
+  end
+  return ...
+end
+
 -- A command as scripts call it, by what it may reply.
 local forms = {
   [PLAIN] = function(ask)
     return function(...)
-      local reply = ask(...)
+      local reply, mark, text = ask(...)
       if reply == nil then
-        return false
+        return no_value(mark, text)
       end
       return reply
     end
   end,
   [STATUS] = function(ask)
     return function(...)
-      local reply = ask(...)
+      local reply, mark, text = ask(...)
       if reply == nil then
-        return false
+        return no_value(mark, text)
       elseif string.sub(reply, 1, 1) == STATUS_MARK then
         return { ok = string.sub(reply, 2) }
       end
@@ -63,12 +81,12 @@ local forms = {
   end,
   [ARRAY] = function(ask)
     return function(...)
-      return { ask(...) }
+      return { checked(ask(...)) }
     end
   end,
   [HOLES] = function(ask)
     return function(...)
-      return without_holes(ask(...))
+      return without_holes(checked(ask(...)))
     end
   end,
 }
@@ -81,15 +99,14 @@ for name, kind in pairs(kinds) do
   calls[name] = forms[kind](commands[name])
 end
 
--- No pcall on the usual way: an error of a command reaches Python as the exception that it was.
 function redis.call(name, ...)
   return calls[name](...)
 end
 
--- The text of an error that a script catches. An exception of Python's that is no error of a command goes on.
+-- The text of an error that a script catches. An exception of Python's is a defect here, and goes on.
 local function text_of(failure)
   if type(failure) == 'userdata' then
-    return reply_error(failure) or error(failure, 0)
+    error(failure, 0)
   end
   return type(failure) == 'table' and failure.err or failure
 end
@@ -179,6 +196,7 @@ return compile, runner
 
 
 STATUS_MARK = b"\x01"  # before a reply that is a status; no script reads a value that begins so with SET
+FAILED = 0  # stands in the second place of an error, where a command's reply has text or nothing
 
 
 class Engine:
@@ -189,7 +207,7 @@ class Engine:
         self._store = Store()
         commands = self._lua.table_from({name.encode(): self._command(method) for name, method in COMMANDS.items()})
         kinds = self._lua.table_from({name.encode(): KINDS.get(name, PLAIN) for name in COMMANDS})
-        self._compile, self._make_runner = self._lua.execute(_GLUE, commands, kinds, _reply_error, STATUS_MARK)
+        self._compile, self._make_runner = self._lua.execute(_GLUE, commands, kinds, STATUS_MARK, FAILED)
         self._scripts: dict[str, Any] = {}
         self._runners: dict[int, Any] = {}
 
@@ -198,10 +216,16 @@ class Engine:
         method = getattr(Store, name)
 
         def ask(*arguments: Any) -> Any:
-            return method(self._store, *arguments)
+            try:
+                return method(self._store, *arguments)
+            except ReplyError as error:
+                return None, FAILED, str(error).encode()
 
         def ask_for_status(*arguments: Any) -> Any:
-            reply = method(self._store, *arguments)
+            try:
+                reply = method(self._store, *arguments)
+            except ReplyError as error:
+                return None, FAILED, str(error).encode()
             # As text: an object of Python's that goes through Lua may come out as another one.
             return STATUS_MARK + reply.word if type(reply) is Status else reply
 
@@ -271,8 +295,3 @@ def _reply_table(table: Any) -> Any:
     if table[b"ok"] is not None:
         return table[b"ok"]
     return _reply_list([table[index] for index in range(1, len(table) + 1)])
-
-
-def _reply_error(failure: BaseException) -> bytes | None:
-    """The text of an error reply; None for what is no reply but a defect."""
-    return str(failure).encode() if isinstance(failure, ReplyError) else None

@@ -9,8 +9,12 @@ from greenlet import GreenletExit, getcurrent
 from relock import Client
 from relock._keys import master_key
 from relock._options import ClientArguments
-from relock.testing._network import Conditions, Server, node_of
-from relock.testing._world import Process, World, current_task
+from relock.testing._conditions import Conditions
+from relock.testing._network import node_of
+from relock.testing._platform import VirtualPlatform
+from relock.testing._process import Process, current_task
+from relock.testing._server import Server
+from relock.testing._world import World
 
 EPOCH_SECONDS = 1_700_000_000.0
 MINUTE_SECONDS = 60.0
@@ -21,7 +25,7 @@ class VirtualClient(Client):
     """A `relock.Client` whose masters, threads and time are virtual."""
 
     def __init__(self, process: Process, servers: Sequence[Server], **options: Unpack[ClientArguments]) -> None:
-        self._platform = process.platform
+        self._platform = VirtualPlatform(process)
         # Nodes of a kind that only a simulation has.
         nodes: Any = [node_of(process, servers, number) for number in range(len(servers))]
         super().__init__(nodes, **options)
@@ -145,7 +149,9 @@ class Lab:
         raise ValueError(f"no client of this lab is called {name!r}")
 
     def close(self) -> None:
-        """Ends everything that still runs."""
+        """Ends everything that still runs: functions end where they wait, and release nothing on their way out."""
+        for process in self._processes:
+            process.is_dead = True  # before any function ends: it would wait for the reply to its release, for ever
         for process in self._processes:
             process.end()
 

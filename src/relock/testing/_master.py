@@ -10,8 +10,9 @@ from typing import Any
 
 from relock._keys import LockKeys
 from relock._scripts import Call, Script, load
+from relock.testing._arguments import ReplyError
 from relock.testing._engine import ScriptReply, shared_engine
-from relock.testing._store import COMMANDS, ReplyError, Snapshot, Status, Store
+from relock.testing._store import COMMANDS, Snapshot, Status, Store
 
 __all__ = ["Message", "ReplyError", "Snapshot", "Subscriber", "VirtualMaster"]
 

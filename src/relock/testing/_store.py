@@ -12,25 +12,24 @@ order of fields in large hashes (here they keep the order in which they came), a
 digits.
 """
 
-import re
-from bisect import bisect_left, insort
-from math import isnan
 from typing import Any
 
 from attrs import Factory, define, frozen
 
-Argument = bytes | int | float
-"""As a script gives it: text, or a number, which Redis would make text of."""
-
-INTEGER_MAX = 2**63 - 1
-EXACT_MAX = 10**17  # below it a number of a script becomes digits only
-_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
-_DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
-_INFINITIES = {b"inf": float("inf"), b"+inf": float("inf"), b"-inf": float("-inf")}
-
-
-class ReplyError(Exception):
-    """An error reply: the whole text of it, its first word included."""
+from relock.testing._arguments import (
+    INTEGER_MAX,
+    SYNTAX,
+    Argument,
+    ReplyError,
+    as_bound,
+    as_integer,
+    as_score,
+    as_text,
+    limit_of,
+    set_options,
+    sum_of,
+)
+from relock.testing._sorted_set import SortedSet, listed
 
 
 @frozen
@@ -42,52 +41,9 @@ class Status:
 
 OK = Status(b"OK")
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
-NO_INTEGER = "ERR value is not an integer or out of range"
-NO_FLOAT = "ERR value is not a valid float"
 NO_HASH_INTEGER = "ERR hash value is not an integer"
-NO_RANGE = "ERR min or max is not a float"
-NO_ARGUMENT = "ERR Command arguments must be strings or integers"
-OVERFLOW = "ERR increment or decrement would overflow"
-SYNTAX = "ERR syntax error"
 READ_ONLY = "READONLY You can't write against a read only replica."
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
-
-
-class SortedSet:
-    """Members in the order of their scores, and those of one score in the order of their bytes."""
-
-    __slots__ = ("order", "scores")
-
-    def __init__(self) -> None:
-        self.scores: dict[bytes, float] = {}
-        self.order: list[tuple[float, bytes]] = []
-
-    def put(self, member: bytes, score: float) -> None:
-        """Adds a member, or moves it."""
-        if member in self.scores:
-            self.remove(member)
-        self.scores[member] = score
-        insort(self.order, (score, member))
-
-    def remove(self, member: bytes) -> bool:
-        """Whether it was there."""
-        score = self.scores.pop(member, None)
-        if score is None:
-            return False
-        del self.order[bisect_left(self.order, (score, member))]
-        return True
-
-    def rank(self, member: bytes) -> int | None:
-        """How many come before it."""
-        score = self.scores.get(member)
-        return None if score is None else bisect_left(self.order, (score, member))
-
-    def copy(self) -> "SortedSet":
-        """Another one with the same members."""
-        copied = SortedSet()
-        copied.scores = dict(self.scores)
-        copied.order = list(self.order)
-        return copied
 
 
 @frozen
@@ -230,7 +186,7 @@ class Store:
     def pexpire(self, key: bytes, ttl_ms: Argument) -> int:
         """PEXPIRE key milliseconds."""
         self._write()
-        expiry = _integer(ttl_ms) + self._now_ms
+        expiry = as_integer(ttl_ms) + self._now_ms
         if not -INTEGER_MAX <= expiry <= INTEGER_MAX:
             raise ReplyError("ERR invalid expire time in 'pexpire' command")
         if self._find(key) is None:
@@ -261,8 +217,8 @@ class Store:
     def set(self, key: bytes, value: Argument, *options: Argument) -> bytes | Status | None:
         """SET key value [NX | XX] [GET] [PX milliseconds | KEEPTTL]; OK, or with GET what was there before."""
         self._grow()
-        value = _text(value)
-        given, ttl_ms = _set_options(options)
+        value = as_text(value)
+        given, ttl_ms = set_options(options)
         before = self._string(key) if b"GET" in given else None
         if b"NX" in given or b"XX" in given:
             is_there = self._find(key) is not None
@@ -279,7 +235,7 @@ class Store:
         """INCR key."""
         self._grow()
         before = self._string(key)
-        number = _sum(0 if before is None else _integer(before), 1)
+        number = sum_of(0 if before is None else as_integer(before), 1)
         self._values[key] = b"%d" % number
         return number
 
@@ -290,7 +246,7 @@ class Store:
         self._grow()
         if not pairs or len(pairs) % 2:
             raise ReplyError("ERR wrong number of arguments for 'hset' command")
-        words = [_text(word) for word in pairs]
+        words = [as_text(word) for word in pairs]
         found = self._hash(key)
         if found is None:
             found = self._values[key] = {}
@@ -302,10 +258,10 @@ class Store:
     def hincrby(self, key: bytes, field: Argument, by: Argument) -> int:
         """HINCRBY key field increment."""
         self._grow()
-        step, name = _integer(by), _text(field)
+        step, name = as_integer(by), as_text(field)
         found = self._hash(key)
         before = found.get(name, b"0") if found else b"0"
-        number = _sum(_integer(before, NO_HASH_INTEGER), step)
+        number = sum_of(as_integer(before, NO_HASH_INTEGER), step)
         if found is None:
             found = self._values[key] = {}
         found[name] = b"%d" % number
@@ -314,17 +270,17 @@ class Store:
     def hget(self, key: bytes, field: Argument) -> bytes | None:
         """HGET key field."""
         found = self._hash(key)
-        return found.get(_text(field)) if found else None
+        return found.get(as_text(field)) if found else None
 
     def hmget(self, key: bytes, *fields: Argument) -> tuple[bytes | None, ...]:
         """HMGET key field [field ...]."""
         found = self._hash(key) or {}
-        return tuple([found.get(_text(field)) for field in fields])
+        return tuple([found.get(as_text(field)) for field in fields])
 
     def hexists(self, key: bytes, field: Argument) -> int:
         """HEXISTS key field."""
         found = self._hash(key)
-        return int(found is not None and _text(field) in found)
+        return int(found is not None and as_text(field) in found)
 
     def hkeys(self, key: bytes) -> tuple[bytes, ...]:
         """HKEYS key."""
@@ -337,7 +293,7 @@ class Store:
     def hdel(self, key: bytes, *fields: Argument) -> int:
         """HDEL key field [field ...]."""
         self._write()
-        words = [_text(field) for field in fields]
+        words = [as_text(field) for field in fields]
         found = self._hash(key)
         if found is None:
             return 0
@@ -358,7 +314,7 @@ class Store:
         pairs = words[1:] if only_new else words
         if not pairs or len(pairs) % 2:
             raise ReplyError(SYNTAX)
-        added = [(_text(pairs[at + 1]), _score(pairs[at])) for at in range(0, len(pairs), 2)]
+        added = [(as_text(pairs[at + 1]), as_score(pairs[at])) for at in range(0, len(pairs), 2)]
         found = self._set(key)
         if found is None:
             found = self._values[key] = SortedSet()
@@ -371,7 +327,7 @@ class Store:
     def zrem(self, key: bytes, *members: Argument) -> int:
         """ZREM key member [member ...]."""
         self._write()
-        words = [_text(member) for member in members]
+        words = [as_text(member) for member in members]
         found = self._set(key)
         if found is None:
             return 0
@@ -388,13 +344,13 @@ class Store:
     def zscore(self, key: bytes, member: Argument) -> bytes | None:
         """ZSCORE key member."""
         found = self._set(key)
-        score = found.scores.get(_text(member)) if found else None
-        return None if score is None else _text(score)
+        score = found.scores.get(as_text(member)) if found else None
+        return None if score is None else as_text(score)
 
     def zrank(self, key: bytes, member: Argument) -> int | None:
         """ZRANK key member."""
         found = self._set(key)
-        return found.rank(_text(member)) if found else None
+        return found.rank(as_text(member)) if found else None
 
     def zrange(self, key: bytes, start: Argument, stop: Argument, *options: Argument) -> tuple[bytes, ...]:
         """ZRANGE key start stop [WITHSCORES], by rank."""
@@ -408,9 +364,9 @@ class Store:
         self, key: bytes, start: Argument, stop: Argument, options: tuple[Argument, ...], direction: int
     ) -> tuple[bytes, ...]:
         with_scores = bool(options)
-        if with_scores and (len(options) > 1 or _text(options[0]).upper() != b"WITHSCORES"):
+        if with_scores and (len(options) > 1 or as_text(options[0]).upper() != b"WITHSCORES"):
             raise ReplyError(SYNTAX)
-        first, last = _integer(start), _integer(stop)
+        first, last = as_integer(start), as_integer(stop)
         found = self._set(key)
         if found is None:
             return ()
@@ -418,13 +374,13 @@ class Store:
         first = max(first + count, 0) if first < 0 else first
         last = last + count if last < 0 else last
         order = found.order if direction > 0 else found.order[::-1]
-        return _listed(order[first : max(last + 1, 0)], with_scores)
+        return listed(order[first : max(last + 1, 0)], with_scores)
 
     def zrangebyscore(self, key: bytes, smallest: Argument, largest: Argument, *options: Argument) -> tuple[bytes, ...]:
         """ZRANGEBYSCORE key min max [LIMIT offset count]."""
-        offset, limit = _limit(options)
-        low, low_open = _bound(smallest)
-        high, high_open = _bound(largest)
+        offset, limit = limit_of(options)
+        low, low_open = as_bound(smallest)
+        high, high_open = as_bound(largest)
         found = self._set(key)
         if found is None or offset < 0:
             return ()
@@ -433,7 +389,7 @@ class Store:
             for score, member in found.order
             if (low < score if low_open else low <= score) and (score < high if high_open else score <= high)
         ]
-        return _listed(within[offset : None if limit < 0 else offset + limit], False)
+        return listed(within[offset : None if limit < 0 else offset + limit], False)
 
     # Pub/Sub --------------------------------------------------------------------------------------------------------
 
@@ -441,7 +397,7 @@ class Store:
         """PUBLISH channel message."""
         heard = self.listeners.get(channel, 0)
         if heard or self.is_replicated:
-            self.published.append((channel, _text(message)))
+            self.published.append((channel, as_text(message)))
         return heard
 
 
@@ -474,90 +430,3 @@ _TYPES = {
 
 def _copy(value: Any) -> Any:
     return value if value.__class__ is bytes else value.copy()
-
-
-def _text(value: Argument) -> bytes:
-    """An argument as Redis gets it: numbers of a script with up to 17 digits."""
-    if type(value) is bytes:
-        return value
-    if type(value) is int or type(value) is float:
-        return b"%.17g" % value
-    raise ReplyError(NO_ARGUMENT)
-
-
-def _integer(value: Argument, error: str = NO_INTEGER) -> int:
-    if type(value) is int and abs(value) < EXACT_MAX:
-        return value
-    text = _text(value)
-    if _INTEGER.fullmatch(text) and -INTEGER_MAX - 1 <= int(text) <= INTEGER_MAX:
-        return int(text)
-    raise ReplyError(error)
-
-
-def _sum(number: int, step: int) -> int:
-    if not -INTEGER_MAX - 1 <= number + step <= INTEGER_MAX:
-        raise ReplyError(OVERFLOW)
-    return number + step
-
-
-def _score(value: Argument, error: str = NO_FLOAT) -> float:
-    if type(value) is float and not isnan(value):  # its 17 digits would say the same
-        return value
-    text = _text(value)
-    infinity = _INFINITIES.get(text.lower())
-    if infinity is not None:
-        return infinity
-    if not _DECIMAL.fullmatch(text):
-        raise ReplyError(error)
-    return float(text)
-
-
-def _bound(value: Argument) -> tuple[float, bool]:
-    """The bound of a range of scores, and whether it is itself outside."""
-    text = _text(value)
-    is_open = text.startswith(b"(")
-    return _score(text[is_open:], NO_RANGE), is_open
-
-
-def _limit(options: tuple[Argument, ...]) -> tuple[int, int]:
-    """The offset and the count of LIMIT; -1: all."""
-    if not options:
-        return 0, -1
-    if len(options) != 3 or _text(options[0]).upper() != b"LIMIT":
-        raise ReplyError(SYNTAX)
-    return _integer(options[1]), _integer(options[2])
-
-
-_ONLY_GET = (b"GET",)
-
-
-def _set_options(options: tuple[Argument, ...]) -> tuple[tuple[bytes, ...], int | None]:
-    """What stands after SET's value, without its PX, and the milliseconds of that."""
-    if len(options) == 3 and options[0] == b"PX" and options[2] == b"GET":  # the one way in which scripts call it
-        return _ONLY_GET, _lifetime(options[1])
-    words = tuple([_text(option).upper() for option in options])
-    lifetime = None
-    if b"PX" in words:
-        at = words.index(b"PX")
-        if at + 1 == len(words):
-            raise ReplyError(SYNTAX)
-        lifetime = words[at + 1]
-        words = words[:at] + words[at + 2 :]
-    is_known = all(word in (b"NX", b"XX", b"GET", b"KEEPTTL") for word in words)
-    if not is_known or {b"NX", b"XX"} <= set(words) or (lifetime is not None and b"KEEPTTL" in words):
-        raise ReplyError(SYNTAX)
-    return words, None if lifetime is None else _lifetime(lifetime)
-
-
-def _lifetime(value: Argument) -> int:
-    """The milliseconds of PX."""
-    ttl_ms = _integer(value)
-    if ttl_ms <= 0:
-        raise ReplyError("ERR invalid expire time in 'set' command")
-    return ttl_ms
-
-
-def _listed(found: list[tuple[float, bytes]], with_scores: bool) -> tuple[bytes, ...]:
-    if not with_scores:
-        return tuple([member for _, member in found])
-    return tuple([item for score, member in found for item in (member, _text(score))])

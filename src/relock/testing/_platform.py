@@ -1,0 +1,209 @@
+"""What a virtual process gives to the runtime, in place of what `relock._runtime.platform` gives a real one.
+
+So the runtime's own code runs on it unchanged, with its threads as tasks: their queues, events, locks and polls are
+here, and all that they ask of the machine.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from relock._core.effects import Clock
+from relock._owner import Who
+from relock._runtime.machine import Machine
+from relock._runtime.net.channel import Channel
+from relock._runtime.net.raw_connection import RawConnection
+from relock.testing._process import Parking, Process, Task, current_task
+
+
+class VirtualQueue:
+    """A `queue.SimpleQueue` for tasks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._items: deque[Any] = deque()
+        self._waiting: deque[Parking] = deque()
+
+    def put(self, item: Any) -> None:
+        """See `queue.SimpleQueue`."""
+        self._items.append(item)
+        while self._waiting and not self._waiting.popleft().wake():
+            pass
+
+    def get(self, *, timeout: float | None = None) -> Any:
+        """See `queue.SimpleQueue`."""
+        until = None if timeout is None else self._process.local() + timeout
+        while not self._items:
+            left = None if until is None else until - self._process.local()
+            if left is not None and left <= 0:
+                raise Empty
+            parking = Parking(self._process)
+            self._waiting.append(parking)
+            parking.wait(left)
+        return self._items.popleft()
+
+    def get_nowait(self) -> Any:
+        """See `queue.SimpleQueue`."""
+        if not self._items:
+            raise Empty
+        return self._items.popleft()
+
+    def empty(self) -> bool:
+        """See `queue.SimpleQueue`."""
+        return not self._items
+
+    def qsize(self) -> int:
+        """See `queue.SimpleQueue`."""
+        return len(self._items)
+
+
+class VirtualEvent:
+    """A `threading.Event` for tasks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._is_set = False
+        self._waiting: list[Parking] = []
+
+    def set(self) -> None:
+        """See `threading.Event`."""
+        self._is_set = True
+        waiting, self._waiting = self._waiting, []
+        for parking in waiting:
+            parking.wake()
+
+    def clear(self) -> None:
+        """See `threading.Event`."""
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """See `threading.Event`."""
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See `threading.Event`."""
+        if not self._is_set:
+            parking = Parking(self._process)
+            self._waiting.append(parking)
+            parking.wait(timeout)
+        return self._is_set
+
+
+class VirtualGate:
+    """A `threading.RLock` for tasks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._owner: Task | None = None
+        self._count = 0
+        self._waiting: deque[Parking] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """See `threading.RLock`."""
+        task = current_task()
+        until = None if timeout < 0 else self._process.local() + timeout
+        while self._owner not in (None, task):
+            left = None if until is None else until - self._process.local()
+            if not blocking or (left is not None and left <= 0):
+                return False
+            parking = Parking(self._process)
+            self._waiting.append(parking)
+            try:
+                parking.wait(left)
+            except BaseException:
+                if parking.woken:
+                    self._wake_one()  # in place of who is interrupted on its way in
+                raise
+        self._owner = task
+        self._count += 1
+        return True
+
+    def release(self) -> None:
+        """See `threading.RLock`."""
+        if self._owner is not current_task():
+            raise RuntimeError("cannot release un-acquired lock")
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._waiting and not self._waiting.popleft().wake():
+            pass
+
+
+class VirtualPoller:
+    """A `select.poll` for tasks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._channels: dict[int, Any] = {}
+
+    def register(self, fileno: int, events: int) -> None:  # noqa: ARG002
+        """See `select.poll`."""
+        self._channels[fileno] = self._process.channels[fileno]
+
+    def unregister(self, fileno: int) -> None:
+        """See `select.poll`."""
+        del self._channels[fileno]
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        """See `select.poll`."""
+        ready = self._ready()
+        if not ready and milliseconds > 0:
+            parking = Parking(self._process)
+            for channel in self._channels.values():
+                channel.watch(parking)
+            parking.wait(milliseconds / 1000)
+            ready = self._ready()
+        return ready
+
+    def _ready(self) -> list[tuple[int, int]]:
+        return [(fileno, 1) for fileno, channel in self._channels.items() if channel.is_readable()]
+
+
+class VirtualPlatform(Machine):
+    """What a process gives to the runtime."""
+
+    chance: Callable[[], float]
+    clock: Clock
+    event: Callable[[], Any]
+    gate: Callable[[], Any]
+    open_channel: Callable[[RawConnection, float], Channel]
+    poller: Callable[[], Any]
+    queue: Callable[[], SimpleQueue[Any]]
+    sleep: Callable[[float], object]
+    who: Callable[[], Who]
+
+    def __init__(self, process: Process) -> None:
+        world = process.world
+        self.process = process
+        self.clock = process.clock
+        self.queue = lambda: VirtualQueue(process)  # type: ignore[assignment,return-value]
+        self.event = lambda: VirtualEvent(process)
+        self.gate = lambda: VirtualGate(process)
+        self.poller = lambda: VirtualPoller(process)
+        self.sleep = process.sleep
+        self.chance = world.chance
+        self.who = self._who
+        self.open_channel = self._open_channel
+
+    def _who(self) -> Who:
+        return current_task().owner.who
+
+    def _open_channel(self, connection: RawConnection, timeout: float) -> Channel:
+        channel: Channel = connection.open_channel(timeout)  # type: ignore[attr-defined]
+        return channel
+
+    def random_hex(self, count: int) -> str:
+        """See `Platform`."""
+        return f"{self.process.world.random.getrandbits(8 * count):0{2 * count}x}"
+
+    def start(self, target: Callable[[], object], name: str) -> None:
+        """See `Platform`."""
+        self.process.start(target, f"{self.process.name} {name}")
+
+    def current(self) -> Any:
+        """See `Platform`."""
+        return current_task()

@@ -1,0 +1,289 @@
+"""Processes in virtual time: their clocks, their tasks, and how a task waits.
+
+A `Process` is one client's machine: its clock runs at a rate of its own, and it can be paused, as by SIGSTOP or a
+suspend, or crash. A `Task` is one of its threads. A `Parking` is one wait of one task; whatever a task waits for, it
+waits there.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from relock._owner import ThreadOwner
+from relock.testing._world import Event, World
+
+PREEMPTION_SECONDS = 0.002  # at most: the pause that now and then follows a look at a clock
+SWITCH_SECONDS = 50e-6  # until a thread runs that has been woken
+TIMER_SECONDS = 1e-6  # by which a timer may be early
+NO_TIMER = float("-inf")
+
+
+class DeadlockError(Exception):
+    """A task waits for what nothing will bring: no timer, no message."""
+
+
+class Process:
+    """One client's machine: a clock, and tasks that can be paused or lost.
+
+    Attributes:
+        rate: seconds of its clock per second of true time.
+        offset: what its clock shows at the true time 0.
+        machine: where it runs; forked children run where their parents do.
+    """
+
+    is_dead: bool
+    is_paused: bool
+    is_unsteady: bool
+    offset: float
+    rate: float
+
+    def __init__(self, world: World, name: str, *, rate: float = 1.0, offset: float = 0.0) -> None:
+        self.world = world
+        self.name = name
+        self.machine = name
+        self.rate = rate
+        self.offset = offset
+        self.is_dead = False
+        self.is_paused = False
+        self.is_unsteady = False  # its clock has stood still, or has changed its rate: timers must look at it
+        self.tasks: list[Task] = []
+        self._resumed_at = float("-inf")
+        self._stands_since: float | None = None  # its clock, at this true time
+        self._steady_rate = rate
+        self.stalls: list[tuple[float, float]] = []  # when its clock went on again, and for how long it had stood still
+        self.connections: dict[Any, None] = {}  # in the order in which they were opened, so that chance alone decides
+        self.channels: dict[int, Any] = {}  # its open sockets, by their numbers
+        self._backlog: deque[Callable[[], object]] = deque()
+
+    def clock(self) -> float:
+        """What its clock shows; sometimes the caller is held up right after the look. A dead process's caller ends."""
+        world = self.world
+        if self.is_dead and world.in_task():
+            raise GreenletExit
+        seen = self.offset + self.rate * world.now
+        world.looks -= 1
+        if not world.looks and world.is_preempted() and not world.is_doomed():
+            self.sleep(world.chance() * PREEMPTION_SECONDS)
+        return seen
+
+    def local(self, when: float | None = None) -> float:
+        """What its clock shows at a true time, by default now."""
+        return self.offset + self.rate * (self.world.now if when is None else when)
+
+    def true(self, local: float) -> float:
+        """The true time at which its clock shows `local`; nobody knows it while that clock stands still."""
+        return (local - self.offset) / self.rate if self.rate else float("inf")
+
+    def set_rate(self, rate: float) -> None:
+        """From now on its clock runs at another rate."""
+        self.is_unsteady = True
+        self.offset += (self.rate - rate) * self.world.now
+        self.rate = rate
+
+    def start(self, target: Callable[[], object], name: str, *, waits_without_timer: bool = True) -> "Task":
+        """Starts a task. `waits_without_timer`: it may, as a background thread does."""
+        task = Task(self, target, name, waits_without_timer=waits_without_timer)
+        self.tasks.append(task)
+        self.later(self._switch_seconds(), task.resume)
+        return task
+
+    def later(self, seconds: float, action: Callable[[], object]) -> Event:
+        """Has `action` done in this process; while it is paused that waits, and when it is dead nothing comes of it."""
+        return self.world.after(seconds, lambda: self._do(action))
+
+    def put_off(self, action: Callable[[], object]) -> None:
+        """Has `action` done when the process goes on."""
+        self._backlog.append(action)
+
+    def _do(self, action: Callable[[], object]) -> None:
+        if self.is_paused:
+            self.put_off(action)
+        elif not self.is_dead:
+            action()
+
+    def pause(self, *, stops_clock: bool = False) -> None:
+        """As SIGSTOP or a suspend: nothing happens in it, while its clock goes on.
+
+        `stops_clock`: as of a virtual machine, whose clock stands still with it.
+        """
+        self.is_paused = True
+        if stops_clock and self._stands_since is None:
+            self._stands_since, self._steady_rate = self.world.now, self.rate
+            self.set_rate(0.0)
+
+    def resume(self) -> None:
+        """As SIGCONT."""
+        if self._stands_since is not None:
+            self.set_rate(self._steady_rate)
+            self.stalls.append((self.world.now, self.world.now - self._stands_since))
+            self._stands_since = None
+        if self.is_paused:
+            self._resumed_at = self.world.now
+        self.is_paused = False
+        while self._backlog and not self.is_paused:
+            self.later(self._switch_seconds(), self._backlog.popleft())
+
+    def was_paused_since(self, when: float) -> bool:
+        """Whether it has stood still at some time since the true time `when`."""
+        return self.is_paused or self._resumed_at >= when
+
+    def fork(self, name: str) -> "Process":
+        """A child, on the same machine."""
+        child = Process(self.world, name, rate=self.rate, offset=self.offset)
+        child.machine = self.machine
+        return child
+
+    def stood_still(self, since: float) -> float:
+        """For how many seconds its clock has stood still altogether, counting what has ended after `since`."""
+        lasting = 0.0 if self._stands_since is None else self.world.now - self._stands_since
+        return lasting + sum(seconds for ended_at, seconds in self.stalls if ended_at >= since)
+
+    def stood_still_between(self, since: float, until: float) -> float:
+        """For how many seconds of this time its clock has stood still."""
+        now = self.world.now
+        lasting = [] if self._stands_since is None else [(now, now - self._stands_since)]
+        return sum(max(0.0, min(end, until) - max(end - seconds, since)) for end, seconds in [*self.stalls, *lasting])
+
+    def showed(self, when: float) -> float:
+        """What its clock showed at a true time that is over, as far as its rate is still the same."""
+        now = self.world.now
+        rate = self.rate if self._stands_since is None else self._steady_rate
+        return self.local() - rate * (now - when - self.stood_still_between(when, now))
+
+    def crash(self) -> None:
+        """As SIGKILL: it never does anything again, and its connections end."""
+        self.is_dead = self.world.has_ended = True
+        for raw in list(self.connections):
+            raw.let_go()
+
+    def sleep(self, seconds: float) -> None:
+        """The calling task does nothing for so long."""
+        Parking(self).wait(max(0.0, seconds))
+
+    def _switch_seconds(self) -> float:
+        return self.world.chance() * SWITCH_SECONDS
+
+    def end(self) -> None:
+        """Frees the tasks, when the run is over."""
+        self.is_dead = True
+        for task in self.tasks:
+            task.end()
+
+
+class Task:
+    """A thread of a process."""
+
+    is_over: bool
+    owner: ThreadOwner
+    resume: Callable[..., Any]
+
+    def __init__(self, process: Process, target: Callable[[], object], name: str, *, waits_without_timer: bool) -> None:
+        self.process = process
+        self.name = name
+        self.waits_without_timer = waits_without_timer
+        self.is_over = False
+        self.owner = ThreadOwner()
+        self._target = target
+        self.greenlet: greenlet = greenlet(self._run)
+        self.greenlet.task = self
+        self.resume = self.greenlet.switch  # goes on where it waits
+
+    def _run(self) -> None:
+        try:
+            self._target()
+        except GreenletExit:
+            raise
+        except BaseException as error:
+            self.process.world.errors.append((self.name, error))
+        finally:
+            self.is_over = self.process.world.has_ended = True
+            self.greenlet.parent = self.process.world._hub
+
+    def interrupt(self, error: BaseException) -> None:
+        """Has `error` raised where it waits, as a signal's handler does in a thread; from outside of any task."""
+        if not self.is_over:
+            self.greenlet.throw(error)
+
+    def join(self, timeout: float) -> None:
+        """Waits for its end."""
+        until = self.process.world.now + timeout
+        while not self.is_over and self.process.world.now < until:
+            self.process.sleep(0.001)
+
+    def end(self) -> None:
+        """Frees what it has on its stack."""
+        if not self.is_over and self.greenlet:
+            self.greenlet.throw(GreenletExit)
+
+
+def current_task() -> Task:
+    """The task that calls.
+
+    Raises:
+        RuntimeError: it is none.
+    """
+    try:
+        task: Task = getcurrent().task
+    except AttributeError:
+        raise RuntimeError(
+            "virtual clients, and Lab.sleep, can be used only in the functions that Lab.run plays, "
+            "and in no real thread that these start: give Lab.run a function for each"
+        ) from None
+    return task
+
+
+class Parking:
+    """One wait of one task: for a wake-up, or for a while."""
+
+    __slots__ = ("_event", "_is_open", "_process", "_task", "_until", "woken")
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._task = current_task()
+        self._is_open = True
+        self._event: Event | None = None  # that makes the task go on
+        self._until = NO_TIMER  # on the process's clock
+        self.woken = False
+
+    def wait(self, seconds: float | None) -> bool:
+        """Waits for `wake`, `seconds` of this process's clock at most; returns whether it came."""
+        process = self._process
+        if process.is_dead:
+            raise GreenletExit
+        if seconds is not None:
+            seconds = max(seconds, TIMER_SECONDS)  # less may not move the clock, and would be asked for again for ever
+            self._until = process.local() + seconds
+            self._event = process.world.after(seconds / process.rate, self._go_on)
+        elif not self._task.waits_without_timer:
+            raise DeadlockError(f"{self._task.name} waits without a timer")
+        try:
+            process.world.switch()
+        finally:
+            self._is_open = False  # also where the wait ends by an interrupt
+        if process.is_dead:
+            raise GreenletExit
+        return self.woken
+
+    def wake(self) -> bool:
+        """What is waited for has come; returns whether anybody waits here still."""
+        if not self._is_open or self.woken:
+            return False
+        self.woken = True
+        if self._event is not None:
+            self._event[-1] = None  # the timer
+        world = self._process.world
+        self._event = world.after(world.chance() * SWITCH_SECONDS, self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        process = self._process
+        if process.is_paused:
+            process.put_off(self._go_on)
+        elif self._is_open and not process.is_dead:
+            if process.is_unsteady and not self.woken and (left := self._until - process.local()) > TIMER_SECONDS:
+                self._event = process.world.after(left / process.rate, self._go_on)  # its clock is not there yet
+                return
+            self._is_open = False
+            self._task.resume()

@@ -1,0 +1,260 @@
+"""A virtual master with its sockets: what befalls it, and what it replies to what arrives.
+
+It knows its clients only as `Peer`: the network between them is in `relock.testing._network`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from redis import exceptions as redis_errors
+
+from relock._scripts import load
+from relock.testing._arguments import ReplyError
+from relock.testing._conditions import Conditions
+from relock.testing._master import VirtualMaster
+from relock.testing._process import Process
+from relock.testing._world import World
+
+SCRIPTS = (
+    "acquire", "count", "enqueue", "extend", "fence", "force_release", "give_back", "heal", "inspect", "leave",
+    "quarantine", "release", "heartbeat",
+)  # fmt: skip
+
+SPLITS = 0.2  # of the replies that a server writes at once arrive one after the other
+
+
+class Peer(Protocol):
+    """What a server knows of a connection.
+
+    Attributes:
+        process: that has opened it.
+        subscriptions: the channels that are listened to on it.
+    """
+
+    process: Process
+    subscriptions: list[bytes]
+
+    def end(self) -> None:
+        """The connection breaks."""
+
+    def send_back(self, replies: Sequence[Any]) -> None:
+        """Replies for the client, in one message."""
+
+    def publish(self, channel: bytes, payload: bytes) -> None:
+        """A published message for the client."""
+
+
+class Server:
+    """A virtual master with its sockets.
+
+    Attributes:
+        number: of the address behind which it is.
+        is_up: whether it takes connections; False from a crash to its restart.
+        is_stopped: as by SIGSTOP: the kernel still takes what is sent.
+        accused_at: the true time at which a client has last taken its vote, because its clock had stepped.
+        accused_by: the process of that client.
+        asked_at: the true time at which each client has last had a script run.
+        repeated: how many requests and messages came twice.
+        tell: is told of each script that has run.
+    """
+
+    def __init__(
+        self, world: World, number: int, conditions: Conditions, *, rate: float, offset: float, name: str = "master"
+    ) -> None:
+        self.world = world
+        self.number = number
+        self.name = f"{name}-{number}"
+        self.conditions = conditions
+        self.is_up = True
+        self.is_stopped = False
+        self.accused_at = float("-inf")
+        self.accused_by = ""
+        self.asked_at: dict[str, float] = {}
+        self.repeated = 0
+        self.unreachable: set[str] = set()  # processes between which and this server nothing arrives
+        self.rate = rate
+        self.offset = offset
+        self.connections: dict[Peer, None] = {}
+        self.master = VirtualMaster(self.clock_us, self._new_incarnation())
+        self.tell: Callable[[Any], object] | None = None
+        self._known: set[bytes] = set()
+        self._held_up: deque[Callable[[], object]] = deque()
+
+    def _new_incarnation(self) -> str:
+        return f"{self.world.random.getrandbits(160):040x}"
+
+    def clock(self) -> float:
+        """What its clock shows, in seconds."""
+        return self.offset + self.rate * self.world.now
+
+    def clock_us(self) -> int:
+        """What its clock shows, in microseconds."""
+        return int((self.offset + self.rate * self.world.now) * 1e6)
+
+    # What happens to it ---------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """It is gone, with all connections."""
+        self.is_up = False
+        self.is_stopped = False
+        self._held_up.clear()
+        self._break_all()
+
+    def restart(self, snapshot: Any = None) -> None:
+        """It is there again, empty or with old data, and has another name."""
+        self.is_up = True
+        self._known.clear()
+        self.master.restart(self._new_incarnation(), snapshot)
+
+    def stop(self) -> None:
+        """As SIGSTOP."""
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        """As SIGCONT: it does all that it has been sent meanwhile."""
+        self.is_stopped = False
+        held_up, self._held_up = self._held_up, deque()
+        while held_up:
+            held_up.popleft()()
+
+    def step(self, seconds: float) -> None:
+        """Its clock is set."""
+        self.offset += seconds
+
+    def set_rate(self, rate: float) -> None:
+        """From now on its clock runs at another rate."""
+        self.offset += (self.rate - rate) * self.world.now
+        self.rate = rate
+
+    def forget_scripts(self) -> None:
+        """As SCRIPT FLUSH."""
+        self._known.clear()
+
+    def kill_connections(self) -> None:
+        """As CLIENT KILL."""
+        self._break_all()
+
+    def kill_normal(self) -> None:
+        """As CLIENT KILL TYPE normal: whoever has subscribed to something stays."""
+        for raw in list(self.connections):
+            if not raw.subscriptions:
+                raw.end()
+
+    def drop(self, process: Process) -> None:
+        """The connections of one process break."""
+        for raw in list(self.connections):
+            if raw.process is process:
+                raw.end()
+
+    def reach(self, process: Process) -> None:
+        """Messages arrive again; connections on which some were lost break."""
+        if process.name in self.unreachable:
+            self.unreachable.discard(process.name)
+            for raw in list(self.connections):
+                if raw.process is process:
+                    raw.end()
+
+    def _break_all(self) -> None:
+        for raw in list(self.connections):
+            raw.end()
+
+    # Commands -------------------------------------------------------------------------------------------------------
+
+    def receive(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> None:
+        """What has arrived on a connection is done now, or when it goes on."""
+        if not self.is_up:
+            return
+        if self._is_held_up(raw, commands):
+            self._held_up.append(partial(self.receive, raw, commands))
+            return
+        replies = [self._execute(raw, command) for command in commands]
+        if len(replies) > 1 and self.world.chance() < SPLITS:
+            first = 1 + (commands[0][0] == b"CLIENT")  # that a connection has a name changes no run
+            raw.send_back(replies[:first])
+            for reply in replies[first:]:
+                raw.send_back([reply])
+        else:
+            raw.send_back(replies)
+
+    def _is_held_up(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> bool:  # noqa: ARG002
+        """Whether what has arrived has to wait until it goes on."""
+        return self.is_stopped
+
+    def _execute(self, raw: Peer, command: Sequence[bytes]) -> Any:
+        word = command[0].upper()
+        if raw.subscriptions and word not in _SUBSCRIBED:
+            return redis_errors.ResponseError(f"ERR Can't execute '{word.decode().lower()}': only (P|S)SUBSCRIBE")
+        if word in SCRIPTED:
+            self.asked_at[raw.process.name] = self.world.now
+            reply = self._run(word, command, raw.process)
+            if self.conditions.repeats and self.world.chance() < self.conditions.repeats:
+                self.repeat(partial(self._run_again, self.master.incarnation, command, raw.process))
+            return reply
+        if word == b"SUBSCRIBE":
+            channel = command[1]
+            self.master.subscribe(channel, raw.publish)
+            raw.subscriptions.append(channel)
+            return [b"subscribe", channel, 1]
+        return self._look(word, command)
+
+    def _run(self, word: bytes, command: Sequence[bytes], asker: Process) -> Any:
+        if word == b"EVAL":
+            sha = _SHAS[command[1]]
+            self._known.add(sha)
+        else:
+            sha = command[1]
+            if sha not in self._known:
+                return redis_errors.ResponseError("NOSCRIPT No matching script.")
+        keys = int(command[2])
+        try:
+            reply = self.master.run(_SCRIPTS[sha], command[3 : 3 + keys], command[3 + keys :])
+        except ReplyError as error:
+            return redis_errors.ResponseError(str(error))
+        finally:
+            if self.tell is not None:
+                self.tell(self)
+        if sha == _QUARANTINE and isinstance(reply, list) and reply[0] == b"quarantined":
+            self.accused_at, self.accused_by = self.world.now, asker.name
+        return reply
+
+    def repeat(self, action: Callable[[], object]) -> None:
+        """Has something done a second time: at once, or later."""
+        self.repeated += 1
+        seconds = self.world.random.choice(self.conditions.repeated_after)
+        if seconds:
+            self.world.after(seconds, action)
+        else:
+            action()
+
+    def _run_again(self, incarnation: str, command: Sequence[bytes], asker: Process) -> None:
+        """A request arrives once more, on whatever connection, unless the server has ended since.
+
+        Not the end by force: it means no hold in particular, so nothing protects whom it finds the second time.
+        """
+        if self.is_up and not self.is_stopped and self.master.incarnation == incarnation and command[1] not in _BLUNT:
+            self._run(command[0].upper(), command, asker)
+
+    def _look(self, word: bytes, command: Sequence[bytes]) -> Any:
+        if word == b"TIME":
+            now_us = self.clock_us()
+            return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
+        if word == b"INFO":
+            return self.master.info(*command[1:])
+        if word == b"HMGET":
+            return [self.master.read("HGET", command[1], field) for field in command[2:]]
+        if word == b"SCAN":  # all at once: whoever asks looks at each name himself
+            return [b"0", self.master.keys()]
+        if word in _ALWAYS_SO:
+            return _ALWAYS_SO[word]
+        return redis_errors.ResponseError(f"ERR unknown command {word!r}")
+
+
+_SCRIPTS = {load(name).sha.encode(): load(name) for name in SCRIPTS}
+_SHAS = {script.source: sha for sha, script in _SCRIPTS.items()}
+_QUARANTINE = load("quarantine").sha.encode()
+_BLUNT = frozenset({load("force_release").sha.encode(), load("force_release").source})
+SCRIPTED = frozenset({b"EVALSHA", b"EVAL"})
+_ALWAYS_SO = {b"PING": [b"pong", b""], b"CLIENT": b"OK"}
+_SUBSCRIBED = frozenset({b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"RESET", b"QUIT"})

@@ -1,0 +1,41 @@
+"""What is left of holds and attempts that are over, on masters and in processes: it must be nothing."""
+
+from collections.abc import Iterator, Sequence
+
+from relock._runtime.session.session import Session
+from relock.testing._process import Process
+from relock.testing._server import Server
+from sim.beliefs import Belief
+from sim.plan import LOCK
+
+LOCK_KEY = f"lock:{{{LOCK}}}".encode()
+
+
+def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]]) -> Iterator[str]:
+    """What is left of what was tried, when everybody has released the lock, and leases have not ended yet."""
+    for server in servers:
+        found = server.master.contents(LOCK_KEY)
+        queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
+        dead = {session.client_id for process, session in sessions if process.is_dead}
+        left = [owner for owner in [*(found or ()), *queue] if owner.decode().partition(":")[0] not in dead]
+        if left:
+            yield f"{server.name} still has {left} of those who live"
+    for process, session in sessions:
+        if not process.is_dead and (session.holds.of_name(LOCK) or session.hub.waiters):
+            yield f"{process.name} has or awaits something for nobody"
+
+
+def released(servers: Sequence[Server], belief: Belief) -> Iterator[str]:
+    """Where a hold still is that its owner has released."""
+    for server in servers:
+        if belief.hold.owner in (server.master.contents(belief.hold.keys.lock) or ()):
+            yield f"{server.name} has a hold that {belief.process.name} has released"
+
+
+def in_the_end(servers: Sequence[Server]) -> Iterator[str]:
+    """What masters still have when every lease is over."""
+    for server in servers:
+        keys = server.master.keys()
+        left = [key for key in keys if not key.endswith((b":token", b"master"))]
+        if left:
+            yield f"{server.name} still has {left}"

@@ -1,0 +1,213 @@
+"""The plan of a seed, and what is special about some of the runs.
+
+A generator of its own draws what is special. So each kind of these runs changes nothing in the others, which stay what
+they were before there was any of that kind.
+"""
+
+from random import Random
+
+from attrs import evolve
+
+from sim.draws import draw, draw_any
+from sim.plan import (
+    CALLS,
+    CALM_SECONDS,
+    FAILING_BACK,
+    MIDDLE_TTL_SECONDS,
+    MOVING,
+    SETTLING_SECONDS,
+    TTL_SECONDS,
+    Moves,
+    Plan,
+    Wide,
+)
+
+MUCH_LONGER = 20.0  # times a lease: more than the tenths of it after which a renewal that failed is tried again
+AROUND = ("kill normal", "drop client", "stall replica")  # in runs in which masters move
+CROSSED_PART = 0.03  # of all runs,
+CROWDED_PART = 0.05  # and
+BLOCKED_PART = 0.05
+OTHER_NAMES = (2, 5)
+MOVED_PART = 0.15  # of all runs
+WIDE_PART = 0.25  # of the others
+LENGTHENED_PART = 0.1  # of these
+
+
+def plan_of(seed: int, random: Random) -> Plan:
+    """The plan of a seed, most of which `random` draws."""
+    plan = widened(seed, draw(random))
+    return crowded(seed, moved(seed) or crossed(seed) or plan)
+
+
+def crossed(seed: int) -> Plan | None:
+    """The plan of a seed in which hand-offs cross each other; None in most runs. It has a generator of its own."""
+    random = Random(f"crossed {seed}")
+    return _draw_crossed(random) if random.random() < CROSSED_PART else None
+
+
+def _draw_crossed(random: Random) -> Plan:
+    """Turns that are shorter than the way to three masters, which so see releases and newcomers in other orders."""
+    plan = draw_any(random, (), is_calm=True)
+    return evolve(
+        plan,
+        masters=3,
+        clients=random.choice([2, 3]),
+        threads=2,
+        conditions=evolve(plan.conditions, delay=random.choice([0.003, 0.004]), repeats=0.0),
+        ttl=MIDDLE_TTL_SECONDS,
+        begins=MIDDLE_TTL_SECONDS + CALM_SECONDS,  # with the masters' first votes, and connections
+        faults=3 * MIDDLE_TTL_SECONDS,
+        settling=3 * MIDDLE_TTL_SECONDS + 2.0,
+        stays=(0.0, 0.001),
+        timeouts=(0.05, 20.0, 20.0),
+        node_timeout=0.05,
+        fair=True,
+        renew=True,
+        named=False,
+        turns=16,
+        pause=0.02,
+    )
+
+
+def crowded(seed: int, plan: Plan) -> Plan:
+    """The plan of a seed; in some runs with other locks in the same processes, or with output that nobody reads."""
+    random = Random(f"crowded {seed}")
+    if random.random() < CROWDED_PART:
+        plan = evolve(plan, names=random.choice(OTHER_NAMES))
+    if random.random() < BLOCKED_PART:
+        plan = evolve(plan, is_blocked=True)
+    return plan
+
+
+def moved(seed: int) -> Plan | None:
+    """The plan of a seed in which masters move; None in most runs.
+
+    That is drawn by a generator of its own, so that all other runs are what they were before there was any of this.
+    """
+    random = Random(f"moved {seed}")
+    if random.random() >= MOVED_PART:
+        return None
+    (drawn,) = random.choices(list(_MOVED_SORTS), list(_MOVED_SORTS.values()))
+    return drawn(random)
+
+
+def _draw_planned(random: Random) -> Plan:
+    """Masters that change their roles in an orderly way, while most of the clients do nothing but wait."""
+    return evolve(
+        _draw_moved(random),
+        kinds=("fail over", "promote", "drop client", "drop client"),
+        clients=4,
+        threads=1,
+        fault_pause=0.7,
+        stays=(0.3, 1.0),
+        timeouts=(20.0,),
+        pause=0.1,
+    )
+
+
+def _draw_failed_back(random: Random) -> Plan:
+    """Masters that are failed back while connections stay open, most of them idle; what is newest is lost then."""
+    masters, ttl = random.choice([1, 3]), random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
+    return evolve(
+        _draw_moved(random),
+        kinds=FAILING_BACK if masters > 1 else ("fail back",),
+        masters=masters,
+        clients=3,
+        threads=1,
+        ttl=ttl,
+        begins=CALM_SECONDS / 2 + ttl,  # with the masters' first votes, and connections
+        faults=CALM_SECONDS + 6 * ttl + 4.0,
+        fault_pause=1.0 + 1.5 * ttl,  # most come when masters have their votes again
+        skew=0.3,
+        stays=(0.5, 1.0),
+        timeouts=(0.0, 0.05, 0.5),
+        pause=random.choice([0.5, 1.0]),
+        renew=True,
+        settling=2 * ttl + SETTLING_SECONDS,
+        moves=Moves(lag=random.choice([0.01, 0.1]), is_guarded=True, handoffs=("grant",), goes_on=1.0),
+    )
+
+
+def _draw_moved(random: Random) -> Plan:
+    """Masters that move while connections stay open, and little else; then everybody goes on for a while."""
+    moving = tuple(kind for kind in MOVING if random.random() < 0.3) or (random.choice(MOVING),)
+    around = tuple(kind for kind in AROUND if random.random() < 0.5)
+    also = tuple(kind for kind in ("pause client", "kill connections", *CALLS) if random.random() < 0.1)
+    masters = random.choice([1, 1, 1, 3])
+    ttl = random.choice([TTL_SECONDS, TTL_SECONDS, MIDDLE_TTL_SECONDS])
+    is_guarded = masters > 1 or random.random() < 0.6
+    return evolve(
+        draw_any(random, (*moving, *moving, *around, *also), is_calm=True),
+        masters=masters,
+        clients=random.choice([3, 4]),
+        threads=random.choice([1, 1, 2]),
+        ttl=ttl,
+        begins=CALM_SECONDS / 2 + (ttl if is_guarded else 0.0),  # with the masters' first votes, and connections
+        faults=CALM_SECONDS + 2 * ttl + random.choice([2.0, 6.0]),
+        fault_pause=random.choice([0.5, 1.5]),
+        skew=0.3 if is_guarded else 0.0,
+        stays=random.choice([(0.0, 0.01), (0.01, 0.3), (0.01, 0.3, 1.6)]),
+        timeouts=random.choice([(3.0, 20.0), (0.0, 0.05, 3.0)]),
+        fair=True,
+        renew=random.random() < 0.8,
+        settling=2 * ttl + SETTLING_SECONDS,
+        moves=Moves(
+            lag=random.choice([0.0005, 0.01, 0.1, 0.5]),
+            is_guarded=is_guarded,
+            handoffs=random.choice([("grant",), ("grant",), ("grant", "wake")]),
+            goes_on=random.choice([1.0, 3.0]),
+        ),
+    )
+
+
+def widened(seed: int, plan: Plan) -> Plan:
+    """The plan of a seed; in one run of four with more in it.
+
+    That is drawn by a generator of its own, so that all other runs are what they were before there was any of this.
+    """
+    random = Random(f"wide {seed}")
+    if random.random() >= WIDE_PART:
+        return plan
+    if random.random() < LENGTHENED_PART:
+        return _draw_lengthened(random)
+    parts = random.choice([(1.0,), (1.0, 2.0), (0.5, 1.0, 3.0), (1.0, 1.5, 3.0)])
+    ttls = tuple(part * plan.ttl for part in parts)
+    more = max(ttls) - plan.ttl
+    return evolve(
+        plan,
+        begins=plan.begins + more,  # with the masters' first votes
+        faults=plan.faults + more,
+        settling=plan.settling + 2 * more,
+        wide=Wide(
+            ttls=ttls,
+            fair=random.choice([(plan.fair,), (True, False)]),
+            renew=random.choice([(plan.renew,), (True, False)]),
+            handoffs=random.choice([("grant",), ("grant", "wake")]),
+            levels=random.randint(1, 4),
+            extends=random.choice([0.0, 0.1, 0.4]),
+        ),
+    )
+
+
+def _draw_lengthened(random: Random) -> Plan:
+    """Holds that are to last much longer from now on, while a quorum is away for a moment."""
+    ttl, longest = MIDDLE_TTL_SECONDS, MUCH_LONGER * MIDDLE_TTL_SECONDS
+    return evolve(
+        draw_any(random, ("lose a quorum",), is_calm=True),
+        masters=random.choice([1, 3]),
+        clients=1,  # which meets all of the faults
+        threads=1,
+        ttl=ttl,
+        begins=longest + CALM_SECONDS,  # with the masters' first votes, and connections
+        faults=longest + CALM_SECONDS + 60.0,
+        fault_pause=4.0,
+        lasting=(0.8,),
+        turns=8,
+        stays=(1.5 * ttl,),
+        timeouts=(20.0,),
+        settling=longest,
+        wide=Wide(ttls=(ttl, longest), fair=(True,), renew=(True,), handoffs=("grant",), levels=1, extends=0.1),
+    )
+
+
+_MOVED_SORTS = {_draw_moved: 0.45, _draw_planned: 0.25, _draw_failed_back: 0.3}

@@ -1,0 +1,272 @@
+"""What strikes a run: faults of masters, of the network, of clients and of clocks; and how all is healed."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from relock import RelockError
+from relock.testing._lab import VirtualClient
+from relock.testing._process import Process
+from sim.calls import Calls
+from sim.cast import RATE_ERROR, Cast
+from sim.fork import in_child
+from sim.moves import Mover
+from sim.plan import FORGETTING, LOCK, MOVING
+from sim.referee import Referee
+from sim.replication import ReplicatedServer
+from sim.turns import Turns
+
+STEPS = (0.06, 0.1, 0.3, 0.9, 3.0)  # seconds by which a clock is set, ahead or back; the last is beyond a lease
+RUN_OFF_SECONDS = 0.01  # by which a clock that runs off is wrong more and more,
+RUN_OFF_STEPS = (10, 60)  # so many times
+FORKS_MAX = 2  # in one run
+
+
+class Strikes:
+    """The faults of one run.
+
+    Args:
+        everywhere: all servers, also those that are no masters now.
+        mover: where masters move.
+    """
+
+    def __init__(
+        self,
+        cast: Cast,
+        referee: Referee,
+        calls: Calls,
+        turns: Turns,
+        *,
+        everywhere: Sequence[ReplicatedServer],
+        mover: Mover | None,
+    ) -> None:
+        self._cast = cast
+        self._world = cast.world
+        self._plan = cast.plan
+        self._servers = cast.servers
+        self._referee = referee
+        self._turns = turns
+        self._everywhere = everywhere
+        self._mover = mover
+        self._newborn: set[Process] = set()  # forked children that have done nothing yet
+        self._others: dict[str, Callable[[], None]] = {
+            "force release": self._force_release,
+            "step": self._step,
+            "step several": self._step_several,
+            "run off": self._run_off,
+            "change rate": self._change_rate,
+            "interrupt": calls.interrupt,
+            "fork": self.fork,
+        }
+        if mover is not None:
+            self._others["stall replica"] = partial(self._stall_replica, mover)
+            self._others |= {kind: partial(self._move, mover, kind) for kind in MOVING}
+
+    def schedule(self) -> None:
+        """Has all of them strike in their time."""
+        world, plan = self._world, self._plan
+        when = world.random.expovariate(1.0) * plan.fault_pause
+        while plan.kinds and when < plan.faults:
+            world.at(when, partial(self._strike, world.random.choice(plan.kinds)))
+            when += world.random.expovariate(1.0) * plan.fault_pause
+
+    def _strike(self, kind: str) -> None:
+        random = self._world.random
+        seconds = random.choice(self._plan.lasting)
+        if kind in ("crash client", "pause client", "isolate client", "stop clock"):
+            self._strike_client(kind, random.choice(self._cast.processes), seconds)
+        elif kind in self._others:
+            self._others[kind]()
+        elif kind == "flush a quorum":
+            for server in random.sample(self._servers, len(self._servers) // 2 + 1):
+                self._strike_server("flush", server, seconds)
+        else:
+            self._strike_server(kind, random.choice(self._servers), seconds)
+
+    def _strike_client(self, kind: str, process: Process, seconds: float) -> None:
+        world = self._world
+        if process.is_dead or process.is_paused:
+            return
+        self._referee.struck(process.name, kind, seconds)
+        if kind == "crash client":
+            process.crash()
+            self._referee.died(process)
+        elif kind == "pause client":
+            process.pause()
+            world.after(seconds, process.resume)
+        elif kind == "stop clock":
+            for one in [one for one in self._cast.processes if one.machine == process.machine and not one.is_dead]:
+                self._referee.clocks.stands_still(one)
+                one.pause(stops_clock=True)
+                world.after(seconds, one.resume)
+        else:
+            for server in self._everywhere:
+                self._part(server, process, seconds)
+
+    def _strike_server(self, kind: str, server: ReplicatedServer, seconds: float) -> None:
+        world = self._world
+        if not server.is_up or server.is_stopped:
+            return
+        self._referee.struck(server.name, kind, seconds)
+        self._referee.clocks.has_forgotten |= kind in FORGETTING
+        if kind == "stop":
+            server.stop()
+            world.after(seconds, server.go_on)
+        elif kind == "partition":
+            self._part(server, world.random.choice(self._cast.processes), seconds)
+        elif kind == "drop client":
+            server.drop(world.random.choice(self._cast.processes))
+        elif kind == "lose a quorum":
+            process = world.random.choice(self._cast.processes)
+            for other in world.random.sample(self._servers, len(self._servers) // 2 + 1):
+                self._part(other, process, seconds)
+        elif kind == "fill up":
+            server.master.is_full = True
+            world.after(seconds, partial(setattr, server.master, "is_full", False))
+        elif kind == "crash":
+            server.crash()
+            world.after(seconds, partial(self._restart, server, None))
+        elif kind == "restart old":
+            snapshot = server.master.snapshot()
+            world.after(seconds, server.crash)
+            world.after(seconds + 0.05, partial(self._restart, server, snapshot))
+        else:
+            {"flush": server.master.flush, "kill connections": server.kill_connections,
+             "kill normal": server.kill_normal, "forget scripts": server.forget_scripts}[kind]()  # fmt: skip
+
+    def _part(self, server: ReplicatedServer, process: Process, seconds: float) -> None:
+        """Nothing arrives between the two for a while; what was under way then is lost."""
+        server.unreachable.add(process.name)
+        self._world.after(seconds, partial(server.reach, process))
+
+    def _restart(self, server: ReplicatedServer, snapshot: Any) -> None:
+        if not server.is_up:
+            server.restart(snapshot)
+
+    def _move(self, mover: Mover, kind: str) -> None:
+        """Another server becomes a master."""
+        count = len(self._servers)
+        for number in range(count) if kind == "fail all back" else [self._world.random.randrange(count)]:
+            if mover.strike(kind, number):
+                self._referee.struck(self._servers[number].name, kind, 0.0)
+                self._referee.clocks.has_forgotten = True
+
+    def _stall_replica(self, mover: Mover) -> None:
+        """For a while nothing comes to a replica."""
+        number, seconds = (
+            self._world.random.randrange(len(self._servers)),
+            self._world.random.choice(self._plan.lasting),
+        )
+        if mover.stall(number, seconds):
+            self._referee.struck(self._servers[number].name, "stall replica", seconds)
+
+    def _step(self) -> None:
+        """Somebody sets the clock of one master."""
+        self._set_clocks("step", [self._world.random.randrange(len(self._servers))])
+
+    def _step_several(self) -> None:
+        """Those of several, at the same moment and by as much."""
+        count = len(self._servers)
+        self._set_clocks("step several", self._world.random.sample(range(count), self._world.random.randint(1, count)))
+
+    def _set_clocks(self, kind: str, numbers: list[int]) -> None:
+        random = self._world.random
+        seconds = random.choice(STEPS) * random.choice([1, -1])
+        for number in numbers:
+            self._referee.struck(self._servers[number].name, kind, seconds)
+            self._referee.stepped(number, seconds)
+
+    def _run_off(self) -> None:
+        """For a while a master's clock runs twice as fast, or hardly at all."""
+        random = self._world.random
+        number, seconds = random.randrange(len(self._servers)), RUN_OFF_SECONDS * random.choice([1.0, -0.9])
+        count = random.randint(*RUN_OFF_STEPS)
+        self._referee.struck(self._servers[number].name, "run off", count * seconds)
+        for times in range(count):
+            self._world.after(times * RUN_OFF_SECONDS, partial(self._referee.clocks.step, number, seconds))
+
+    def _change_rate(self) -> None:
+        """Some clock goes on at another rate, as wrong as is allowed at most."""
+        random = self._world.random
+        running = [process for process in self._cast.processes if not process.is_dead and not process.is_paused]
+        clocks: list[ReplicatedServer | Process] = [*self._servers, *running]
+        whose = random.choice(clocks)
+        rate = 1 + random.uniform(-RATE_ERROR, RATE_ERROR)
+        whose.set_rate(rate)
+        self._referee.struck(whose.name, "change rate", rate)
+
+    def fork(self) -> None:
+        """A process forks, in whatever one of its threads does just then; the child has that thread alone."""
+        random = self._world.random
+        parents = [
+            worker
+            for worker in self._cast.workers
+            if not (worker.is_over or worker.process.is_dead or worker.process in self._newborn)
+        ]
+        if not parents or self._referee.faults["fork"] == FORKS_MAX:
+            return
+        holding = {belief.process for belief in self._referee.believers()}
+        parent = random.choice([worker for worker in parents if worker.process in holding] or parents)
+        process = parent.process
+        if process.is_paused:
+            return
+        child = process.fork(f"{process.name}-child-{self._referee.faults['fork']}")
+        client = in_child(self._cast.client_of(process), child, self._servers)
+        self._cast.processes.append(child)
+        self._cast.clients.append(client)
+        self._turns.meet_child(child)
+        self._newborn.add(child)
+        task = child.start(partial(self._begin_anew, child, client), child.name, waits_without_timer=False)
+        task.owner = parent.owner  # it is the same thread
+        self._cast.workers.append(task)
+        self._referee.struck(process.name, "fork", 0.0)
+
+    def _begin_anew(self, process: Process, client: VirtualClient) -> None:
+        """What a forked child does."""
+        client._after_fork()  # with the fork itself: nothing of the child runs before
+        self._newborn.discard(process)
+        self._referee.meet(process, client.session)
+        self._referee.forked(process, self._cast.lock(client))
+        self._turns.take_turns(process, client)
+
+    def _force_release(self) -> None:
+        """An operator does it: from a process of its own."""
+        world, referee = self._world, self._referee
+        process, client = self._cast.make_client("operator")
+
+        found = referee.forced()
+
+        def over() -> None:
+            referee.operator_done()
+            if self._plan.is_calm and done:
+                world.after(self._plan.longest / 2, partial(referee.check_forced, found))
+
+        def force() -> None:
+            with contextlib.suppress(RelockError):
+                done.append(client.force_release(LOCK))
+            client.close()
+            world.after(2 * self._plan.node_timeout, over)  # what is still under way is void by then
+
+        done: list[bool] = []
+        referee.operators += 1
+        process.start(force, "operator")
+        self._referee.struck("operator", "force release", 0.0)
+
+    def heal(self) -> None:
+        """Everything works again, from now on."""
+        world = self._world
+        world.note("world", "all is healed")
+        for server in self._everywhere:
+            self._restart(server, None)
+            server.go_on()
+            server.master.is_full = False
+            for process in self._cast.processes:
+                server.reach(process)
+            conditions = server.conditions
+            conditions.straggles = conditions.cuts = conditions.drops = conditions.lags = conditions.repeats = 0.0
+        if self._mover is not None:
+            self._mover.heal()
+        for process in self._cast.processes:
+            process.resume()
+        self._turns.is_healed = True

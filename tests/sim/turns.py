@@ -1,0 +1,219 @@
+"""What the threads of a run do: each takes the lock, stays, and releases it, again and again."""
+
+import contextlib
+import itertools
+from functools import partial
+from typing import Any
+
+from relock import Client, LockLostError, QuorumError, RelockError
+from relock.lock import Lock
+from relock.testing._platform import VirtualGate
+from relock.testing._process import Process
+from sim.beliefs import Belief
+from sim.calls import Calls, Interrupted
+from sim.cast import Cast
+from sim.plan import Wide
+from sim.referee import COUNT_SECONDS, Referee
+
+STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
+FIRST_LOOKS = 2  # before a run begins: at the first one not all connections may be there yet
+FIRST_LOOKS_PAUSE = 0.1  # seconds
+FOREVER = float("inf")
+
+
+class Turns:
+    """What they do, and for how long they go on.
+
+    Attributes:
+        is_healed: all is well: from now on everybody must come to an end.
+    """
+
+    def __init__(self, cast: Cast, referee: Referee, calls: Calls) -> None:
+        self.is_healed: bool = cast.plan.is_calm
+        self._cast = cast
+        self._world = cast.world
+        self._plan = cast.plan
+        self._referee = referee
+        self._calls = calls
+        self._gates: dict[Process, Any] = {}  # what threads that name one ``owner=`` take turns by
+
+    def start(self, process: Process, client: Client, name: str) -> None:
+        """Starts the threads of a client."""
+        self._gates[process] = VirtualGate(process)
+        for number in range(self._plan.threads):
+            work = partial(self._work, process, client)
+            self._cast.workers.append(process.start(work, f"{name}.{number}", waits_without_timer=False))
+
+    def meet_child(self, process: Process) -> None:
+        """A process was forked: its threads, too, take turns if they must."""
+        self._gates[process] = VirtualGate(process)
+
+    def _work(self, process: Process, client: Client) -> None:
+        """One thread: takes turns, and a last one when all is healed, in which it must be served."""
+        plan = self._plan
+        if plan.begins:
+            for _ in range(FIRST_LOOKS):
+                with contextlib.suppress(RelockError):
+                    self._turn(process, self._cast.lock(client), timeout=0.0, stay=0.0)
+                process.sleep(FIRST_LOOKS_PAUSE)
+            process.sleep(plan.begins)
+        self.take_turns(process, client)
+
+    def take_turns(self, process: Process, client: Client) -> None:
+        """The turns of one thread, and a last one when all is healed, in which it must be served."""
+        random, plan = self._world.random, self._plan
+        for _ in itertools.count() if plan.moves else range(plan.turns):
+            process.sleep(random.expovariate(1.0) * plan.pause)
+            if self._is_about_to_end:
+                break
+            if plan.names:
+                self._use_others(client, random.randrange(plan.names))
+            lock = self._cast.lock(client, renew=plan.renew)
+            with contextlib.suppress(RelockError):
+                self._turn(process, lock, random.choice(plan.timeouts), random.choice(plan.stays))
+        while not self.is_healed:
+            process.sleep(0.3)
+        lock = self._cast.lock(client)
+        while not self._is_served(process, lock):
+            process.sleep(0.1)
+
+    @property
+    def _is_about_to_end(self) -> bool:
+        """Whether the rest of the run is for the last turns."""
+        moves = self._plan.moves
+        if moves is not None:
+            return self._world.now >= self._referee.calm_at + moves.goes_on
+        return self.is_healed and not self._plan.is_calm
+
+    def _use_others(self, client: Client, count: int) -> None:
+        """Uses so many other locks for a moment."""
+        for number in range(count):
+            with contextlib.suppress(RelockError):
+                other = client.lock(f"other-{number}")
+                if other.acquire(blocking=False):
+                    other.release()
+
+    def _is_served(self, process: Process, lock: Lock) -> bool:
+        try:
+            return self._turn(process, lock, FOREVER, 0.001)
+        except RelockError:
+            return False
+
+    def _turn(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
+        if not self._plan.named:
+            return self._take(process, lock, timeout, stay)
+        turns = self._gates[process]
+        turns.acquire(timeout=STEADY_SECONDS)
+        try:
+            return self._take(process, lock, timeout, stay)
+        finally:
+            turns.release()
+
+    def _take(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
+        referee = self._referee
+        call = referee.called(process, timeout, fair=lock._options.fair)
+        self._cast.acquiring[process] += 1
+        try:
+            with self._calls.call():
+                limit = -1 if timeout == FOREVER else timeout
+                got = lock.acquire(timeout=limit) if timeout else lock.acquire(blocking=False)
+        except Interrupted:
+            referee.interrupted(call, lock, self._cast.acquiring[process] - 1)
+            return False
+        finally:
+            self._cast.acquiring[process] -= 1
+        hold = lock._hold()
+        if not got or hold is None:
+            referee.refused(call)
+            return False
+        belief = referee.granted(lock, hold, call)
+        self._inside(belief, stay)
+        return True
+
+    def _inside(self, belief: Belief, stay: float) -> None:
+        random, process, wide = self._world.random, belief.process, self._plan.wide
+        levels, most, chance = 1, wide.levels if wide else 2, 0.6 if wide else 0.3
+        try:
+            for _ in range(most - 1):
+                if random.random() >= chance:
+                    break
+                levels += self._nest(belief)
+                self._referee.counted(belief)
+                self._referee.look(belief, levels)
+                process.sleep(random.random() * min(stay, 1.0))
+            self._stay(belief, stay, levels)
+        finally:
+            if not process.is_dead:
+                self._leave(belief, levels)
+
+    def _nest(self, belief: Belief) -> int:
+        """One more level, unless it is interrupted; returns how many it has become."""
+        begin, before = belief.process.local(), belief.hold.ttl
+        lock = self._cast.lock(self._cast.client_of(belief.process)) if self._plan.wide else belief.lock
+        try:
+            with self._calls.call():
+                lock.acquire()
+        except Interrupted:
+            return 0
+        if lock._spec.ttl > before:
+            self._referee.lengthened(belief, begin, lock._spec.ttl)
+        return 1
+
+    def _use(self, belief: Belief, wide: Wide) -> None:
+        """Now and then a holder extends its hold, or makes sure of it."""
+        random = self._world.random
+        while random.random() < wide.extends:  # also twice at once: requests for leases of both lengths are under way
+            self._extend(belief, random.choice((None, *wide.ttls)))
+        if random.random() < wide.extends / 2:
+            self._ensure(belief, random.choice((0.0, 0.5, 0.9, 1.0)) * random.choice(wide.ttls))
+
+    def _extend(self, belief: Belief, ttl: float | None) -> None:
+        begin = belief.process.local()
+        try:
+            with self._calls.call():
+                said = belief.lock.extend(ttl)
+        except QuorumError:
+            self._referee.not_extended(belief, begin)
+        except (LockLostError, Interrupted):
+            pass
+        else:
+            self._referee.extended(belief, begin, ttl, said)
+
+    def _ensure(self, belief: Belief, seconds: float) -> None:
+        begin = belief.process.local()
+        try:
+            with self._calls.call():
+                belief.lock.ensure(seconds)
+        except LockLostError:
+            self._referee.not_sure(belief, seconds)
+        except Interrupted:
+            pass
+        else:
+            self._referee.ensured(belief, begin, seconds)
+
+    def _stay(self, belief: Belief, stay: float, levels: int) -> None:
+        """Stays, and looks after the hold; until it is lost, or renewed for long enough, if it is to be for ever.
+
+        When all is healed it stays no longer: others are to have their last turns.
+        """
+        process, lock = belief.process, belief.lock
+        until = process.local() + min(stay, 3 * self._plan.longest)
+        while (left := until - process.local()) > 0:
+            pause = 0.2 if stay < FOREVER else max(0.001, min(0.2, lock.remaining() / 2))
+            process.sleep(min(left, pause))
+            self._referee.look(belief, levels)
+            if self._plan.wide:
+                self._use(belief, self._plan.wide)
+            if (stay == FOREVER and not lock.owned()) or self._is_about_to_end:
+                return
+
+    def _leave(self, belief: Belief, levels: int) -> None:
+        for level in range(levels, 0, -1):
+            self._referee.look(belief, level)
+            if level == 1:
+                self._referee.leaves(belief)
+            with contextlib.suppress(RelockError, Interrupted), self._calls.call():
+                belief.lock.release()
+            self._referee.counted(belief)
+            if level > 1 and self._world.random.random() < 0.3:
+                belief.process.sleep(2 * COUNT_SECONDS)
