@@ -3,13 +3,10 @@
 With them it would find out within seconds, which is no longer than a busy machine may take to tell it.
 """
 
-import math
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from relock._core.effects import Effect
-from relock._core.flows.heartbeat import HeartbeatReply
 from relock._runtime.background import janitor
 
 NEVER_SECONDS = 600.0  # longer than any test
@@ -25,11 +22,10 @@ def without_heartbeats() -> Iterator[None]:
 @contextmanager
 def without_any_heartbeat() -> Iterator[None]:
     """Not even there: where requests are counted, and none is lost."""
-    with patch.object(janitor, "heartbeat", _no_heartbeat):
+    with patch.object(janitor.Janitor, "_beat", _put_off):
         yield
 
 
-def _no_heartbeat(*_: object) -> Generator[Effect, None, HeartbeatReply]:
-    """In place of `relock._core.flows.heartbeat.heartbeat`."""
-    return HeartbeatReply(set(), well=True, lease_left=math.inf)
-    yield  # like the other, it is a generator
+def _put_off(made: janitor.Janitor) -> None:
+    """None is due for as long as a test lasts."""
+    made._beat_at = made._session.clock() + NEVER_SECONDS
