@@ -93,8 +93,8 @@ class Lock:
         limit = self._longest if timeout is NOT_PASSED and blocking is True else self._limit(blocking, timeout)
         record = CallRecord()
         session = self._client.session
-        # The `try` stands in the outermost frame of ours, with nothing but its own work inside. An exception may strike
-        # between any two instructions: where a callee has just returned, no frame of the callee's is there to catch it.
+        # The `try` must stand in relock's outermost frame, here and in each door below: an exception may strike between
+        # any two instructions, when a callee's frame, with a `try` of its own, is not entered yet or is left already.
         try:
             who = self._named_owner or session.platform.who()
             outcome = session.calls.acquire(record, self._spec, who, session.clock() + limit)

@@ -92,7 +92,7 @@ class Offset:
 
     def _see_step(self, asked_at: float, low: float, high: float, now: float) -> float:
         """What a reply comes to that does not agree with the bounds, or comes while a step is in doubt."""
-        if asked_at < self.stepped_at:  # another thread has seen the step meanwhile
+        if asked_at < self.stepped_at:  # Date, then change: the bounds were read, so the date is looked at once more
             return 0.0
         widened = self.drift_factor * (now - self.seen_at)
         rivals = self._rivals

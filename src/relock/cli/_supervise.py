@@ -57,7 +57,7 @@ def supervise(command: Supervised, lock: Kept, signals: Signals, limits: Limits)
         left = lock.remaining()
         if left <= limits.kill and sent != signal.SIGKILL:
             sent = signal.SIGKILL
-            command.send(sent)  # before a word is said of it
+            command.send(sent)  # Act, then tell: the terminal may hang
             say("the lock is gone, or about to end: the command gets SIGKILL")
         elif left <= limits.grace and not sent:
             sent = signal.SIGTERM

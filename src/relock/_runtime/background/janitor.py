@@ -109,7 +109,7 @@ class Janitor(Service):
         if self._closing.is_set():
             self._finish()
             return
-        self._wakes_at = FOREVER  # a caller that wants a heartbeat sooner than it is about to find wakes it
+        self._wakes_at = FOREVER  # Mark, then look: a caller that wants a heartbeat from here on wakes it
         now = self._session.clock()
         moment = self._next_moment()
         self._wakes_at = FOREVER if moment is None else moment
@@ -149,7 +149,7 @@ class Janitor(Service):
         waiters = self._session.hub.waiters
         if not waiters and self._beat_at < FOREVER:
             self._beat_at = FOREVER
-            if waiters:  # a waiter that came in between may have gone by the moment that was there
+            if waiters:  # Mark, then look: a waiter that came in between may have gone by the old moment
                 self._beat_at = self._session.clock()
         while self._asked_for:
             self._beat_by(self._asked_for.popleft())

@@ -202,7 +202,7 @@ class Log(Teller):
                     self.step()
             finally:
                 self._running.release()
-            if self._waiting.empty():  # looked at after that: what comes from here on finds no thread, and starts one
+            if self._waiting.empty():  # Mark, then look: what comes from here on finds no thread, and starts one
                 return
 
     def step(self) -> None:

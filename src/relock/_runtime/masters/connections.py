@@ -355,7 +355,7 @@ class Connection:
         """What a reply of the master is worth, by its clock, which has another sample with it."""
         status, seconds = reply[0], reply[1] / 1e6
         step = offset.see(seconds - now, seconds - sent_at, now)
-        # Another thread may have seen a step, and not have come to saying from when on the master is trusted.
+        # Date, then change: another thread may have dated a step, and have yet to say from when the master is trusted.
         if step or sent_at < self.master.trusted_from or sent_at < offset.stepped_at or status == b"no_vote":
             return self._look_into(reply, step, sent_at, now)
         if status in _VOTES:

@@ -227,7 +227,7 @@ class Pool(ConnectionOwner):
     def _opened(self, connection: Connection) -> Connection:
         try:
             connection.open()
-            if self._is_closed:  # while it was opened, when there was nothing yet that could be closed
+            if self._is_closed:  # Mark, then look: `close` finds it among the connections, or this finds `close`
                 raise redis_errors.ConnectionError("the client was closed")
         except BaseException:
             connection.close()

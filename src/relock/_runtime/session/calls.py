@@ -122,7 +122,7 @@ class Calls:
             running = session.platform.task()
             if running is not None:
                 hold.taker = taker_of(running, 0)
-        if session.steps:
+        if session.steps:  # Mark, then look: a step that is seen from here on finds the hold in the book
             self._count_steps(hold)
         if waiter in session.hub.waiters:
             session.hub.forget(waiter, served=hold)

@@ -85,7 +85,7 @@ class Hub:
         settled = set() if served is None else {served.owner}
         self._give_back(waiter, settled)  # Undo, then forget: an interrupt must find it
         self.waiters.pop(owner, None)
-        self._give_back(waiter, settled)  # what has come meanwhile
+        self._give_back(waiter, settled)  # Mark, then look: what has come meanwhile
         if served is not None:
             self._served[owner] = (self._clock(), served.owner, served.late_until)
             if len(self._served) > self._sweep_at:
@@ -164,7 +164,7 @@ class Hub:
         if waiter is not None and waiter.keys == keys:
             waiter.give(grant)
             if self.waiters.get(owner) is waiter:
-                return  # else it has just been forgotten, and may not have seen this
+                return  # Mark, then look: else it has just been forgotten, and may not have seen this
         _, hold, late_until = self._served.get(owner, _NOT_SERVED)
         if hold == grant.owner and self._clock() < late_until:
             return  # it comes from a slower one of those that gave this hold; its release sees to all of them
