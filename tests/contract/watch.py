@@ -131,7 +131,6 @@ class WatchedPlatform(Machine):
         self._watch = watch
         self.clock: Clock = self._clock
         self.queue = watched("queue")
-        self.event = watched("event")
         self.gate = watched("gate")
         self.poller = watched("poller")
         self.sleep = watch.around("sleep", inner.sleep)

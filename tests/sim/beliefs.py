@@ -63,4 +63,4 @@ def queued(sessions: Iterable[tuple[Process, Session]]) -> tuple[tuple[Process, 
 
 def hears_everyone(session: Session) -> bool:
     """Whether it is subscribed to every master."""
-    return all(one.confirmed.is_set() for one in session.hub.subscriptions)
+    return all(one.is_confirmed for one in session.hub.subscriptions)

@@ -115,7 +115,7 @@ def test_who_hears_late_of_a_grant_that_an_operator_has_ended_may_believe_in_it(
 def test_who_is_queued_may_be_passed_only_as_long_as_it_does_not_hear_every_master(game: Game, *, hears: bool) -> None:
     confirmed = [SimpleNamespace(confirmed=Event()) for _ in range(3)]
     for one in confirmed[not hears :]:
-        one.confirmed.set()
+        one.is_confirmed = True
     waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=confirmed)
     game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hub=hub))))
@@ -127,17 +127,17 @@ def test_who_is_queued_may_be_passed_only_as_long_as_it_does_not_hear_every_mast
 
 def test_who_moves_its_subscription_may_be_passed_where_masters_move(game: Game) -> None:
     moving = SimpleNamespace(confirmed=Event())
-    moving.confirmed.set()
+    moving.is_confirmed = True
     waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[moving])
     game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hub=hub))))
     game.referee.plan = evolve(game.referee.plan, fair=True, moves=Moves(0.1, False, ("grant",), 1.0))
     game.referee.calm_at = 0.0
     second, third = (game.referee.called(Process(game.world, name), timeout=1.0) for name in ("second", "third"))
-    moving.confirmed.clear()
+    moving.is_confirmed = False
     game.referee.granted(cast(Any, None), cast(Any, Held(1, 0.0)), second)
     assert game.referee.violations == []
-    moving.confirmed.set()
+    moving.is_confirmed = True
     game.referee.granted(cast(Any, None), cast(Any, Held(2, 0.0)), third)
     assert game.referee.violations == ["third passed first:1, which was queued before it came"]
 

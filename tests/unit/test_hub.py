@@ -1,7 +1,6 @@
 """What the hub makes of messages: wake-ups, grants, and what only looks like one."""
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable
 from queue import Empty
@@ -16,7 +15,6 @@ from relock._keys import LockKeys, lock_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
 from relock._runtime.wakeups.hub import Hub, HubListener
-from relock._runtime.wakeups.subscription import Subscription
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 
 NOW = 50.0
@@ -36,34 +34,6 @@ class FakeMaster:
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         assert arrived_at == NOW
         return granted_us / 1e6 if incarnation == b"run:repl" else NEVER
-
-
-class Crossed(threading.Event):
-    """The event of two threads that wait for a confirmation; it comes where they get into each other's way most."""
-
-    def __init__(self, hub: Hub) -> None:
-        super().__init__()
-        self.hub = hub
-        self.heard: list[bool] = []
-        self.meanwhile = [self.other_listens, self.is_confirmed]
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.meanwhile.pop(0)()
-        self.heard.append(super().wait(timeout))
-        return self.heard[-1]
-
-    def clear(self) -> None:
-        if len(self.meanwhile) == 1:
-            self.meanwhile.pop()()
-        super().clear()
-
-    def other_listens(self) -> None:
-        assert self.hub.listen(NOW + 0.2)
-
-    def is_confirmed(self) -> None:
-        for subscription in self.hub.subscriptions:
-            subscription.confirmed.set()
-        self.hub.subscribed()
 
 
 class Told(HubListener):
@@ -95,16 +65,6 @@ def hub(told: Told) -> Hub:
     for subscription in made.subscriptions:
         subscription._incarnation = FakeMaster.incarnation
     return made
-
-
-def test_who_listens_at_the_same_time_takes_no_news_away_from_another(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first has looked and is about to wait; the second has looked too, and clears what came right after that."""
-    monkeypatch.setattr(Subscription, "ensure", lambda _self: None)
-    event = hub._changed = Crossed(hub)
-    assert hub.listen(NOW + 0.2)
-    assert event.heard == [True], "it need not wait for its whole time"
 
 
 def test_a_grant_goes_to_its_waiter_with_the_time_at_which_it_was_made(hub: Hub, told: Told) -> None:

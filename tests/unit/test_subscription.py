@@ -98,7 +98,7 @@ def test_a_message_right_behind_the_confirmation_is_heard(hub: Hub, master: Fake
     waiter = hub.register(WAITER, KEYS)
     master.server.sendall(CONFIRMED + published(b"wake 1@3000 a"))
     hub.subscriptions[0].step()
-    assert hub.subscriptions[0].confirmed.is_set()
+    assert hub.subscriptions[0].is_confirmed
     assert waiter.wakes.get_nowait() == 0
 
 
@@ -109,7 +109,7 @@ def test_a_message_whose_beginning_comes_with_the_confirmation_is_heard(hub: Hub
     hub.subscriptions[0].step()
     master.server.sendall(message[20:])
     hub.subscriptions[0].step()
-    assert hub.subscriptions[0].confirmed.is_set()
+    assert hub.subscriptions[0].is_confirmed
     assert waiter.wakes.get_nowait() == 0
 
 
@@ -124,7 +124,7 @@ def test_the_last_message_before_the_end_is_heard(hub: Hub, master: FakeMaster) 
     subscription.step()
     assert waiter.wakes.get_nowait() == 0
     subscription.step()
-    assert not subscription.confirmed.is_set()
+    assert not subscription.is_confirmed
 
 
 def test_a_subscription_moves_when_another_socket_finds_the_master_elsewhere(hub: Hub, master: FakeMaster) -> None:
@@ -133,7 +133,7 @@ def test_a_subscription_moves_when_another_socket_finds_the_master_elsewhere(hub
     master.server.sendall(CONFIRMED)
     subscription.step()
     subscription.look()
-    assert subscription.confirmed.is_set()
+    assert subscription.is_confirmed
     assert subscription._channel is not None, "nothing has changed"
     master.incarnation = b"another:repl"
     subscription.look()
@@ -150,7 +150,7 @@ def test_a_subscription_that_was_not_told_finds_out_by_itself(hub: Hub, master: 
     master.incarnation = b"another:repl"
     master.server.sendall(published(b"wake 1@3000 a"))
     subscription.step()
-    assert not subscription.confirmed.is_set()
+    assert not subscription.is_confirmed
 
 
 @pytest.mark.parametrize(("stood_for", "moves"), [(0.5, False), (1.5, True)])
@@ -164,7 +164,7 @@ def test_a_subscription_that_hears_of_another_incarnations_grant_is_opened_anew(
     subscription._stands_since -= stood_for
     master.server.sendall(published(b"grant 1@3000 ab.7 200 100 3000 another:repl a"))
     subscription.step()
-    assert subscription.confirmed.is_set() == (not moves)
+    assert subscription.is_confirmed == (not moves)
 
 
 def test_who_reads_through_redis_py_waits_for_as_long_as_it_was_told(
@@ -200,7 +200,7 @@ def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(
     monkeypatch.setattr(Line, "_connect", connect)
     master.server.sendall(CONFIRMED)
     subscription.step()
-    assert not subscription.confirmed.is_set()
+    assert not subscription.is_confirmed
     assert master.line._ours.fileno() == -1
 
 

@@ -55,7 +55,6 @@ class Platform:
         log: what writes the log: nobody else does, so that nobody waits for a handler.
         clock: seconds that only rise.
         queue: makes a `queue.SimpleQueue`, which may be used at any moment, also by an interrupted thread.
-        event: makes a `threading.Event`.
         gate: makes a `threading.RLock`.
         poller: makes a `select.poll`.
         sleep: sleeps for so many seconds.
@@ -68,7 +67,6 @@ class Platform:
     log: LogWriter
     clock: Clock = staticmethod(CLOCK)
     queue: Callable[[], "SimpleQueue[Any]"] = SimpleQueue
-    event: Callable[[], Any] = threading.Event
     gate: Callable[[], Any] = staticmethod(threading.RLock)
     poller: Callable[[], Any] = staticmethod(select.poll)
     sleep: Callable[[float], object] = staticmethod(time.sleep)

@@ -58,38 +58,6 @@ class VirtualQueue:
         return len(self._items)
 
 
-class VirtualEvent:
-    """A `threading.Event` for tasks."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._is_set = False
-        self._waiting: list[Parking] = []
-
-    def set(self) -> None:
-        """See `threading.Event`."""
-        self._is_set = True
-        waiting, self._waiting = self._waiting, []
-        for parking in waiting:
-            parking.wake()
-
-    def clear(self) -> None:
-        """See `threading.Event`."""
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        """See `threading.Event`."""
-        return self._is_set
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """See `threading.Event`."""
-        if not self._is_set:
-            parking = Parking(self._process)
-            self._waiting.append(parking)
-            parking.wait(timeout)
-        return self._is_set
-
-
 class VirtualGate:
     """A `threading.RLock` for tasks."""
 
@@ -181,7 +149,6 @@ class VirtualPlatform(Machine):
         self.process = process
         self.clock = process.clock
         self.queue = lambda: VirtualQueue(process)  # type: ignore[assignment,return-value]
-        self.event = lambda: VirtualEvent(process)
         self.gate = lambda: VirtualGate(process)
         self.poller = lambda: VirtualPoller(process)
         self.sleep = process.sleep

@@ -63,7 +63,7 @@ class Janitor(Service):
         self._beat_at = FOREVER  # when the next heartbeat is due; set by this thread alone
         self._asked_for: deque[float] = deque()  # earlier moments for it, as callers need them
         self._wakes_at = FOREVER  # until when the thread sleeps
-        self._closing = session.platform.event()
+        self._is_closing = False
         self._checks: deque[PendingCheck] = deque()
         self._checks_at = FOREVER
         self._deeds: dict[type[Any], Callable[[Sequence[Any]], None]] = {
@@ -106,7 +106,7 @@ class Janitor(Service):
 
     def step(self) -> None:
         """Waits for a task or the next due moment, and acts on all that is due by then."""
-        if self._closing.is_set():
+        if self._is_closing:
             self._finish()
             return
         self._wakes_at = FOREVER  # Mark, then look: a caller that wants a heartbeat from here on wakes it
@@ -212,7 +212,7 @@ class Janitor(Service):
                 session.hub.look_again(waiter_name(task.owner))  # a master tells others only whose turn it is
             if done and sent_at > task.not_after:  # sent, not answered: what it undoes may have come in between
                 continue
-            if self._closing.is_set() or (now >= task.give_up_at and not done):
+            if self._is_closing or (now >= task.give_up_at and not done):
                 text = "%s could not be undone everywhere; its lease has run out"
                 session.platform.log.debug(logger, text, task.owner.decode())
             elif done:
@@ -276,14 +276,14 @@ class Janitor(Service):
         """What is left to do after a `count` was written: by now another one may be right, or may yet arrive."""
         hold, now = task.hold, self._session.clock()
         if is_left:
-            if not self._closing.is_set():
+            if not self._is_closing:
                 self._later(now + task.pause, Settle(hold, min(2 * task.pause, RETRY_SECONDS_MAX)))
             return
         if hold.wanted != count:
             self._later(now, task)
             return
         hold.settling = False  # Mark, then look: another count that is to be settled from now on is handed in
-        if sent_at <= hold.counts_until and not self._closing.is_set():
+        if sent_at <= hold.counts_until and not self._is_closing:
             hold.settling = True
             self._later(hold.counts_until + 0.001, task)  # another count may be under way yet, of an interrupted call
 
@@ -298,7 +298,7 @@ class Janitor(Service):
         until, pause = min(task.until for task in tasks), min(task.pause for task in tasks)
         refused = session.run_shielded(heal(holds, session.is_current, session.clock, session.node_timeout))
         now = session.clock()
-        if refused and now < until and not self._closing.is_set():
+        if refused and now < until and not self._is_closing:
             longer = min(2 * pause, HEAL_RETRY_SECONDS_MAX)
             self._later(now + 2 * pause * session.platform.chance(), Heal(refused, until, longer))
 
@@ -379,7 +379,7 @@ class Janitor(Service):
 
     def stop(self) -> None:
         """Ends the thread after what was handed in before; what a master does not hear of, the leases end."""
-        self._closing.set()
+        self._is_closing = True
         self._incoming.put(None)
         if not self.running:
             self._run()  # its thread was never needed, can't be started, or has not come to run: this one does the rest

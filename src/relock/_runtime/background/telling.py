@@ -113,11 +113,13 @@ class Teller(Service):
         """Waits until all that was handed in before is told, `seconds` at most; never on the thread that tells it."""
         if (self._waiting.empty() and not self.running) or self.is_caller():
             return
-        until, done = self._platform.clock() + seconds, self._platform.event()
-        self._waiting.put((_set, done))
+        until, told = self._platform.clock() + seconds, self._platform.queue()
+        self._waiting.put((told.put, None))
         self.ensure()
-        while not done.is_set() and self._platform.clock() < until and (self.running or not self.stopping):
-            done.wait(LOOK_SECONDS)
+        while self._platform.clock() < until and (self.running or not self.stopping):
+            with suppress(Empty):
+                told.get(timeout=LOOK_SECONDS)
+                return
 
     def settle_at_exit(self, until: float) -> None:
         """As `settle`, at the end of the interpreter; nothing where its thread is virtual, or the fork's parent's."""
@@ -275,10 +277,6 @@ def _levels_to_the_caller(frame: FrameType | None) -> int:
 def _warn(text: str) -> None:
     with suppress(RelockWarning):
         warnings.warn(text, RelockWarning, stacklevel=2)
-
-
-def _set(event: Any) -> None:
-    event.set()
 
 
 def _settle_at_exit() -> None:

@@ -15,6 +15,7 @@ from relock._core.quorum import NEVER, gather_seconds, quorum_of
 from relock._keys import LockKeys, lock_keys
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
+from relock._runtime.wakeups.bell import Bell
 from relock._runtime.wakeups.subscription import Subscription
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 from relock._scripts import TOKEN_MAX
@@ -66,7 +67,7 @@ class Hub:
         self.subscriptions = tuple(Subscription(self, master) for master in masters)
         self._masters = masters
         self._quorum = quorum_of(len(masters))
-        self._changed = platform.event()
+        self._confirmed = Bell(platform)
         self._served: dict[bytes, tuple[float, bytes, float]] = {}  # when, its hold, late until
         self._sweep_at = SERVED_UNSWEPT
 
@@ -122,20 +123,12 @@ class Hub:
         """Whether a quorum has confirmed the subscription, waiting for that until `until` at most."""
         for subscription in self.subscriptions:
             subscription.ensure()
-        while not self._is_confirmed():
-            self._changed.clear()  # Mark, then look: what comes between is not missed
-            if self._is_confirmed():
-                self._changed.set()  # again: another thread has looked before, and is about to wait for it
-                break
-            left = until - self._clock()
-            if left <= 0 or not self._changed.wait(left):
-                return self._is_confirmed()
-        return True
+        return self._is_confirmed() or self._confirmed.wait_for(self._is_confirmed, until)
 
     def _is_confirmed(self) -> bool:
         confirmed = 0
         for subscription in self.subscriptions:
-            confirmed += subscription.confirmed.is_set()
+            confirmed += subscription.is_confirmed
         return confirmed >= self._quorum
 
     def message(self, master: int, payload: bytes) -> None:
@@ -204,7 +197,7 @@ class Hub:
 
     def subscribed(self) -> None:
         """A subscription is confirmed; see `HubListener.subscribed`."""
-        self._changed.set()
+        self._confirmed.ring()
         self._listener.subscribed()
 
     def stop(self) -> None:

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from redis import exceptions as redis_errors
@@ -56,7 +58,7 @@ class Subscription(Service):
 
     Attributes:
         index: the number of its master.
-        confirmed: set while it stands.
+        is_confirmed: while it stands.
     """
 
     name = "relock-hub"
@@ -64,7 +66,7 @@ class Subscription(Service):
     def __init__(self, hub: Receiver, master: Master) -> None:
         super().__init__(hub.platform)
         self.index = master.index
-        self.confirmed = hub.platform.event()
+        self.is_confirmed = False
         self._hub = hub
         self._master = master
         self._clock = hub.platform.clock
@@ -76,7 +78,7 @@ class Subscription(Service):
         self._strangers: set[bytes] = set()  # the names of such ones
         self._pinged = False
         self._failures = 0
-        self._retry = hub.platform.event()
+        self._stopped: SimpleQueue[None] = hub.platform.queue()
 
     def step(self) -> None:
         """Reads one message, or pings, or connects."""
@@ -115,7 +117,7 @@ class Subscription(Service):
         self._pinged = False
         if self._has_moved():  # Mark, then look: a thread that found the move had nothing to close until now
             raise redis_errors.ConnectionError("another server has taken the place of the master")
-        self.confirmed.set()
+        self.is_confirmed = True
         self._hub.subscribed()
         self._act_on(messages)
 
@@ -174,10 +176,10 @@ class Subscription(Service):
 
     def _lost(self, error: BaseException) -> None:
         """Closes the connection; the first time one waits a moment only, then longer and longer."""
-        has_stood = self.confirmed.is_set()
+        has_stood = self.is_confirmed
         if has_stood and self._clock() - self._stands_since > BELIEVED_SECONDS:
             self._failures = 0  # else each connection may lead elsewhere than the one before
-        self.confirmed.clear()
+        self.is_confirmed = False
         self.disconnect()
         if self.stopping:
             return
@@ -187,7 +189,8 @@ class Subscription(Service):
             self._hub.wake_all()
         pause = min(RECONNECT_SECONDS_MIN * 2 ** min(self._failures, 10), RECONNECT_SECONDS_MAX)
         self._failures += 1
-        self._retry.wait(pause)
+        with suppress(Empty):
+            self._stopped.get(timeout=pause)
 
     def has_vote(self, now: float) -> bool:
         """Whether what the master says of turns counts: one that may have forgotten a hold finds every lock free."""
@@ -232,5 +235,5 @@ class Subscription(Service):
     def stop(self) -> None:
         """Ends the thread, wherever it sleeps."""
         super().stop()
-        self._retry.set()
+        self._stopped.put(None)
         self.disconnect()

@@ -1,0 +1,121 @@
+"""What makes waiting threads look again: none misses a change, and an interrupt leaves nothing that blocks others."""
+
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import pytest
+from support.instructions import trace_instructions
+
+from relock._runtime.machine import Machine
+from relock._runtime.wakeups.bell import Bell
+
+LONG = 30.0  # seconds that no test waits for
+INSTRUCTIONS_MAX = 1000  # of one wait
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+class Clock(Machine):
+    """A platform whose clock stands still, or has run out."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.clock = lambda: self.now
+
+
+@pytest.fixture
+def platform() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def bell(platform: Clock) -> Bell:
+    return Bell(platform)
+
+
+def test_what_is_so_needs_no_ring(bell: Bell) -> None:
+    assert bell.wait_for(lambda: True, 0.0)
+
+
+def test_what_is_not_so_in_time_is_said(bell: Bell, platform: Clock) -> None:
+    platform.now = 5.0
+    assert not bell.wait_for(lambda: False, 5.0)
+
+
+def test_every_thread_that_waits_looks_again(bell: Bell) -> None:
+    changed = threading.Event()  # of the test, which no signal interrupts
+    looking = threading.Semaphore(0)
+
+    def has_changed() -> bool:
+        looking.release()
+        return changed.is_set()
+
+    threads = [threading.Thread(target=bell.wait_for, args=(has_changed, LONG), daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert looking.acquire(timeout=LONG)
+    changed.set()
+    bell.ring()
+    for thread in threads:
+        thread.join(LONG)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_change_between_the_look_and_the_wait_is_not_missed(bell: Bell) -> None:
+    looks = 0
+
+    def has_changed() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            bell.ring()
+        return looks > 1
+
+    assert bell.wait_for(has_changed, LONG)
+
+
+def test_an_interrupt_at_any_instruction_keeps_nobody_from_ringing(platform: Clock) -> None:
+    """Also at those of the standard library: the exception of a signal handler strikes there too."""
+    for raise_at in range(1, INSTRUCTIONS_MAX):
+        platform.now, bell = 0.0, Bell(platform)
+        if not _strike(bell, platform, raise_at):
+            break
+        ringing = threading.Thread(target=bell.ring, daemon=True)
+        ringing.start()
+        ringing.join(LONG)
+        assert not ringing.is_alive(), f"after instruction {raise_at}"
+    assert raise_at > 50, "the tracer sees the instructions"
+
+
+def _strike(bell: Bell, platform: Clock, raise_at: int) -> bool:
+    """Whether instruction number `raise_at` of a wait that is rung once, in vain, was there to be struck."""
+    left = raise_at
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            left -= 1
+            if not left:
+                sys.settrace(None)
+                raise Interrupt
+        return trace
+
+    def has_changed() -> bool:
+        bell.ring()
+        platform.now += LONG / 2
+        return False
+
+    trace_instructions(trace)
+    try:
+        bell.wait_for(has_changed, LONG)
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
