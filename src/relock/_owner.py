@@ -13,7 +13,9 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 _serials = itertools.count(1)
@@ -58,18 +60,15 @@ def named(owner: str) -> Who:
 
 
 class _Local(threading.local):
-    owner: ThreadOwner | None = None
+    """What each thread has of its own; made when the thread first asks for it."""
+
+    def __init__(self) -> None:
+        self._owner = ThreadOwner()
+        self.who = self._owner.who
 
 
-_local = _Local()
-
-
-def current_thread() -> Who:
-    """The calling thread, also one that was started through ``_thread``."""
-    owner = _local.owner
-    if owner is None:
-        owner = _local.owner = ThreadOwner()
-    return owner.who
+#: The calling thread, also one that was started through ``_thread``.
+current_thread: Callable[[], Who] = partial(attrgetter("who"), _Local())
 
 
 class _Callback:

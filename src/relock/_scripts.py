@@ -14,6 +14,7 @@ The wheel carries ``lua/`` as ``relock/_lua``; an editable install and a checkou
 
 import hashlib
 import re
+from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,22 +95,25 @@ class Script:
         return {status.encode(): _shape(status, line) for status, line in self.statuses.items()}
 
     @cached_property
-    def _usual(self) -> tuple[bytes, int]:
-        """Status and length (words) of the usual reply, the first line of RETURNS, where it is in words."""
+    def _usual(self) -> Callable[[bytes], re.Match[bytes] | None]:
+        """What matches the usual reply on the wire: the first line of RETURNS, where that is in words."""
         status, line = next(iter(self.statuses.items()))
-        return (status.encode(), 1 + len(_fields(status, line))) if status.encode() in self.in_words else (b"", 0)
+        fields = _fields(status, line)
+        if status.encode() not in self.in_words or fields not in (["now_us"], ["now_us", "token"]):
+            return lambda _: None
+        numbers = b" ([0-9]{1,16})" * len(fields)
+        return re.compile(rb"\$([0-9]{2})\r\n(%b)%b\r\n" % (status.encode(), numbers)).fullmatch
 
-    def usual_reply(self, said: bytes) -> list[Any] | None:
-        """The reply that these bytes of the wire are, if they are the usual one alone: that needs no parser."""
-        lines = said.split(b"\r\n")
-        if len(lines) != 3 or lines[2] or lines[0] != b"$%d" % len(lines[1]):
+    def usual_reply(self, taken: Any) -> list[Any] | None:
+        """The reply that was taken off the wire, if that is the usual one alone: it needs no parser."""
+        found = self._usual(taken) if taken.__class__ is bytes else None
+        around = len(b"$41\r\n\r\n")
+        if found is None or int(found[1]) != len(taken) - around:
             return None
-        words = lines[1].split(b" ")
-        if (words[0], len(words)) != self._usual or not (words[1].isdigit() and words[-1].isdigit()):
-            return None
-        if len(said) > WORDS_BYTES_MAX or not 0 < int(words[-1]) <= TOKEN_MAX:
-            return None
-        return [words[0], *map(int, words[1:])]
+        if found.lastindex == 3:
+            return [found[2], int(found[3])]
+        token = int(found[4])
+        return [found[2], int(found[3]), token] if 0 < token <= TOKEN_MAX else None
 
     @cached_property
     def token_places(self) -> dict[bytes, int]:

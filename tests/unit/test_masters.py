@@ -312,9 +312,15 @@ class LateChannel(FakeChannel):
         assert seconds == 0.0
         return bool(self.replies)
 
-    def receive(self) -> list[Any]:
+    def has_part(self) -> bool:
+        return False
+
+    def take_in_time(self) -> list[Any]:
         replies, self.replies = self.replies, []
         return replies
+
+    def parse(self, taken: list[Any]) -> list[Any]:
+        return taken
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The usual case goes straight; whatever a master says, it comes to the same as in the general way.
 
-Each case plays a call twice, on a lone master whose replies are made up: once as it is, and once where no call may go
-straight. The outcome, everything that is known afterwards, and every byte that was sent must be the same.
+Each case plays a call in three ways, on a lone master whose replies are made up: as it is; as one of several masters is
+asked; and so that a parser reads every reply. The outcome, everything that is known afterwards, and every byte that was
+sent must be the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +26,11 @@ from relock._runtime.masters.fan_out import FanOut
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
 from relock._runtime.session.session import Session
-from relock._scripts import TOKEN_MAX, load, script_names
+from relock._scripts import TOKEN_MAX, Script, load, script_names
 
 hiredis: Any = pytest.importorskip("hiredis", reason="without it, every reply goes to the parser of redis-py")
 Deed = Callable[[Lock], Any]
+STRAIGHT, FANNED_OUT, PARSED = WAYS = "straight", "fanned out", "parsed"
 NAMES = {load(name).sha.encode(): name for name in script_names()}
 AHEAD_SECONDS = 1000.0  # the master's clock, before ours
 TRIP_SECONDS = 0.001
@@ -98,6 +100,7 @@ class ScriptedChannel(Channel):
         self.send = self._send
         self.ready = self._ready
         self.take = self._take
+        self.has_part = self._reader.has_data
 
     def _send(self, packed: bytes) -> None:
         self._pieces += self._scene.answer(packed)
@@ -282,17 +285,24 @@ def _without_moments(task: Any) -> str:
     return f"{type(task).__name__} {getattr(task, 'owner', '')!r}"
 
 
-def play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, *, straight: bool) -> Play:
+def play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str) -> Play:
     """Plays `call` on a lock that has been taken once, when its connection was opened; then once more, all well."""
+    with pytest.MonkeyPatch.context() as patch:
+        if way == PARSED:
+            patch.setattr(Script, "usual_reply", lambda *_: None)
+        return _play(call, said, guard, way)
+
+
+def _play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str) -> Play:
     scene = Scene()
     platform = ScriptedMachine(scene)
 
     options = ClientOptions(ttl=10.0, node_timeout=0.5, patience=0.0, restart_guard=guard, client_name="c")
     session = Session([Node("redis://a", lambda **_: ScriptedWire(scene), {})], options, platform)
     client = Home(session, options)
-    if not straight:
+    assert session.lone is not None
+    if way != STRAIGHT:
         session.lone = None
-    assert (session.lone is not None) == straight
     made = Play(scene, client, client.lock("a"))
     session.janitor.hand = made.handed.append  # type: ignore[method-assign,assignment]
     session.janitor.look_later = made.handed.append  # type: ignore[method-assign,assignment]
@@ -361,6 +371,9 @@ SAID: dict[str, Said] = {
     "as usual": lambda scene, call: [usual(scene, call)],
     "as usual, in two pieces": lambda scene, call: [[usual(scene, call)[:9], usual(scene, call)[9:]]],
     "as usual, byte by byte": lambda scene, call: [[bytes([byte]) for byte in usual(scene, call)]],
+    "the usual one, inside another": lambda scene, call: [
+        [b"$%d\r\n" % len(usual(scene, call)), usual(scene, call), b"\r\n"]
+    ],
     "as usual, in an array": lambda scene, call: [
         array(USUAL[call], scene.clock_us(), *([scene.clock_us()] if USUAL[call] == b"granted" else []))
     ],
@@ -424,12 +437,27 @@ def test_the_straight_way_comes_to_what_the_general_one_does(call: Deed, said: s
     if said.startswith("refused") and call in (take, take_in_time):
         pytest.skip("it would wait, and that is the general way's")
     say = partial(_say, SAID[said], call)
-    straight, general = (play(call, say, guard, straight=straight).state() for straight in (True, False))
-    assert straight == general
+    straight, fanned_out, parsed = (play(call, say, guard, way).state() for way in WAYS)
+    assert straight == parsed
+    assert fanned_out == parsed
 
 
 def _say(said: Said, call: Deed, scene: Scene) -> list[Any]:
     return said(scene, call)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_parser_reads_what_is_not_the_usual_case(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what the others compare are three ways."""
+    parsed, parse = list[bytes](), ScriptedChannel.parse
+
+    def note(channel: ScriptedChannel, taken: bytes) -> list[Any]:
+        parsed.append(taken)
+        return parse(channel, taken)
+
+    monkeypatch.setattr(ScriptedChannel, "parse", note)
+    play(take, lambda scene: [usual(scene, take)], 0.0, way)
+    assert bool(parsed) == (way == PARSED)
 
 
 @pytest.mark.parametrize("call", USUAL, ids=lambda call: str(call.__name__))
@@ -442,5 +470,5 @@ def test_the_usual_case_goes_straight(call: Deed, monkeypatch: pytest.MonkeyPatc
         return ask_all(rounds, ask, **options)
 
     monkeypatch.setattr(FanOut, "ask", note)
-    play(call, lambda _scene: [], 0.0, straight=True)
+    play(call, lambda _scene: [], 0.0, STRAIGHT)
     assert asked == ["acquire"], "the first, which opens the connection"

@@ -153,11 +153,6 @@ class Hold:
         return 0 if self.settled else self.token
 
     @property
-    def has_prepared_release(self) -> bool:
-        """Whether its release is the usual one: the token is known everywhere, and the ttl is the lock's."""
-        return self.settled and self.ttl == self.spec.ttl
-
-    @property
     def due_at(self) -> float:
         """When the watchdog has to look at it: at its renewal, and at its deadline at the latest."""
         if self.loss is not None:

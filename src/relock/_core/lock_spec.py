@@ -9,13 +9,14 @@ from relock._caches import Cache
 from relock._core.quorum import drift_of, quorum_of
 from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions
-from relock._scripts import Prepared, load
+from relock._scripts import Prepared, load, pack_argument
 
 HANDED_LEASE_SECONDS = 3.0  # what a releaser may give: so much is lost where the message is
 ALIVE_MS = 7_000  # a waiter counts as alive for so long after a heartbeat
 QUEUE_MS = 30_000  # what is left of a queue when everybody is gone goes after that time
 TOKEN_SPARE_MS = 1_000  # by so much a master remembers a token longer than the lease; `lua/_lib/spare.lua` says so, too
 TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
+_NO_FENCE = pack_argument(b"0")  # what `Wording.release` begins with
 TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing
 
 
@@ -41,6 +42,10 @@ class Wording(NamedTuple):
     enqueue: Prepared
     release: Prepared
     extend: Prepared
+
+    def release_with(self, token: int) -> Prepared:
+        """As `release`, where a master may not know the `token` yet."""
+        return Prepared(self.release.script, pack_argument(b"%d" % token) + self.release.others[len(_NO_FENCE) :])
 
 
 Options = tuple[float, bool, bool, bool]

@@ -242,14 +242,18 @@ class VirtualChannel(Channel):
         self.ready = self._ready
         self.take = self._take
 
-    def parse(self, taken: list[Any]) -> list[Any]:
+    def parse(self, taken: bytes | list[Any]) -> list[Any]:
         """See `Channel`; what is under way here are replies."""
-        return taken
+        return [taken.split(b"\r\n")[1]] if isinstance(taken, bytes) else taken
 
-    def _take(self) -> list[Any]:
+    def _take(self) -> bytes | list[Any]:
+        """The replies that are there; as bytes of the wire where it is one string, for that is what comes most."""
         if not self._raw.can_read(self._timeout):
             raise redis_errors.TimeoutError("Timeout reading from the master")
-        return self._raw.take_all()
+        replies = self._raw.take_all()
+        if len(replies) == 1 and isinstance(replies[0], bytes) and b"\r\n" not in replies[0]:
+            return b"$%d\r\n%b\r\n" % (len(replies[0]), replies[0])
+        return replies
 
     def _ready(self, milliseconds: float) -> bool:
         return self._raw.can_read(milliseconds / 1000)

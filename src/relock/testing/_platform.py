@@ -136,7 +136,6 @@ class VirtualPlatform(Machine):
 
     chance: Callable[[], float]
     clock: Clock
-    event: Callable[[], Any]
     gate: Callable[[], Any]
     open_channel: Callable[[RawConnection, float], Channel]
     poller: Callable[[], Any]

@@ -176,18 +176,27 @@ class Connection:
         if not round_.is_simple or self._min_replicas:
             self._send(InFlight.all_of(round_, round_.sent_at), source=False)
             return
-        known = round_.calls[0].script.connection_argument_count
-        if known == 0:
-            packed = round_.pack(False)
-        elif known == 1:
-            packed = round_.pack(False) + self._not_after(round_.until)
-        else:
-            if self.guard_ms < self.master.guard_ms:
-                self._identify()
-            identity = self._guarded_identity() if self.guarded else self._identity
-            packed = round_.pack(self.guarded) + self._not_after(round_.until) + identity
+        script = round_.calls[0].script
+        own = self._own_arguments(script, round_.until)
+        packed = round_.pack(self.guarded and script.is_vote) + own
         self.in_flight.append(round_)
         self.channel.send(packed)
+
+    def _own_arguments(self, script: Script, until: float) -> bytes:
+        """What only the connection knows, packed: the not-after time, and for a vote incarnation and guard."""
+        count = script.connection_argument_count
+        if not count:
+            return b""
+        not_after_us = self.master.known.offset.not_after_us(until)
+        if count == 1:
+            return b"$16\r\n%016d\r\n" % not_after_us
+        if self.guard_ms < self.master.guard_ms:
+            self._identify()
+        if not self.guarded:
+            return b"$16\r\n%016d\r\n%b" % (not_after_us, self._identity)
+        # The script must prove the incarnation: see lua/_lib/vote.lua.
+        proof = self._identity_head, self._voted_us, self._identity_tail
+        return b"$16\r\n%016d\r\n%b%016d%b" % (not_after_us, *proof)
 
     def exchange(
         self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
@@ -200,18 +209,14 @@ class Connection:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
         master, channel, script = self.master, self.channel, request.script
-        own = b"$16\r\n%016d\r\n" % master.known.offset.not_after_us(until)
-        if script.is_vote:
-            if self.guard_ms < master.guard_ms:
-                self._identify()
-            own += self._guarded_identity() if self.guarded else self._identity
+        own = self._own_arguments(script, until)
         channel.send(request.pack(keys, owner, own, self.guarded and script.is_vote))
         # Not left to the limit of the socket: that begins anew with each signal that this thread handles.
         if not channel.ready(self._patience_ms):
             raise redis_errors.TimeoutError("Timeout reading from the master")
         taken, now = channel.take(), master.clock()
         incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
-        reply = script.usual_reply(taken) if incarnation == self.incarnation and taken.__class__ is bytes else None
+        reply = script.usual_reply(taken) if incarnation == self.incarnation else None
         if reply is not None:
             return self._credit(reply, offset, sent_at, now)
         round_ = Round((request.call(keys, owner),), until, sent_at, [master.no_reply_yet])
@@ -249,8 +254,8 @@ class Connection:
         self._send(InFlight.all_of(round_, round_.sent_at), source=True, asking=True)
 
     def _send(self, sent: InFlight, *, source: bool, asking: bool = False) -> None:
-        calls, not_after = sent.round.calls, self._not_after(sent.round.until)
-        packed = [self._pack(calls[place], not_after, source=source) for place in reversed(sent.places)]
+        calls, until = sent.round.calls, sent.round.until
+        packed = [self._pack(calls[place], until, source=source) for place in reversed(sent.places)]
         if asking:
             packed = [ASKING + one for one in packed]
             sent.places[:] = [either for place in sent.places for either in (place, NO_PLACE)]
@@ -267,25 +272,10 @@ class Connection:
         words = b"%d" % options.min_replicas, b"%d" % max(1, min(left, options.replica_timeout) * 1000)
         return b"*3\r\n$4\r\nWAIT\r\n" + b"".join(map(pack_argument, words))
 
-    def _not_after(self, until: float) -> bytes:
-        """The not-after time as an argument."""
-        return b"$16\r\n%016d\r\n" % self.master.known.offset.not_after_us(until)
-
-    def _guarded_identity(self) -> bytes:
-        """Incarnation and guard as arguments, for a script that must prove the incarnation: see ``_lib/vote.lua``."""
-        return b"%b%016d%b" % (self._identity_head, self._voted_us, self._identity_tail)
-
-    def _pack(self, call: Call, not_after: bytes, *, source: bool = False) -> bytes:
-        """The call, with what only the connection knows: the not-after time, and for a vote incarnation and guard."""
-        known = call.script.connection_argument_count
-        if known == 0:
-            return call.pack(b"", False, source)
-        if self.guard_ms < self.master.guard_ms:
-            self._identify()
-        if known == 1:
-            return call.pack(not_after, False, source)
-        identity = self._guarded_identity() if self.guarded else self._identity
-        return call.pack(not_after + identity, self.guarded, source)
+    def _pack(self, call: Call, until: float, *, source: bool) -> bytes:
+        """The call as bytes, with what only the connection knows."""
+        own = self._own_arguments(call.script, until)
+        return call.pack(own, self.guarded and call.script.is_vote, source)
 
     def receive(self) -> None:
         """Takes the replies that are there, waiting for the first; each goes to the round that asked for it.
@@ -293,7 +283,19 @@ class Connection:
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
-        self._take_all(self.channel.receive(), self.master.clock())
+        channel, in_flight, master = self.channel, self.in_flight, self.master
+        sent: Any = in_flight[0] if in_flight and not channel.has_part() else None
+        taken, now = channel.take_in_time(), master.clock()
+        incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
+        if sent.__class__ is Round and incarnation == self.incarnation:
+            reply = sent.calls[0].script.usual_reply(taken)
+            if reply is not None:  # and no other: the usual case
+                answer = (self._credit(reply, offset, sent.sent_at, now),)
+                in_flight.popleft()
+                sent.answers[master.index] = answer
+                sent.missing -= 1
+                return
+        self._take_all(channel.parse(taken), now)
 
     def _take_all(self, replies: list[Any], now: float) -> None:
         in_flight = self.in_flight

@@ -46,12 +46,14 @@ class Channel(ABC):
         ready: whether something can be received within so many milliseconds, as a truth value.
         take: what has come, as it came; waits for the first bytes, for the connection's timeout at most. `parse` makes
             replies of it. ``redis.RedisError`` or ``OSError`` where it broke, or nothing came in time.
+        has_part: whether `parse` has been given a part of a reply whose rest is yet to be taken.
     """
 
     send: Callable[[bytes], object]
     fileno: int
     ready: Callable[[float], object]
     take: Callable[[], Any]
+    has_part: Callable[[], bool] = bool  # never
 
     @abstractmethod
     def parse(self, taken: Any) -> list[Any]:
@@ -63,13 +65,16 @@ class Channel(ABC):
             redis.RedisError: the connection was closed, or this is no reply of a master.
         """
 
-    def receive(self) -> list[Any]:
-        """The replies that are complete by now; see `take` and `parse`."""
+    def take_in_time(self) -> Any:
+        """See `take`. ``redis.TimeoutError`` where nothing came in time."""
         try:
-            taken = self.take()
+            return self.take()
         except (BlockingIOError, TimeoutError):
             raise redis_errors.TimeoutError("Timeout reading from the master") from None
-        return self.parse(taken)
+
+    def receive(self) -> list[Any]:
+        """The replies that are complete by now; see `take` and `parse`."""
+        return self.parse(self.take_in_time())
 
     def wait(self, seconds: float) -> bool:
         """Whether something can be received within `seconds`."""
@@ -91,6 +96,7 @@ class SocketChannel(Channel):
         self.take = partial(sock.recv, CHUNK_BYTES)
         self._feed = reader.feed
         self._gets = reader.gets
+        self.has_part = reader.has_data
 
     def parse(self, taken: bytes) -> list[Any]:
         """See `Channel`."""

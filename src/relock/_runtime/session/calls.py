@@ -273,8 +273,9 @@ class Calls:
         """What the masters say to the end of a hold."""
         session = self._session
         until = sent_at + session.node_timeout
-        if session.lone is not None and hold.has_prepared_release:
-            answers = session.lone.exchange(hold.spec.wording.release, hold.keys, hold.owner, sent_at, until)
+        if session.lone is not None:
+            request = release_flows.end_request(hold)
+            answers = session.lone.exchange(request, hold.keys, hold.owner, sent_at, until)
             if answers is not None:
                 return answers
         return session.ask_unclosed(release_flows.end(hold, until))
