@@ -1,6 +1,7 @@
 """The end of a hold, of one level of it, or of a place in the queue."""
 
 from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple
 
 from relock._caches import Cache
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
@@ -32,6 +33,34 @@ def end_request(hold: Hold) -> Prepared:
 def end(hold: Hold, until: float) -> Ask:
     """Ends a hold on all masters."""
     return Ask((end_request(hold).call(hold.keys, hold.owner),), until, is_release_certain)
+
+
+class Ending(NamedTuple):
+    """What the masters' answers to the end of a hold come to.
+
+    Attributes:
+        is_lost: a quorum had nothing to end: the hold was lost before.
+        is_confirmed: a quorum has ended it.
+        is_left: a master may have it still, or get it yet: it must be ended once more.
+        is_awaited: nothing but silence is left to fear: those that are silent may yet show that they have ended it.
+    """
+
+    is_lost: bool
+    is_confirmed: bool
+    is_left: bool
+    is_awaited: bool
+
+
+def judge_end(hold: Hold, answers: Sequence[Answer], quorum: int) -> Ending:
+    """What `answers` to `end` come to, where not every master has confirmed it."""
+    released = count_status(answers, b"released")
+    silent = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
+    return Ending(
+        is_lost=released < quorum <= count_status(answers, b"absent"),
+        is_confirmed=released >= quorum,
+        is_left=hold.may_be_left(answers),
+        is_awaited=silent > 0 and released + silent == len(answers) and not hold.healed,
+    )
 
 
 def end_wait(spec: LockSpec, waiter: bytes, until: float) -> Ask:
@@ -96,6 +125,24 @@ def write_counts(counts: Sequence[tuple[Hold, int]], clock: Clock, node_timeout:
     for i, (hold, _) in enumerate(counts):
         hold.drop_absent(nth_of_each(answers, i))
     return answers
+
+
+class Counting(NamedTuple):
+    """What the masters' answers to a new hold count come to.
+
+    Attributes:
+        is_written: every master that has answered has written it.
+        is_awaited: a master is silent: a request to one that had not been heard of for long may have been void.
+    """
+
+    is_written: bool
+    is_awaited: bool
+
+
+def judge_count(answers: Sequence[Answer]) -> Counting:
+    """What `answers` to a new hold count come to."""
+    said = [answer for answer in answers if not (isinstance(answer[0], Failure) and answer[0].awaited)]
+    return Counting(is_written=not may_be_uncounted(said), is_awaited=len(said) < len(answers))
 
 
 def may_be_uncounted(answers: Sequence[Answer], place: int = 0) -> bool:

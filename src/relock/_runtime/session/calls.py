@@ -204,12 +204,12 @@ class Calls:
             if first is not None and is_status(first[0][0], b"counted"):
                 return True
         answers = session.run_unclosed(release_flows.write_count(hold, count, session.clock, longest, first))
-        if any(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers):
+        counting = release_flows.judge_count(answers)
+        if counting.is_awaited:
             is_left = partial(release_flows.may_be_uncounted, answers)
             until = session.clock() + session.node_timeout
             session.janitor.look_later(tasks.PendingCheck(is_left, answers, until, partial(tasks.Settle, hold)))
-        said = [answer for answer in answers if not (isinstance(answer[0], Failure) and answer[0].awaited)]
-        return not release_flows.may_be_uncounted(said)
+        return counting.is_written
 
     # Release --------------------------------------------------------------------------------------------------------
 
@@ -261,13 +261,12 @@ class Calls:
             hold.count = 0
             return
         answers = self._ask_last(hold, session.clock())
-        released = count_status(answers, b"released")
-        if released == len(answers) and not hold.healed:
-            hold.count = 0
-            if session.hears(logging.DEBUG):
-                session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
+        if hold.healed or count_status(answers, b"released") < len(answers):
+            self._end_elsewhere(hold, answers)
             return
-        self._end_elsewhere(hold, answers, released)
+        hold.count = 0
+        if session.hears(logging.DEBUG):
+            session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
 
     def _ask_last(self, hold: Hold, sent_at: float) -> Sequence[Answer]:
         """What the masters say to the end of a hold."""
@@ -280,23 +279,27 @@ class Calls:
                 return answers
         return session.ask_unclosed(release_flows.end(hold, until))
 
-    def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer], released: int) -> None:
-        """What is left to do where not every master has confirmed a release."""
+    def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer]) -> None:
+        """What is left to do where not every master has confirmed a release.
+
+        Raises:
+            LockLostError: the hold was lost before.
+        """
         session = self._session
-        if released < session.quorum and count_status(answers, b"absent") >= session.quorum:
+        ending = release_flows.judge_end(hold, answers, session.quorum)
+        if ending.is_lost:
             session.holds[hold.keys.name, hold.key] = hold  # a lost hold stays in the book until its owner knows
             session.lose(hold, FORGOTTEN)
             hold.count = 0
             raise lost_error(hold)
         hold.count = 0
-        slow = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
-        if slow and released + slow == len(answers) and not hold.healed:
+        if ending.is_awaited:
             undo = partial(session.undo_task, hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until)
             is_left = partial(hold.may_be_left, answers)
             session.janitor.look_later(tasks.PendingCheck(is_left, answers, hold.late_until, undo))
-        elif hold.may_be_left(answers):
+        elif ending.is_left:
             session.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, session.clock()))
-        if released < session.quorum:
+        if not ending.is_confirmed:
             session.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(session.clock())))
         elif session.hears(logging.DEBUG):
             session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
