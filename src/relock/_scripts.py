@@ -320,6 +320,12 @@ def load(name: str, folder: Path | None = None) -> Script:
     )
 
 
+def load_all() -> None:
+    """Loads every script now, so that no call reads a file: after an upgrade in place it would be another version's."""
+    for name in script_names():
+        load(name)
+
+
 def _sha(source: bytes) -> str:
     return hashlib.sha1(source, usedforsecurity=False).hexdigest()
 

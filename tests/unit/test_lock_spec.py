@@ -1,12 +1,15 @@
 """What a lock's options make of its requests: who hands over, and who takes what is handed over."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relock import _scripts
 from relock._core.lock_spec import LockSpec
 from relock._keys import lock_keys
 from relock._options import ClientOptions
+from relock._scripts import load, script_names
 
 
 def spec(**options: Any) -> LockSpec:
@@ -32,6 +35,16 @@ def test_who_hands_over_and_who_takes_it(options: dict[str, Any], hand: bytes, m
     wording = spec(**options).wording
     assert (wording.hand, wording.mark) == (hand, mark)
     assert b"\r\n%b\r\n" % hand in wording.release.others
+
+
+def test_no_call_reads_a_script_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Somebody may upgrade relock below a process that runs: then the files are another version's, or gone."""
+    names = script_names()
+    load.cache_clear()
+    spec(ttl=17.0)
+    monkeypatch.setattr(_scripts, "find_folder", lambda: tmp_path)
+    for name in names:
+        assert load(name).name == name
 
 
 def test_locks_with_the_same_options_share_what_they_say() -> None:

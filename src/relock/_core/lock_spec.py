@@ -9,7 +9,7 @@ from relock._caches import Cache
 from relock._core.quorum import drift_of, quorum_of
 from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions
-from relock._scripts import Prepared, load, pack_argument
+from relock._scripts import Prepared, load, load_all, pack_argument
 
 HANDED_LEASE_SECONDS = 3.0  # what a releaser may give: so much is lost where the message is
 ALIVE_MS = 7_000  # a waiter counts as alive for so long after a heartbeat
@@ -53,6 +53,7 @@ _wordings: Cache[Options, Wording] = Cache()
 
 
 def _wording(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> Wording:
+    load_all()
     lease, token, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % token_ms(ttl), b"%d" % fair, b"%d" % hands_over
     taking: dict[str, bytes | int] = {"count": 1, "lease_ms": lease, "fair": is_fair}
     queueing: dict[str, bytes | int] = {"ticket": TICKET_AT_ONCE, "alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS}
