@@ -190,7 +190,7 @@ PEERS = ("bare sockets", "redis-py Lock", "python-redis-lock", "redislock (Go)",
 
 
 def in_short(report: dict[str, Any]) -> str:
-    """What the README shows: microseconds, and hand-overs a second, on the machine of the run."""
+    """What the README shows: microseconds, and hand-offs a second, on the machine of the run."""
     times = report["pairs"]["one"]["pairs_us"]["split"]
     table = [["acquire and release, nobody else wants it", *_cells(times, RELOCK, "{:,.0f} µs")]]
     for workers in (2, 8, 32, 128):
@@ -200,7 +200,7 @@ def in_short(report: dict[str, Any]) -> str:
         if cell:
             rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
             rates[BARE] = rates[ONE_HOP]
-            table.append([f"hand-overs among {workers} processes", *_cells(rates, our_way(cell), "{:,.0f}/s")])
+            table.append([f"hand-offs among {workers} processes", *_cells(rates, our_way(cell), "{:,.0f}/s")])
     return f"{_where_it_ran(report)}\n\n{_table(['', '**relock**', *PEERS], table)}"
 
 
@@ -233,7 +233,7 @@ def _several_in_short(report: dict[str, Any]) -> str:
         cell = where(rows, masters=masters, kind="processes", workers=workers)
         rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
         table.append(
-            [f"hand-overs among {workers} processes", *_cells(rates, our_way(cell), "{:,.0f}/s", PEERS_ON_SEVERAL)]
+            [f"hand-offs among {workers} processes", *_cells(rates, our_way(cell), "{:,.0f}/s", PEERS_ON_SEVERAL)]
         )
     return _table([f"{masters} masters", "**relock**", *PEERS_ON_SEVERAL], table)
 

@@ -639,7 +639,7 @@ def _exercise(client: Client, others: Sequence[Client], alive: Sequence[Server],
         thread.join()
     assert [number for number, _ in served] == [0, 1, 2]
     print(f"handed over after {[round(at - released, 3) for _, at in served]} s")
-    assert served[-1][1] - released < 2.0 + SLACK, "not every hand-over waited for a heartbeat"
+    assert served[-1][1] - released < 2.0 + SLACK, "not every hand-off waited for a heartbeat"
     until(lambda: not client.lock(name).locked(), within=10, what="it is free")
     until(lambda: not any(one.cli("EXISTS", key_of(name)) for one in alive), within=10, what="nothing is left")
 
