@@ -52,7 +52,7 @@ class Way:
 
     name: str
     masters: int
-    fan_out: tuple[str, ...]
+    rounds: tuple[str, ...]
     threads: tuple[str, ...] = ()
     python_calls: int | None = None
     files: int | None = None
@@ -119,7 +119,7 @@ class Scene:
         self.client: Client = CountedClient(server.url, **options)
         self.other = Client(server.url, **options)
         self.lock = self.client.lock(name)
-        self.fan_out: tuple[str, ...] = ()
+        self.rounds: tuple[str, ...] = ()
         self.threads: tuple[str, ...] = ()
         self.python_calls = self.files = 0
         self._started = platform.started
@@ -173,7 +173,7 @@ class Scene:
             yield
         finally:
             sys.setprofile(None)
-        self.fan_out = tuple(shown(ask) for ask in self._asked)
+        self.rounds = tuple(shown(ask) for ask in self._asked)
         self.python_calls = calls - 1  # leaving this function is one, too
         self.files = len([path for path in files if path.startswith(PACKAGE)])
         # Two that need the same one at once may both start it; the second ends at once (`Service.ensure`).
@@ -419,7 +419,7 @@ def test_each_path_takes_what_the_table_says(path: Way, scene: Scene) -> None:
     python_calls, files = [], []
     for _ in range(1 if path.is_first else REPEATS):
         walk(scene)
-        assert scene.fan_out == path.fan_out
+        assert scene.rounds == path.rounds
         assert scene.threads == path.threads
         until(scene.is_accounted_for, within=PATIENCE_SECONDS, what="no more arrived than was asked for")
         python_calls.append(scene.python_calls)
