@@ -8,15 +8,15 @@ The tasks of an event loop share their thread, and so would share its hold: each
 a hold also knows which task took it, see `Taker`.
 """
 
+import asyncio
 import itertools
 import re
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _serials = itertools.count(1)
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -24,6 +24,9 @@ _READABLE_LENGTH_MAX = 64
 
 
 OwnerKey = Hashable
+
+#: The event loop that the calling thread runs, or None. redis-py imports asyncio, so it costs nothing to do so here.
+running_loop = asyncio._get_running_loop
 
 
 class ThreadOwner:
@@ -82,16 +85,11 @@ A_CALLBACK = _Callback()
 
 
 def running_task() -> object | None:
-    """What the calling thread's event loop runs: a task, or `A_CALLBACK`; None where the thread runs no loop.
-
-    This imports no asyncio: before somebody has, no loop runs. While another thread imports it, names may be missing.
-    """
-    asyncio: Any = sys.modules.get("asyncio")
-    running_loop = getattr(asyncio, "_get_running_loop", None)
-    loop = None if running_loop is None else running_loop()
+    """What the calling thread's event loop runs: a task, or `A_CALLBACK`; None where the thread runs no loop."""
+    loop = running_loop()
     if loop is None:
         return None
-    task: object | None = asyncio.current_task(loop)
+    task = asyncio.current_task(loop)
     return A_CALLBACK if task is None else task
 
 

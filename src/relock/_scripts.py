@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attrs import evolve, field, frozen
 
@@ -45,6 +45,7 @@ _STATUS = re.compile(r"(?:return|and) \{ ?(?:\w+ and )?'(\w+)'(?: or '(\w+)')?")
 _QUOTED = re.compile(r"^'([^']*)'")
 _IN_WORDS = re.compile(r"return '(\w+) ' \.\. (.*)$", re.MULTILINE)
 _BETWEEN_WORDS = " .. ' ' .. "
+_USUAL_NUMBERS = {"now_us": rb"([0-9]{16})", "token": rb"([1-7][0-9]{15})"}  # 7999999999999999 is TOKEN_MAX
 
 
 class ScriptError(Exception):
@@ -95,25 +96,20 @@ class Script:
         return {status.encode(): _shape(status, line) for status, line in self.statuses.items()}
 
     @cached_property
-    def _usual(self) -> Callable[[bytes], re.Match[bytes] | None]:
-        """What matches the usual reply on the wire: the first line of RETURNS, where that is in words."""
-        status, line = next(iter(self.statuses.items()))
-        fields = _fields(status, line)
-        if status.encode() not in self.in_words or fields not in (["now_us"], ["now_us", "token"]):
-            return lambda _: None
-        numbers = b" ([0-9]{1,16})" * len(fields)
-        return re.compile(rb"\$([0-9]{2})\r\n(%b)%b\r\n" % (status.encode(), numbers)).fullmatch
+    def match_usual(self) -> Callable[[bytes], re.Match[bytes] | None]:
+        """Matches the usual reply as it comes over the wire, if that is all that came: it needs no parser.
 
-    def usual_reply(self, taken: Any) -> list[Any] | None:
-        """The reply that was taken off the wire, if that is the usual one alone: it needs no parser."""
-        found = self._usual(taken) if taken.__class__ is bytes else None
-        around = len(b"$41\r\n\r\n")
-        if found is None or int(found[1]) != len(taken) - around:
-            return None
-        if found.lastindex == 3:
-            return [found[2], int(found[3])]
-        token = int(found[4])
-        return [found[2], int(found[3]), token] if 0 < token <= TOKEN_MAX else None
+        The usual reply is the first line of RETURNS, where that is in words: a status and one or two numbers of 16
+        digits, the master's clock and a fencing token. Others of its kind are left to the parser. The groups are the
+        status and the numbers.
+        """
+        status, line = next(iter(self.statuses.items()))
+        numbers = [_USUAL_NUMBERS.get(field) for field in _fields(status, line)]
+        if status.encode() not in self.in_words or None in numbers:
+            return lambda _: None
+        length = len(status) + 17 * len(numbers)
+        words = b" ".join([b"(%b)" % status.encode(), *filter(None, numbers)])
+        return re.compile(rb"\$%d\r\n%b\r\n" % (length, words)).fullmatch
 
     @cached_property
     def token_places(self) -> dict[bytes, int]:

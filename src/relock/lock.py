@@ -116,21 +116,18 @@ class Lock:
             NotOwnedError: the caller holds nothing.
             LockLostError: the hold was lost before.
         """
-        self._release(levels=1)
-        if self._client.session.unsaid:
-            self._client.session.say_warnings()
-
-    def _release(self, levels: int) -> None:
         record = CallRecord()
         session = self._client.session
         try:
-            session.calls.release(record, self.name, self._named_owner or session.platform.who(), levels=levels)
+            session.calls.release(record, self.name, self._named_owner or session.platform.who())
         except RelockError:
             self._client.session.interrupted.leave_gate(record)
             raise
         except BaseException:
-            self._client.session.interrupted.give_up(record, self.name, self._who(), levels)
+            self._client.session.interrupted.give_up(record, self.name, self._who(), 1)
             raise
+        if self._client.session.unsaid:
+            self._client.session.say_warnings()
 
     def __enter__(self) -> Self:
         """Takes the lock, waiting for the lock's own ``timeout=`` at most.
@@ -345,14 +342,16 @@ class Lock:
         hold = self._hold()
         if hold is None or hold.count == 0:
             raise not_owned(self.name)
-        count = hold.count
+        count, record, session = hold.count, CallRecord(), self._client.session
         try:
-            self._release(levels=0)
-        except LockLostError:
-            pass  # see `_acquire_restore`
-        except BaseException as error:
-            if not isinstance(error, RelockError):  # it is an interrupt, and the levels are given up all the same
-                self._client.session.calls.lose_waited(hold, count, error)
+            session.calls.release(record, self.name, self._who(), levels=0)
+        except RelockError as error:
+            session.interrupted.leave_gate(record)
+            if not isinstance(error, LockLostError):  # see `_acquire_restore`
+                raise
+        except BaseException as error:  # it is an interrupt, and the levels are given up all the same
+            session.interrupted.give_up(record, self.name, self._who(), 0)
+            session.calls.lose_waited(hold, count, error)
             raise
         return hold, count
 

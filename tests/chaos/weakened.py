@@ -3,6 +3,7 @@
 Nothing in the package is changed; what is replaced here is replaced in the memory of a worker that was told to.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -160,7 +161,7 @@ def name_threads() -> None:
     """All holds of a thread have the same name on the masters, so that a late release of one ends another."""
     from relock._runtime.session.keeper import Keeper
 
-    def name_of_the_thread(keeper: Keeper, owner: str | None) -> bytes:
-        return b"%bthread%x" % (keeper.owner_head, threading.get_ident())
+    def name_threads(keeper: Keeper) -> None:
+        keeper.names = (b"%bthread%x" % (keeper.owner_head, threading.get_ident()) for _ in itertools.count())
 
-    _replace(Keeper, "new_name", name_of_the_thread)
+    _replace(Keeper, "draw_names", name_threads)

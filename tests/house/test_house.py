@@ -37,7 +37,7 @@ RESERVED = {
     "hiredis": ("_runtime", "testing"),
     "time": ("_runtime", "_doctor", "_servers", "cli"),
     "random": ("_runtime", "cli", "testing"),
-    "asyncio": (),
+    "asyncio": ("_owner",),
 }
 
 

@@ -117,8 +117,8 @@ BUGS = [
     Bug(
         "one uuid for all holds of a client",
         f"{RUNTIME}/session/keeper.py",
-        "(self._drawn, next(self._serials))",
-        "(self._drawn, 1)",
+        ".__mod__, self._serials)",
+        ".__mod__, itertools.repeat(1))",
         seed=1005,
     ),
     Bug(

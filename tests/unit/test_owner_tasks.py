@@ -3,9 +3,7 @@
 import asyncio
 import gc
 import sys
-import types
 import weakref
-from collections.abc import Callable
 
 import pytest
 
@@ -122,14 +120,3 @@ def test_an_eager_task_is_not_the_one_that_starts_it() -> None:
     assert seen[0] is seen[2]
     assert seen[1] is not seen[0]
     assert isinstance(seen[1], asyncio.Task)
-
-
-@pytest.mark.parametrize("half", [lambda: None, lambda: types.ModuleType("asyncio")], ids=["not there", "half there"])
-def test_no_loop_runs_where_asyncio_is_not_imported(
-    half: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "asyncio", half())
-    assert running_task() is None
-    monkeypatch.delitem(sys.modules, "asyncio")
-    assert running_task() is None
-    assert "asyncio" not in sys.modules

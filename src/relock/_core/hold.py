@@ -40,6 +40,7 @@ class Hold:
         settled: every master knows the token, so the release need not write it back.
         ends: until when each master surely keeps the lease.
         deadline: D, until when a quorum of them does.
+        ending: the request that ends it, prepared but for the owner.
         answers: what each master has said to the acquire so far.
         count: the hold count.
         wanted: the hold count that the masters must have; the next one as soon as its owner begins to write it.
@@ -64,6 +65,7 @@ class Hold:
         "count",
         "counts_until",
         "deadline",
+        "ending",
         "ends",
         "granted_at",
         "healed",
@@ -128,6 +130,7 @@ class Hold:
         if self.is_short:
             self.renew_at = granted_at + HANDED_SETTLE_SECONDS
         self.renew_until = FOREVER if options.max_hold is None else granted_at + options.max_hold
+        self.ending = spec.wording.release if self.settled else spec.wording.release_with(self.token, spec.ttl)
         self.late_until = granted_at + spec.node_timeout
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
         self.counts_until = NEVER
@@ -183,6 +186,7 @@ class Hold:
         """
         if ttl > self.ttl:
             before, self.ttl = self.ttl, ttl
+            self.ending = self.spec.wording.release_with(self.fence, ttl)
             self.leased = before if self.leased is None else self.leased
 
     def remaining(self, now: float) -> float:

@@ -16,7 +16,6 @@ ALIVE_MS = 7_000  # a waiter counts as alive for so long after a heartbeat
 QUEUE_MS = 30_000  # what is left of a queue when everybody is gone goes after that time
 TOKEN_SPARE_MS = 1_000  # by so much a master remembers a token longer than the lease; `lua/_lib/spare.lua` says so, too
 TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
-_NO_FENCE = pack_argument(b"0")  # what `Wording.release` begins with
 TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing
 
 
@@ -43,9 +42,10 @@ class Wording(NamedTuple):
     release: Prepared
     extend: Prepared
 
-    def release_with(self, token: int) -> Prepared:
-        """As `release`, where a master may not know the `token` yet."""
-        return Prepared(self.release.script, pack_argument(b"%d" % token) + self.release.others[len(_NO_FENCE) :])
+    def release_with(self, fence: int, ttl: float) -> Prepared:
+        """As `release`, where a master may not know the token `fence` (0: all know it), or of another lease (s)."""
+        said = b"%d" % fence, b"%d" % lease_ms(ttl), self.hand
+        return Prepared(self.release.script, b"".join(map(pack_argument, said)))
 
 
 Options = tuple[float, bool, bool, bool]

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from relock._core.effects import Clock
-from relock._owner import Who, current_thread, running_task
+from relock._owner import Who, current_thread, running_loop, running_task
 from relock._runtime.net.channel import Channel, open_channel
 from relock._runtime.net.raw_connection import RawConnection
 
@@ -60,7 +60,8 @@ class Platform:
         sleep: sleeps for so many seconds.
         chance: draws a number from 0 to 1.
         who: who calls.
-        task: what the caller's event loop runs; None where it runs no loop.
+        loop: the event loop that the caller's thread runs, or None.
+        task: what that loop runs; None where there is none.
         open_channel: the channel of an open connection.
     """
 
@@ -72,6 +73,7 @@ class Platform:
     sleep: Callable[[float], object] = staticmethod(time.sleep)
     chance: Callable[[], float] = staticmethod(random.random)
     who: Callable[[], Who] = staticmethod(current_thread)
+    loop: Callable[[], object | None] = staticmethod(running_loop)
     task: Callable[[], object | None] = staticmethod(running_task)
     open_channel: Callable[[RawConnection, float], Channel] = staticmethod(open_channel)
 

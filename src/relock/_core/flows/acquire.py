@@ -69,7 +69,8 @@ def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outco
     if len(answers) == 1:
         reply: Any = answers[0][0]
         if reply.__class__ is list and reply[0] == b"granted" and now < end:
-            return Grant(reply[2], end, [end], True, answers)
+            # All fields of a Grant; the class itself would make one by a function in Python.
+            return tuple.__new__(Grant, (reply[2], end, [end], True, answers, None, False, False))
     outcome = judge(answers, spec.masters, end, now)
     if isinstance(outcome, Grant):
         return outcome if is_token_safe(outcome, int(spec.wording.lease_ms)) else None

@@ -22,17 +22,9 @@ def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float, hand: bytes =
     return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), hand=hand)
 
 
-def end_request(hold: Hold) -> Prepared:
-    """Ends a hold, prepared but for the owner."""
-    wording = hold.spec.wording
-    if hold.ttl != hold.spec.ttl:
-        return load("release").prepare(fence=hold.fence, lease_ms=lease_ms(hold.ttl), hand=wording.hand)
-    return wording.release if hold.settled else wording.release_with(hold.token)
-
-
 def end(hold: Hold, until: float) -> Ask:
     """Ends a hold on all masters."""
-    return Ask((end_request(hold).call(hold.keys, hold.owner),), until, is_release_certain)
+    return Ask((hold.ending.call(hold.keys, hold.owner),), until, is_release_certain)
 
 
 class Ending(NamedTuple):

@@ -216,9 +216,10 @@ class Connection:
             raise redis_errors.TimeoutError("Timeout reading from the master")
         taken, now = channel.take(), master.clock()
         incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
-        reply = script.usual_reply(taken) if incarnation == self.incarnation else None
-        if reply is not None:
-            return self._credit(reply, offset, sent_at, now)
+        is_known = incarnation == self.incarnation and taken.__class__ is bytes
+        found = script.match_usual(taken) if is_known else None
+        if found is not None:
+            return self._credit([found[1], *map(int, found.groups()[1:])], offset, sent_at, now)
         round_ = Round((request.call(keys, owner),), until, sent_at, [master.no_reply_yet])
         round_.missing = 1
         self.in_flight.append(round_)
@@ -287,9 +288,10 @@ class Connection:
         sent: Any = in_flight[0] if in_flight and not channel.has_part() else None
         taken, now = channel.take_in_time(), master.clock()
         incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
-        if sent.__class__ is Round and incarnation == self.incarnation:
-            reply = sent.calls[0].script.usual_reply(taken)
-            if reply is not None:  # and no other: the usual case
+        if sent.__class__ is Round and incarnation == self.incarnation and taken.__class__ is bytes:
+            found = sent.calls[0].script.match_usual(taken)
+            if found is not None:
+                reply = [found[1], *map(int, found.groups()[1:])]
                 answer = (self._credit(reply, offset, sent.sent_at, now),)
                 in_flight.popleft()
                 sent.answers[master.index] = answer

@@ -109,8 +109,14 @@ class Pool(ConnectionOwner):
 
         Returns its answer, which goes on being filled; None where nothing was sent: take the general way.
         """
-        connection = None if until - sent_at < PATIENT_PART * self.node_timeout else self._take_idle(sent_at)
-        if connection is None:
+        if self.line.waiting or until - sent_at < PATIENT_PART * self.node_timeout:
+            return None
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return None
+        if connection.in_flight or sent_at - connection.idle_since >= FRESH_SECONDS:
+            self._idle.append(connection)  # it may be late, or have been closed meanwhile
             return None
         answer, is_ours = None, True
         try:
@@ -133,17 +139,6 @@ class Pool(ConnectionOwner):
             if is_ours:
                 connection.close()
         return answer.round.answers
-
-    def _take_idle(self, now: float) -> Connection | None:
-        """A connection that is sure to be open and owes nothing, for the caller alone, unless others wait for one."""
-        try:
-            connection = None if self.line.waiting else self._idle.pop()
-        except IndexError:
-            return None
-        if connection is not None and (connection.in_flight or now - connection.idle_since >= FRESH_SECONDS):
-            self._idle.append(connection)
-            return None
-        return connection
 
     def drop(self, connection: Connection, round_: Round, error: BaseException) -> None:
         """A connection broke: whatever the master has not answered of `round_` by now, it does not answer any more."""

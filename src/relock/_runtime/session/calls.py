@@ -8,6 +8,7 @@ is known to its `CallRecord`, from before the first byte is sent; see `relock._r
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from attrs import evolve
 
@@ -98,13 +99,21 @@ class Calls:
     def _take(self, record: CallRecord, spec: LockSpec, who: Who, until: float, count: int) -> Outcome | None:
         session = self._session
         started_at = session.clock()
-        waiter = session.new_name(who.name)
+        waiter = next(session.names) if who.name is None else session.new_name(who.name)
         if count == 1 and session.may_be_handed:
             waiter += spec.wording.mark  # a releaser gives one level
         owners = [waiter]
         record.owners, record.spec = owners, spec  # Note, then send
         in_line = started_at < until and started_at - session.waited_at < IN_LINE_SECONDS
-        first = None if in_line or count > 1 else (started_at, self._ask_first(spec, waiter, started_at))
+        if session.closed:
+            session.check_open()
+        first, lone, request = None, session.lone, spec.wording.acquire
+        if not in_line and count == 1:
+            end = started_at + spec.node_timeout
+            answers = None if lone is None else lone.exchange(request, spec.keys, waiter, started_at, end)
+            if answers is None:
+                answers = session.ask(Ask((request.call(spec.keys, waiter),), end, is_attempt_certain))
+            first = started_at, answers
         outcome: Outcome | None = first and judge_first(spec, first, session.clock(), until)
         if outcome is None:
             wait = Wait(spec, waiter, count, until, session.clock, session.platform.chance, owners, in_line)
@@ -118,10 +127,8 @@ class Calls:
                 self._tell_refusal(spec, started_at)
             return outcome
         hold = session.holds[spec.keys.name, who.key] = Hold(spec, owners[-1], who, outcome, count)
-        if who.name is None:
-            running = session.platform.task()
-            if running is not None:
-                hold.taker = taker_of(running, 0)
+        if who.name is None and session.platform.loop() is not None:
+            hold.taker = taker_of(session.platform.task(), 0)
         if session.steps:  # Mark, then look: a step that is seen from here on finds the hold in the book
             self._count_steps(hold)
         if waiter in session.hub.waiters:
@@ -131,19 +138,6 @@ class Calls:
         if session.hears(logging.DEBUG):
             session.emit(Granted(spec.keys.name, session.clock() - started_at, outcome.token))
         return None
-
-    def _ask_first(self, spec: LockSpec, owner: bytes, sent_at: float) -> Sequence[Answer]:
-        """What the masters say to the first request for the lock, for one level."""
-        session = self._session
-        if session.closed:
-            session.check_open()
-        until = sent_at + spec.node_timeout
-        if session.lone is not None:
-            answers = session.lone.exchange(spec.wording.acquire, spec.keys, owner, sent_at, until)
-            if answers is not None:
-                return answers
-        call = spec.wording.acquire.call(spec.keys, owner)
-        return session.ask(Ask((call,), until, is_attempt_certain))
 
     def _tell_refusal(self, spec: LockSpec, came_at: float) -> None:
         """Somebody else has the lock; the caller that came at `came_at` has given up."""
@@ -171,18 +165,19 @@ class Calls:
 
     def _nest(self, record: CallRecord, hold: Hold, options: LockOptions, levels: int) -> None:
         session = self._session
-        session.check_valid(hold)
-        if hold.thread is not None:  # else it is an owner's: tasks that name the same one share its hold
-            running = session.platform.task()
-            if running is not None or hold.taker is not None:
-                self._note_task(hold, running)
+        if hold.loss is not None or session.clock() >= hold.deadline:
+            session.check_valid(hold)
+        # An owner's has no thread: tasks that name the same one share its hold.
+        if hold.thread is not None and (hold.taker is not None or session.platform.loop() is not None):
+            self._note_task(hold, session.platform.task())
         record.count, record.hold = hold.count, hold  # Note, then send
         if options.ttl > hold.ttl:
             hold.ask_for(options.ttl)
             session.run(extend_flow((hold,), session.clock, session.node_timeout))
         count = hold.count + levels
         written = session.closed or self._write_count(hold, count)
-        session.check_valid(hold)
+        if hold.loss is not None or session.clock() >= hold.deadline:
+            session.check_valid(hold)
         hold.count = count
         if not written:
             session.settle(hold)
@@ -234,7 +229,8 @@ class Calls:
             self._check_before_release(hold, left)
         if left:
             written = session.closed or self._write_count(hold, left)
-            self._check_before_release(hold, left)
+            if hold.loss is not None or session.clock() >= hold.deadline:
+                self._check_before_release(hold, left)
             hold.count = left
             if not written:
                 session.settle(hold)
@@ -255,29 +251,25 @@ class Calls:
 
     def _end(self, hold: Hold) -> None:
         """The last level: the hold ends here and now, and then on the masters."""
-        session = self._session
-        session.holds.pop((hold.keys.name, hold.key), None)
+        session, lone, keys = self._session, self._session.lone, hold.keys
+        session.holds.pop((keys.name, hold.key), None)
         if session.closed:
             hold.count = 0
             return
-        answers = self._ask_last(hold, session.clock())
-        if hold.healed or count_status(answers, b"released") < len(answers):
+        sent_at = session.clock()
+        until, answers = sent_at + session.node_timeout, None
+        if lone is not None:
+            answers = lone.exchange(hold.ending, keys, hold.owner, sent_at, until)
+        if answers is None:
+            answers = session.ask_unclosed(release_flows.end(hold, until))
+        reply: Any = answers[0][0]
+        is_usual = lone is not None and reply.__class__ is list and reply[0] == b"released"
+        if hold.healed or not (is_usual or count_status(answers, b"released") == len(answers)):
             self._end_elsewhere(hold, answers)
             return
         hold.count = 0
         if session.hears(logging.DEBUG):
             session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
-
-    def _ask_last(self, hold: Hold, sent_at: float) -> Sequence[Answer]:
-        """What the masters say to the end of a hold."""
-        session = self._session
-        until = sent_at + session.node_timeout
-        if session.lone is not None:
-            request = release_flows.end_request(hold)
-            answers = session.lone.exchange(request, hold.keys, hold.owner, sent_at, until)
-            if answers is not None:
-                return answers
-        return session.ask_unclosed(release_flows.end(hold, until))
 
     def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer]) -> None:
         """What is left to do where not every master has confirmed a release.

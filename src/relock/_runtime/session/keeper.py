@@ -79,6 +79,7 @@ class Keeper(Driver):
     losses: Teller
     may_be_handed: bool
     node_timeout: float
+    names: Iterator[bytes]
     owner_head: bytes
     prefix: str
     steps: deque[ClockStep]
@@ -116,12 +117,13 @@ class Keeper(Driver):
         That is done afresh whenever a connection is opened: a copy of a virtual machine's memory has to open its own,
         and its holds then have other names than those of the original.
         """
-        self._drawn = self.platform.random_hex(4).encode()
+        head = self.owner_head + self.platform.random_hex(4).encode()
+        self.names = map((head + b"%08x").__mod__, self._serials)
 
     def new_name(self, owner: str | None) -> bytes:
         """``<client>:<uuid>``, which names one hold and never another one; the readable part shows ``owner=``."""
-        unique = b"%b%08x" % (self._drawn, next(self._serials))
-        return self.owner_head + (unique if owner is None else b"%b.%b" % (readable(owner).encode(), unique))
+        name, head = next(self.names), self.owner_head
+        return name if owner is None else b"%b%b.%b" % (head, readable(owner).encode(), name[len(head) :])
 
     # What the driver leaves to it -----------------------------------------------------------------------------------
 
