@@ -315,7 +315,7 @@ class LateChannel(FakeChannel):
     def has_part(self) -> bool:
         return False
 
-    def take_in_time(self) -> list[Any]:
+    def take(self) -> list[Any]:
         replies, self.replies = self.replies, []
         return replies
 

@@ -178,7 +178,8 @@ class Connection:
             return
         script = round_.calls[0].script
         own = self._own_arguments(script, round_.until)
-        packed = round_.pack(self.guarded and script.is_vote) + own
+        guarded = self.guarded and script.is_vote
+        packed = (round_.packed[guarded] or round_.pack(guarded)) + own
         self.in_flight.append(round_)
         self.channel.send(packed)
 
@@ -286,7 +287,7 @@ class Connection:
         """
         channel, in_flight, master = self.channel, self.in_flight, self.master
         sent: Any = in_flight[0] if in_flight and not channel.has_part() else None
-        taken, now = channel.take_in_time(), master.clock()
+        taken, now = channel.take(), master.clock()
         incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
         if sent.__class__ is Round and incarnation == self.incarnation and taken.__class__ is bytes:
             found = sent.calls[0].script.match_usual(taken)

@@ -313,7 +313,10 @@ class FanOut:
         now = self._clock()
         while connections:
             connection = connections.pop()  # Let go, then share: in its pool it may be another caller's at once
-            connection.master.put_back(connection, round_, now)
+            if connection.in_flight or connection.is_retired:
+                connection.master.put_back(connection, round_, now)
+            else:
+                connection.master.give_back(connection, now)
 
 
 def _unconnected(masters: Sequence[Master], connections: Sequence[Connection]) -> list[Master]:

@@ -17,14 +17,16 @@ class Round:
         answers: one for each master, with a `Failure` for each call until it has answered.
         missing: how many of the masters that were asked have not answered.
         is_simple: it is a single call, with a fixed number of arguments: nearly every round is.
+        packed: the call of such a one as bytes, without a guard and with one, once `pack` has made them.
     """
 
-    __slots__ = ("_is_guarded", "_packed", "answers", "calls", "is_simple", "missing", "sent_at", "until")
+    __slots__ = ("answers", "calls", "is_simple", "missing", "packed", "sent_at", "until")
 
     answers: list[Answer]
     calls: Sequence[Call]
     is_simple: bool
     missing: int
+    packed: list[bytes | None]
     sent_at: float
     until: float
 
@@ -35,15 +37,11 @@ class Round:
         self.answers = answers
         self.missing = 0
         self.is_simple = len(calls) == 1 and not calls[0].rest_count
-        self._packed: bytes | None = None
-        self._is_guarded = False
+        self.packed = [None, None]
 
     def pack(self, guarded: bool) -> bytes:
         """A simple round's call as bytes, but for what the connection adds: packed once for all masters."""
-        packed = self._packed
-        if packed is None or guarded is not self._is_guarded:
-            packed = self._packed = self.calls[0].pack(b"", guarded)
-            self._is_guarded = guarded
+        packed = self.packed[guarded] = self.calls[0].pack(b"", guarded)
         return packed
 
     def awaits(self, master: MasterState) -> None:

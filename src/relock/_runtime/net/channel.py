@@ -65,16 +65,13 @@ class Channel(ABC):
             redis.RedisError: the connection was closed, or this is no reply of a master.
         """
 
-    def take_in_time(self) -> Any:
-        """See `take`. ``redis.TimeoutError`` where nothing came in time."""
+    def receive(self) -> list[Any]:
+        """The replies that are complete by now; see `take` and `parse`. ``redis.TimeoutError`` if none came in time."""
         try:
-            return self.take()
+            taken = self.take()
         except (BlockingIOError, TimeoutError):
             raise redis_errors.TimeoutError("Timeout reading from the master") from None
-
-    def receive(self) -> list[Any]:
-        """The replies that are complete by now; see `take` and `parse`."""
-        return self.parse(self.take_in_time())
+        return self.parse(taken)
 
     def wait(self, seconds: float) -> bool:
         """Whether something can be received within `seconds`."""
