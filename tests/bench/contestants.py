@@ -1,6 +1,7 @@
 """Who is measured: each makes a function that acquires and releases once, uncontended."""
 
 import hashlib
+import itertools
 import select
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from relock._scripts import load, pack_argument
 
 Pair = Callable[[], None]
 BARE, FLOOR, RELOCK = "bare sockets", "redis-py connections", "relock"
+REENTRY, AFRESH = "relock, re-entry", "relock, a new lock each time"
 FOLDER = Path(__file__).parent
 LEASE_SECONDS = 10
 OWNER = b"bench-0123456789abcdef:0123456789abcdef0123456789abcdef"
@@ -107,6 +109,17 @@ def reentry(port: int) -> Pair:
     return pair
 
 
+def afresh(port: int) -> Pair:
+    """This library as most programs use it: a new lock each time, of a name that comes once."""
+    client, numbers = Client(f"redis://127.0.0.1:{port}"), itertools.count()
+
+    def pair() -> None:
+        with client.lock(f"bench:{next(numbers)}"):
+            pass
+
+    return pair
+
+
 def redis_py(port: int) -> Pair:
     """The Lock of redis-py."""
     lock = redis.Redis(port=port).lock("bench-redis-py", timeout=LEASE_SECONDS)
@@ -152,7 +165,8 @@ CONTESTANTS: dict[str, Callable[[int], Pair | ForeignPairs]] = {
     BARE: bare,
     FLOOR: floor,
     RELOCK: relock,
-    "relock, re-entry": reentry,
+    REENTRY: reentry,
+    AFRESH: afresh,
     "redis-py Lock": redis_py,
     "python-redis-lock": python_redis_lock,
     "pottery": pottery,

@@ -81,7 +81,7 @@ def _disturbed(parts: Sequence[float]) -> str:
 def _goals(found: Sequence[Goal]) -> str:
     rows = []
     for goal in found:
-        bound = f"{'at most' if goal.at_most else 'at least'} {goal.bound:g}"
+        bound = f"{'at most' if goal.at_most else 'at least'} {goal.bound:.3g}"
         worst = f" ({goal.where})" if goal.where else ""
         rows.append([goal.what, bound, f"{goal.measured:.2f}{worst}{'' if goal.is_met else ', **missed**'}"])
     return _table(["ratio", "goal", "measured, at its worst"], rows)
@@ -241,7 +241,7 @@ def _several_in_short(report: dict[str, Any]) -> str:
 def _missed(found: Sequence[Goal]) -> str:
     missed = [
         f"* {goal.what}: {goal.measured:.2f}{f' ({goal.where})' if goal.where else ''}; the goal is "
-        f"{'at most' if goal.at_most else 'at least'} {goal.bound:g}"
+        f"{'at most' if goal.at_most else 'at least'} {goal.bound:.3g}"
         for goal in found
         if not goal.is_met
     ]
