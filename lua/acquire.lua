@@ -10,14 +10,14 @@
 --   owner         text   <client>:<uuid> of this hold
 --   count         int    hold count to begin with
 --   lease_ms      ms     lease of the hold
---   token_ms      ms     for how long its fencing token is remembered at least, longer than that
---   fair          flag   1: whoever waits and listens comes first
+--   token_ms      ms     how long the fencing token is remembered at least; more than the lease
+--   fair          flag   1: a waiter that listens comes first
 --   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
---   incarnation   text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
---   guard_ms      ms     for how long a master that may have forgotten has no vote
+--   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote
 -- RETURNS
 --   'granted now_us token'               the hold is the caller's
---   refused  now_us pttl_ms ahead holder  somebody has it, or comes first, or may (pttl 0, no holder)
+--   refused  now_us pttl_ms ahead holder  held, or another's turn, or not known whose (pttl 0, no holder)
 --   'void now_us'                        came too late, nothing was done
 --   no_vote  now_us until_us             this master may have forgotten leases until then
 -- WRITES
@@ -66,7 +66,7 @@ end
 
 local last -- token, where the hold has just been written
 if redis.call('EXISTS', lock, queue) == 0 then
-  -- Nobody has it and nobody waits: the usual case ends here, before what the others need is even defined.
+  -- Nobody has it and nobody waits: the usual case ends here, before it pays for the functions of the others.
   redis.call('HSET', lock, owner, count)
   redis.call('PEXPIRE', lock, lease_ms)
   last = redis.call('SET', token, now, 'PX', token_ms, 'GET')
@@ -81,7 +81,7 @@ end
 --#include remember
 
 if last then
-  -- The clock was set back, or this is not its first grant in a microsecond; or somebody else wrote that.
+  -- The clock was set back, or this is not the first grant in a microsecond, or another program wrote the token.
   return 'granted ' .. now .. ' ' .. digits(token_above(last, token, now_us, lease_ms))
 end
 
@@ -97,7 +97,7 @@ local given, holder = try_to_take(lock, queue, waiters, token, owner, waiter_of(
 if given then
   return 'granted ' .. now .. ' ' .. digits(given)
 end
--- A demoted master may have a copy of a hold for as long as its lease, and nobody is to be told of that: so this writes
--- what changes nothing, which a replica refuses.
+-- A demoted master may have a copy of a hold until its lease ends, and must tell nobody of it. So this write, which
+-- changes nothing, makes a replica refuse the script.
 on_own('HDEL', lock, '')
 return { 'refused', now_us, holder and redis.call('PTTL', lock) or 0, on_own('ZCARD', queue) or 0, holder or '' }

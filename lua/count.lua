@@ -5,7 +5,7 @@
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold
 --   count         int    the count that the owner wants, 1 or more
---   lease_ms      ms     the lease to have from now on, if that is longer than the present one; 0: that
+--   lease_ms      ms     the lease from now on, if that is longer than what is left; 0: leave the lease
 --   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 -- RETURNS
 --   'counted now_us'  the count is written
@@ -41,6 +41,6 @@ end
 if not is_mine(lock, owner) then
   return 'absent ' .. now
 end
-lengthen(lock, lease_ms) -- first: a master that is out of memory takes it, and then the rest
+lengthen(lock, lease_ms) -- first: a master that is out of memory allows it, and after it HSET
 redis.call('HSET', lock, owner, count)
 return 'counted ' .. now

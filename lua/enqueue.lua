@@ -11,13 +11,13 @@
 --   owner         text   <client>:<uuid> of the hold that this may become; its waiter has the place in the queue
 --   count         int    hold count to begin with
 --   lease_ms      ms     lease of the hold
---   fair          flag   1: whoever waits and listens comes first
+--   fair          flag   1: a waiter that listens comes first
 --   ticket        int    the agreed ticket; 0: this master's proposal is agreed; -1: propose one, and write nothing
---   alive_ms      ms     for how long the waiter counts as alive without a sign
---   queue_ms      ms     for how long the queue outlives its last heartbeat
+--   alive_ms      ms     how long the waiter counts as alive without a heartbeat
+--   queue_ms      ms     how long the queue outlives its last heartbeat
 --   not_after_us  us     time on this master's clock after which this call does nothing
---   incarnation   text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
---   guard_ms      ms     for how long a master that may have forgotten has no vote
+--   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote
 -- RETURNS
 --   granted  now_us token                       the hold is the caller's
 --   queued   now_us pttl_ms ahead holder ticket  the caller waits behind `ahead` others
@@ -71,7 +71,8 @@ if now_us > tonumber(not_after_us) then
   return { 'void', now_us }
 end
 
--- The place comes last: where the other key is another program's, nobody is to find a queue that nobody can go on in.
+-- The place comes last: where the key of deadlines belongs to another program, this fails before the queue has an entry
+-- without a deadline.
 local function place(agreed)
   redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
   redis.call('PEXPIRE', waiters, queue_ms)
@@ -81,8 +82,8 @@ end
 
 local agreed = tonumber(ticket)
 if agreed > 0 and holder_of(lock) ~= owner then
-  -- Before the turn is looked for, which goes by tickets: a second arrival would find this one, and might be granted
-  -- what the first was not. And it is no vote: whoever waits is to be in order when this master votes again.
+  -- Before the look whose turn it is, which goes by tickets: else a second arrival would find this ticket, and might be
+  -- granted what the first was not. A place needs no vote: the waiters must be in order when this master votes again.
   place(agreed)
 end
 local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
@@ -97,16 +98,16 @@ local pttl_ms = holder and redis.call('PTTL', lock) or 0
 
 agreed = tonumber(redis.call('ZSCORE', queue, waiter) or ticket)
 if tonumber(ticket) <= 0 then
-  local end_of_tickets = 2 ^ 53 -- where one more is no other number any more
+  local end_of_tickets = 2 ^ 53 -- from here on, Lua can't tell a number from the next one
   if agreed <= 0 or agreed >= end_of_tickets then
     local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
     if tonumber(last[2] or 0) >= end_of_tickets then
-      -- Somebody else wrote that: no master proposes it, and nobody could come behind it.
+      -- Another program wrote that: no master proposes it, and nobody could queue behind it.
       local wrong = redis.call('ZRANGEBYSCORE', queue, digits(end_of_tickets), '+inf', 'LIMIT', 0, 1000)
       redis.call('ZREM', queue, unpack(wrong))
       last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
     end
-    -- The ticket of who has got the lock here, and may give it back: its name ends with that. See hand_over.
+    -- The holder may give the lock back and queue again: its ticket is the end of its name. See hand_over.
     local grantee = holder and string.match(holder, '~%x+%.(%d+)$')
     local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(grantee or 0) + 1, now_us)
     if proposal >= end_of_tickets then

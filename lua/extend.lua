@@ -6,7 +6,7 @@
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold
 --   lease_ms      ms     the lease to have from now on
---   token_ms      ms     for how long the token is remembered at least, longer than that
+--   token_ms      ms     how long the token is remembered at least; more than the lease
 --   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 -- RETURNS
 --   'extended now_us'  the lease lasts at least lease_ms from now

@@ -3,10 +3,10 @@
 -- KEYS
 --   token     string  the last fencing token
 -- ARGV
---   fence     int    the token to remember, unless a larger one is known
+--   fence     int    the token to remember, unless this master knows a larger one
 --   lease_ms  ms     for how long it is remembered at least
 -- RETURNS
---   fenced    now_us  this master proposes no token up to this one any more
+--   fenced    now_us  from now on, this master proposes only larger tokens
 -- WRITES
 --   token     the lease and what the token is ahead of the clock
 -- PUBLISHES

@@ -1,4 +1,4 @@
--- Ends what an attempt got here, while its waiter goes on waiting: too few other masters granted it.
+-- Ends what an attempt got here, because too few other masters granted it. Its waiter goes on waiting.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
@@ -6,10 +6,10 @@
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 -- ARGV
 --   owner         text   <client>:<uuid> of the attempt, which is never used again
---   ticket        int    the agreed ticket of its waiter, which gets its place back; 0 where it has none
---   alive_ms      ms     for how long the waiter counts as alive without a sign
---   queue_ms      ms     for how long the queue outlives its last heartbeat
---   not_after_us  us     time on this master's clock after which nobody is put back: the waiter may have been served
+--   ticket        int    the agreed ticket, with which its waiter gets its place back; 0 if it has none
+--   alive_ms      ms     how long the waiter counts as alive without a heartbeat
+--   queue_ms      ms     how long the queue outlives its last heartbeat
+--   not_after_us  us     time on this master's clock after which no place is given back
 -- RETURNS
 --   released  now_us  the hold was here and has ended
 --   absent    now_us  there was no such hold (any more)

@@ -10,8 +10,8 @@
 --   lease_ms      ms     its lease from now on
 --   fence         int    its fencing token
 --   not_after_us  us     time on this master's clock after which this call does nothing
---   incarnation   text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
---   guard_ms      ms     for how long a master that may have forgotten has no vote
+--   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote
 -- RETURNS
 --   healed   now_us           the hold is here (again), or was
 --   refused  now_us           somebody else's hold is here

@@ -1,5 +1,5 @@
--- The heartbeat of one client for all its waiters on one lock: restores what
--- this master has lost, removes who is overdue, and makes good a lost wake-up.
+-- The heartbeat of one client for all its waiters on one lock. It restores the places
+-- that this master has lost, removes overdue waiters, and repeats a lost wake-up.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
@@ -7,12 +7,12 @@
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 -- ARGV
 --   client        text   the client whose waiters these are
---   alive_ms      ms     for how long they count as alive from now on
---   queue_ms      ms     for how long the queue outlives its last heartbeat
+--   alive_ms      ms     how long they count as alive from now on
+--   queue_ms      ms     how long the queue outlives its last heartbeat
 --   not_after_us  us     time on this master's clock after which this call does nothing
 --   ...           pairs  ticket and <client>:<uuid> of each waiter
 -- RETURNS
---   tended    now_us pttl_ms turn head  the lease left, or 1: look again; who of these is to look; who is first
+--   tended    now_us pttl_ms turn head  the lease left, or 1: look again; which of these must look; the first
 --   void      now_us                    came too late, nothing was done
 -- WRITES
 --   queue     queue_ms
@@ -46,7 +46,7 @@ local alive_until_ms = digits(now_us / 1000 + alive_ms)
 local grantee = ''
 for i = 5, #ARGV, 2 do
   if holder and ARGV[i + 1] == waiter_of(holder) then
-    grantee = ARGV[i + 1] -- It waits no more, though it may not have heard yet.
+    grantee = ARGV[i + 1] -- It has the lock, though it may not know yet.
   else
     redis.call('ZADD', queue, 'NX', ARGV[i], ARGV[i + 1])
     redis.call('ZADD', waiters, alive_until_ms, ARGV[i + 1])
@@ -59,10 +59,10 @@ drop_overdue(queue, waiters, now_us)
 local head = redis.call('ZRANGE', queue, 0, 0)[1] or ''
 if holder then
   local left_ms = redis.call('PTTL', lock)
-  -- In its last millisecond a lease has 0 ms left, and would read as none: nobody would look when it ends.
+  -- In its last millisecond a lease has 0 ms left, which would read as no lease: nobody would look when it ends.
   return { 'tended', now_us, left_ms == 0 and 1 or left_ms, grantee, head }
 end
--- Its own waiters are told in the reply, which does not depend on Pub/Sub.
+-- The reply tells this client's own waiter: it does not depend on Pub/Sub.
 local first, is_open = wake_first(lock, queue, waiters, nil)
 local turn = first or head
 local mine = string.sub(turn, 1, #client + 1) == client .. ':'

@@ -3,10 +3,10 @@
 -- KEYS
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
---   accused       text   the incarnation whose clock stepped; another one is not meant
+--   accused       text   the incarnation whose clock stepped; any other one is left alone
 --   not_after_us  us     time on this master's clock after which this call does nothing
---   incarnation   text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
---   guard_ms      ms     for how long a master that may have forgotten has no vote
+--   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote
 -- RETURNS
 --   quarantined  now_us until_us  it has no vote until then
 --   absent       now_us           another incarnation is meant, or there is no guard here
@@ -38,7 +38,8 @@ end
 local known_ms = tonumber(redis.call('HGET', master, 'guard_ms') or 0)
 local largest_ms = math.max(known_ms and known_ms < 2 ^ 40 and known_ms or 0, tonumber(guard_ms))
 local until_us = now_us + largest_ms * 1000
--- HDEL comes first: a master that is out of memory takes it, and then the rest. A release there may give the lock away.
+-- HDEL comes first: a master that is out of memory allows it, and after it HSET. Without a marker there, a release
+-- could give the lock away.
 redis.call('HDEL', master, 'no_vote_until_us')
 redis.call('HSET', master, 'incarnation', named,
   'no_vote_until_us', digits(until_us), 'guard_ms', digits(largest_ms))

@@ -1,6 +1,6 @@
--- Ends whatever this owner has here, a hold or a place in the queue, and gives the
--- lock to the first waiter, or tells it that it is its turn. Also the undo of an
--- attempt whose outcome is not known.
+-- Ends what this owner has here, a hold or a place in the queue. Gives the lock to
+-- the first waiter, or tells it that it is its turn. It also undoes an attempt whose
+-- outcome is not known.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
@@ -10,12 +10,12 @@
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold, which is never used again
---   fence         int    its fencing token, written back where it is missing; 0 where no master can miss it
---   lease_ms      ms     for how long the token is remembered at least
+--   fence         int    its fencing token, written here if it is missing; 0 where every master knows it
+--   lease_ms      ms     how long the token is remembered at least
 --   hand          flag   1: a waiter that takes grants is given the lock; 0: it is told that it is its turn
 --   not_after_us  us     time on this master's clock after which nobody is given anything
---   incarnation   text   what the caller's socket is connected to; with a guard ?<us>, its last vote, comes behind it
---   guard_ms      ms     for how long a master that may have forgotten has no vote
+--   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote
 -- RETURNS
 --   'released now_us'  the hold was here and has ended
 --   'absent now_us'    there was no such hold (any more)
@@ -37,10 +37,10 @@ local queue = KEYS[2]
 local owner = ARGV[1]
 local fence = ARGV[2]
 
--- HDEL comes first: a master that is out of memory takes it, and then the rest.
+-- HDEL comes first: a master that is out of memory allows it, and after it the writes that follow.
 local ended = redis.pcall('HDEL', lock, owner)
 if ended == 1 and fence == '0' and redis.call('EXISTS', queue) == 0 then
-  -- Nobody waits: the usual case ends here, before what the others need is even defined.
+  -- Nobody waits: the usual case ends here, before it pays for the functions of the others.
   return 'released ' .. now
 end
 
@@ -61,9 +61,9 @@ local incarnation = ARGV[6]
 local guard_ms = ARGV[7]
 
 if ended ~= 1 then
-  ended = on_own('HDEL', lock, owner) -- again, to know a key of another type, where nothing ends, from other errors
+  ended = on_own('HDEL', lock, owner) -- again: a key of another type is no error, and others are raised
 end
--- Also where the hold is not, or no more: a master that has forgotten the token is to know it.
+-- Even where there is no such hold: a master that has forgotten the token must know it again.
 if fence ~= '0' and tonumber(fence) > last_token(token) then
   remember(token, tonumber(fence), now_us, lease_ms)
 end
@@ -78,7 +78,7 @@ if redis.call('EXISTS', queue) == 1 then
   if on_own('ZREM', queue, waiter) == 1 then
     on_own('ZREM', waiters, waiter)
   end
-  -- A hold is the only field of its hash: with it the lock is free.
+  -- A hold is the only field of its hash: without it the lock is free.
   if ended == 1 or redis.call('EXISTS', lock) == 0 then
     drop_overdue(queue, waiters, now_us)
     if hand == '1' and now_us <= tonumber(not_after_us) and not no_vote_until(master, incarnation, guard_ms, now_us) then

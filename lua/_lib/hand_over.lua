@@ -1,13 +1,16 @@
 -- Provides hand_over(...): gives the free lock to the first waiter that listens,
--- and tells it so in one message; one that takes no grants is woken as ever.
+-- and tells it so in one message. A waiter that takes no grants is woken instead.
 --
--- Who takes grants says so at the end of its waiter's name: @<lease in ms>, the
--- lease that a releaser may give it. It is short, because a message may be lost.
+-- The name of a waiter that takes grants ends with @<lease in ms>, the lease that a
+-- releaser may give it. That lease is short, because a message may be lost.
+--
 -- The hold is named after the waiter, the hold that made room for it, and the
--- waiter's ticket: the name is the same on all masters, never one that was given
--- before, and as long as it is not known whether the waiter takes it, whoever comes
--- now still gets a larger ticket. Where PUBLISH does not count, nobody knows whether
--- the first waiter lives: nobody is given anything.
+-- waiter's ticket. So its name is the same on all masters, and new. The ticket is in
+-- it for `enqueue`: a later waiter gets a larger ticket also while nobody knows
+-- whether this one takes the lock.
+--
+-- Where PUBLISH does not count, nobody knows whether the first waiter lives. There,
+-- waiters are only woken.
 local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
   local room = string.sub(string.match(releaser, '^[^:]*:([^@~]*)'), -16) .. '.'
   local server = string.match(incarnation, '^[^?]+') or '-'
@@ -18,7 +21,7 @@ local function hand_over(lock, queue, waiters, token_key, releaser, incarnation,
     if not lease_ms then
       return wake(uuid, name)
     end
-    -- Each has a token of its own: what nobody receives here may be heard of at a replica.
+    -- Each waiter that is told gets its own token: a replica may pass on a message that nobody receives here.
     token = token and token + 1 or next_token(token_key, now_us, lease_ms)
     kept_ms, told = math.max(kept_ms, tonumber(lease_ms)), told + 1
     ticket = ticket or redis.call('ZSCORE', queue, waiter)
@@ -27,7 +30,7 @@ local function hand_over(lock, queue, waiters, token_key, releaser, incarnation,
       .. server .. ' ' .. name
   end)
   if told > 1 then
-    remember(token_key, token, now_us, kept_ms) -- the last one, for longer than whichever lease was given
+    remember(token_key, token, now_us, kept_ms) -- the last one, for longer than any of the leases
   end
   if grantee and lease_ms then
     redis.call('HSET', lock, grantee .. '~' .. hold, 1)

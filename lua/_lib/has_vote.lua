@@ -1,8 +1,9 @@
--- Provides has_vote: whether this master has a vote, where nothing but a look at its
--- marker is needed for that: a vote was written on the caller's socket just now, and all
--- of the marker is as expected. Else no_vote_until is to be asked, which says why so. It
--- reads master, incarnation, guard_ms and now, and is no function: to define one would
--- take a good part of the time.
+-- Provides has_vote: true if a look at the marker is enough to know that this master has
+-- a vote. That is so if a vote was written on the caller's socket just now, and all of
+-- the marker is as expected. If has_vote is false, no_vote_until must decide.
+--
+-- It reads master, incarnation, guard_ms and now. It is no function, because to define
+-- one takes a good part of the time.
 local has_vote = not master
 if master then
   local quiet_us = now - string.sub(incarnation, -16)

@@ -1,6 +1,6 @@
--- Provides holder_of(lock): who has the lock, or nil when it is free. A key of
--- another type, and a hash with more fields than a few, where a hold has one, read as
--- held, by a holder without a name, and are never an error. Their names may be long.
+-- Provides holder_of(lock): the holder, or nil when the lock is free. A key of another
+-- type reads as held by a holder without a name, and so does a hash with many fields:
+-- a hold has one field, and those of another program may be long.
 local function holder_of(lock)
   local fields = on_own('HLEN', lock)
   if not fields or fields > 16 then

@@ -1,2 +1,2 @@
--- Provides just_now_us: too short a time for a master's data set to be copied.
+-- Provides just_now_us: no master's data set can be copied within this time.
 local just_now_us = 1000

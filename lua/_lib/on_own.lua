@@ -1,6 +1,6 @@
--- Provides on_own(command, key, ...): a command on a key, or nil where that holds
--- another type than relock gives it: somebody else has written it. Any other error,
--- such as a right that is missing, is the caller's to hear.
+-- Provides on_own(command, key, ...): runs a command on a key. Returns nil if the key
+-- is of another type than relock gives it: another program has written it. The caller
+-- gets any other error, such as a missing right.
 local function on_own(command, key, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) == 'table' and reply.err then

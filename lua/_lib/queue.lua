@@ -1,16 +1,16 @@
 -- Provides drop_overdue, tell_first and wake_first: who waits, and whose turn it is.
 --
 -- A waiter's name is <client>:<uuid>; its client listens on one channel. PUBLISH
--- returns how many received the message, so a waiter whose process has died is
--- seen here and passed over at once. It keeps its entry until its deadline in
--- `waiters`, because a live client whose subscription just broke looks the same.
--- On a cluster the number is that of one node's subscribers, so nobody is passed
--- over there: the next line is then sent with false.
+-- returns how many clients received the message. If none did, the waiter's process has
+-- died, and the script passes it over at once. The waiter keeps its entry until its
+-- deadline in `waiters`, because a live client whose subscription just broke looks the
+-- same. A cluster counts the subscribers of one node only, so nobody is passed over
+-- there: the next line is then sent with false.
 local publish_counts = true
 
--- What is longer is no waiter's name: a client's has 64 characters that are read and
--- less than 64 more, and a uuid with its lease less than 64. To read a megabyte takes
--- milliseconds, so a script stops soon after it has met such a name.
+-- A longer name is no waiter's: a client's name has at most 64 readable characters and
+-- less than 64 others, and a uuid with its lease less than 64. To read a megabyte takes
+-- milliseconds, so a script stops soon after it has met a longer name.
 local name_max = 512
 
 -- Removes the waiters that have sent no heartbeat for too long.
@@ -32,11 +32,11 @@ local function drop_overdue(queue, waiters, now_us)
   end
 end
 
--- Sends the first waiter whose client listens what `message(uuid, name, waiter, ticket)`
--- says, in the order of tickets and stopping before `me`; the ticket is only given where
--- it is known. Returns that waiter, or nil when nobody before `me` listens. Also returns
--- true when that is still open, because there are more than one call may look at: nobody
--- may take the lock then.
+-- Sends `message(uuid, name, waiter, ticket)` to the first waiter whose client listens. It
+-- goes in the order of tickets and stops before `me`. The ticket is passed only if it is
+-- known. Returns that waiter, or nil if nobody before `me` listens. If there are more
+-- waiters than one call may look at, it also returns true: that is still open, and nobody
+-- may take the lock.
 local function tell_first(lock, queue, waiters, me, message)
   local has_long = false
   local function parts_of(waiter)
@@ -54,19 +54,19 @@ local function tell_first(lock, queue, waiters, me, message)
   local client, uuid = parts_of(head[1])
   if client and publish_counts then
     if redis.call('PUBLISH', prefix .. 'client:' .. client, message(uuid, name, head[1], head[2])) > 0 then
-      return head[1] -- the usual case; what follows is not even defined then
+      return head[1] -- the usual case ends here, before it pays for the functions below
     end
   end
 
-  -- Others may have written to these keys, and a script keeps a master busy for as
-  -- long as it runs. So it passes over so many at most, and what nobody can be
-  -- waiting for goes as soon as it is looked at: what is no waiter's name, and who
-  -- neither listens nor has a deadline. Whoever waits has one: a place and a deadline
-  -- are written by the same script, and again with each heartbeat.
+  -- Other programs may have written to these keys, and a script keeps a master busy for
+  -- as long as it runs. So one call passes over `passed_max` entries at most. It removes
+  -- an entry that is no waiter's name, and one that neither listens nor has a deadline.
+  -- Every waiter has a deadline: the script that writes the place writes it, too, and so
+  -- does each heartbeat.
   local passed_max = 1000
-  local long_max = 8 -- so many at most where the first has too long a name
-  local told_max = 32 -- so many are told one by one; of more it is asked first who listens
-  local sought_max = 100 -- if no more have a deadline, those who are behind are found by that
+  local long_max = 8 -- entries of a page, if the first name is too long
+  local told_max = 32 -- waiters that are told one by one; of more, the server is asked first which of them listen
+  local sought_max = 100 -- if no more have a deadline, the waiters behind are found by their deadlines
   local deaf, gone = { [publish_counts and client or ''] = true }, {}
   local all_have_deadlines
 
@@ -84,7 +84,7 @@ local function tell_first(lock, queue, waiters, me, message)
     return all_have_deadlines or on_own('ZSCORE', waiters, waiter)
   end
 
-  -- Who of these is a waiter whose client does not listen; nobody, where PUBSUB is refused: an error has no counts.
+  -- The waiters among these whose clients do not listen; none, if PUBSUB is refused: an error has no counts.
   local function find_deaf(names)
     local asked, askers, found = {}, {}, {}
     for i = 1, #names do
@@ -101,7 +101,7 @@ local function tell_first(lock, queue, waiters, me, message)
     return found
   end
 
-  -- Whether these say whose turn it is; and whose.
+  -- Returns whether these names decide whose turn it is, and that waiter.
   local function decide(names)
     local known_deaf = publish_counts and #names > told_max and find_deaf(names) or {}
     for i = 1, #names do
@@ -127,7 +127,7 @@ local function tell_first(lock, queue, waiters, me, message)
     return false, nil
   end
 
-  -- Whoever has a deadline, in the order of the queue; nil where these are too many.
+  -- The waiters that have a deadline, in the order of the queue; nil if these are too many.
   local function seek_by_deadline()
     local names = on_own('ZRANGE', waiters, 0, sought_max)
     if not names or #names > sought_max then
@@ -156,13 +156,13 @@ local function tell_first(lock, queue, waiters, me, message)
       return waiter
     end
     if has_long then
-      drop(gone) -- at least that name, so that the next call goes on behind it
+      drop(gone) -- at least the long name, so that the next call goes on behind it
       return nil, true
     end
     first, page = first + page, passed_max + 1 - page
   until first > passed_max
 
-  -- So that the next call goes on behind them. Who of them waits, though, is put back by its heartbeat.
+  -- So that the next call goes on behind them. The heartbeat puts back those that do wait.
   drop(redis.call('ZRANGE', queue, 0, passed_max))
   local names = redis.call('EXISTS', queue) == 0 and {} or seek_by_deadline()
   if not names then

@@ -1,6 +1,6 @@
--- Provides waiter_of(owner): the waiter behind an owner's name. Among several
--- masters the attempts of one wait have names of their own, <waiter>~<number>,
--- while its place in the queue keeps the waiter's.
+-- Provides waiter_of(owner): the waiter behind an owner's name. On several masters,
+-- each attempt of one wait has its own name, <waiter>~<number>. The place in the queue
+-- has the waiter's name.
 local function waiter_of(owner)
   return string.match(owner, '^[^~]*')
 end
