@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from random import Random
-from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -113,7 +112,7 @@ def test_who_hears_late_of_a_grant_that_an_operator_has_ended_may_believe_in_it(
 
 @pytest.mark.parametrize("hears", [True, False])
 def test_who_is_queued_may_be_passed_only_as_long_as_it_does_not_hear_every_master(game: Game, *, hears: bool) -> None:
-    confirmed = [SimpleNamespace(confirmed=Event()) for _ in range(3)]
+    confirmed = [SimpleNamespace(is_confirmed=False) for _ in range(3)]
     for one in confirmed[not hears :]:
         one.is_confirmed = True
     waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
@@ -126,7 +125,7 @@ def test_who_is_queued_may_be_passed_only_as_long_as_it_does_not_hear_every_mast
 
 
 def test_who_moves_its_subscription_may_be_passed_where_masters_move(game: Game) -> None:
-    moving = SimpleNamespace(confirmed=Event())
+    moving = SimpleNamespace(is_confirmed=False)
     moving.is_confirmed = True
     waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[moving])
