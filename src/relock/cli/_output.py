@@ -27,7 +27,7 @@ _CODES: tuple[tuple[type[RelockError], ExitCode], ...] = (
     (ConfigurationError, ExitCode.CONFIGURATION),
 )
 _ON_THE_COMMAND_LINE = ("name", "ttl", "prefix")
-_scribes: list[Scribe] = []  # the one that writes to stderr, once nobody is to wait for that
+_scribes: list[Scribe] = []  # the one that writes to stderr, from the moment on at which nobody may wait for that
 
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def say(message: str) -> None:
 
 
 def printable(text: str) -> str:
-    """`text` on one line and without control characters: anybody who may queue chooses names that others list."""
+    """`text` on one line and without control characters: other users choose the names that this lists."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
 
 

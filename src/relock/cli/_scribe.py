@@ -1,4 +1,4 @@
-"""Writes lines to stderr on a thread of its own, so that nobody else waits for whoever reads them.
+"""Writes lines to stderr on a thread of its own, so that nobody waits for their reader.
 
 A terminal can be stopped (Ctrl-S), and a pipe be full because its reader sleeps: then a write lasts until that is over.
 That the descriptor doesn't block would be no way out: it is a property of the open file, which the command shares.
@@ -48,7 +48,7 @@ class Scribe:
                 one.set()
 
     def _write(self, line: bytes) -> None:
-        """Not through `sys.stderr`: the end of the interpreter would wait for the one who writes there."""
+        """Not through `sys.stderr`: the end of the interpreter would wait for the thread that writes there."""
         with contextlib.suppress(OSError):  # it may be closed, its reader gone: nothing that matters fails for that
             while line:
                 try:

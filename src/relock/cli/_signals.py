@@ -57,7 +57,7 @@ class Signals:
 
     def wake(self) -> None:
         """Ends a `wait`; may be called by any thread."""
-        with contextlib.suppress(BlockingIOError):  # full, so whoever waits will wake anyway
+        with contextlib.suppress(BlockingIOError):  # full, so the thread that waits wakes anyway
             os.write(self._write, bytes([_WAKE]))
 
 

@@ -106,7 +106,7 @@ def _odd(count: int) -> int:
 
 @frozen
 class Wanted:
-    """The masters to use: the user's, or as many as are to be started."""
+    """The masters to use: the user's, or as many new ones as are asked for."""
 
     urls: tuple[str, ...]
     count: int

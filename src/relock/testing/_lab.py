@@ -120,7 +120,7 @@ class Lab:
             results[number] = function()
         except GreenletExit:  # the lab ends it
             raise
-        except BaseException as error:  # of the code under test, or of a check of pytest's: the test is to see it
+        except BaseException as error:  # of the code under test, or of pytest: the test must see it
             errors.append(error)
         finally:
             del current_task().owner  # nobody renews the hold of a thread that has ended

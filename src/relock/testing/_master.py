@@ -169,7 +169,7 @@ class VirtualMaster:
         self._store.is_replicated = replicate is not None
 
     def follow(self, snapshot: Snapshot, messages: Sequence[Message] = ()) -> None:
-        """As a replica: it holds now what its master held, and whoever listens here hears what that published."""
+        """As a replica: it takes over what its master holds, and passes on what that publishes."""
         self._store.load(snapshot)
         for channel, message in messages:
             self._hand_out(channel, message)

@@ -149,7 +149,7 @@ class VirtualConnection(RawConnection):
         return bool(self._inbox) or self.is_broken or not self.is_open
 
     def watch(self, parking: Parking) -> None:
-        """Wakes whoever waits for something to be readable."""
+        """Wakes the tasks that wait for something to read."""
         self._watching.append(parking)
 
     def take_all(self) -> list[Any]:

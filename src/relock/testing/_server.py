@@ -137,7 +137,7 @@ class Server:
         self._break_all()
 
     def kill_normal(self) -> None:
-        """As CLIENT KILL TYPE normal: whoever has subscribed to something stays."""
+        """As CLIENT KILL TYPE normal: connections with a subscription stay."""
         for raw in list(self.connections):
             if not raw.subscriptions:
                 raw.end()
@@ -244,7 +244,7 @@ class Server:
             return self.master.info(*command[1:])
         if word == b"HMGET":
             return [self.master.read("HGET", command[1], field) for field in command[2:]]
-        if word == b"SCAN":  # all at once: whoever asks looks at each name himself
+        if word == b"SCAN":  # all at once: the caller looks at each name
             return [b"0", self.master.keys()]
         if word in _ALWAYS_SO:
             return _ALWAYS_SO[word]

@@ -31,7 +31,7 @@ A bare list, because a heap compares lists fast, and events are what a run consi
 
 
 class World:
-    """True time, and all that is to happen.
+    """True time, and all that happens.
 
     Args:
         seed: decides everything that chance decides.

@@ -141,7 +141,7 @@ def _at(moment_ns: int, look: Callable[[], Any]) -> tuple[int, Any]:
 
 
 def _call_off(parts: Sequence[Part]) -> None:
-    """Lets everybody end in peace, who can."""
+    """Lets every worker end by itself, if it can."""
     for part in parts:
         part.program.stop()
     for part in parts:

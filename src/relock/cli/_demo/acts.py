@@ -48,7 +48,7 @@ class DemoPlan:
     """Who takes part, and how long each part takes. All of it is about 12 seconds.
 
     Attributes:
-        locked: False exchanges the lock for none in the acts that are to show it: the control of the verdict.
+        locked: False plays the acts without the lock: the control of the verdict.
         patience_seconds: how long to wait for what should happen at once.
     """
 
@@ -67,7 +67,7 @@ class DemoPlan:
 
 
 class Stay(NamedTuple):
-    """Somebody who stays inside: the process, and the update that it is in the middle of."""
+    """A worker that stays inside: its process, and the update that it is in the middle of."""
 
     process: str
     update: Update
@@ -156,7 +156,7 @@ class Director:
         self.stage.say(self._tally("with the lock", self.record.under))
 
     def _kill_masters(self) -> None:
-        """The largest minority dies at once and comes back empty; whoever works notices nothing of it."""
+        """The largest minority dies at once and comes back empty; the workers notice nothing."""
         crew, plan, masters = self.crew, self.plan, self.masters
         count = masters.count - masters.quorum
         victims, watches = masters.servers[-count:], masters.watches[-count:]
@@ -195,7 +195,7 @@ class Director:
         return info.ttl if process_of(info.owner) == process else 0.0
 
     def _kill_a_holder(self) -> None:
-        """A hold that outlasts its lease, because it is renewed; then nobody is there who would renew it."""
+        """A hold outlasts its lease, because it is renewed; then its process dies, and nobody renews it."""
         crew, plan = self.crew, self.plan
         self.stage.act(
             HOLDER_KILLED, f"A holder stays inside for longer than its lease of {plan.ttl:g} s: it is renewed."
@@ -220,7 +220,7 @@ class Director:
             self.stage.say(f"{successor.worker} had the lock {successor.entered - looked_at:.2f} s after that")
 
     def _kill_a_waiter(self) -> None:
-        """Whose turn it is next dies while it waits: who comes after it must not wait for it."""
+        """The next waiter dies while it waits: the one after it must not wait for it."""
         crew, plan = self.crew, self.plan
         self.stage.act(WAITER_KILLED, "A holder is inside, the others queue. The first of them is about to be killed.")
         stay = self._stay()
@@ -234,7 +234,7 @@ class Director:
         dead = next((i for i, process in enumerate(queue) if process not in crew.killed), len(queue))
         self.stage.say(f"{victim} is killed (SIGKILL) as first in the queue: {dead} dead waiters there now")
         self._pause(plan.short_stay_seconds)
-        caption = "It was killed. The holder leaves: whoever lives and comes next must have the lock at once."
+        caption = "It was killed. The holder leaves: the next waiter that lives must have the lock at once."
         self.stage.act(WAITER_KILLED, caption)
         told = len(crew.updates())
         crew.order([holder], do="go_on")

@@ -27,7 +27,7 @@ class Crew:
     def __init__(self, folder: Path) -> None:
         self.lock = threading.Lock()  # of what follows, which the listening threads change
         self.history = History()
-        self.inside: dict[str, Update] = {}  # who stays in the critical section, by process
+        self.inside: dict[str, Update] = {}  # the updates that stay in the critical section, by process
         self.ready: set[str] = set()
         self.stopped: set[str] = set()
         self.failures: list[str] = []

@@ -100,7 +100,7 @@ class Record:
     """All that the verdict rests on; None for what did not come about.
 
     Attributes:
-        kills_masters: whether `masters` was to come about.
+        kills_masters: whether the act `masters` is part of the run.
         seconds_max: how long the demo may take.
     """
 

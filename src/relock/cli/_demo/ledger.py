@@ -1,4 +1,4 @@
-"""A file with no locking of its own: read, think, write. Two who do so at the same time lose an entry."""
+"""A file with no locking of its own: read, think, write. Two workers that do so at the same time lose an entry."""
 
 import os
 from collections.abc import Callable

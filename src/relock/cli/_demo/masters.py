@@ -1,4 +1,4 @@
-"""What each master says of itself: whether it votes, from when on it will, and who holds the lock there.
+"""What each master says of itself: whether it has a vote, when it gets one, and who holds the lock there.
 
 `relock.Client.statistics` says what one client has seen of its masters. The demo looks at the masters themselves, so
 that what it shows and counts does not depend on the client that is being shown.
@@ -135,7 +135,7 @@ class Masters:
     """All masters, looked at again and again while this is entered, all at the same moment.
 
     Attributes:
-        watches: one for each master; none where there is but one, who always has a vote.
+        watches: one for each master; none for a lone master, which always has a vote.
         servers: those of them that the demo has started, and may kill.
     """
 
@@ -148,7 +148,7 @@ class Masters:
 
     @classmethod
     def of(cls, where: Where, name: str, servers: Sequence[LocalServer]) -> Self:
-        """The masters of `where`, and who holds the lock `name` there. One alone is not watched: there is no vote."""
+        """The masters of `where`, and the holder of the lock `name` there. A lone master always has a vote."""
         nodes = parse_nodes(list(where.urls))
         several = nodes if len(nodes) > 1 else ()
         return cls([Watch(node, where.prefix, name) for node in several], servers if several else ())

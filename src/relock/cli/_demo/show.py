@@ -92,7 +92,7 @@ class Stage:
         self._print(f"relock demo, on {text}")
 
     def act(self, name: str, caption: str) -> None:
-        """The act that begins, and what is to be seen in it."""
+        """The act that begins, and what it shows."""
         self._act, self._caption = self._acts.index(name), caption
         self._print(f"{self._act + 1}. {name}: {caption}")
 
@@ -281,7 +281,7 @@ class Stage:
         return _panel(table, "the ledger, a plain file", LOWER_HEIGHT)
 
     def _voters(self, view: View) -> Panel:
-        """Which masters vote, which have no vote and for how long, and who holds the lock on each."""
+        """Which masters have a vote, how long the others have none, and who holds the lock on each."""
         table = Table.grid(padding=(0, 1), expand=True)
         table.add_column(no_wrap=True, overflow="ellipsis", style="dim", ratio=1)
         table.add_column(no_wrap=True, min_width=13)

@@ -4,7 +4,7 @@
 
 It takes orders on stdin and tells what it did on stdout, a JSON object a line each. The first line is its `Job`
 (on stdin, because a URL may hold a password, and arguments can be read by everybody). Orders: ``start`` (with the
-ledger, and whether under the lock), ``stay`` (whoever is inside next stays there, in the middle of its update),
+ledger, and whether under the lock), ``stay`` (the next one inside stays there, in the middle of its update),
 ``go_on`` (it leaves), ``stop``. It ends when its stdin is closed.
 """
 
