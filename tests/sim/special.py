@@ -24,13 +24,13 @@ from sim.plan import (
 
 MUCH_LONGER = 20.0  # times a lease: more than the tenths of it after which a renewal that failed is tried again
 AROUND = ("kill normal", "drop client", "stall replica")  # in runs in which masters move
-CROSSED_PART = 0.03  # of all runs,
+CROSSED_PART = 0.06  # of all runs,
 CROWDED_PART = 0.05  # and
 BLOCKED_PART = 0.05
 OTHER_NAMES = (2, 5)
 MOVED_PART = 0.15  # of all runs
 WIDE_PART = 0.25  # of the others
-LENGTHENED_PART = 0.1  # of these
+LENGTHENED_PART = 0.3  # of these
 
 
 def plan_of(seed: int, random: Random) -> Plan:
@@ -107,7 +107,7 @@ def _draw_planned(random: Random) -> Plan:
 
 def _draw_failed_back(random: Random) -> Plan:
     """Masters that are failed back while connections stay open, most of them idle; what is newest is lost then."""
-    masters, ttl = random.choice([1, 3]), random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
+    masters, ttl = random.choice([1, 1, 3]), random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
     return evolve(
         _draw_moved(random),
         kinds=FAILING_BACK if masters > 1 else ("fail back",),
@@ -116,7 +116,7 @@ def _draw_failed_back(random: Random) -> Plan:
         threads=1,
         ttl=ttl,
         begins=CALM_SECONDS / 2 + ttl,  # with the masters' first votes, and connections
-        faults=CALM_SECONDS + 6 * ttl + 4.0,
+        faults=CALM_SECONDS + 15 * ttl + 10.0,
         fault_pause=1.0 + 1.5 * ttl,  # most come when masters have their votes again
         skew=0.3,
         stays=(0.5, 1.0),
@@ -210,4 +210,4 @@ def _draw_lengthened(random: Random) -> Plan:
     )
 
 
-_MOVED_SORTS = {_draw_moved: 0.45, _draw_planned: 0.25, _draw_failed_back: 0.3}
+_MOVED_SORTS = {_draw_moved: 0.4, _draw_planned: 0.2, _draw_failed_back: 0.4}
