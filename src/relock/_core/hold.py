@@ -14,6 +14,7 @@ from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._events import Loss
 from relock._keys import LockKeys
 from relock._owner import OwnerKey, Taker, ThreadRef, Who, has_ticket
+from relock._scripts import Prepared
 
 EXPIRED = "its lease ended before it could be renewed"
 NOT_RENEWED = "its lease ended, and it was not to be renewed (renew=False)"
@@ -93,6 +94,7 @@ class Hold:
     count: int
     counts_until: float
     deadline: float
+    ending: Prepared
     ends: list[float]
     granted_at: float
     healed: bool
