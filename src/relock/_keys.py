@@ -57,8 +57,8 @@ def client_channel(prefix: str, client: str) -> str:
 def scan_pattern(prefix: str, pattern: str) -> str:
     """The glob for the keys of all locks whose names match `pattern`, their queues included.
 
-    It finds others as well: the key of the lock ``a}b`` matches what is asked for ``a``. So what comes back is still
-    to be judged by `glob_filter`.
+    It finds others as well: the key of the lock ``a}b`` matches the glob for ``a``. So the caller must filter what it
+    finds by `glob_filter`.
     """
     _, is_closed = _glob_tokens(pattern.encode())
     wanted = f"{pattern}}}*" if is_closed else "*"  # one that is open at its end would swallow the brace

@@ -1,8 +1,8 @@
 """Who owns a hold.
 
-On the masters a hold is named ``<client>:<uuid>``: one client object, one outermost acquire. Who may *use* it is
-local knowledge: a thread, or whoever names the same ``owner=``. A thread is not known by its ident, because
-idents are recycled: it is known by an object in its `threading.local`, which dies with the thread.
+On the masters a hold is named ``<client>:<uuid>``: one client object, one outermost acquire. Only the client knows
+which callers may *use* it: one thread, or all that name the same ``owner=``. It knows a thread by an object in its
+`threading.local`, which dies with the thread, and not by its ident, because idents are recycled.
 
 The tasks of an event loop share their thread, and so would share its hold: each would come in on top of the others. So
 a hold also knows which task took it, see `Taker`.

@@ -223,8 +223,8 @@ class Lock:
     def ensure(self, seconds: float = 0.0) -> int:
         """Checks, without I/O, that the caller's hold is valid for `seconds` more. It spends nothing.
 
-        Right after a releaser has handed the lock over, with a lease of 3 s that is yet to be made the full one, more
-        than those is first asked of the masters, once.
+        One case sends a request: a releaser has just handed the lock over, its lease is 3 s at first, and `seconds`
+        is more than what is left of these. Then the masters are asked for the full lease, once.
 
         Returns:
             The fencing token of the hold, to go with what must not happen twice.
@@ -311,7 +311,7 @@ class Lock:
     # What threading.Condition and CPython's tests expect of an RLock ------------------------------------------------
 
     def _is_owned(self) -> bool:
-        """A condition asks before it waits or notifies. A caller that lost the hold hears that, not that it had none.
+        """A condition asks before it waits or notifies. A caller that lost its hold gets `LockLostError`, not False.
 
         Raises:
             LockLostError: it was lost.
@@ -358,9 +358,9 @@ class Lock:
     def _acquire_restore(self, saved: tuple[Hold, int]) -> None:
         """Takes what `_release_save` gave up, at the end of a condition's wait, however long no master answers.
 
-        A wait that has timed out is taken off the condition's list only after this, so it does not raise either: where
-        the lock is not to be had again, the levels are there as those of a lost hold. An interrupt is raised, as
-        nothing may run without the lock then.
+        A wait that has timed out is taken off the condition's list only after this. So this does not raise either: if
+        it can't get the lock again, the caller has its levels as those of a lost hold. But it raises an interrupt,
+        because nothing may run without the lock then.
         """
         hold, count = saved
         record = CallRecord()
@@ -443,7 +443,7 @@ class Lock:
 
 
 def _judged(blocking: bool, timeout: float) -> float:
-    """A timeout as `threading.RLock` judges it: a new one is asked, which nobody has, so it makes nobody wait."""
+    """A timeout as `threading.RLock` judges it. This asks a new one, which is free, so nobody waits."""
     try:
         threading.RLock().acquire(bool(blocking), timeout)
     except TypeError:
@@ -458,7 +458,7 @@ def _judged(blocking: bool, timeout: float) -> float:
         right = "0 or more seconds, or -1 to wait as long as it takes"
         advice = f"it must be {right}" if blocking else "a non-blocking acquire takes no timeout"
         raise ValueError(f"timeout={timeout!r}: {advice}") from None
-    if timeout < 0:  # and allowed: so it is as near to -1 as makes no difference
+    if timeout < 0:  # and allowed: it rounds to -1
         return FOREVER if blocking else 0.0
     return float(timeout)
 

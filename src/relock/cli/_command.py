@@ -108,7 +108,7 @@ def _be_the_command(words: Sequence[str], gate: int, die_with_parent: Callable[[
             signal.signal(signum, signal.SIG_DFL)
     if die_with_parent is not None:
         die_with_parent()
-        if os.getppid() != parent:  # it died before the kernel knew that we care
+        if os.getppid() != parent:  # it died before the kernel was told
             os._exit(of_signal(signal.SIGKILL))
     told = os.read(gate, 64)
     if not told:

@@ -6,8 +6,8 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """What ``relock`` exits with on its own account; ``relock run`` passes its command's exit code on.
 
-    Where sysexits.h has a fitting code that is used, because few commands use those for anything else. A lost lock has
-    none there and takes the first number above them.
+    Codes of sysexits.h are used where one fits, because few commands use those for anything else. For a lost lock there
+    is none, so it has the first number above them.
     """
 
     OK = 0

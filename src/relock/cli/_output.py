@@ -27,7 +27,7 @@ _CODES: tuple[tuple[type[RelockError], ExitCode], ...] = (
     (ConfigurationError, ExitCode.CONFIGURATION),
 )
 _ON_THE_COMMAND_LINE = ("name", "ttl", "prefix")
-_scribes: list[Scribe] = []  # the one that writes to stderr, from the moment on at which nobody may wait for that
+_scribes: list[Scribe] = []  # writes to stderr, once no other thread may wait for that
 
 
 if TYPE_CHECKING:

@@ -144,7 +144,7 @@ class Runner:
         if token is not None:
             self.report.token = token
             with contextlib.suppress(LockLostError):
-                # Who has just been handed the lock is sure of a short lease only, until this has been asked for.
+                # A lock that was just handed over has a short lease, until this asks for the full one.
                 lock.ensure(self.limits.grace)
             command.go(token)
             lost = supervise(command, lock, signals, self.limits)

@@ -18,7 +18,7 @@ from relock.testing._world import World
 
 EPOCH_SECONDS = 1_700_000_000.0
 MINUTE_SECONDS = 60.0
-CALLBACK_SECONDS = 0.001  # in which callbacks, on threads of their own, hear of what was done last
+CALLBACK_SECONDS = 0.001  # after the last function: for callbacks, which run on threads of their own
 
 
 class VirtualClient(Client):
@@ -32,15 +32,15 @@ class VirtualClient(Client):
 
 
 class Lab:
-    """Virtual masters, and functions that use locks on them; nothing waits really, and no server is needed.
+    """Virtual masters, and functions that use locks on them. It needs no server, and waits take no real time.
 
-    Functions that use a client run inside `run`, each as a thread of its own; they change only where they wait for
-    relock or for `sleep`. Code that waits otherwise, with `time.sleep` or for a real thread, waits really, and lets
-    nobody else go on.
+    Functions that use a client run inside `run`, each as a thread of its own. The lab changes from one to another only
+    where they wait for relock or call `sleep`. Code that waits in another way, with `time.sleep` or for a real thread,
+    takes real time, and stops all the others meanwhile.
 
     Args:
         masters: how many masters there are.
-        seed: decides whatever chance decides, such as delays of messages.
+        seed: decides everything that is left to chance, such as delays of messages.
 
     Attributes:
         masters: the masters; ``crash()``, ``restart()``, ``stop()``, ``go_on()`` and ``step(seconds)`` do to one what

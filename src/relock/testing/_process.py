@@ -16,12 +16,12 @@ from relock.testing._world import Event, World
 
 PREEMPTION_SECONDS = 0.002  # at most: the pause that now and then follows a look at a clock
 SWITCH_SECONDS = 50e-6  # until a thread runs that has been woken
-TIMER_SECONDS = 1e-6  # by which a timer may be early
+TIMER_SECONDS = 1e-6  # a timer may fire this much early
 NO_TIMER = float("-inf")
 
 
 class DeadlockError(Exception):
-    """A task waits for what nothing will bring: no timer, no message."""
+    """A task waits without a timer, and no event will wake it."""
 
 
 class Process:

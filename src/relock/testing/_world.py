@@ -37,7 +37,7 @@ class World:
         seed: decides everything that chance decides.
 
     Attributes:
-        looks: so many looks at a clock from now on, the next one is that may be followed by a pause.
+        looks: how many looks at a clock remain until one is followed by a pause.
     """
 
     chance: Callable[[], float]
@@ -72,7 +72,10 @@ class World:
         return event
 
     def run(self, until: float, is_over: Callable[[], bool] | None = None) -> None:
-        """Lets time pass until the true time `until`, or until `is_over`, as far as that depends on what has ended."""
+        """Lets events happen until the true time `until`, or until `is_over()`.
+
+        That is asked at the beginning, and whenever a task or a process has ended.
+        """
         self._hub = getcurrent()
         self.has_ended = True
         events = self._events
@@ -94,22 +97,22 @@ class World:
         self._hub.switch()
 
     def is_preempted(self) -> bool:
-        """Whether the caller is made to wait after a look at a clock that is one of these; nobody is but a task."""
+        """Whether the caller must pause now, after the last of the `looks`: only tasks do."""
         self.looks = self._draw_looks() if self._doomed is None else 1
         return self.in_task()
 
     def doom(self, task: greenlet, error: BaseException, looks: int) -> None:
-        """Has `error` raised in `task` when it looks at its clock for so many times, unless it is spared before."""
+        """Has `error` raised in `task` at its look number `looks` at a clock, unless `spare` comes first."""
         self._doomed = (task, error, looks)
         self.looks = 1
 
     def spare(self, task: greenlet) -> None:
-        """What `task` was doomed to does not happen any more."""
+        """Calls off what `doom` has announced for `task`."""
         if self._doomed is not None and self._doomed[0] is task:
             self._doomed = None
 
     def is_doomed(self) -> bool:
-        """Whether anybody is; the caller's looks are counted, and at the last one the error is raised."""
+        """Whether a task is doomed. If it is the caller, this counts its look, and raises the error at the last one."""
         if self._doomed is None:
             return False
         task, error, looks = self._doomed

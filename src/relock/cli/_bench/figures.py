@@ -49,7 +49,7 @@ class Figures:
 
 
 def figures(turns: Iterable[Turn], workers: int, window: Window) -> Figures:
-    """What the turns that began within `window` amount to, of so many workers, some of whom may have had none."""
+    """What the turns that began within `window` amount to. `workers` counts also those that had no turn."""
     ordered = sorted(turns, key=lambda turn: turn.acquired_ns)
     steps = [(before, after) for before, after in pairwise(ordered) if after.acquired_ns in window]
     latencies_ns = [after.acquired_ns - before.releasing_ns for before, after in steps if _changes_hands(before, after)]
