@@ -40,7 +40,7 @@ RECENT = 6
 
 
 class WorkersFailedError(Exception):
-    """A worker told of an error, or ended by itself. The record says which, and why."""
+    """A worker or the masters failed. The record says which, and why."""
 
 
 @frozen(kw_only=True)
@@ -191,7 +191,7 @@ class Director:
         """Seconds before which nobody else can have the lock of `process`, which has ended."""
         if self.masters.count:
             return self.masters.lease_left(lambda owner: process_of(owner) == process)
-        info = self.client.info(self.name)
+        info = self._info()
         return info.ttl if process_of(info.owner) == process else 0.0
 
     def _kill_a_holder(self) -> None:
@@ -356,14 +356,20 @@ class Director:
         return look
 
     def _info(self) -> LockInfo:
-        """Who has the lock, and who waits. A busy machine may keep a quorum of masters from answering at once."""
+        """Who has the lock, and who waits. On a busy machine a master may not answer in time: it is asked again.
+
+        Raises:
+            WorkersFailedError: the masters did not answer at all.
+        """
         until = time.monotonic() + self.plan.patience_seconds
         while True:
             try:
                 return self.client.info(self.name)
-            except QuorumError:
-                if not self.masters.count or time.monotonic() > until:
-                    raise
+            except QuorumError as error:
+                if time.monotonic() > until:
+                    self.crew.failures.append(f"nobody says who has the lock: {error}")
+                    raise WorkersFailedError from error
+            time.sleep(POLL_SECONDS)
 
     def _state_of(self, process: str) -> str:
         if process in self.crew.killed:
