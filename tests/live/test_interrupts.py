@@ -8,22 +8,17 @@ here and on the master, and can release it; or nothing is left, here or there, a
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 from redis import Redis
 from support.alarms import AlarmError
-from support.instructions import trace_instructions
+from support.instructions import Interrupt, Strike
 from support.masters import Deployment
 from support.until import until
 
-import relock
 from relock import Client, Lock, LockLostError, NotOwnedError, QuorumError
 from relock._core.hold import Hold
 from relock._runtime.machine import Machine
@@ -31,42 +26,7 @@ from relock._runtime.session import closing
 
 pytestmark = pytest.mark.every_quorum
 
-SOURCE = str(Path(relock.__file__).parent)
 TICKS_MAX = 150  # fifteen seconds of them
-
-
-class Interrupt(BaseException):
-    """What the tests raise; nothing in relock knows it."""
-
-
-class Tracer:
-    """Counts the instructions of relock's code in one thread, and raises at one of them."""
-
-    def __init__(self, raise_at: int | None = None) -> None:
-        self.count = 0
-        self.where = ""
-        self._raise_at = raise_at
-
-    def __enter__(self) -> "Tracer":
-        trace_instructions(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(SOURCE):
-            return None
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        if event == "opcode":
-            self.count += 1
-            if self.count == self._raise_at:
-                self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                sys.settrace(None)
-                frame.f_trace = None
-                raise Interrupt(self.where)
-        return self._trace
 
 
 @pytest.fixture
@@ -124,10 +84,10 @@ def count_instructions(action: Callable[[Lock], None], client: Client, name: str
     for attempt in range(2):  # the first run fills caches
         lock = client.lock(f"{name}-count-{attempt}")
         prepare(action, lock)
-        with Tracer() as tracer:
+        with Strike() as strike:
             action(lock)
         leave(lock)
-    return tracer.count
+    return strike.count
 
 
 def points(total: int, server: Deployment, seed: int, *, step: int = 1) -> range:
@@ -166,28 +126,28 @@ def test_an_exception_at_any_instruction_leaves_the_hold_with_the_caller_or_undo
 ) -> None:
     masters = [one.client() for one in server.members]
     total = count_instructions(action, client, name)
-    assert total > 100, "the tracer sees relock's code"
+    assert total > 100, "relock's instructions are seen"
     with_caller: list[str] = []
     left: list[tuple[str, str]] = []
     for point in points(total, server, seed):
         lock = client.lock(f"{name}-{point}")
         prepare(action, lock)
-        with Tracer(raise_at=point) as tracer:
+        with Strike(raise_at=point) as strike:
             try:
                 action(lock)
             except Interrupt:
                 pass
         if lock.owned():
-            if tracer.where:  # with several masters it may have come to its end before
-                with_caller.append(tracer.where)
+            if strike.where:  # with several masters it may have come to its end before
+                with_caller.append(strike.where)
             until(
                 partial(same_count, masters, lock),
                 # A master that lost the acquire with its connection has the hold from the first renewal on.
                 within=25.0,
-                what=f"the same count here and there after an interrupt in {tracer.where}",
+                what=f"the same count here and there after an interrupt in {strike.where}",
             )
             leave(lock)
-        left.append((lock.name, tracer.where))
+        left.append((lock.name, strike.where))
     for lock_name, where in left:
         until(
             partial(is_free, masters, lock_name),
@@ -210,10 +170,10 @@ def test_an_exception_in_a_wait_leaves_nothing_in_the_queue(
     holder = client.lock(name, owner="holder")
     holder.acquire()
     lock = client.lock(name)
-    with Tracer() as tracer:
+    with Strike() as strike:
         assert not lock.acquire(timeout=0.05)
-    for point in points(tracer.count, server, seed, step=7):
-        with Tracer(raise_at=point) as one:
+    for point in points(strike.count, server, seed, step=7):
+        with Strike(raise_at=point) as one:
             try:
                 assert not lock.acquire(timeout=0.05)
             except Interrupt:
@@ -261,24 +221,24 @@ def test_an_exception_in_a_condition_s_wait_leaves_the_hold_with_the_caller_or_u
     masters = [one.client() for one in server.members]
     left: list[tuple[str, str]] = []
 
-    def play(lock: Lock, tracer: Tracer) -> None:
+    def play(lock: Lock, strike: Strike) -> None:
         lock.acquire()
         if action is wait_with_a_lost_hold:
             operator.force_release(lock.name)
-        with tracer, contextlib.suppress(Interrupt):
+        with strike, contextlib.suppress(Interrupt):
             action(lock)
 
-    counting = Tracer()
-    play(client.lock(f"{name}-warm"), Tracer())
+    counting = Strike()
+    play(client.lock(f"{name}-warm"), Strike())
     play(client.lock(f"{name}-count"), counting)
     leave_each(client.lock(f"{name}-warm"))
     leave_each(client.lock(f"{name}-count"))
-    assert counting.count > 100, "the tracer sees relock's code"
+    assert counting.count > 100, "relock's instructions are seen"
     for point in points(counting.count, server, seed, step=7):
-        lock, tracer = client.lock(f"{name}-{point}"), Tracer(raise_at=point)
-        play(lock, tracer)
+        lock, strike = client.lock(f"{name}-{point}"), Strike(raise_at=point)
+        play(lock, strike)
         leave_each(lock)
-        left.append((lock.name, tracer.where))
+        left.append((lock.name, strike.where))
     assert client.statistics().held == 0, "nothing is renewed for nobody"
     for lock_name, where in left:
         until(partial(is_free, masters, lock_name), within=15.0, what=f"nothing left after an interrupt in {where}")

@@ -1,16 +1,67 @@
-"""Tracing instruction by instruction, on every Python."""
+"""An exception at any instruction, on every Python: what that of a signal handler may come to."""
 
 import sys
 from collections.abc import Callable
-from types import FrameType
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
+import relock
 
-def trace_instructions(trace: Callable[[FrameType, str, Any], Any]) -> None:
-    """`sys.settrace` for a function that asks frames for their opcodes.
+SOURCE = str(Path(relock.__file__).parent)
 
-    CPython 3.12 looks once, when tracing begins, whether any frame has ever asked: without one, nobody hears of an
-    instruction.
+
+class Interrupt(BaseException):
+    """What the tests raise; nothing in relock knows it."""
+
+
+def is_of_relock(code: CodeType) -> bool:
+    """Whether it is relock's own code."""
+    return code.co_filename.startswith(SOURCE)
+
+
+def is_any(_: CodeType) -> bool:
+    """Every function counts that is called from here on, also of the standard library."""
+    return True
+
+
+class Strike:
+    """Counts the instructions that this thread executes in the body of a ``with``, and raises `Interrupt` at one.
+
+    Args:
+        raise_at: at which of them it raises, from 1; None: at none, it only counts.
+        within: whether the instructions of a function count, by its code.
+
+    Attributes:
+        count: how many there were.
+        where: function and line of the one at which it raised.
     """
-    sys._getframe().f_trace_opcodes = True
-    sys.settrace(trace)
+
+    def __init__(self, raise_at: int | None = None, within: Callable[[CodeType], bool] = is_of_relock) -> None:
+        self.count = 0
+        self.where = ""
+        self._raise_at = raise_at
+        self._within = within
+
+    def __enter__(self) -> "Strike":
+        # CPython 3.12 looks once, when tracing begins, whether any frame has ever asked for its opcodes: without one,
+        # nobody hears of an instruction.
+        sys._getframe().f_trace_opcodes = True
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is Strike.__exit__.__code__ or not self._within(frame.f_code):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            self.count += 1
+            if self.count == self._raise_at:
+                self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                sys.settrace(None)
+                frame.f_trace = None
+                raise Interrupt(self.where)
+        return self._trace

@@ -1,22 +1,16 @@
 """What makes waiting threads look again: none misses a change, and an interrupt leaves nothing that blocks others."""
 
-import sys
 import threading
-from types import FrameType
-from typing import Any
+from contextlib import suppress
 
 import pytest
-from support.instructions import trace_instructions
+from support.instructions import Interrupt, Strike, is_any
 
 from relock._runtime.machine import Machine
 from relock._runtime.wakeups.bell import Bell
 
 LONG = 30.0  # seconds that no test waits for
 INSTRUCTIONS_MAX = 1000  # of one wait
-
-
-class Interrupt(BaseException):
-    """What a signal handler raises."""
 
 
 class Clock(Machine):
@@ -89,33 +83,18 @@ def test_an_interrupt_at_any_instruction_keeps_nobody_from_ringing(platform: Clo
         ringing.start()
         ringing.join(LONG)
         assert not ringing.is_alive(), f"after instruction {raise_at}"
-    assert raise_at > 50, "the tracer sees the instructions"
+    assert raise_at > 50, "the instructions are seen"
 
 
 def _strike(bell: Bell, platform: Clock, raise_at: int) -> bool:
     """Whether instruction number `raise_at` of a wait that is rung once, in vain, was there to be struck."""
-    left = raise_at
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            left -= 1
-            if not left:
-                sys.settrace(None)
-                raise Interrupt
-        return trace
 
     def has_changed() -> bool:
         bell.ring()
         platform.now += LONG / 2
         return False
 
-    trace_instructions(trace)
-    try:
+    with suppress(Interrupt), Strike(raise_at, is_any):
         bell.wait_for(has_changed, LONG)
-    except Interrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
+        return False
+    return True

@@ -3,16 +3,16 @@
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from queue import Empty
 from types import FrameType
 from typing import Any, cast
 
 import pytest
 from attrs import define, field
+from support.instructions import Interrupt, Strike
 
-import relock
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import NEVER
 from relock._options import ClientOptions
@@ -27,13 +27,8 @@ from relock._runtime.masters.round import Round
 from relock._runtime.net.node import Node
 from relock._scripts import Call
 
-SOURCE = str(Path(relock.__file__).parent)
 TIME = 1.0  # seconds that a call has
 ANSWER: Answer = ([b"done"],)
-
-
-class Interrupt(BaseException):
-    """What the tests raise; nothing in relock knows it."""
 
 
 class Desk(Machine):
@@ -480,35 +475,11 @@ def test_no_quorum_is_waited_for_as_long_as_there_is_time() -> None:
 # Interrupts -----------------------------------------------------------------------------------------------------------
 
 
-class Tracer:
-    """Raises at one instruction of relock's code; counts them."""
-
-    def __init__(self, raise_at: int | None = None) -> None:
-        self.count = 0
-        self._raise_at = raise_at
-
-    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(SOURCE):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            self.count += 1
-            if self.count == self._raise_at:
-                sys.settrace(None)
-                raise Interrupt
-        return self.trace
-
-
 def interrupted(pool: Pool, raise_at: int) -> bool:
-    tracer = Tracer(raise_at)
-    sys.settrace(tracer.trace)
-    try:
+    with suppress(Interrupt), Strike(raise_at):
         pool.ask()
-    except Interrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
+        return False
+    return True
 
 
 def crowded(masters: int) -> Iterator[tuple[Pool, list[Connection]]]:

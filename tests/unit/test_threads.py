@@ -1,15 +1,11 @@
 """What a session does about calls that an interrupt has left: nothing here needs a server."""
 
 import itertools
-import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import pytest
-from support.instructions import trace_instructions
+from support.instructions import Interrupt, Strike
 
 from relock import Client
 from relock._core.book import Book
@@ -126,37 +122,13 @@ def test_a_gate_is_open_after_an_interrupt_at_any_instruction_of_leaving_it() ->
         record, other = CallRecord(), CallRecord()
         assert gates.enter(record, key, FOREVER)
         try:
-            with _interrupted(Gates.leave, raise_at):
+            with Strike(raise_at, lambda code: code is Gates.leave.__code__):
                 gates.leave(record)
-        except KeyboardInterrupt:
+        except Interrupt:
             gates.leave(record)
         else:
             break
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(gates.enter, other, key, 0.0).result(), f"after instruction {raise_at}"
             pool.submit(gates.leave, other).result()
-    assert raise_at > 10, "the tracer sees the instructions"
-
-
-@contextmanager
-def _interrupted(function: Callable[..., object], raise_at: int) -> Iterator[None]:
-    """Raises at one of the instructions of `function`."""
-    left = raise_at
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left
-        if frame.f_code is not function.__code__:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            left -= 1
-            if not left:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    trace_instructions(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(None)
+    assert raise_at > 10, "the instructions are seen"
