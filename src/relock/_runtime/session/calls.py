@@ -196,7 +196,8 @@ class Calls:
         if session.lone is not None:
             sent_at, request = session.clock(), release_flows.count_request(count)
             first = session.lone.exchange(request, hold.keys, hold.owner, sent_at, sent_at + longest)
-            if first is not None and is_status(first[0][0], b"counted"):
+            reply: Any = first and first[0][0]
+            if reply.__class__ is list and reply[0] == b"counted":
                 return True
         answers = session.run_unclosed(release_flows.write_count(hold, count, session.clock, longest, first))
         counting = release_flows.judge_count(answers)
