@@ -16,7 +16,7 @@ from relock._owner import Who
 RELEASED, ABSENT, COUNTED, VOID = [b"released", 0], [b"absent", 0], [b"counted", 0], [b"void", 0]
 SILENT = Failure("a", "no reply yet", awaited=True)
 DOWN = Failure("a", "down", sent=False)
-ENDED = Ending(is_lost=False, is_confirmed=True, is_left=False, is_awaited=False)
+ENDED = Ending(is_lost=False, is_confirmed=True, is_awaited=False, is_left=False)
 
 
 def hold(masters: int, *, healed: bool = False) -> Hold:
@@ -35,16 +35,16 @@ def hold(masters: int, *, healed: bool = False) -> Hold:
     [
         ([RELEASED], ENDED),
         ([RELEASED] * 3, ENDED),
-        ([ABSENT], Ending(is_lost=True, is_confirmed=False, is_left=True, is_awaited=False)),
-        ([RELEASED, ABSENT, ABSENT], Ending(is_lost=True, is_confirmed=False, is_left=True, is_awaited=False)),
+        ([ABSENT], Ending(is_lost=True, is_confirmed=False, is_awaited=False, is_left=True)),
+        ([RELEASED, ABSENT, ABSENT], Ending(is_lost=True, is_confirmed=False, is_awaited=False, is_left=True)),
         ([RELEASED, RELEASED, ABSENT], ENDED._replace(is_left=True)),
-        ([SILENT], Ending(is_lost=False, is_confirmed=False, is_left=True, is_awaited=True)),
-        ([RELEASED, RELEASED, SILENT], ENDED._replace(is_left=True, is_awaited=True)),
-        ([RELEASED, SILENT, SILENT], Ending(is_lost=False, is_confirmed=False, is_left=True, is_awaited=True)),
+        ([SILENT], Ending(is_lost=False, is_confirmed=False, is_awaited=True, is_left=False)),
+        ([RELEASED, RELEASED, SILENT], ENDED._replace(is_awaited=True)),
+        ([RELEASED, SILENT, SILENT], Ending(is_lost=False, is_confirmed=False, is_awaited=True, is_left=False)),
         ([RELEASED, RELEASED, DOWN], ENDED._replace(is_left=True)),
-        ([RELEASED, SILENT, DOWN], Ending(is_lost=False, is_confirmed=False, is_left=True, is_awaited=False)),
-        ([RELEASED, ABSENT, SILENT], Ending(is_lost=False, is_confirmed=False, is_left=True, is_awaited=False)),
-        ([DOWN] * 3, Ending(is_lost=False, is_confirmed=False, is_left=True, is_awaited=False)),
+        ([RELEASED, SILENT, DOWN], Ending(is_lost=False, is_confirmed=False, is_awaited=False, is_left=True)),
+        ([RELEASED, ABSENT, SILENT], Ending(is_lost=False, is_confirmed=False, is_awaited=False, is_left=True)),
+        ([DOWN] * 3, Ending(is_lost=False, is_confirmed=False, is_awaited=False, is_left=True)),
     ],
 )
 def test_the_end_of_a_hold(said: list[Any], ending: Ending) -> None:

@@ -17,9 +17,9 @@ _countings: Cache[int, Prepared] = Cache()
 Certain = Callable[[Sequence[Answer]], bool]
 
 
-def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float, hand: bytes = b"0") -> Call:
+def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
     """Ends the hold of `owner`, and the place of its waiter; the next waiter gets the lock, or is woken."""
-    return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), hand=hand)
+    return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), hand=0)
 
 
 def end(hold: Hold, until: float) -> Ask:
@@ -33,25 +33,26 @@ class Ending(NamedTuple):
     Attributes:
         is_lost: a quorum had nothing to end: the hold was lost before.
         is_confirmed: a quorum has ended it.
-        is_left: a master may have it still, or get it yet: it must be ended once more.
         is_awaited: nothing but silence is left to fear: those that are silent may yet show that they have ended it.
+        is_left: a master may have it still, or get it yet: it must be ended once more. False while that is awaited.
     """
 
     is_lost: bool
     is_confirmed: bool
-    is_left: bool
     is_awaited: bool
+    is_left: bool
 
 
 def judge_end(hold: Hold, answers: Sequence[Answer], quorum: int) -> Ending:
     """What `answers` to `end` come to, where not every master has confirmed it."""
     released = count_status(answers, b"released")
     silent = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
+    is_awaited = silent > 0 and released + silent == len(answers) and not hold.healed
     return Ending(
         is_lost=released < quorum <= count_status(answers, b"absent"),
         is_confirmed=released >= quorum,
-        is_left=hold.may_be_left(answers),
-        is_awaited=silent > 0 and released + silent == len(answers) and not hold.healed,
+        is_awaited=is_awaited,
+        is_left=not is_awaited and hold.may_be_left(answers),
     )
 
 
