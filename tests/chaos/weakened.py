@@ -161,7 +161,10 @@ def name_threads() -> None:
     """All holds of a thread have the same name on the masters, so that a late release of one ends another."""
     from relock._runtime.session.keeper import Keeper
 
-    def name_threads(keeper: Keeper) -> None:
-        keeper.names = (b"%bthread%x" % (keeper.owner_head, threading.get_ident()) for _ in itertools.count())
+    def draw_names(keeper: Keeper) -> None:
+        def name(_: int) -> bytes:
+            return b"%bthread%x" % (keeper.owner_head, threading.get_ident())
 
-    _replace(Keeper, "draw_names", name_threads)
+        keeper.names = map(name, itertools.count())  # as threads share it, it must be no generator
+
+    _replace(Keeper, "draw_names", draw_names)

@@ -34,6 +34,15 @@ def test_other_results_change_the_tables_and_nothing_else() -> None:
         assert others[path].partition(end)[2] == page.partition(end)[2] != ""
 
 
+def test_the_readme_says_what_was_measured_on_five_masters() -> None:
+    said = {goal.what: goal.measured for goal in goals(load())}
+    semaphore = said["5 masters, 8 processes: hand-offs / redis-semaphore (Node)"]
+    redsync = said["5 masters, 32 processes: hand-offs / redsync (Go)"]
+    text = " ".join(README.read_text().split())
+    assert f"{semaphore:.1f} times as many hand-offs as Node's redis-semaphore among 8 processes" in text
+    assert f"{redsync:.1f} times as many as Go's redsync among 32" in text
+
+
 def test_no_turn_of_ours_or_of_the_floors_overlapped_another() -> None:
     for row in load()["handoffs"]:
         if row["contestant"] in (ONE_HOP, TWO_HOPS) or row["contestant"].startswith("relock"):

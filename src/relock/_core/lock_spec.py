@@ -9,7 +9,7 @@ from relock._caches import Cache
 from relock._core.quorum import drift_of, quorum_of
 from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions
-from relock._scripts import Prepared, load, load_all, pack_argument
+from relock._scripts import Prepared, load, load_all
 
 HANDED_LEASE_SECONDS = 3.0  # what a releaser may give: so much is lost where the message is
 ALIVE_MS = 7_000  # a waiter counts as alive for so long after a heartbeat
@@ -44,8 +44,7 @@ class Wording(NamedTuple):
 
     def release_with(self, fence: int, ttl: float) -> Prepared:
         """As `release`, where a master may not know the token `fence` (0: all know it), or of another lease (s)."""
-        said = b"%d" % fence, b"%d" % lease_ms(ttl), self.hand
-        return Prepared(self.release.script, b"".join(map(pack_argument, said)))
+        return self.release.script.prepare(fence=fence, lease_ms=lease_ms(ttl), hand=self.hand)
 
 
 Options = tuple[float, bool, bool, bool]

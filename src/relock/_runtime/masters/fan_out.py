@@ -313,10 +313,7 @@ class FanOut:
         now = self._clock()
         while connections:
             connection = connections.pop()  # Let go, then share: in its pool it may be another caller's at once
-            if connection.in_flight or connection.is_retired:
-                connection.master.put_back(connection, round_, now)
-            else:
-                connection.master.give_back(connection, now)
+            connection.master.put_back(connection, round_, now)
 
 
 def _unconnected(masters: Sequence[Master], connections: Sequence[Connection]) -> list[Master]:

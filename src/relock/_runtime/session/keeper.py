@@ -120,10 +120,10 @@ class Keeper(Driver):
         head = self.owner_head + self.platform.random_hex(4).encode()
         self.names = map((head + b"%08x").__mod__, self._serials)
 
-    def new_name(self, owner: str | None) -> bytes:
-        """``<client>:<uuid>``, which names one hold and never another one; the readable part shows ``owner=``."""
+    def new_name(self, owner: str) -> bytes:
+        """``<client>:<owner>.<uuid>``, which names one hold of an ``owner=`` and never another one."""
         name, head = next(self.names), self.owner_head
-        return name if owner is None else b"%b%b.%b" % (head, readable(owner).encode(), name[len(head) :])
+        return b"%b%b.%b" % (head, readable(owner).encode(), name[len(head) :])
 
     # What the driver leaves to it -----------------------------------------------------------------------------------
 
