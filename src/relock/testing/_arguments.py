@@ -1,16 +1,16 @@
-"""What Redis makes of a command's arguments, and the errors where it makes nothing of them.
+"""How Redis reads a command's arguments, and its errors where it can't.
 
-Scripts give text, or numbers, which Redis makes text of before it reads them. What is here is pure: it knows no keys.
+A script gives text or numbers; Redis turns the numbers into text before it reads them. This module knows no keys.
 """
 
 import re
 from math import isnan
 
 Argument = bytes | int | float
-"""As a script gives it: text, or a number, which Redis would make text of."""
+"""What a script gives: text, or a number, which Redis would turn into text."""
 
 INTEGER_MAX = 2**63 - 1
-EXACT_MAX = 10**17  # below it a number of a script becomes digits only
+EXACT_MAX = 10**17  # below it, Redis writes a script's number in digits only
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _INFINITIES = {b"inf": float("inf"), b"+inf": float("inf"), b"-inf": float("-inf")}
@@ -47,7 +47,7 @@ def as_integer(value: Argument, error: str = NO_INTEGER) -> int:
 
 
 def sum_of(number: int, step: int) -> int:
-    """What INCR and its like make of a number; it must have 64 bits, too."""
+    """The sum that INCR and its like store; it must fit into 64 bits, too."""
     if not -INTEGER_MAX - 1 <= number + step <= INTEGER_MAX:
         raise ReplyError(OVERFLOW)
     return number + step
@@ -67,7 +67,7 @@ def as_score(value: Argument, error: str = NO_FLOAT) -> float:
 
 
 def as_bound(value: Argument) -> tuple[float, bool]:
-    """The bound of a range of scores, and whether it is itself outside."""
+    """The bound of a range of scores, and whether the range excludes it."""
     text = as_text(value)
     is_open = text.startswith(b"(")
     return as_score(text[is_open:], NO_RANGE), is_open
@@ -86,7 +86,7 @@ _ONLY_GET = (b"GET",)
 
 
 def set_options(options: tuple[Argument, ...]) -> tuple[tuple[bytes, ...], int | None]:
-    """What stands after SET's value, without its PX, and the milliseconds of that."""
+    """The words of SET's options without PX, and the milliseconds of PX or None."""
     if len(options) == 3 and options[0] == b"PX" and options[2] == b"GET":  # the one way in which scripts call it
         return _ONLY_GET, _lifetime(options[1])
     words = tuple([as_text(option).upper() for option in options])

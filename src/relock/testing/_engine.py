@@ -2,9 +2,9 @@
 
 The texts are those that relock sends. ``redis.call`` goes to the methods of a `Store`.
 
-Modelled: ``redis.call``, ``redis.pcall``, ``redis.error_reply``, ``redis.status_reply``; the error replies; what
-becomes of numbers, nil, booleans, statuses and arrays on their way into a script and out of it; that a script may
-use no global variable.
+Modelled: ``redis.call``, ``redis.pcall``, ``redis.error_reply``, ``redis.status_reply``; the error replies; how
+numbers, nil, booleans, statuses and arrays change on their way into a script and out of it; that a script may use no
+global variable.
 
 Not modelled: other parts of ``redis``, ``cjson``, ``cmsgpack``, ``bit``, ``struct``; chance and the clock of the
 machine, which a script can't reach here at all; RESP3; time limits; the error of a command with too many arguments or
@@ -40,8 +40,8 @@ local function without_holes(...)
   return items
 end
 
--- An error of a command arrives as nothing, FAILED and its text. Lua would keep an exception of Python's that came
--- through it, and with it all the calls that it came through, until it collects its garbage.
+-- A command that fails returns nil, FAILED and the text. If it raised a Python exception instead, Lua would keep that,
+-- and the frames of all calls that it passed, until the next garbage collection.
 local function no_value(mark, text)
   if mark == FAILED then
     error({ err = text }, 0)
@@ -57,7 +57,7 @@ local function checked(...)
   return ...
 end
 
--- A command as scripts call it, by what it may reply.
+-- What a script calls for a command, by the kind of reply that the command may give.
 local forms = {
   [PLAIN] = function(ask)
     return function(...)
@@ -91,7 +91,7 @@ local forms = {
   end,
 }
 
--- Commands in small letters are rare, and so are unknown ones.
+-- Only names in small letters and unknown names get here, and both are rare.
 local calls = setmetatable({}, { __index = function(own, name)
   return rawget(own, string.upper(name)) or error({ err = 'ERR Unknown Redis command called from script' }, 0)
 end })
@@ -103,7 +103,7 @@ function redis.call(name, ...)
   return calls[name](...)
 end
 
--- The text of an error that a script catches. An exception of Python's is a defect here, and goes on.
+-- The text of an error that a script catches. A Python exception is a defect of this model, so this raises it again.
 local function text_of(failure)
   if type(failure) == 'userdata' then
     error(failure, 0)
@@ -174,12 +174,12 @@ local function finish(is_done, reply)
   return 1, unpack(reply)
 end
 
--- A script as a function; KEYS, ARGV and redis stand before its first line, whose number stays what it is.
+-- Compiles a script to a function. KEYS, ARGV and redis stand on its first line, so that line numbers stay right.
 local function compile(source)
   return setfenv(assert(loadstring('local KEYS, ARGV, redis = ... ' .. source, '@user_script')), environment)
 end
 
--- What runs a script with so many keys: their names as parameters are the fastest way to take them apart.
+-- Makes the function that runs a script with so many keys. It has a parameter for each key, because that is fastest.
 local function runner(count)
   local keys = {}
   for i = 1, count do
@@ -195,8 +195,8 @@ return compile, runner
 """
 
 
-STATUS_MARK = b"\x01"  # before a reply that is a status; no script reads a value that begins so with SET
-FAILED = 0  # stands in the second place of an error, where a command's reply has text or nothing
+STATUS_MARK = b"\x01"  # a status begins with it; no stored value that a script reads by SET ... GET does
+FAILED = 0  # the second value of an error; a reply has text or nothing there
 
 
 class Engine:
@@ -212,7 +212,10 @@ class Engine:
         self._runners: dict[int, Any] = {}
 
     def _command(self, name: str) -> Callable[..., Any]:
-        """A method of whichever store is being asked: Lua keeps none of them, masters come and go by the million."""
+        """The function that Lua calls for a command. It works on the store of the script that runs now.
+
+        So Lua keeps no store alive, though masters come and go by the million.
+        """
         method = getattr(Store, name)
 
         def ask(*arguments: Any) -> Any:
@@ -226,13 +229,13 @@ class Engine:
                 reply = method(self._store, *arguments)
             except ReplyError as error:
                 return None, FAILED, str(error).encode()
-            # As text: an object of Python's that goes through Lua may come out as another one.
+            # Lua gets a status as text, because a Python object that goes through Lua may come out as another one.
             return STATUS_MARK + reply.word if type(reply) is Status else reply
 
         return ask_for_status if KINDS.get(name.upper()) == STATUS else ask
 
     def run(self, script: Script, store: Store, keys: Sequence[bytes], arguments: Sequence[bytes]) -> ScriptReply:
-        """One script on this store, and its reply as redis-py gives it.
+        """Runs a script on this store; returns its reply as redis-py does.
 
         Raises:
             ReplyError: the script ended with an error; what it wrote before that stays.
@@ -246,7 +249,7 @@ class Engine:
             runner = self._runners[len(keys)] = self._make_runner(len(keys))
         result = runner(function, *keys, *arguments)
         if result == _ARRAY:
-            return []  # one value alone is no tuple
+            return []  # a single value does not come as a tuple
         if result[0] == _ARRAY:
             return _reply_list(result[1:])
         return _reply_single(*result)
@@ -254,7 +257,7 @@ class Engine:
 
 @cache
 def shared_engine() -> Engine:
-    """The engine of this process: scripts are compiled once, whatever number of masters comes and goes."""
+    """The engine of this process: it compiles each script once, however many masters come and go."""
     return Engine()
 
 
@@ -278,7 +281,7 @@ def _reply_list(items: Sequence[Any]) -> list[Any]:
 
 
 def _reply_item(value: Any) -> Any:
-    """One value of a script as a reply: fractions are cut off, true is 1, false and nil are no value."""
+    """One value of a script as a reply: fractions are cut off, true becomes 1, false and nil become None."""
     if value is None or value is False:
         return None
     if type(value) is bytes or type(value) is int:
@@ -289,7 +292,7 @@ def _reply_item(value: Any) -> Any:
 
 
 def _reply_table(table: Any) -> Any:
-    """A table within a table: an error or a status stands there as a value."""
+    """A table within a table. An error is not raised there: it becomes a value, and so does a status."""
     if table[b"err"] is not None:
         return ReplyError(table[b"err"].decode(errors="replace"))
     if table[b"ok"] is not None:

@@ -26,7 +26,7 @@ class VirtualClient(Client):
 
     def __init__(self, process: Process, servers: Sequence[Server], **options: Unpack[ClientArguments]) -> None:
         self._platform = VirtualPlatform(process)
-        # Nodes of a kind that only a simulation has.
+        # Only a simulation has nodes of this kind.
         nodes: Any = [node_of(process, servers, number) for number in range(len(servers))]
         super().__init__(nodes, **options)
 
@@ -68,8 +68,8 @@ class Lab:
 
         Args:
             name: what the client is called, unless ``client_name`` says otherwise.
-            options: as for `relock.Client`. Where there is a restart guard, the masters count as seen before: they
-                have their votes.
+            options: as for `relock.Client`. With a restart guard, each master has its vote at once, as if a client had
+                seen it before.
         """
         options.setdefault("client_name", name)
         process = Process(self._world, name)
@@ -96,8 +96,8 @@ class Lab:
 
         Raises:
             TimeoutError: one has not ended.
-            RuntimeError: it was called by such a function.
-            BaseException: what a function raises; of several, the first that it happened to.
+            RuntimeError: one of these functions called it.
+            BaseException: what a function raised; if several did, the first of these.
         """
         if hasattr(getcurrent(), "task"):
             raise RuntimeError("run can't be called inside run: give one run all the functions")
@@ -151,7 +151,7 @@ class Lab:
     def close(self) -> None:
         """Ends everything that still runs: functions end where they wait, and release nothing on their way out."""
         for process in self._processes:
-            process.is_dead = True  # before any function ends: it would wait for the reply to its release, for ever
+            process.is_dead = True  # first: or a function that ends would wait for ever for the reply to its release
         for process in self._processes:
             process.end()
 

@@ -1,7 +1,7 @@
 """A virtual master: a store, its clock, its Pub/Sub, and the scripts that run on it.
 
-What is not here: connections, and so what they know and lose; ``EVALSHA`` of a script that was never loaded; who
-follows whom. Whoever carries requests to a master models these.
+Not modelled here: connections, what they know and what they lose; ``EVALSHA`` of a script that was never loaded; which
+master a replica follows. The code that carries requests to a master models these.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,9 +30,9 @@ class VirtualMaster:
 
     Attributes:
         incarnation: its run id; a new one with each restart.
-        replid: the replication id: that of its master, once its data are.
-        replicate: takes what a script, or a command outside of one, has published, each time that one has published or
-            written; None as long as nobody follows this master.
+        replid: the replication id of its data: its master's, if it has its master's data.
+        replicate: is called after each script, or command outside of one, that has published or written, with what it
+            has published; None as long as no replica follows this master.
     """
 
     def __init__(self, clock_us: Callable[[], int], incarnation: str) -> None:
@@ -48,7 +48,7 @@ class VirtualMaster:
         self.have_data_of(incarnation, NO_REPLID)
 
     def have_data_of(self, replid: str, before: str) -> None:
-        """Its data have this replication id from now on, and had another one before."""
+        """Sets the replication id of its data, and the one that they had before; `NO_REPLID` if they had none."""
         self.replid, self._replid_before = replid, before
         self._describe()
 
@@ -79,7 +79,7 @@ class VirtualMaster:
     ) -> ScriptReply:
         """Runs a call with what a connection adds to it, as `relock._runtime.masters.connections.Connection` does.
 
-        It names the master's marker if it is `guarded`: by default, if there is a guard.
+        The call names the master's marker if it is `guarded`: by default, if there is a guard.
 
         Raises:
             ReplyError: see `run`.
@@ -109,7 +109,7 @@ class VirtualMaster:
     # Pub/Sub --------------------------------------------------------------------------------------------------------
 
     def subscribe(self, channel: bytes, subscriber: Subscriber) -> None:
-        """From now on PUBLISH counts this subscriber; it gets each message as soon as the script has ended."""
+        """PUBLISH counts this subscriber from now on. It gets each message as soon as the script has ended."""
         self._subscribers.setdefault(channel, []).append(subscriber)
         self._count_listeners(channel)
 
@@ -128,7 +128,7 @@ class VirtualMaster:
             del self._subscribers[channel], self._store.listeners[channel]
 
     def _deliver(self) -> None:
-        """After the script, as a server does: so a subscriber may ask the master something itself."""
+        """Hands out what was published: after the script, as a server does, so that subscribers may ask the master."""
         published = self._store.published
         if self._replicate is not None and (published or self._store.has_written):
             self._replicate(published.copy())
@@ -148,7 +148,7 @@ class VirtualMaster:
     def restart(self, incarnation: str, snapshot: Snapshot | None = None) -> None:
         """It crashed and starts again: empty, or with what a snapshot held and has not expired since.
 
-        Nobody is subscribed any more.
+        It has no subscribers any more.
         """
         self._become(incarnation)
         self._subscribers.clear()
@@ -159,17 +159,17 @@ class VirtualMaster:
 
     @property
     def replicate(self) -> Callable[[list[Message]], object] | None:
-        """See above."""
+        """What is called for the replicas, see `VirtualMaster`."""
         return self._replicate
 
     @replicate.setter
     def replicate(self, replicate: Callable[[list[Message]], object] | None) -> None:
-        """Somebody begins to follow it, or nobody does any more."""
+        """A replica begins to follow it, or none does any more."""
         self._replicate = replicate
         self._store.is_replicated = replicate is not None
 
     def follow(self, snapshot: Snapshot, messages: Sequence[Message] = ()) -> None:
-        """As a replica: it takes over what its master holds, and passes on what that publishes."""
+        """Does what a replica does: takes over what its master holds, and hands out what its master published."""
         self._store.load(snapshot)
         for channel, message in messages:
             self._hand_out(channel, message)
@@ -181,7 +181,7 @@ class VirtualMaster:
 
     @is_replica.setter
     def is_replica(self, is_replica: bool) -> None:
-        """It begins to follow another one, or is a master from now on."""
+        """Makes it a replica, or a master, from now on."""
         self._store.is_read_only = is_replica
         self._describe()
 
@@ -210,7 +210,7 @@ class VirtualMaster:
         """It runs out of memory, or has some again."""
         self._store.is_full = is_full
 
-    # Looking behind it ----------------------------------------------------------------------------------------------
+    # What it holds --------------------------------------------------------------------------------------------------
 
     def keys(self) -> list[bytes]:
         """The keys that have not expired, in alphabetical order."""
@@ -239,7 +239,7 @@ _getters: dict[tuple[str, bool], _KeysGetter] = {}
 
 
 def _keys_getter(script: Script, guarded: bool) -> _KeysGetter:
-    """What takes the keys of a script, in its order."""
+    """A function that gives the keys of a script, in the script's order."""
     getter = _getters.get((script.sha, guarded))
     if getter is None:
         names = [parameter.name for parameter in script.keys if guarded or not parameter.optional]
@@ -248,7 +248,7 @@ def _keys_getter(script: Script, guarded: bool) -> _KeysGetter:
 
 
 def _getter(names: Sequence[str]) -> _KeysGetter:
-    """One or none are not what `attrgetter` makes a tuple of."""
+    """A function that gives a tuple of these keys: `attrgetter` does so only for two or more."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda keys: tuple([getattr(keys, name) for name in names])

@@ -1,12 +1,12 @@
 """The network between virtual clients and virtual masters: connections that delay, break, and go silent.
 
-Bytes arrive in the order in which they were sent on one connection, as with TCP, after a delay that chance draws; on
-two connections anything may pass anything. What the masters are sent is RESP, as redis-py and relock write it.
+On one connection, bytes arrive in the order in which they were sent, as with TCP, after a delay that chance draws. On
+two connections they may arrive in any order. The clients send RESP, as redis-py and relock write it.
 
-Something between the two may repeat what passes it: a script then runs twice, and a published message comes twice. The
-reply to a repeated request reaches nobody.
+The network may repeat a message: a script then runs twice, and a published message comes twice. The reply to a repeated
+request reaches no client.
 
-An address may lead to another server than before: what is open stays as it is.
+An address may come to lead to another server. Open connections stay with the old one.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ from relock._runtime.net.raw_connection import RawConnection
 from relock.testing._process import Parking, Process
 from relock.testing._server import Server
 
-BREAKS_LATE = 0.5  # of the connections that break take along what is under way
+BREAKS_LATE = 0.5  # the part of the connections that break only after the server has got all that was sent
 
 
 class VirtualConnection(RawConnection):
@@ -42,8 +42,8 @@ class VirtualConnection(RawConnection):
         self.is_broken = False
         self._inbox: deque[Any] = deque()
         self._watching: list[Parking] = []
-        self._arrives_at = 0.0  # the last message that was sent
-        self._comes_back_at = 0.0  # the last reply
+        self._arrives_at = 0.0  # the true time at which the last message that was sent arrives
+        self._comes_back_at = 0.0  # the same for the last reply
         reader = hiredis.Reader()
         self._feed, self._gets = reader.feed, reader.gets
 
@@ -73,19 +73,19 @@ class VirtualConnection(RawConnection):
         self._wake()
 
     def close_copy(self) -> None:
-        """One copy of the socket is closed; the server sees the end when there is no other one."""
+        """Closes one copy of the socket. The server sees the end once the last copy is closed."""
         self.copies -= 1
         if not self.copies:
             self._end_at_server()
 
     def let_go(self) -> None:
-        """The process is dead, and with it its copy of the socket."""
+        """Drops the copy of a process that has died. The connection breaks with the last copy."""
         self.copies -= 1
         if not self.copies:
             self.end()
 
     def _end_at_server(self) -> None:
-        """The end arrives after all that was sent before, which is done although nobody waits for it any more."""
+        """The end arrives after all that was sent before. The server still does that, though no client waits for it."""
         world = self.world
         world.at(max(self._arrives_at, world.now + self._delay()), self._server_sees_the_end)
 
@@ -96,7 +96,7 @@ class VirtualConnection(RawConnection):
         self.subscriptions.clear()
 
     def end(self) -> None:
-        """It breaks; both sides notice, after a while. What is under way may arrive, or not."""
+        """Breaks the connection. Each side notices after a delay. Requests under way may still arrive, replies not."""
         self.is_broken = True
         world = self.world
         if world.chance() < BREAKS_LATE:
@@ -207,7 +207,7 @@ class VirtualConnection(RawConnection):
             self.server.repeat(partial(self.send_back, message))
 
     def _cut(self) -> None:
-        """With some messages the connection breaks."""
+        """Breaks the connection, with some of the messages."""
         cuts = self.server.conditions.cuts
         if cuts and self.world.chance() < cuts:
             self.end()
@@ -223,7 +223,7 @@ class VirtualConnection(RawConnection):
             parking.wake()
 
     def _delay(self) -> float:
-        """Of one message; most are exponentially distributed."""
+        """The delay of one message: exponentially distributed, and longer for those that straggle."""
         conditions, chance = self.server.conditions, self.world.chance
         seconds = -conditions.delay * log(1.0 - chance())
         if conditions.straggles and chance() < conditions.straggles:
@@ -243,11 +243,11 @@ class VirtualChannel(Channel):
         self.take = self._take
 
     def parse(self, taken: bytes | list[Any]) -> list[Any]:
-        """See `Channel`; what is under way here are replies."""
+        """See `Channel`. What was taken is one string as bytes of the wire, or a list of replies."""
         return [taken.split(b"\r\n")[1]] if isinstance(taken, bytes) else taken
 
     def _take(self) -> bytes | list[Any]:
-        """The replies that are there; as bytes of the wire where it is one string, for that is what comes most."""
+        """The replies that are there: as bytes of the wire if it is one string, the usual case, else as a list."""
         if not self._raw.can_read(self._timeout):
             raise redis_errors.TimeoutError("Timeout reading from the master")
         replies = self._raw.take_all()
@@ -260,7 +260,7 @@ class VirtualChannel(Channel):
 
 
 def node_of(process: Process, servers: Sequence[Server], number: int) -> Node:
-    """How a process reaches whichever server stands there in `servers` when it connects."""
+    """The node of a process for the address `number`. Each connection goes to the present server at that address."""
 
     def connect(**options: Any) -> VirtualConnection:
         return VirtualConnection(process, servers[number], **options)
@@ -271,7 +271,7 @@ def node_of(process: Process, servers: Sequence[Server], number: int) -> Node:
 
 @lru_cache(4096)
 def _pack(words: tuple[str | int | bytes, ...]) -> bytes:
-    """What redis-py makes of a command; those of a connection that opens are always the same."""
+    """A command as redis-py packs it. Cached, because each connection that opens sends the same commands."""
     packed = [b"*%d\r\n" % len(words)]
     for word in words:
         text = word if isinstance(word, bytes) else str(word).encode()

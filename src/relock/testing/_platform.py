@@ -1,7 +1,7 @@
-"""What a virtual process gives to the runtime, in place of what `relock._runtime.platform` gives a real one.
+"""The platform of a virtual process, in place of the one of a real process in `relock._runtime.platform`.
 
-So the runtime's own code runs on it unchanged, with its threads as tasks: their queues, events, locks and polls are
-here, and all that they ask of the machine.
+The runtime's own code runs on it unchanged, with tasks as its threads. Here are the queues, locks and polls of these
+tasks, and all else that they take from the machine.
 """
 
 from collections import deque
@@ -81,7 +81,7 @@ class VirtualGate:
                 parking.wait(left)
             except BaseException:
                 if parking.woken:
-                    self._wake_one()  # in place of who is interrupted on its way in
+                    self._wake_one()  # the interrupted task does not take the gate, so the next one must
                 raise
         self._owner = task
         self._count += 1
@@ -132,7 +132,7 @@ class VirtualPoller:
 
 
 class VirtualPlatform(Machine):
-    """What a process gives to the runtime."""
+    """What the runtime takes from a virtual process."""
 
     chance: Callable[[], float]
     clock: Clock

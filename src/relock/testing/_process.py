@@ -1,8 +1,7 @@
 """Processes in virtual time: their clocks, their tasks, and how a task waits.
 
 A `Process` is one client's machine: its clock runs at a rate of its own, and it can be paused, as by SIGSTOP or a
-suspend, or crash. A `Task` is one of its threads. A `Parking` is one wait of one task; whatever a task waits for, it
-waits there.
+suspend, or crash. A `Task` is one of its threads. A `Parking` is one wait of one task; a task waits in no other way.
 """
 
 from collections import deque
@@ -14,8 +13,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from relock._owner import ThreadOwner
 from relock.testing._world import Event, World
 
-PREEMPTION_SECONDS = 0.002  # at most: the pause that now and then follows a look at a clock
-SWITCH_SECONDS = 50e-6  # until a thread runs that has been woken
+PREEMPTION_SECONDS = 0.002  # the longest pause that may follow a look at a clock
+SWITCH_SECONDS = 50e-6  # the longest time from a wake-up until the thread runs
 TIMER_SECONDS = 1e-6  # a timer may fire this much early
 NO_TIMER = float("-inf")
 
@@ -30,7 +29,7 @@ class Process:
     Attributes:
         rate: seconds of its clock per second of true time.
         offset: what its clock shows at the true time 0.
-        machine: where it runs; forked children run where their parents do.
+        machine: the name of its machine; a forked child has its parent's.
     """
 
     is_dead: bool
@@ -47,18 +46,18 @@ class Process:
         self.offset = offset
         self.is_dead = False
         self.is_paused = False
-        self.is_unsteady = False  # its clock has stood still, or has changed its rate: timers must look at it
+        self.is_unsteady = False  # its clock has stood still or changed its rate: timers must compare with it
         self.tasks: list[Task] = []
         self._resumed_at = float("-inf")
-        self._stands_since: float | None = None  # its clock, at this true time
+        self._stands_since: float | None = None  # the true time at which its clock stopped, while it stands still
         self._steady_rate = rate
         self.stalls: list[tuple[float, float]] = []  # when its clock went on again, and for how long it had stood still
-        self.connections: dict[Any, None] = {}  # in the order in which they were opened, so that chance alone decides
+        self.connections: dict[Any, None] = {}  # in the order in which they were opened, so that each run is the same
         self.channels: dict[int, Any] = {}  # its open sockets, by their numbers
         self._backlog: deque[Callable[[], object]] = deque()
 
     def clock(self) -> float:
-        """What its clock shows; sometimes the caller is held up right after the look. A dead process's caller ends."""
+        """What its clock shows. Now and then the caller pauses right after the look. In a dead process it ends."""
         world = self.world
         if self.is_dead and world.in_task():
             raise GreenletExit
@@ -73,7 +72,7 @@ class Process:
         return self.offset + self.rate * (self.world.now if when is None else when)
 
     def true(self, local: float) -> float:
-        """The true time at which its clock shows `local`; nobody knows it while that clock stands still."""
+        """The true time at which its clock shows `local`; infinity while that clock stands still."""
         return (local - self.offset) / self.rate if self.rate else float("inf")
 
     def set_rate(self, rate: float) -> None:
@@ -83,18 +82,18 @@ class Process:
         self.rate = rate
 
     def start(self, target: Callable[[], object], name: str, *, waits_without_timer: bool = True) -> "Task":
-        """Starts a task. `waits_without_timer`: it may, as a background thread does."""
+        """Starts a task. `waits_without_timer`: whether it may wait without a timer, as a background thread does."""
         task = Task(self, target, name, waits_without_timer=waits_without_timer)
         self.tasks.append(task)
         self.later(self._switch_seconds(), task.resume)
         return task
 
     def later(self, seconds: float, action: Callable[[], object]) -> Event:
-        """Has `action` done in this process; while it is paused that waits, and when it is dead nothing comes of it."""
+        """Does `action` later. If the process is paused then, it waits until that goes on; if it is dead, never."""
         return self.world.after(seconds, lambda: self._do(action))
 
     def put_off(self, action: Callable[[], object]) -> None:
-        """Has `action` done when the process goes on."""
+        """Does `action` when the process goes on."""
         self._backlog.append(action)
 
     def _do(self, action: Callable[[], object]) -> None:
@@ -104,9 +103,9 @@ class Process:
             action()
 
     def pause(self, *, stops_clock: bool = False) -> None:
-        """As SIGSTOP or a suspend: nothing happens in it, while its clock goes on.
+        """Does what SIGSTOP or a suspend does: nothing happens in it, but its clock goes on.
 
-        `stops_clock`: as of a virtual machine, whose clock stands still with it.
+        `stops_clock`: its clock stands still as well, like that of a virtual machine that is paused.
         """
         self.is_paused = True
         if stops_clock and self._stands_since is None:
@@ -136,18 +135,18 @@ class Process:
         return child
 
     def stood_still(self, since: float) -> float:
-        """For how many seconds its clock has stood still altogether, counting what has ended after `since`."""
+        """The seconds of all stops of its clock that have ended after `since`, or last still, each in full."""
         lasting = 0.0 if self._stands_since is None else self.world.now - self._stands_since
         return lasting + sum(seconds for ended_at, seconds in self.stalls if ended_at >= since)
 
     def stood_still_between(self, since: float, until: float) -> float:
-        """For how many seconds of this time its clock has stood still."""
+        """For how many seconds between these two true times its clock stood still."""
         now = self.world.now
         lasting = [] if self._stands_since is None else [(now, now - self._stands_since)]
         return sum(max(0.0, min(end, until) - max(end - seconds, since)) for end, seconds in [*self.stalls, *lasting])
 
     def showed(self, when: float) -> float:
-        """What its clock showed at a true time that is over, as far as its rate is still the same."""
+        """What its clock showed at a true time in the past, if nothing but stops has changed its rate since then."""
         now = self.world.now
         rate = self.rate if self._stands_since is None else self._steady_rate
         return self.local() - rate * (now - when - self.stood_still_between(when, now))
@@ -159,7 +158,7 @@ class Process:
             raw.let_go()
 
     def sleep(self, seconds: float) -> None:
-        """The calling task does nothing for so long."""
+        """Makes the calling task wait for so many seconds of this process's clock."""
         Parking(self).wait(max(0.0, seconds))
 
     def _switch_seconds(self) -> float:
@@ -202,7 +201,7 @@ class Task:
             self.greenlet.parent = self.process.world._hub
 
     def interrupt(self, error: BaseException) -> None:
-        """Has `error` raised where it waits, as a signal's handler does in a thread; from outside of any task."""
+        """Raises `error` where it waits, as a signal's handler does in a thread. Not to be called from a task."""
         if not self.is_over:
             self.greenlet.throw(error)
 
@@ -213,7 +212,7 @@ class Task:
             self.process.sleep(0.001)
 
     def end(self) -> None:
-        """Frees what it has on its stack."""
+        """Ends it where it waits, and so frees what its stack refers to."""
         if not self.is_over and self.greenlet:
             self.greenlet.throw(GreenletExit)
 
@@ -222,7 +221,7 @@ def current_task() -> Task:
     """The task that calls.
 
     Raises:
-        RuntimeError: it is none.
+        RuntimeError: no task calls.
     """
     try:
         task: Task = getcurrent().task
@@ -243,7 +242,7 @@ class Parking:
         self._process = process
         self._task = current_task()
         self._is_open = True
-        self._event: Event | None = None  # that makes the task go on
+        self._event: Event | None = None  # makes the task go on
         self._until = NO_TIMER  # on the process's clock
         self.woken = False
 
@@ -253,7 +252,7 @@ class Parking:
         if process.is_dead:
             raise GreenletExit
         if seconds is not None:
-            seconds = max(seconds, TIMER_SECONDS)  # less may not move the clock, and would be asked for again for ever
+            seconds = max(seconds, TIMER_SECONDS)  # less may not move the clock: the task would ask again for ever
             self._until = process.local() + seconds
             self._event = process.world.after(seconds / process.rate, self._go_on)
         elif not self._task.waits_without_timer:
@@ -261,18 +260,18 @@ class Parking:
         try:
             process.world.switch()
         finally:
-            self._is_open = False  # also where the wait ends by an interrupt
+            self._is_open = False  # also when an interrupt ends the wait
         if process.is_dead:
             raise GreenletExit
         return self.woken
 
     def wake(self) -> bool:
-        """What is waited for has come; returns whether anybody waits here still."""
+        """Wakes the task; returns False if it no longer waits here, or was woken before."""
         if not self._is_open or self.woken:
             return False
         self.woken = True
         if self._event is not None:
-            self._event[-1] = None  # the timer
+            self._event[-1] = None  # calls the timer off
         world = self._process.world
         self._event = world.after(world.chance() * SWITCH_SECONDS, self._go_on)
         return True

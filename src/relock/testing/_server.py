@@ -1,6 +1,6 @@
-"""A virtual master with its sockets: what befalls it, and what it replies to what arrives.
+"""A virtual master with its sockets: the faults that a test can give it, and its replies to commands.
 
-It knows its clients only as `Peer`: the network between them is in `relock.testing._network`.
+It knows a connection only as a `Peer`: the network itself is in `relock.testing._network`.
 """
 
 from collections import deque
@@ -22,42 +22,42 @@ SCRIPTS = (
     "quarantine", "release", "heartbeat",
 )  # fmt: skip
 
-SPLITS = 0.2  # of the replies that a server writes at once arrive one after the other
+SPLITS = 0.2  # the part of the writes with several replies that arrive one reply after the other
 
 
 class Peer(Protocol):
     """What a server knows of a connection.
 
     Attributes:
-        process: that has opened it.
-        subscriptions: the channels that are listened to on it.
+        process: the one that opened it.
+        subscriptions: the channels that it has subscribed to.
     """
 
     process: Process
     subscriptions: list[bytes]
 
     def end(self) -> None:
-        """The connection breaks."""
+        """Breaks the connection."""
 
     def send_back(self, replies: Sequence[Any]) -> None:
-        """Replies for the client, in one message."""
+        """Sends replies to the client, in one message."""
 
     def publish(self, channel: bytes, payload: bytes) -> None:
-        """A published message for the client."""
+        """Sends a published message to the client."""
 
 
 class Server:
     """A virtual master with its sockets.
 
     Attributes:
-        number: of the address behind which it is.
+        number: the number of its address.
         is_up: whether it takes connections; False from a crash to its restart.
-        is_stopped: as by SIGSTOP: the kernel still takes what is sent.
-        accused_at: the true time at which a client has last taken its vote, because its clock had stepped.
-        accused_by: the process of that client.
-        asked_at: the true time at which each client has last had a script run.
+        is_stopped: whether it is stopped, as by SIGSTOP; the kernel still takes what clients send.
+        accused_at: the true time at which a client last took its vote, because its clock had stepped.
+        accused_by: the name of that client's process.
+        asked_at: the true time of the last script of each process, by its name.
         repeated: how many requests and messages came twice.
-        tell: is told of each script that has run.
+        tell: is called with this server after each script.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Server:
         self.accused_by = ""
         self.asked_at: dict[str, float] = {}
         self.repeated = 0
-        self.unreachable: set[str] = set()  # processes between which and this server nothing arrives
+        self.unreachable: set[str] = set()  # processes that this server can neither hear nor reach
         self.rate = rate
         self.offset = offset
         self.connections: dict[Peer, None] = {}
@@ -96,14 +96,14 @@ class Server:
     # What happens to it ---------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """It is gone, with all connections."""
+        """Ends it, and breaks all its connections."""
         self.is_up = False
         self.is_stopped = False
         self._held_up.clear()
         self._break_all()
 
     def restart(self, snapshot: Any = None) -> None:
-        """It is there again, empty or with old data, and has another name."""
+        """Starts it again, empty or with old data, as a new incarnation."""
         self.is_up = True
         self._known.clear()
         self.master.restart(self._new_incarnation(), snapshot)
@@ -113,14 +113,14 @@ class Server:
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """As SIGCONT: it does all that it has been sent meanwhile."""
+        """As SIGCONT: it does all that has arrived meanwhile."""
         self.is_stopped = False
         held_up, self._held_up = self._held_up, deque()
         while held_up:
             held_up.popleft()()
 
     def step(self, seconds: float) -> None:
-        """Its clock is set."""
+        """Sets its clock by so many seconds forward, or back if they are negative."""
         self.offset += seconds
 
     def set_rate(self, rate: float) -> None:
@@ -143,13 +143,13 @@ class Server:
                 raw.end()
 
     def drop(self, process: Process) -> None:
-        """The connections of one process break."""
+        """Breaks the connections of one process."""
         for raw in list(self.connections):
             if raw.process is process:
                 raw.end()
 
     def reach(self, process: Process) -> None:
-        """Messages arrive again; connections on which some were lost break."""
+        """Ends a process's isolation: messages arrive again. Its connections break, because some were lost on them."""
         if process.name in self.unreachable:
             self.unreachable.discard(process.name)
             for raw in list(self.connections):
@@ -163,7 +163,7 @@ class Server:
     # Commands -------------------------------------------------------------------------------------------------------
 
     def receive(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> None:
-        """What has arrived on a connection is done now, or when it goes on."""
+        """Does the commands that have arrived on a connection: now or, if it is held up, when it goes on."""
         if not self.is_up:
             return
         if self._is_held_up(raw, commands):
@@ -171,7 +171,7 @@ class Server:
             return
         replies = [self._execute(raw, command) for command in commands]
         if len(replies) > 1 and self.world.chance() < SPLITS:
-            first = 1 + (commands[0][0] == b"CLIENT")  # that a connection has a name changes no run
+            first = 1 + (commands[0][0] == b"CLIENT")  # so a connection's name draws no delay: it changes no run
             raw.send_back(replies[:first])
             for reply in replies[first:]:
                 raw.send_back([reply])
@@ -179,7 +179,7 @@ class Server:
             raw.send_back(replies)
 
     def _is_held_up(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> bool:  # noqa: ARG002
-        """Whether what has arrived has to wait until it goes on."""
+        """Whether these commands must wait until it goes on."""
         return self.is_stopped
 
     def _execute(self, raw: Peer, command: Sequence[bytes]) -> Any:
@@ -220,7 +220,7 @@ class Server:
         return reply
 
     def repeat(self, action: Callable[[], object]) -> None:
-        """Has something done a second time: at once, or later."""
+        """Does something a second time, at once or later, and counts it."""
         self.repeated += 1
         seconds = self.world.random.choice(self.conditions.repeated_after)
         if seconds:
@@ -229,9 +229,9 @@ class Server:
             action()
 
     def _run_again(self, incarnation: str, command: Sequence[bytes], asker: Process) -> None:
-        """A request arrives once more, on whatever connection, unless the server has ended since.
+        """Runs a request once more, unless the server is stopped, or has ended since.
 
-        Not the end by force: it means no hold in particular, so nothing protects whom it finds the second time.
+        It never repeats `force_release`: that names no hold, so a second one may end a hold that came after the first.
         """
         if self.is_up and not self.is_stopped and self.master.incarnation == incarnation and command[1] not in _BLUNT:
             self._run(command[0].upper(), command, asker)
@@ -244,7 +244,7 @@ class Server:
             return self.master.info(*command[1:])
         if word == b"HMGET":
             return [self.master.read("HGET", command[1], field) for field in command[2:]]
-        if word == b"SCAN":  # all at once: the caller looks at each name
+        if word == b"SCAN":  # all keys at once, whatever the pattern: the caller filters them
             return [b"0", self.master.keys()]
         if word in _ALWAYS_SO:
             return _ALWAYS_SO[word]

@@ -22,7 +22,7 @@ class SortedSet:
         insort(self.order, (score, member))
 
     def remove(self, member: bytes) -> bool:
-        """Whether it was there."""
+        """Removes a member; returns whether it was there."""
         score = self.scores.pop(member, None)
         if score is None:
             return False
@@ -30,7 +30,7 @@ class SortedSet:
         return True
 
     def rank(self, member: bytes) -> int | None:
-        """How many come before it."""
+        """How many members come before this one; None if it is not there."""
         score = self.scores.get(member)
         return None if score is None else bisect_left(self.order, (score, member))
 
@@ -43,7 +43,7 @@ class SortedSet:
 
 
 def listed(found: list[tuple[float, bytes]], with_scores: bool) -> tuple[bytes, ...]:
-    """Members as a command replies them, each followed by its score if that is asked for."""
+    """Members as a command replies them, `with_scores` each followed by its score."""
     if not with_scores:
         return tuple([member for _, member in found])
     return tuple([item for score, member in found for item in (member, as_text(score))])

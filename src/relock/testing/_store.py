@@ -1,15 +1,14 @@
 """What one virtual master stores: a small model of the Redis commands that the scripts use.
 
 Strings, hashes and sorted sets, each with or without an expiry in milliseconds. Replies and errors are those of Redis
-7 and Valkey; scripts call the commands by the names in `COMMANDS`. Whoever uses a `Store` tells it the time with
-`begin`: it reads no clock, so time stands still during a script, as it does in Redis since 7.2.
+7 and Valkey; scripts call the commands by the names in `COMMANDS`. `begin` tells a `Store` the time, since it reads no
+clock. So time stands still during a script, as it does in Redis since 7.2.
 
-Modelled: types, and the error where a command meets another one; a key that goes with its last member; lazy expiry; the
-refusal of a write for lack of memory, and of any on a replica; the order of sorted sets.
+Modelled: types, and the error where a key has another type; that a key ends with its last member; lazy expiry; that a
+full master refuses writes which take memory, and a replica every write; the order of sorted sets.
 
-Not modelled: databases, options that no script uses, the memory that is really used, eviction, the
-order of fields in large hashes (here they keep the order in which they came), and the notation of scores beyond 17
-digits.
+Not modelled: databases, options that no script uses, how much memory is in use, eviction, the order of fields in large
+hashes (here they keep the order in which they came), and the notation of scores beyond 17 digits.
 """
 
 from typing import Any
@@ -34,7 +33,7 @@ from relock.testing._sorted_set import SortedSet, listed
 
 @frozen
 class Status:
-    """A reply that is no text of the store's, but a word of the server's."""
+    """A status reply such as OK: a word of the server, not a stored value."""
 
     word: bytes
 
@@ -54,7 +53,7 @@ class Snapshot:
     _expiries: dict[bytes, int]
 
     def restore(self) -> tuple[dict[bytes, Any], dict[bytes, int]]:
-        """The keys and when they expire, each time anew."""
+        """A new copy of the values, and of the times at which their keys expire."""
         return {key: _copy(value) for key, value in self._values.items()}, dict(self._expiries)
 
 
@@ -63,13 +62,13 @@ class Store:
     """The keys of one master.
 
     Attributes:
-        listeners: how many are subscribed to each channel.
-        published: what was published to channels that anybody listens to, for the master to deliver; if it is
-            replicated, to any channel.
-        is_full: out of memory: a script whose first write would take more of it is refused.
-        is_read_only: it is a replica's: every write is refused.
-        replication: what it says of its role and its replication id.
-        is_replicated: somebody else may listen to what is published, elsewhere.
+        listeners: how many subscribers each channel has.
+        published: the messages that the master must deliver: those to channels with subscribers; if `is_replicated`,
+            those to any channel.
+        is_full: out of memory: it refuses a script whose first write takes memory.
+        is_read_only: it is a replica's: it refuses every write.
+        replication: what INFO says of its role and its replication ids.
+        is_replicated: a replica follows, and may have subscribers of its own.
         has_written: the script, or the command outside of one, has written.
     """
 
@@ -103,7 +102,7 @@ class Store:
         return Snapshot({key: _copy(value) for key, value in self._values.items()}, dict(self._expiries))
 
     def load(self, snapshot: Snapshot) -> None:
-        """Holds what a snapshot held; what has expired meanwhile is not there any more."""
+        """Holds what a snapshot held; keys that have expired meanwhile are gone."""
         self._values, self._expiries = snapshot.restore()
 
     def keys(self) -> list[bytes]:
@@ -118,7 +117,7 @@ class Store:
         return dict(value) if isinstance(value, dict) else value
 
     def _find(self, key: bytes) -> Any:
-        """A key's value, or None. Whoever finds a key that has expired removes it."""
+        """A key's value, or None. It removes the key if that has expired."""
         expiry = self._expiries.get(key)
         if expiry is not None and self._now_ms > expiry:
             self._drop(key)
@@ -147,13 +146,13 @@ class Store:
         raise ReplyError(WRONG_TYPE)
 
     def _grow(self) -> None:
-        """A write begins that a master without memory refuses, unless its script has written before."""
+        """Begins a write that takes memory: a full master refuses it, unless its script has written before."""
         if self.is_full and not self.has_written and not self.is_read_only:
             raise ReplyError(OUT_OF_MEMORY)
         self._write()
 
     def _write(self) -> None:
-        """A write begins that takes no memory."""
+        """Begins a write that takes no memory."""
         if self.is_read_only:
             raise ReplyError(READ_ONLY)
         self.has_written = True
@@ -418,7 +417,7 @@ KINDS = {
     "SET": STATUS,
     "TYPE": STATUS,
 }
-"""What a command may reply, if not one value: an array, one in which some may be missing, a status."""
+"""What a command may reply, if not one value: an array, an array with missing items, a status."""
 
 _TYPES = {
     type(None): Status(b"none"),

@@ -1,15 +1,15 @@
 """Virtual time: what happens, when, and in which order. One seed decides all of it.
 
-A `World` is a queue of events in true time, and nothing else: it takes the next event, sets the clock to it, and does
-it. Code that would wait for something runs as a task, which is a greenlet: a call that can stop in the middle and go on
-later. It never waits. It puts an event into the queue that makes it go on, and hands over to the world, which takes the
+A `World` is a queue of events in true time, and nothing else: it takes the next event, sets the clock to its time, and
+does it. Code that may wait runs as a task, which is a greenlet: a call that can stop in the middle and go on later.
+Instead of waiting, it puts an event into the queue that makes it go on, and hands over to the world, which takes the
 next event. So only one task runs at a time, and seconds pass only between two events.
 
 `relock.testing._process` has the tasks, and the processes that they belong to.
 
-Tasks change only where they wait, and where they read the clock: there, now and then, one is made to wait for a moment,
-as the operating system does with a thread at any instruction. The world counts the looks at clocks, and chance decides
-after which of them that happens.
+Another task can run only where one waits or reads the clock: now and then it must pause for a moment after such a look,
+as the operating system stops a thread at any instruction. The world counts the looks at clocks, and chance decides
+after which of them there is a pause.
 """
 
 import itertools
@@ -26,7 +26,7 @@ PREEMPTION = 0.01  # of the looks at a clock are followed by a pause
 Event = list[Any]
 """Something that will happen: when, a number that keeps the order, and the action, or None once it is called off.
 
-A bare list, because a heap compares lists fast, and events are what a run consists of.
+A bare list, because a heap compares lists fast, and most of a run's work is with events.
 """
 
 
@@ -49,24 +49,24 @@ class World:
         self.random: random.Random = random.Random(seed)
         self.chance = self.random.random
         self.now = 0.0  # true time, in seconds
-        self.has_ended = False  # a task or a process, since somebody looked
+        self.has_ended = False  # whether a task or a process has ended since `run` last looked
         self.log: list[tuple[float, str, str]] = []  # when, who, what
         self.errors: list[tuple[str, BaseException]] = []
         self._events: list[Event] = []
         self._order = itertools.count()
         self.looks: int = self._draw_looks()
-        self._doomed: tuple[greenlet, BaseException, int] | None = None  # who, by what, after how many looks
+        self._doomed: tuple[greenlet, BaseException, int] | None = None  # which task, its error, at which look
         self._hub = getcurrent()
         self._filenos = itertools.count(1000)
 
     def at(self, when: float, action: Callable[[], object]) -> Event:
-        """Has `action` done at the true time `when`, which is not over."""
+        """Does `action` at the true time `when`, which must not be in the past."""
         event = [when, next(self._order), action]
         heappush(self._events, event)
         return event
 
     def after(self, seconds: float, action: Callable[[], object]) -> Event:
-        """Has `action` done in so many seconds of true time."""
+        """Does `action` in so many seconds of true time."""
         event = [self.now + seconds, next(self._order), action]
         heappush(self._events, event)
         return event
@@ -102,7 +102,7 @@ class World:
         return self.in_task()
 
     def doom(self, task: greenlet, error: BaseException, looks: int) -> None:
-        """Has `error` raised in `task` at its look number `looks` at a clock, unless `spare` comes first."""
+        """Raises `error` in `task` at its look number `looks` at a clock, unless `spare` comes first."""
         self._doomed = (task, error, looks)
         self.looks = 1
 
@@ -128,7 +128,7 @@ class World:
         return getcurrent() is not self._hub
 
     def _draw_looks(self) -> int:
-        """After how many looks at a clock the next one is followed by a pause."""
+        """How many looks at a clock there are until one is followed by a pause."""
         return 1 + int(self.random.expovariate(PREEMPTION))
 
     def note(self, who: str, what: str) -> None:
