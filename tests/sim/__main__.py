@@ -78,7 +78,7 @@ def _tell(seed: int) -> bool:
 
 
 def _known(result: Path, commit: str) -> list[record.Run]:
-    """What the file holds; of a tree with changes nobody knows whether it is still the same."""
+    """The runs in the file, without those of a tree with changes: that may have changed again since."""
     try:
         runs = record.read(result)
     except ValueError as error:
@@ -88,7 +88,7 @@ def _known(result: Path, commit: str) -> list[record.Run]:
 
 @contextmanager
 def _player(jobs: int) -> Iterator[Callable[..., Iterable[record.Piece]]]:
-    """What plays pieces: here, or in so many processes."""
+    """A function that plays pieces: in this process, or in `jobs` others."""
     if jobs == 1:
         yield map
         return
@@ -97,7 +97,7 @@ def _player(jobs: int) -> Iterator[Callable[..., Iterable[record.Piece]]]:
 
 
 def _summary(played: list[record.Run]) -> str:
-    """One line: of grants per second, those of one core."""
+    """The results in one line, with the grants per second of one core."""
     seeds, grants, bad = (sum(counts) for counts in zip(*map(_counts, played), strict=True)) if played else (0, 0, 0)
     seconds = sum(run.seconds for run in played) or 1.0
     return f"{seeds:,} seeds, {grants:,} grants, {bad} bad; {grants / seconds:,.0f} grants a second"

@@ -1,4 +1,4 @@
-"""What the referee knows of each hold and of each call: who believes to have it, and who was queued before whom."""
+"""What the referee knows of each hold and of each call: whether its owner believes in it, and who was queued before."""
 
 from collections.abc import Iterable
 
@@ -23,10 +23,10 @@ class Belief:
     counted_at: float = 0.0  # when its count was changed
     has_left: bool = False  # its owner has released it
     may_be_ended: bool = False  # an operator was about to end whatever hold there is
-    was_lost: bool = False  # at some moment its owner would have said so
+    was_lost: bool = False  # at some moment its owner did not believe in it
 
     def is_believed(self) -> bool:
-        """Whether its owner would say now that it has the lock; notes when it would not."""
+        """Whether its owner believes now that it has the lock; notes when it does not."""
         if self.is_over or self.process.is_dead:
             return False
         has_it = self.hold.remaining(self.process.local()) > 0
@@ -36,7 +36,7 @@ class Belief:
 
 @frozen(eq=False)
 class Call:
-    """One call of acquire: when it came, who had been queued by then, and the largest token that somebody had got."""
+    """One call of acquire: when it came, which waiters were queued by then, and the largest token so far."""
 
     process: Process
     called_at: float
@@ -48,9 +48,9 @@ class Call:
 
 
 def queued(sessions: Iterable[tuple[Process, Session]]) -> tuple[tuple[Process, Waiter], ...]:
-    """Those who have a ticket by now, and hear every master.
+    """The waiters that have a ticket by now, and whose client hears every master.
 
-    One that is not subscribed to yet finds nobody there to wake, and passes the waiter over.
+    A master to which a client has not subscribed yet finds nobody to wake, and passes its waiters over.
     """
     return tuple(
         (process, waiter)

@@ -1,6 +1,6 @@
-"""Output that nobody reads, as of a terminal that was stopped, or a full pipe: who writes to it never goes on.
+"""Output that nobody reads, like that of a stopped terminal or a full pipe: a thread that writes to it never goes on.
 
-Only background threads of one client's do so here. A thread of the user's own that logs has nobody else to blame.
+Only background threads of one client write to it here. relock can't help a thread of the user's own that does.
 """
 
 import contextlib
@@ -18,19 +18,19 @@ def block(process: Process) -> None:
     if process.world.in_task():
         task = current_task()
         if task.process is process and task.waits_without_timer:
-            with contextlib.suppress(GreenletExit):  # who reports what a handler raises is not to report this
+            with contextlib.suppress(GreenletExit):  # the thread that reports a handler's errors must not report it
                 Parking(process).wait(None)
 
 
 class Unread(logging.Handler):
-    """A log."""
+    """A log that nobody reads."""
 
     def __init__(self, process: Process) -> None:
         super().__init__()
         self._process = process
 
     def createLock(self) -> None:  # noqa: N802
-        """See `logging.Handler`: none, as all tasks are one thread for such a lock."""
+        """See `logging.Handler`. It has no lock, because such a lock takes all tasks for one thread."""
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
@@ -40,7 +40,7 @@ class Unread(logging.Handler):
 
 @contextlib.contextmanager
 def unread(process: Process | None) -> Iterator[None]:
-    """Nobody reads what is logged and warned of here, if it is of this process."""
+    """Within it, nobody reads the log and the warnings of this process."""
     logger = logging.getLogger("relock")
     level, propagate = logger.level, logger.propagate
     with warnings.catch_warnings():

@@ -16,10 +16,10 @@ class Bug:
 
     Attributes:
         what: what is wrong then.
-        file: where, in the repository.
+        file: its path in the repository.
         text: what stands there, exactly once.
-        instead: what the bug makes of it.
-        seed: one that has found it; where it does not any more, all are played.
+        instead: what the bug puts in its place.
+        seed: a seed that has found it. If it no longer does, the test plays all seeds.
     """
 
     what: str
@@ -492,7 +492,7 @@ BUGS = [
         "just_now_us = 1e12\n",
         seed=1279,
     ),
-    # Only runs in which nobody reads what one client logs.
+    # Only runs in which nobody reads what one client logs find this.
     Bug(
         "what is logged is told on the thread that has found it",
         f"{RUNTIME}/background/telling.py",

@@ -1,4 +1,4 @@
-"""Calls of relock's, and the exceptions that end some of them, as a signal's handler raises one in a thread."""
+"""Calls of relock, and the exceptions that end some of them, as a signal's handler raises one in a thread."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from relock.testing._process import Task, current_task
 from relock.testing._world import World
 from sim.referee import Referee
 
-INTERRUPT_LOOKS = 12  # at a clock, of which one is the last before an interrupt
+INTERRUPT_LOOKS = 12  # an interrupt comes at one of so many looks at a clock
 
 
 class Interrupted(BaseException):
@@ -21,11 +21,11 @@ class Calls:
         self._world = world
         self._referee = referee
         self._calling: dict[Task, None] = {}  # threads inside a call that may be interrupted
-        self._to_interrupt = 0  # of the next calls
+        self._to_interrupt = 0  # how many of the next calls
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """A call of relock's, in which the thread may be interrupted once."""
+        """A call of relock, in which the thread may be interrupted once."""
         task = current_task()
         if self._to_interrupt:
             self._to_interrupt -= 1
@@ -42,7 +42,7 @@ class Calls:
             self._world.spare(task.greenlet)
 
     def interrupt(self) -> None:
-        """A call of relock's is ended by an exception: where it waits, or the next one at some look at the clock."""
+        """Ends a call of relock by an exception: one that waits now, or the next one, at some look at the clock."""
         tasks = [task for task in self._calling if not task.process.is_paused and not task.process.is_dead]
         if tasks and self._world.chance() < 0.5:
             task = self._world.random.choice(tasks)

@@ -13,11 +13,11 @@ from sim.blocked import block
 from sim.plan import LOCK, Plan
 from sim.replication import ReplicatedServer
 
-RATE_ERROR = 0.005  # of a clock: as much as the default drift_factor allows for each
+RATE_ERROR = 0.005  # how wrong a clock's rate is at most: as much as the default drift_factor allows for each
 
 
 class Cast:
-    """Who takes part.
+    """All who take part in a run.
 
     Attributes:
         processes: all of them, also the dead.
@@ -36,7 +36,7 @@ class Cast:
         self.acquiring: Counter[Process] = Counter()
 
     def make_client(self, name: str) -> tuple[Process, VirtualClient]:
-        """A process with a client, as chance draws its clock and its options."""
+        """A process with a client; chance draws its clock and its options."""
         random, plan = self.world.random, self.plan
         drawn = plan.wide or plan.moves
         rate, offset = 1 + random.uniform(-RATE_ERROR, RATE_ERROR), random.uniform(0.0, 100_000.0)

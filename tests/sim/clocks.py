@@ -1,8 +1,8 @@
-"""Which promises a run keeps although clocks are set, run off or stand still: what the referee may judge, and what not.
+"""What the referee may judge in a run whose clocks are set, run off or stand still, and what not.
 
-relock assumes something of clocks (``docs/internals/argument.md``, A2 to A4 and A10), and says what is not promised
-where that fails. Each exception here is one of those, and names it. Of a step that a client has noticed nothing is
-excepted any more: its holds are to be over where the masters' time says so.
+relock assumes something of clocks (``docs/internals/argument.md``, A2 to A4 and A10), and says what it does not promise
+where that fails. Each exception here is one of those, and names it. There is none for a step that a client has noticed:
+its holds must end when they do by the masters' time.
 """
 
 from collections import defaultdict
@@ -19,10 +19,10 @@ from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World
 
-SAME_STEP_SECONDS = 6.0  # steps of several masters within this time may be taken for one of the client's own
-LOOKED_SECONDS = 0.5  # after a step, for somebody to have looked at that clock
-ACCUSED_SECONDS = 1.0  # and then until the master has lost its vote, where nothing else goes wrong
-PLAIN_STEP_SECONDS = 0.3  # a step that nobody can overlook who knew the clock
+SAME_STEP_SECONDS = 6.0  # a client may take steps of several masters within this time for one of its own clock
+LOOKED_SECONDS = 0.5  # from a step until some client has looked at that clock
+ACCUSED_SECONDS = 1.0  # from that look until the master has lost its vote, if nothing else goes wrong
+PLAIN_STEP_SECONDS = 0.3  # no client that knew the clock can miss a step of this size
 
 
 @frozen(eq=False)
@@ -30,7 +30,8 @@ class TrueStep:
     """A master's clock was set, by so many seconds.
 
     Attributes:
-        doubts: of each client that knew the clock before, by how many seconds it might have been ahead for all it knew.
+        doubts: for each client that knew the clock before, by how many seconds that might have been ahead for all the
+            client knew.
     """
 
     server: int
@@ -41,7 +42,7 @@ class TrueStep:
 
 @frozen
 class Notice:
-    """A client has seen at the true time `at` that a master's clock moved, by `seconds` since it had looked before."""
+    """At the true time `at` a client saw that a master's clock had moved, by `seconds` since its look before."""
 
     at: float
     seconds: float
@@ -49,24 +50,24 @@ class Notice:
 
 @define
 class Early:
-    """What a client can't know whose clock stood still with its machine before it knew those of a quorum (A4).
+    """The stalls of a client's clock before it knew those of a quorum: then it can't know which clock moved (A4).
 
     Attributes:
         since: the true time at which each such stall began.
-        masters: those that may show it the step, which is its own; each does once.
+        masters: those that may yet show the client its own step as theirs; each does so once.
     """
 
     since: list[float] = field(factory=list)
     masters: set[int] = field(factory=set)
 
     def is_shown(self, process: Process, seconds: float) -> bool:
-        """Whether a step of so many seconds is what its clock stood still for, the last time or in all."""
+        """Whether its clock has stood still for `seconds`, counted from the beginning of any of these stalls."""
         return any(abs(seconds - process.stood_still(at)) <= STEP_SECONDS for at in self.since)
 
 
 @define
 class Clocks:
-    """What became of all clocks, and who has noticed.
+    """How all clocks were set, and which clients have noticed it.
 
     Attributes:
         has_forgotten: whether any master may have forgotten tokens.
@@ -79,13 +80,13 @@ class Clocks:
     has_forgotten: bool = False
     _noticed: defaultdict[tuple[str, int], list[Notice]] = field(factory=lambda: defaultdict(list))
     _sessions: list[tuple[Process, Session]] = field(factory=list)
-    _peaks: dict[int, float] = field(factory=dict)  # what a clock showed before it was set back
-    _spread: float = 0.0  # by how much two masters' clocks have differed at most
+    _peaks: dict[int, float] = field(factory=dict)  # the most that a clock showed before it was set back
+    _spread: float = 0.0  # the most by which two masters' clocks have differed
     _early: defaultdict[str, Early] = field(factory=lambda: defaultdict(Early))  # by client
-    _undecided: dict[tuple[str, int], float] = field(factory=dict)  # when such a master has shown one to that client
+    _undecided: dict[tuple[str, int], float] = field(factory=dict)  # when a master showed a client its own step
 
     def meet(self, process: Process, session: Session) -> None:
-        """A client takes part: what it notices of clocks is noticed here, too."""
+        """A client takes part. Each step that it notices is noted here, too."""
         tell = session.reports.master_stepped
         self._sessions.append((process, session))
 
@@ -97,11 +98,11 @@ class Clocks:
                 early.masters.remove(master.index)
                 self._undecided[process.name, master.index] = self.world.now
             self.world.note(process.name, f"sees the clock of master-{master.index} step by {seconds:+.3f} s")
-            is_latest = ahead <= master.offset.high + STEP_SECONDS  # else the reply is from before something else
+            is_latest = ahead <= master.offset.high + STEP_SECONDS  # else the clock moved again after this reply
             try:
                 tell(master, seconds, shown_us)
             finally:
-                if is_latest:  # only now: its thread may be held up on the way, and others believe meanwhile
+                if is_latest:  # not earlier: `tell` may hold this thread up, while others still believe
                     self._noticed[process.name, master.index].append(notice)
 
         session.reports.master_stepped = master_stepped  # type: ignore[method-assign]
@@ -144,18 +145,17 @@ class Clocks:
     # Exclusion ------------------------------------------------------------------------------------------------------
 
     def is_deceived(self, process: Process, hold: Hold, since: float, other: Process) -> bool:
-        """Whether somebody believes in a hold only because of what its client could not know, or not yet.
+        """Whether a client believes in a hold only because of what it could not know, or not yet.
 
         * Its own clock stood still with its machine (A4), and it has not heard from the masters since.
-        * The one master's clock was set ahead (A3), and it has not heard from it since; or those of a quorum were set
-          at about the same time, which looks like a step of the client's own. Where they were set back before it
-          looked, it has seen the difference alone, and believes until they answer for the hold; so it is where they
-          were set back while its own clock stood still.
-        * A minority of the masters was set ahead before the `other` had ever seen them; or by so little that this one
-          could not notice (A3: "what is not promised").
+        * The clock of a lone master was set ahead (A3), and it has not heard from that since. Or those of a quorum were
+          set at about the same time, which looks like a step of its own clock. If they were set back before it looked,
+          or while its own clock stood still, it saw only the difference, and believes until they answer for the hold.
+        * A minority of the masters was set ahead before the `other` client had ever seen them, or by so little that the
+          other could not notice (A3: "what is not promised").
         """
         if deadline_of(hold.ends, hold.quorum) <= process.local():
-            return False  # whatever makes it believe, it is no clock
+            return False  # its own clock says that the hold is over: no clock makes it believe
         noticed = [[one for one in self._noticed[process.name, i] if one.at >= since] for i in range(len(self.servers))]
         late = [notices[-1].at if notices else since for notices in noticed]
         ahead = [self._ahead(i, late[i]) for i in range(len(self.servers))]
@@ -176,7 +176,7 @@ class Clocks:
         return deadline_of(ends, hold.quorum) <= process.local()
 
     def leases_last_until(self, longest: float) -> float:
-        """Until when leases of `longest` seconds may last because the clock of their master was set back."""
+        """The true time until which leases of `longest` seconds may last, if the clock of their master was set back."""
         moments = [NEVER]
         for number in range(len(self.servers)):
             back = [step for step in self.steps if step.server == number and step.seconds < 0]
@@ -188,14 +188,14 @@ class Clocks:
         return [step for step in self.steps if step.server == number and step.at >= since and step.seconds > 0]
 
     def _has_ended_unseen(self, number: int, end: float, since: float, notices: list[Notice], process: Process) -> bool:
-        """Whether a lease was over, by a clock that was set back before this client looked at it again.
+        """Whether a lease was over by a clock that was set back before this client looked at it again.
 
-        It had been set ahead, or the client's own clock had stood still with its machine (A4). A lease that was asked
-        for afterwards is none of these.
+        That clock had been set ahead, or the client's own clock had stood still with its machine (A4). A lease that the
+        client asked for afterwards does not count.
         """
         froms = [since, *(notice.at for notice in notices)]
         for looked_at, notice in reversed(list(zip(froms, notices, strict=False))):
-            end += max(0.0, notice.seconds)  # as the client counted it before
+            end += max(0.0, notice.seconds)  # as the client counted it before this notice
             ahead = 0.0
             for step in self.steps:
                 if step.server != number or not looked_at <= step.at <= notice.at:
@@ -208,23 +208,24 @@ class Clocks:
         return False
 
     def _is_hidden(self, step: TrueStep, client: Process, overlap: float) -> bool:
-        """Whether a client that knew the clock had no chance to see the step; it has one where much depends on it."""
+        """Whether the client did not know the clock, or had too much doubt to notice a step of `overlap` seconds."""
         doubt = step.doubts.get(client.name)
         return doubt is None or overlap <= STEP_SECONDS + max(0.0, doubt) + 0.01 * (self.world.now - step.at) + 0.01
 
     # Tokens ---------------------------------------------------------------------------------------------------------
 
     def may_tokens_fall(self) -> bool:
-        """Whether a clock was set back and is not back where it was, or masters forgot with clocks far apart (A10)."""
+        """Whether a clock shows less than before it was set back, or masters forgot with clocks far apart (A10)."""
         is_behind = any(self.servers[number].clock() < peak for number, peak in self._peaks.items())
         return is_behind or (self.has_forgotten and self._spread >= self.guard)
 
     # Votes ----------------------------------------------------------------------------------------------------------
 
     def is_accused_wrongly(self, number: int) -> bool:
-        """Whether a master lost its vote for its clock, though nobody has ever set it, nor those of a quorum.
+        """Whether a master lost its vote for its clock, though nobody ever set that, nor those of a quorum.
 
-        Whose own clock stood still with its machine (A4) before it knew those of a quorum, can't know whose it was.
+        A client may accuse a master wrongly if its own clock stood still with its machine before it knew those of a
+        quorum (A4): it can't know then which clock moved.
         """
         server, stepped = self.servers[number], {step.server for step in self.steps}
         is_quorum_steady = len(self.servers) - len(stepped) >= quorum_of(len(self.servers))
@@ -234,13 +235,13 @@ class Clocks:
         return number not in stepped and is_quorum_steady
 
     def is_evident(self, step: TrueStep) -> bool:
-        """Whether nobody who looks can take a step for anything else: neither for an own one, nor for a part of one."""
+        """Whether no client that looks can take a step for one of its own clock, or for a part of several."""
         others = [one for one in self.steps if one is not step and abs(one.at - step.at) < SAME_STEP_SECONDS]
         stalls = any(process.stood_still(step.at - SAME_STEP_SECONDS) for process, _ in self._sessions)
         return abs(step.seconds) >= PLAIN_STEP_SECONDS and not others and not stalls and len(self.servers) > 1
 
     def witnesses(self, step: TrueStep) -> list[Process]:
-        """Who knew a clock before it was set, and has asked that master since."""
+        """The processes that knew a clock before it was set, and have asked that master since."""
         asked = self.servers[step.server].asked_at
         return [
             process

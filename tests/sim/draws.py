@@ -1,4 +1,4 @@
-"""Which plan chance draws for most of the runs: some are calm, in others everything goes wrong, or one thing alone."""
+"""Draws the plan of most runs: some are calm, in others everything goes wrong, or one thing alone."""
 
 from random import Random
 
@@ -19,7 +19,7 @@ def draw(random: Random) -> Plan:
 
 
 def _draw_calm(random: Random) -> Plan:
-    """Nothing goes wrong, so whatever is promised must be kept."""
+    """Nothing goes wrong, so relock must keep every promise."""
     kinds = random.choice(
         [(), ("crash client",), ("force release",), ("force release",), ("interrupt",), ("fork", "crash client")]
     )
@@ -34,7 +34,7 @@ def _draw_faults(random: Random) -> Plan:
 
 
 def _draw_clocks(random: Random) -> Plan:
-    """Clocks that are set, that run off, that stand still; and sometimes not all masters are there."""
+    """Clocks that are set, that run off, that stand still; and sometimes some masters are away."""
     kinds = tuple(kind for kind in CLOCKS if random.random() < 0.4) or ("step",)
     return evolve(
         draw_any(random, kinds, is_calm=True),
@@ -51,7 +51,7 @@ def _draw_clocks(random: Random) -> Plan:
 
 
 def _draw_step(random: Random) -> Plan:
-    """One clock of several is set, once in most runs, so that nobody can take that for anything else."""
+    """One clock of several is set, once in most runs, so that no client can take the step for something else."""
     return evolve(
         draw_any(random, ("step",), is_calm=True),
         masters=random.choice([3, 3, 5]),
@@ -66,7 +66,7 @@ def _draw_step(random: Random) -> Plan:
 
 
 def _draw_late(random: Random) -> Plan:
-    """Replies that are late, and holders that stay to the end of their validity: for mistakes with time."""
+    """Replies that are late, and holders that stay to the end of their validity: to find mistakes with time."""
     alone = ("isolate client",)
     kinds = random.choice([alone, (*alone, "pause client"), ("pause client",), ("lose a quorum",)])
     return evolve(
@@ -88,7 +88,7 @@ def _draw_late(random: Random) -> Plan:
 
 
 def _draw_healing(random: Random) -> Plan:
-    """Holds that lack a master, because somebody just tried there, and are released about when they are renewed."""
+    """Holds that lack a master, where another attempt was just made, and that end about when they are renewed."""
     return evolve(
         draw_any(random, (), is_calm=True),
         masters=3,
@@ -112,15 +112,15 @@ def _draw_patient(random: Random) -> Plan:
         stays=(2.5,),
         timeouts=(40.0,),
         turns=2,
-        pause=1.5,  # so that some come while others have waited for long
-        fair=True,  # who is taken for dead loses its place, and only here is it judged who comes first
+        pause=1.5,  # so that some come when others have waited for long
+        fair=True,  # a waiter that is taken for dead loses its place, and only then is the order judged
     )
 
 
 def _draw_slow(random: Random) -> Plan:
-    """Requests that arrive when nobody waits for them any more, and leases so long that what they leave is noticed.
+    """Requests that arrive when no caller waits for them any more, and leases so long that their leftovers show.
 
-    A lone master is outvoted by nobody: what is left there by those who do not wait for long keeps the others.
+    No other master can outvote a lone one: what an impatient caller leaves there keeps the others out.
     """
     slow = _draw_any_slow(random)
     if random.random() < IMPATIENT_PART:
@@ -145,7 +145,7 @@ def _draw_any_slow(random: Random) -> Plan:
 
 
 def _draw_busy(random: Random) -> Plan:
-    """Holders that stay for a moment and waiters that wait: for what goes wrong once in thousands of hand-offs."""
+    """Holders that stay for a moment, and many waiters: to find what goes wrong once in thousands of hand-offs."""
     is_calm = random.random() < 0.5
     kinds = tuple(kind for kind in CALLS if random.random() < 0.3)
     if not is_calm:
@@ -175,16 +175,16 @@ def _draw_restart(random: Random) -> Plan:
 
 
 def _draw_handed(random: Random) -> Plan:
-    """Messages that come late or not at all, clients that stand still, and leases longer than a releaser gives."""
+    """Messages that come late or never, clients that stand still, and leases longer than a releaser gives."""
     is_calm = random.random() < 0.4
     kinds = tuple(kind for kind in DELAYING if random.random() < 0.3)
     plan = draw_any(random, () if is_calm else kinds, is_calm=is_calm)
     late = random.choice([0.0, 0.05, 0.3])
     conditions = evolve(plan.conditions, straggles=late, straggle=random.choice([0.1, 0.5, 2.0]))
     ttl = random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
-    lags = not is_calm and ttl == TTL_SECONDS  # messages alone are late then, and nobody renews
+    lags = not is_calm and ttl == TTL_SECONDS  # then only messages are late, and no client renews
     if is_calm:
-        # Longer than a turn takes: the masters see them in other orders.
+        # Longer than a turn takes, so the masters see the turns in different orders.
         conditions = evolve(conditions, straggles=0.0, delay=0.003)
     elif lags:
         conditions = evolve(conditions, straggles=0.0, straggle=0.5, lags=0.5)
@@ -216,7 +216,7 @@ def draw_any(random: Random, kinds: tuple[str, ...], *, is_calm: bool) -> Plan:
         cuts=0.0 if is_calm else random.choice([0.0, 0.0, 0.002]),
         drops=0.0 if is_calm else random.choice([0.0, 0.0, 0.1, 1.0]),
         repeats=random.choice([0.0, 0.0, 0.0, 0.1]),
-        # What comes again at once changes nothing, and nor does what comes when it is void; between the two it may.
+        # A repetition changes nothing if it comes at once, or when it is void; between the two it may.
         repeated_after=(0.0, 2 * node_timeout) if is_calm else (0.0, node_timeout / 2, 2 * node_timeout),
     )
     return Plan(

@@ -1,4 +1,4 @@
-"""What a forked child finds: a copy of its parent's client, which shares nothing with it but the sockets."""
+"""What a forked child finds: a copy of its parent's client, which shares only the sockets with the parent's."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from relock.testing._server import Server
 
 
 class InheritedConnection:
-    """A forked child's copy of a connection: all that it may do with it is to close it."""
+    """A forked child's copy of a connection. The child may only close it."""
 
     def __init__(self, raw: VirtualConnection, process: Process) -> None:
         raw.copies += 1
@@ -30,7 +30,7 @@ class InheritedConnection:
         process.connections[self] = None
 
     def disconnect(self) -> None:
-        """See `RawConnection`: it is closed without a word, because another process opened it."""
+        """See `RawConnection`. It sends nothing, because another process opened the connection."""
         if self._process.connections.pop(self, self) is None:
             self._raw.close_copy()
 
@@ -40,8 +40,8 @@ class InheritedConnection:
 
 
 def in_child(client: VirtualClient, child: Process, servers: Sequence[Server]) -> VirtualClient:
-    """What a process that has just been forked has of a client, before anything else is done in it."""
-    copied = object.__new__(type(client))  # no `copy`: users are kept from copying clients
+    """The copy of a client that a forked process has before it does anything."""
+    copied = object.__new__(type(client))  # not by `copy`: a client refuses to be copied
     copied.__dict__.update(client.__dict__)
     copied._platform = platform = VirtualPlatform(child)
     copied._nodes = parse_nodes([node_of(child, servers, number) for number in range(len(servers))])
@@ -50,9 +50,9 @@ def in_child(client: VirtualClient, child: Process, servers: Sequence[Server]) -
 
 
 def _session(session: Session, platform: VirtualPlatform) -> Session:
-    """A session as a child has it after the fork: with its book of holds, its connections, and none of its threads.
+    """A session as a child has it after the fork: with its book of holds and its connections, but without threads.
 
-    Of what nobody touches in a child the copy is shallow.
+    The copy is shallow where a child touches nothing.
     """
     own = copy(session)
     child = platform.process
@@ -77,7 +77,7 @@ def _subscription(subscription: Subscription, child: Process) -> Subscription:
 
 
 def _master(master: Master, child: Process) -> Master:
-    """Connections that threads of the parent use at this moment are there, too."""
+    """A master as a child has it, with the connections that threads of the parent use at this moment, too."""
     open_: Any = sorted(filter(_is_open, [*master._connections, *master._own_connections]), key=_number)
     connections: Any = dict.fromkeys(_connection(connection, child) for connection in open_)
     own = copy(master)

@@ -1,9 +1,9 @@
-"""Which servers have had which holds: what the referee judges in runs in which masters move.
+"""Which servers have had which holds: by this the referee judges runs in which masters move.
 
-Replication is late, so a server that becomes a master may lack what was given by the one before. Without a restart
-guard two may believe then that they have a lock, each by what one of two sets of data says, and nothing is promised.
-With one, that is so only where two servers behind one address took writes at the same time. But nobody may believe in a
-hold that no quorum has ever given; nor may two whose holds one set of data has had.
+Replication is late, so a server that becomes a master may lack holds that the one before it gave. Then, without a
+restart guard, two clients may believe that they have a lock, each by one of two sets of data: relock promises nothing
+there. With a guard, that may happen only if two servers behind one address took writes at the same time. But no client
+may ever believe in a hold that no quorum gave, nor may two believe in holds that one set of data has had.
 """
 
 from collections import defaultdict
@@ -16,18 +16,18 @@ from sim.replication import ReplicatedServer
 NEVER = float("-inf")
 
 Data = tuple[ReplicatedServer, int]
-"""The data of a server, since they were last replaced or lost."""
+"""A server, and which of its sets of data: `epoch` counts how often they were replaced or lost."""
 
 
 @define
 class Given:
-    """What was found on masters when scripts had run there.
+    """The holds that were on the masters after each script.
 
     Args:
         lock: the key whose holds are looked at.
         servers: those to which the addresses lead.
-        standbys: the others.
-        is_guarded: there is a restart guard.
+        standbys: the other server of each address.
+        is_guarded: whether there is a restart guard.
         longest: the longest lease.
     """
 
@@ -56,7 +56,7 @@ class Given:
             self._found[owner][server.number].add((server, server.epoch))
 
     def places(self, hold: Hold) -> int:
-        """On the masters of how many addresses a hold has been."""
+        """How many addresses have had this hold on one of their masters."""
         return len(self._found[hold.owner])
 
     def was_split(self, since: float) -> bool:
@@ -64,7 +64,7 @@ class Given:
         return any(at >= since for at in self._split_at.values())
 
     def may_both_be(self, one: Hold, other: Hold, since: float) -> bool:
-        """Whether two holds may be valid at the same time for all that is promised, the first of them since `since`."""
+        """Whether relock's promises let two holds be valid at the same time, the earlier one since `since`."""
         return any(self._may_both_be_at(number, one, other, since) for number in range(len(self.servers)))
 
     def _may_both_be_at(self, number: int, one: Hold, other: Hold, since: float) -> bool:
@@ -77,5 +77,5 @@ class Given:
         return not self.is_guarded and (mine.isdisjoint(theirs) or self._has_lost(theirs, since))
 
     def _has_lost(self, data: set[Data], since: float) -> bool:
-        """Whether a server became a master before all had come that its master had, and leases may be too short."""
+        """Whether a server became a master without all the data of its own master, a lease before `since` or later."""
         return any(server.lost_at >= since - self.longest for server, _ in data)

@@ -1,7 +1,7 @@
-"""How long leases last: what the referee judges in the wider runs (`sim.plan.Wide`), and where it may.
+"""How long leases last: the referee judges that in the wider runs (`sim.plan.Wide`), as long as it may.
 
-Where a clock was set, a master has forgotten, or an operator has ended a hold, leases end before their time, and their
-owners hear of it later: from then on nothing of this is judged in that run.
+After a clock was set, a master has forgotten, or an operator has ended a hold, leases may end before their time, and
+their owners hear of it later. From then on the referee judges none of this in that run.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from relock.testing._server import Server
 from relock.testing._world import World
 from sim.plan import Plan
 
-LOOK_SECONDS = 0.1  # by which the referee is late to see a new deadline, and more
+LOOK_SECONDS = 0.1  # more than the referee takes to see a new deadline
 ROUNDING_SECONDS = 1e-3  # a master's answer to PTTL is in whole milliseconds
 
 
 @define
 class Leases:
-    """What is known of them.
+    """What the referee knows of leases.
 
     Attributes:
         hindered_until: the true time at which the last fault is over.
@@ -35,17 +35,17 @@ class Leases:
     _seen: dict[Hold, tuple[float, float]] = field(factory=dict)  # a deadline, and the local time when it was new
 
     def hindered(self, seconds: float) -> None:
-        """Something strikes, for so long."""
+        """A fault strikes, for so many seconds."""
         self.hindered_until = max(self.hindered_until, self.world.now + max(0.0, seconds))
 
     def see(self, process: Process, hold: Hold) -> None:
-        """Somebody believes in a hold."""
+        """The owner of a hold believes in it."""
         known = self._seen.get(hold)
         if known is None or known[0] != hold.deadline:
             self._seen[hold] = hold.deadline, process.local()
 
     def lacks(self, hold: Hold, begin: float, ttl: float) -> float:
-        """By how many seconds a hold ends too early whose lease was to be `ttl` from the local time `begin` on."""
+        """By how many seconds a hold ends too early, if its lease must last `ttl` from the local time `begin` on."""
         return begin + ttl - drift_of(ttl, hold.spec.drift_factor) - hold.deadline
 
     def is_overshot(self, process: Process, hold: Hold) -> bool:
@@ -61,11 +61,11 @@ class Leases:
         return self.world.now + left_ms / 1000 / server.rate + ROUNDING_SECONDS
 
     def was_left_alone(self, process: Process, hold: Hold) -> bool:
-        """Whether a hold has ended though there was time to renew it, and nothing in the way.
+        """Whether a hold has ended though there was time to renew it, and no fault was in the way.
 
-        Whatever went wrong before, the watchdog tries again after a tenth of the lease that is there; and after a third
-        of it at the latest. A connection may have to be opened first. How long that lease was is judged by when its
-        end was new, not by what the client takes it for.
+        Whatever went wrong before, the watchdog tries again after a tenth of the present lease, and at the latest after
+        a third. It may have to open a connection first. The length of that lease counts from when the referee first
+        saw its deadline, not from what the client says.
         """
         deadline, seen_at = self._seen.get(hold, (hold.deadline, hold.granted_at))
         wanted = (deadline - seen_at) / 3 + 2 * hold.spec.node_timeout + RETRY_SECONDS_MAX + LOOK_SECONDS

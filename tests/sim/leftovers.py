@@ -1,4 +1,4 @@
-"""What is left of holds and attempts that are over, on masters and in processes: it must be nothing."""
+"""Finds what holds and attempts that are over have left on masters and in processes: it must be nothing."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ LOCK_KEY = f"lock:{{{LOCK}}}".encode()
 
 
 def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]]) -> Iterator[str]:
-    """What is left of what was tried, when everybody has released the lock, and leases have not ended yet."""
+    """What attempts have left when all threads have released the lock, and leases have not ended yet."""
     for server in servers:
         found = server.master.contents(LOCK_KEY)
         queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
@@ -26,7 +26,7 @@ def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]
 
 
 def released(servers: Sequence[Server], belief: Belief) -> Iterator[str]:
-    """Where a hold still is that its owner has released."""
+    """The masters that still have a hold which its owner has released."""
     for server in servers:
         if belief.hold.owner in (server.master.contents(belief.hold.keys.lock) or ()):
             yield f"{server.name} has a hold that {belief.process.name} has released"

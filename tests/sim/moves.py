@@ -1,18 +1,18 @@
-"""How masters move: behind each address there are two servers, and one follows the other until somebody says otherwise.
+"""How masters move: behind each address there are two servers, and one follows the other until an operator acts.
 
-Whatever is done here leaves connections open, as it does with real servers, unless connections are what it ends. New
-connections reach the server to which the address leads by then; that may be a little before or after roles change.
+A move leaves connections open, as with real servers, unless it is one that ends connections. New connections reach the
+server to which the address leads by then; the address may move a little before or after the roles change.
 
 * ``fail over``: the master's writes wait until its replica has everything, and the two change their roles (FAILOVER).
-* ``promote``: somebody makes the replica a master (REPLICAOF NO ONE), and a moment later the master its replica. What
-  was under way is lost.
-* ``split``: the same, and for some time nobody sees to the old master, which goes on taking writes.
-* ``fail back``: the replica becomes a master, the master takes its data, and then is made the master again: what the
-  replica had not heard of by then is lost, and the rest comes back as it was. The address stays. ``fail all back``: of
-  each address.
-* ``lose master``: the master crashes, its replica becomes one, and it comes back as the replica of that.
-* ``kill normal``: a master ends the connections of all who have not subscribed, as old Sentinels had it do.
-* ``drop client``: a master ends those of one client.
+* ``promote``: an operator makes the replica a master (REPLICAOF NO ONE), and a moment later the master its replica.
+  What was under way is lost.
+* ``split``: the same, but for some time nobody demotes the old master, which goes on taking writes.
+* ``fail back``: the replica becomes a master, the old master takes its data, and then becomes the master again. What
+  the replica had not heard of is lost, and the rest comes back as it was. The address stays.
+* ``fail all back``: the same at each address.
+* ``lose master``: the master crashes, its replica becomes a master, and the old one comes back as the replica of that.
+* ``kill normal``: a master ends all connections that have no subscription, as old Sentinels made it do.
+* ``drop client``: a master ends the connections of one client.
 * ``stall replica``: for a while nothing comes to the replica.
 """
 
@@ -23,25 +23,25 @@ from relock.testing._world import World
 from sim.plan import FAILING_BACK, Moves
 from sim.replication import ReplicatedServer
 
-GAP_SECONDS = (0.001, 0.05)  # between two commands of whoever moves masters
-SYNC_SECONDS = (0.1, 0.2)  # of a full one: ten times a second a server looks whether the child that writes it is done
-SPLIT_SECONDS = (0.3, 2.0)  # for so long nobody sees to the old master
-AWAY_SECONDS = (0.005, 0.2)  # for so long, after that, a master is a replica that will be the master again
-ADDRESS_SECONDS = (-0.05, 0.3)  # after the roles, the address moves
-BEHIND_SECONDS = (0.0, 1.0)  # for so long nothing has come to a replica when somebody fails back
+GAP_SECONDS = (0.001, 0.05)  # between two commands of the operator
+SYNC_SECONDS = (0.1, 0.2)  # of a full one: ten times a second a server checks if the child that writes it is done
+SPLIT_SECONDS = (0.3, 2.0)  # until an operator demotes the old master
+AWAY_SECONDS = (0.005, 0.2)  # after the sync, until the old master becomes the master again
+ADDRESS_SECONDS = (-0.05, 0.3)  # from the change of the roles until the address moves
+BEHIND_SECONDS = (0.0, 1.0)  # how long nothing has come to a replica when its master is failed back
 DOWN_SECONDS = (0.1, 0.8)  # from a crash to its failover, and from that until the old master is back
-PATIENCE_SECONDS = 1.0  # for so long a FAILOVER waits for a replica
-AFTERWARDS_SECONDS = 0.2  # within which the old master is seen to once more
-DEAF_PART = 0.3  # of the old masters hear nothing of the new one: all they do is to answer
+PATIENCE_SECONDS = 1.0  # how long a FAILOVER waits for a replica
+AFTERWARDS_SECONDS = 0.2  # how long after its demotion an old master may lose connections, or go deaf
+DEAF_PART = 0.3  # the part of the old masters that hear nothing of the new one, and still answer clients
 
 
 class Mover:
     """Moves masters.
 
     Args:
-        servers: those to which the addresses lead, in their order; it is changed.
-        standbys: the others.
-        moves: what is drawn.
+        servers: those to which the addresses lead, in their order. A move changes this list.
+        standbys: the other server of each address. A move changes this list, too.
+        moves: what chance has drawn for this run.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Mover:
         return bool(feeds)
 
     def _later(self, seconds: float, action: Callable[[], object]) -> None:
-        """What nobody does any more when all is healed."""
+        """Does `action` in so many seconds, unless all is healed by then."""
         self._world.after(max(0.0, seconds), lambda: None if self._is_over else action())
 
     def _draw(self, bounds: tuple[float, float]) -> float:
@@ -120,7 +120,7 @@ class Mover:
         self._lead_to(number, new, min(left, max(GAP_SECONDS)))
 
     def _fall_behind(self, number: int) -> None:
-        """First nothing comes to the replica for a while."""
+        """Lets the replica fall behind for a while, and then fails back."""
         seconds = self._draw(BEHIND_SECONDS)
         self.stall(number, 2 * seconds)
         self._later(seconds, partial(self._fail_back, number))
@@ -152,7 +152,7 @@ class Mover:
         old.follow(new, self._moves.lag, self._draw(SYNC_SECONDS))
 
     def _lead_to(self, number: int, new: ReplicatedServer, seconds: float) -> None:
-        """The address leads to another server, about so many seconds from now."""
+        """Has the address lead to another server, in about so many seconds."""
         self._later(max(0.0, seconds + self._draw(ADDRESS_SECONDS)), partial(self._arrive_at, number, new))
 
     def _arrive_at(self, number: int, new: ReplicatedServer) -> None:
@@ -161,7 +161,7 @@ class Mover:
         self._moving.discard(number)
 
     def _demote(self, old: ReplicatedServer, new: ReplicatedServer) -> None:
-        """The old master follows the new one; and maybe connections to it are ended, or it hears nothing from there."""
+        """Makes the old master follow the new one. Then it may end connections, or hear nothing from the new one."""
         if not old.is_up or new.is_replica:
             return
         old.follow(new, self._moves.lag, self._draw(SYNC_SECONDS))
@@ -175,7 +175,7 @@ class Mover:
     # The end --------------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Each address leads to a master, and the other server there follows that. Connections stay."""
+        """Makes each address lead to a master, which the other server there follows. Connections stay."""
         self._is_over = True
         for server, standby in zip(self._servers, self._standbys, strict=True):
             server.promote()

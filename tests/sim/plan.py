@@ -1,4 +1,4 @@
-"""What a run is: who takes part, what they do, how the network is, and what may go wrong.
+"""What a run consists of: who takes part, what they do, how the network is, and what may go wrong.
 
 `sim.draws` and `sim.special` draw one for each seed.
 """
@@ -11,8 +11,8 @@ from relock.testing._conditions import Conditions
 LOCK = "a"  # the one lock that everybody wants
 TTL_SECONDS = 1.0
 MIDDLE_TTL_SECONDS = 5.0
-SETTLING_SECONDS = 6.0  # guards and leases end, heartbeats come, connections are made
-CALM_SECONDS = 4.0  # until all is well where nothing goes wrong: all masters have votes, and all clients connections
+SETTLING_SECONDS = 6.0  # for guards and leases to end, heartbeats to come, connections to open
+CALM_SECONDS = 4.0  # until all masters have votes and all clients have connections, if nothing goes wrong
 
 FAILING_BACK = ("fail back", "fail all back")
 MOVING = ("fail over", "promote", "split", "lose master", *FAILING_BACK)
@@ -23,21 +23,20 @@ KINDS = (
 )  # fmt: skip
 CLOCKS = ("step", "step several", "run off", "change rate", "stop clock")
 CALLS = ("fork", "interrupt")
-HARMLESS = frozenset({"crash client", "force release", "change rate", *CALLS})  # to everybody else
+HARMLESS = frozenset({"crash client", "force release", "change rate", *CALLS})  # to all others
 
 
 @frozen
 class Wide:
-    """What only some runs draw: clients and locks that differ from each other, and more that is done with a hold.
+    """What only some runs draw: clients and locks that differ from each other, and more uses of a hold.
 
     Attributes:
         ttls: the leases of locks, in seconds; each lock object draws one.
-        fair: of each lock object.
-        renew: of each lock object that is taken first.
-        handoffs: of each client.
-        levels: how many a hold has at most.
-        extends: how likely a holder is to extend its hold, each time it looks after it; half as likely it makes sure
-            of it.
+        fair: each lock object draws one of these.
+        renew: each lock object for an outermost acquire draws one of these.
+        handoffs: each client draws one of these.
+        levels: the most that a hold has.
+        extends: how likely a holder is to extend its hold, each time it checks that; half as likely it calls `ensure`.
     """
 
     ttls: tuple[float, ...]
@@ -50,13 +49,13 @@ class Wide:
 
 @frozen
 class Moves:
-    """What only those runs draw in which masters move.
+    """What only runs in which masters move draw.
 
     Attributes:
-        lag: for how many seconds what a master writes is under way to its replica on average.
-        is_guarded: there is a restart guard; without one a lone master may forget holds when it moves.
-        handoffs: of each client.
-        goes_on: for how many seconds everybody goes on when all is well again, and is judged as where nothing is wrong.
+        lag: seconds that a master's writes take to its replica on average.
+        is_guarded: whether there is a restart guard; without one a lone master may forget holds when it moves.
+        handoffs: each client draws one of these.
+        goes_on: seconds for which the threads go on once all is well again; then the referee judges as in a calm run.
     """
 
     lag: float
@@ -70,22 +69,23 @@ class Plan:
     """One run.
 
     Attributes:
-        begins: seconds until the first turns; a look of everybody before makes the masters count to their votes.
+        begins: seconds until the first turns. Before that, each thread tries once or twice, so that masters see the
+            clients and count to their votes.
         turns: how often each thread takes the lock.
         pause: seconds between two of its turns, on average.
         faults: seconds of true time in which faults strike.
         fault_pause: seconds between two of them, on average.
-        lasting: for how many seconds one strikes; it is drawn from these.
-        kinds: which faults; none, with a network that loses nothing: all is well from the beginning.
-        skew: by how many seconds the masters' clocks differ from the true time at most.
+        lasting: for how many seconds a fault lasts; chance chooses one of these.
+        kinds: which faults strike. If none do and the network loses nothing, all is well from the beginning.
+        skew: the most seconds by which the masters' clocks differ from the true time.
         settling: seconds from the end of all faults until all is well.
-        stays: for how many seconds a holder stays; it is drawn from these. Infinity: until it has lost the lock.
-        timeouts: for how many seconds an acquire waits, 0 for a single look.
-        named: the threads of a client name one ``owner=``, and take turns.
-        wide: what is drawn beside; None in most runs.
+        stays: for how many seconds a holder stays; chance chooses one of these. Infinity: until it has lost the lock.
+        timeouts: for how many seconds an acquire waits, 0 for a single try; chance chooses one of these.
+        named: whether the threads of a client name one ``owner=``, and take turns.
+        wide: what a wider run draws beside; None in most runs.
         moves: how masters move; None in most runs.
-        names: how many other locks each process uses, with caches that are too small for so many.
-        is_blocked: nobody reads the log of one client, nor what it warns of, and its callbacks never return.
+        names: how many other locks each process uses at most, with caches that are too small for so many.
+        is_blocked: whether nobody reads one client's log and warnings, and its callbacks never return.
     """
 
     masters: int
@@ -120,12 +120,12 @@ class Plan:
 
     @property
     def longest(self) -> float:
-        """The longest lease (s) that anybody asks for."""
+        """The longest lease (s) that a client asks for."""
         return max(self.wide.ttls) if self.wide else self.ttl
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing goes wrong in it, but for some that die, or are ended by force."""
+        """Whether nothing goes wrong but what is `HARMLESS`, such as clients that die, or holds ended by force."""
         return self.is_quiet and HARMLESS.issuperset(self.kinds)
 
     @property

@@ -1,7 +1,7 @@
-"""What runs of the simulator have come to, as a file that grows: ranges of seeds, each with the commit that was played.
+"""The results of simulator runs, in a file that grows: ranges of seeds, each with the commit that was played.
 
-Ranges of one commit that touch are one. So a long run may be stopped and taken up again, and be shared by several
-machines.
+Adjacent ranges of one commit are joined. So one can stop a long run and go on with it later, and several machines can
+share it.
 """
 
 import json
@@ -18,23 +18,23 @@ from relock import __version__
 from sim.simulation import Simulation, ViolationError
 
 DIRTY = "-dirty"
-PIECE_SEEDS = 100  # which are played before the file is written again
+PIECE_SEEDS = 100  # how many seeds are played before the file is written again
 _HERE = Path("tests/sim/record.py")  # in relock's repository
 _PLAYED = ("src", "lua", "tests/sim", ":(exclude)tests/sim/test_*.py")  # what a run depends on
 
 
 @define
 class Run:
-    """What a range of seeds has come to.
+    """The result of a range of seeds.
 
     Attributes:
         commit: what was played; see `commit`.
         first: the first seed.
-        last: the last one, which belongs to it.
-        grants: how often somebody got the lock.
-        faults: how often which fault struck.
+        last: the last one; the range includes it.
+        grants: how often a thread got the lock.
+        faults: how often each fault struck.
         violations: the seeds in which something was wrong.
-        seconds: of processor time, so that whatever else the machine does is not counted.
+        seconds: processor time, which does not count what else the machine does.
     """
 
     commit: str
@@ -47,12 +47,12 @@ class Run:
 
     @property
     def seeds(self) -> range:
-        """All of them."""
+        """The seeds of the range."""
         return range(self.first, self.last + 1)
 
     @property
     def grants_per_second(self) -> int:
-        """Of one core's time."""
+        """Grants per second of one core's time."""
         return round(self.grants / self.seconds) if self.seconds else 0
 
 
@@ -61,7 +61,7 @@ class Piece:
     """Some seeds that were played at one go.
 
     Attributes:
-        reports: of each violation, its seed and what happened; the first line says what was wrong.
+        reports: the seed of each violation, and what happened; the first line says what was wrong.
     """
 
     run: Run
@@ -80,7 +80,7 @@ def play(commit: str, seeds: range, *, stops: bool) -> Piece:
         except ViolationError as error:
             piece.run.violations.append(seed)
             piece.reports.append(str(error))
-        except Exception:  # a mistake of the simulator's: it is to be found, and to cost no other run
+        except Exception:  # a mistake of the simulator: it must be seen, and must cost no other run
             piece.run.violations.append(seed)
             piece.reports.append(f"seed {seed}: it could not be played to its end\n{traceback.format_exc()}")
         piece.run.grants += simulation.referee.grants
@@ -94,7 +94,7 @@ def play(commit: str, seeds: range, *, stops: bool) -> Piece:
 
 
 def pieces(seeds: range) -> Iterator[range]:
-    """A range in short ones."""
+    """Splits a range into short ones."""
     for first in range(seeds.start, seeds.stop, PIECE_SEEDS):
         yield range(first, min(first + PIECE_SEEDS, seeds.stop))
 
@@ -103,7 +103,7 @@ def pieces(seeds: range) -> Iterator[range]:
 
 
 def add_up(runs: Iterable[Run]) -> list[Run]:
-    """The same runs in the order of their commits' first mention, those that touch as one.
+    """The same runs in the order in which their commits first come; adjacent ones are joined.
 
     Raises:
         ValueError: a seed would count twice.
@@ -134,7 +134,7 @@ def _joined(run: Run, other: Run) -> Run:
 
 
 def missing(runs: Iterable[Run], commit: str, seeds: range) -> list[range]:
-    """Which of the seeds have not been played on this commit."""
+    """The seeds that have not been played on this commit."""
     left, start = [], seeds.start
     for run in sorted((run for run in runs if run.commit == commit), key=lambda run: run.first):
         left.append(range(start, min(run.first, seeds.stop)))
@@ -147,7 +147,7 @@ def missing(runs: Iterable[Run], commit: str, seeds: range) -> list[range]:
 
 
 def read(path: Path) -> list[Run]:
-    """The runs of a file; none where there is no file yet.
+    """The runs of a file; none if there is no file yet.
 
     Raises:
         ValueError: it holds something else.
@@ -162,7 +162,7 @@ def read(path: Path) -> list[Run]:
 
 
 def write(path: Path, runs: Iterable[Run]) -> None:
-    """All runs, in one step: who is stopped leaves the file as it was before, or as it is after."""
+    """Writes all runs in one step: a process that is stopped leaves the old file or the new one."""
     entries = [{**asdict(run), "grants_per_second": run.grants_per_second} for run in runs]
     draft = path.with_name(f"{path.name}.draft")
     draft.write_text(json.dumps({"runs": entries}, indent=2) + "\n")
@@ -173,13 +173,13 @@ def write(path: Path, runs: Iterable[Run]) -> None:
 
 
 def commit(folder: Path | None = None) -> str:
-    """The last commit that changed what a run depends on, with ``-dirty`` where that has changed since.
+    """The last commit that changed what a run depends on, with ``-dirty`` if that has changed since.
 
-    A commit of anything else, such as of a result, so leaves a long run what it is. Outside of relock's repository,
-    the version.
+    So a commit of something else, such as a result, does not make a long run another one. Outside of relock's
+    repository, this is the version.
 
     Args:
-        folder: the repository's, by default where this file would lie in it.
+        folder: the repository's folder; by default the one that this file lies in.
     """
     root = folder or Path(__file__).resolve().parents[len(_HERE.parents) - 1]
     if _git(root, "ls-files", "--", str(_HERE)) != str(_HERE):
@@ -189,7 +189,7 @@ def commit(folder: Path | None = None) -> str:
 
 
 def _git(root: Path, *words: str) -> str:
-    """What git says of the repository that has its root here; nothing where there is none, or no git."""
+    """What git says of the repository that has its root here; nothing if there is none, or no git."""
     command = ["git", f"--git-dir={root / '.git'}", f"--work-tree={root}", *words]
     try:
         return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,19 +1,19 @@
-"""What must hold in every run, and who sees that it does.
+"""What must hold in every run, and the referee that checks it.
 
 The referee knows the true time, and may look into every process and every master. It counts as a violation
 
-* two that believe at the same moment that they have the lock;
+* two owners that believe at the same moment that they have the lock;
 * a token that is not above all before it;
 * a hold count that differs from the number of levels, here or, when all is well, on a quorum of the masters;
 * a waiter that was queued before another one came, and is served after it (`fair`, when all is well);
 * a wait that lasts longer than its timeout;
-* a lock that nobody has while somebody waits, and a hold that is lost, when all is well;
-* what was tried and is not undone, when all is well; and anything at all on a master in the end;
-* what an interrupted call has left to its caller or to nobody, and what a forked child has of its parent's;
-* a vote that a master has lost though its clock was right, or has kept though everybody could see it step;
-* in runs with more in them, a lease that is shorter than its owner asked for or counts on, or that was not renewed
-  though there was time;
-* an error that is not one of relock's, in whichever thread.
+* a lock that stays free while a thread waits for it, and a hold that is lost, when all is well;
+* an attempt that is not undone, when all is well; and anything at all that a master still has in the end;
+* a hold or a waiter that an interrupted call has left, or a hold or a connection that a child has of its parent;
+* a vote that a master has lost though its clock was right, or has kept though a client could see its clock step;
+* in wider runs, a lease that is shorter than its owner asked for or counts on, or that was not renewed though there was
+  time;
+* an error in any thread that is not one of relock's.
 """
 
 from collections import Counter
@@ -40,22 +40,22 @@ from sim.leases import ROUNDING_SECONDS, Leases
 from sim.leftovers import LOCK_KEY
 from sim.plan import Plan
 
-COUNT_SECONDS = 0.1  # until a count that was changed is on all masters, when all is well
-EXPIRY_SECONDS = 0.1  # from D until the leases have ended on all masters, and more
-EXPIRY_PART = 0.02  # of a long lease, for the same
-HAND_OFF_SECONDS = 0.5  # from the end of a hold to the next grant, when all is well and somebody waits
+COUNT_SECONDS = 0.1  # until all masters have a count that was changed, when all is well
+EXPIRY_SECONDS = 0.1  # more than the time from D until the leases have ended on all masters
+EXPIRY_PART = 0.02  # the part of a long lease to add to that
+HAND_OFF_SECONDS = 0.5  # from the end of a hold to the next grant, when all is well and a thread waits
 RELEASED_SECONDS = 0.6  # from a release until no master has that hold, when all is well
-SPLIT_SECONDS = 2.0  # after it, by which the clocks of two servers behind one address differ at most, and more
-OVERSHOOT_SECONDS = 0.7  # by which a wait may be longer than its timeout: two node timeouts, and some
+SPLIT_SECONDS = 2.0  # how long after a split tokens may fall: the clocks behind one address differ by less
+OVERSHOOT_SECONDS = 0.7  # how much longer than its timeout a wait may be: two node timeouts, and some
 
 
 @define
 class Referee:
-    """Sees what everybody believes, and judges.
+    """Sees what each owner believes, and judges it.
 
     Attributes:
-        calm_at: the true time from which all is well; infinity as long as it is not known.
-        given: where holds have been, if masters move.
+        calm_at: the true time from which all is well; infinity while that is not known.
+        given: which servers have had which holds, if masters move.
         faults: how many of each kind have struck.
     """
 
@@ -68,15 +68,15 @@ class Referee:
     grants: int = 0
     violations: list[str] = field(factory=list)
     faults: Counter[str] = field(factory=Counter)
-    operators: int = 0  # who are about to end holds by force: what they end is believed until its next renewal
+    operators: int = 0  # that are about to end holds by force: owners believe in these until their next renewal
     _forced_at: float = NEVER  # when the last of them was done
-    _highest: int = 0  # token
-    _leader: Process | None = None  # who got that
+    _highest: int = 0  # the highest token so far
+    _leader: Process | None = None  # the process that got it
     clocks: Clocks = field(init=False)
     leases: Leases = field(init=False)
-    _left_until: float = NEVER  # what a process had that died
-    _judges_votes: bool = field(init=False)  # that is about the plan as it was, before all was healed
-    _free_at: float = 0.0  # since when nobody has had the lock
+    _left_until: float = NEVER  # when the leases of the last process that died end
+    _judges_votes: bool = field(init=False)  # by the plan at the beginning: to heal changes its network
+    _free_at: float = 0.0  # since when no thread has had the lock
     _sessions: list[tuple[Process, Session]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
@@ -103,16 +103,16 @@ class Referee:
         self.world.note(whom, f"{kind} {seconds}")
 
     def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:
-        """Somebody wants the lock: those are ahead who wait for it by now."""
+        """A thread asks for the lock. The waiters that are queued by now are ahead of it."""
         ahead = queued(self._sessions)
         return Call(process, self.world.now, process.local(), timeout, ahead, self._highest, fair)
 
     def refused(self, call: Call) -> None:
-        """Somebody did not get it."""
+        """A thread did not get it."""
         self.check_timeout(call)
 
     def granted(self, lock: Lock, hold: Hold, call: Call) -> Belief:
-        """Somebody has it."""
+        """A thread got it."""
         self.grants += 1
         process = call.process
         self.check_timeout(call)
@@ -130,7 +130,7 @@ class Referee:
         )
         if self.given is not None and self.given.places(hold) < quorum_of(len(self.servers)):
             self.violate(f"{process.name} has what no quorum has given: {hold.owner.decode()}")
-        if belief.is_believed():  # else its process stood still until it was over: others may have had it since
+        if belief.is_believed():  # else its process stood still until the hold was over: others may have had it since
             self._check_grant(belief, call)
         self.beliefs = [one for one in self.beliefs if not one.has_left and not one.process.is_dead]
         self.beliefs.append(belief)
@@ -138,7 +138,7 @@ class Referee:
         return belief
 
     def interrupted(self, call: Call, lock: Lock, waiting: int) -> None:
-        """An outermost acquire was ended by an exception; `waiting` others of this client's are under way."""
+        """An exception ended an outermost acquire; `waiting` others of this client are under way."""
         process = call.process
         self.world.note(process.name, "is interrupted")
         self._free_at = max(self._free_at, self.world.now)  # what it may have had is undone from now on
@@ -149,7 +149,7 @@ class Referee:
             self.violate(f"{process.name} waits for a call that was interrupted")
 
     def forked(self, process: Process, lock: Lock) -> None:
-        """A child was forked: its parent had used this lock."""
+        """A process forked a child. The parent had used this lock."""
         if lock.owned() or lock.hold_count:
             self.violate(f"{process.name} has what its parent has")
         try:
@@ -168,9 +168,9 @@ class Referee:
             self.world.after(LOOKED_SECONDS, lambda: self._expect_accusation(step))
 
     def look(self, belief: Belief, levels: int) -> None:
-        """A holder looks after its hold."""
+        """A holder checks its hold."""
         self.check_exclusion()
-        counted = belief.lock.hold_count  # a look at the clock, at which a thread may stop for a moment
+        counted = belief.lock.hold_count  # it looks at the clock, after which a thread may pause
         if not belief.is_believed():
             self._check_loss(belief)
             return
@@ -182,11 +182,11 @@ class Referee:
             self._check_count(belief, levels)
 
     def counted(self, belief: Belief) -> None:
-        """A level was taken or left."""
+        """A holder took or left a level."""
         belief.counted_at = self.world.now
 
     def leaves(self, belief: Belief) -> None:
-        """Somebody is about to release the last level."""
+        """A holder is about to release the last level."""
         belief.is_over = belief.has_left = True
         self._free_at = max(self._free_at, self.world.now)
         self.world.note(belief.process.name, "releases it")
@@ -203,20 +203,20 @@ class Referee:
     # What becomes of leases -----------------------------------------------------------------------------------------
 
     def lengthened(self, belief: Belief, begin: float, ttl: float) -> None:
-        """One more level was taken, from the local time `begin` on, by a lock with a longer lease."""
+        """A lock with a longer lease took one more level, from the local time `begin` on."""
         waited = self._waited_in_vain(belief, begin)
         if self.is_calm and not waited and belief.is_believed() and self._is_undisturbed(belief):
             self._check_length(belief, begin, ttl)
 
     def extended(self, belief: Belief, begin: float, ttl: float | None, said: float) -> None:
-        """A hold was extended, from the local time `begin` on; its owner was told what remains."""
+        """A holder extended its hold, from the local time `begin` on, and was told what remains."""
         if self._is_undisturbed(belief):
             self._check_length(belief, begin, belief.hold.ttl if ttl is None else ttl)
         if said > belief.hold.deadline - begin and self._is_undisturbed(belief):
             self.violate(f"{belief.process.name} was told that {said:.3f} s remain, which is more than do")
 
     def not_extended(self, belief: Belief, begin: float) -> None:
-        """No quorum has answered since the local time `begin`."""
+        """A holder could not extend its hold: no quorum has answered since the local time `begin`."""
         if self.is_calm and not self._waited_in_vain(belief, begin):
             self.violate(f"{belief.process.name} could not extend its hold though all is well")
 
@@ -231,9 +231,9 @@ class Referee:
             self.violate(f"{belief.process.name} was told that its hold is not sure for {seconds:.3f} s, which it is")
 
     def _waited_in_vain(self, belief: Belief, begin: float) -> bool:
-        """Whether what began at the local time `begin` has waited for an answer for as long as anybody does.
+        """Whether a request that began at the local time `begin` has waited for an answer as long as relock ever does.
 
-        All may be well, and an answer may still take longer than that, once in a million.
+        Even when all is well, about one answer in a million takes longer than that.
         """
         return belief.process.local() - begin >= belief.hold.spec.node_timeout - ROUNDING_SECONDS
 
@@ -243,7 +243,7 @@ class Referee:
             self.violate(f"{belief.process.name} asked for a lease of {ttl} s, and has it for {lacks:.3f} s less")
 
     def _is_undisturbed(self, belief: Belief) -> bool:
-        """Whether no lease has ended before its time so far, and none was cut short for a client's own clock."""
+        """Whether nothing so far could end a lease before its time, or make this client shorten one for its clock."""
         is_forced = self.operators or self._forced_at != NEVER
         clocks = self.clocks
         return not (is_forced or clocks.steps or clocks.has_forgotten or belief.process.stood_still(0.0))
@@ -251,7 +251,7 @@ class Referee:
     # What must hold -------------------------------------------------------------------------------------------------
 
     def check_exclusion(self) -> None:
-        """Whether more than one believe at this moment that they have the lock."""
+        """Checks that no two owners believe at this moment that they have the lock."""
         believers = self._believers()
         if len(believers) > 1 and self._are_rivals(believers):
             self.violate(f"two believe that they have it: {', '.join(one.process.name for one in believers)}")
@@ -259,14 +259,14 @@ class Referee:
             self._check_leases(believers)
 
     def _check_leases(self, believers: list[Belief]) -> None:
-        """Whether those who count on a hold have it for so long."""
+        """Checks that a quorum keeps each hold for as long as its owner counts on it."""
         for one in believers:
             self.leases.see(one.process, one.hold)
             if self._is_undisturbed(one) and self.leases.is_overshot(one.process, one.hold):
                 self.violate(f"{one.process.name} counts on its hold for longer than a quorum keeps it")
 
     def check_timeout(self, call: Call) -> None:
-        """Whether an acquire has ended in time; that its process was paused is no fault of it."""
+        """Checks that an acquire has ended in time, unless its process was paused."""
         if call.process.was_paused_since(call.called_at) or call.timeout == float("inf"):
             return
         late = call.process.local() - call.called_at_local - call.timeout
@@ -274,16 +274,16 @@ class Referee:
             self.violate(f"{call.process.name} waited {late:.3f} s longer than it wanted to")
 
     def check_undone(self) -> None:
-        """When everybody has released it: whether what was tried is undone, before the leases say so."""
+        """When all have released the lock: checks that attempts are undone, before their leases end."""
         self._violate_all(leftovers.undone(self.servers, self._sessions))
 
     def _check_released(self, belief: Belief) -> None:
-        """Whether a hold that was released some time ago is nowhere any more."""
+        """Checks that no master has a hold that was released some time ago."""
         if not belief.process.is_dead:
             self._violate_all(leftovers.released(self.servers, belief))
 
     def check_votes(self) -> None:
-        """Whether a master lost its vote for a clock that was right."""
+        """Checks that no master lost its vote for a clock that was right."""
         if self._judges_votes:
             for number, server in enumerate(self.servers):
                 if self.clocks.is_accused_wrongly(number):
@@ -291,11 +291,11 @@ class Referee:
                     self.violate(f"{server.name} lost its vote for a clock that was never set")
 
     def check_nothing_left(self) -> None:
-        """In the end, when every lease is over."""
+        """In the end, when every lease is over: checks that the masters have nothing left."""
         self._violate_all(leftovers.in_the_end(self.servers))
 
     def forced(self) -> list[Belief]:
-        """An operator ends whatever hold there is: those that believe in one now."""
+        """An operator is about to end whatever hold there is. Returns those that owners believe in and renew."""
         self.check_exclusion()
         found = [one for one in self.beliefs if one.is_believed()]
         for one in found:
@@ -303,15 +303,15 @@ class Referee:
         return [one for one in found if one.hold.renew]
 
     def operator_done(self) -> None:
-        """One of those who end holds by force is done, and nothing of it is under way."""
+        """One of the operators is done, and nothing that it sent is under way."""
         self.check_exclusion()
         self.operators -= 1
         self._forced_at = self.world.now
 
     def _was_ended(self, process: Process, hold: Hold) -> bool:
-        """Whether an operator ended a hold by force after it was granted, and before its owner has heard of the grant.
+        """Whether an operator ended a hold by force after its grant, and before its owner heard of the grant.
 
-        Like everybody whose hold is ended by force, its owner learns of it from its next renewal.
+        As always after an end by force, the owner learns of it from its next renewal.
         """
         if process.true(hold.granted_at) > self._forced_at:
             return False
@@ -319,7 +319,7 @@ class Referee:
         return kept < quorum_of(len(self.servers))
 
     def check_forced(self, found: list[Belief]) -> None:
-        """Whether those whose holds were ended by force know it by now."""
+        """Checks that the owners whose holds were ended by force know it by now."""
         for one in found:
             if not one.process.is_dead and one.hold.count and one.hold.remaining(one.process.local()) > 0:
                 self.violate(f"{one.process.name} still believes in a hold that was ended by force")
@@ -336,29 +336,30 @@ class Referee:
             self._highest, self._leader = token, process
 
     def _may_tokens_fall(self) -> bool:
-        """Whether clocks, or two servers behind one address that both took writes a moment ago, let a token fall."""
+        """Whether a token may fall: for clocks, or for two servers behind one address that both just took writes."""
         is_split = self.given is not None and self.given.was_split(self.world.now - SPLIT_SECONDS)
         return is_split or self.clocks.may_tokens_fall()
 
     def _highest_before(self, belief: Belief, call: Call) -> int:
-        """The largest token that somebody got before this one was granted.
+        """The largest token that was certainly granted before this one.
 
-        Who believes in it only because of what its client can't know of clocks was granted it before others that have
-        returned from their acquire already; and so was whoever has yet to learn that an operator ended it by force.
+        That is the largest so far, but for two cases, in which others may have got the lock and returned after this
+        grant: its client believes in it only because of what it can't know of clocks, or has yet to learn that an
+        operator ended it by force. Then it is the largest when the acquire was called.
         """
         leader = self._leader
         is_late = leader is not None and self.clocks.is_deceived(belief.process, belief.hold, belief.since, leader)
         return call.highest if is_late or belief.may_be_ended else self._highest
 
     def _are_rivals(self, believers: list[Belief]) -> bool:
-        """Whether two of them have a right to believe, for all that their clients could know of clocks."""
+        """Whether two of them believe against relock's promises: no clock and no move of a master excuses either."""
         return any(
             not self._is_deceived(one, other) and not self._is_deceived(other, one) and not self._are_apart(one, other)
             for one, other in combinations(believers, 2)
         )
 
     def _are_apart(self, one: Belief, other: Belief) -> bool:
-        """Whether what one of them has was lost when a master moved, as far as that may be."""
+        """Whether both may have it, because one of them was lost when a master moved."""
         since = min(one.since, other.since)
         return self.given is not None and self.given.may_both_be(one.hold, other.hold, since)
 
@@ -366,7 +367,7 @@ class Referee:
         return self.clocks.is_deceived(one.process, one.hold, one.since, other.process)
 
     def _expect_accusation(self, step: TrueStep) -> None:
-        """Who looks at a clock that was set sees to it that this master has no vote, unless it may be his own."""
+        """A client that looks at a clock that was set must take that master's vote, if the step can't be its own."""
         witnesses = self.clocks.witnesses(step)
 
         def check() -> None:
@@ -379,19 +380,19 @@ class Referee:
 
     def _check_idle(self, call: Call) -> None:
         for belief in self.beliefs:
-            if not belief.has_left and belief.hold.deadline != NEVER:  # it has run out, and may be over on the masters
+            if not belief.has_left and belief.hold.deadline != NEVER:  # it may have run out on the masters
                 ends_at = belief.process.true(belief.hold.deadline) + self._expiry(belief.hold)
                 self._free_at = max(self._free_at, ends_at)
         free_at = self._free_at
         if free_at == self._left_until and sum(process.is_dead for process, _ in self._sessions) > 1:
-            # Nobody says so when a lease ends, and who would look then, the first of the queue, may be dead, too.
+            # No message tells of the end of a lease, and the first waiter, which would look then, may be dead, too.
             free_at += HEARTBEAT_SECONDS
         idle = self.world.now - max(call.called_at, free_at, self.calm_at)
         if idle > HAND_OFF_SECONDS and self.world.now > self.clocks.leases_last_until(self.plan.longest):
             self.violate(f"{call.process.name} waited for {idle:.3f} s though nobody had it")
 
     def _expiry(self, hold: Hold) -> float:
-        """From D until its leases have ended on all masters, at most."""
+        """The longest time from D until its leases have ended on all masters."""
         return EXPIRY_SECONDS + (EXPIRY_PART * hold.ttl if self.plan.wide else 0.0)
 
     def _check_order(self, call: Call) -> None:
@@ -400,7 +401,7 @@ class Referee:
         for process, waiter in call.ahead:
             session = next(session for other, session in self._sessions if other is process)
             if self.plan.moves is not None and not hears_everyone(session):
-                continue  # it has just found that a server is another one by now; until it listens there, it is passed
+                continue  # it has just found another server there: others pass it until it has subscribed to that
             if not process.is_dead and session.hub.waiters.get(waiter.owner) is waiter:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
@@ -422,7 +423,7 @@ class Referee:
             self.violate(f"{belief.process.name} has {levels} levels, but the masters say {counts}")
 
     def believers(self) -> list[Belief]:
-        """Those who believe at this moment that they have the lock."""
+        """The beliefs of the owners that believe at this moment that they have the lock."""
         return [one for one in self.beliefs if one.is_believed()]
 
     def _believers(self) -> list[Belief]:
@@ -434,7 +435,7 @@ class Referee:
         return []
 
     def violate(self, what: str) -> None:
-        """Notes what must not be."""
+        """Notes a violation."""
         self.world.note("referee", f"VIOLATION: {what}")
         self.violations.append(what)
 

@@ -1,7 +1,7 @@
-"""Replication between virtual servers: what a master writes and publishes comes to its replicas, in order, and late.
+"""Replication between virtual servers: what a master writes and publishes comes to its replicas in order, and late.
 
-As Redis does it: whoever is subscribed at a replica hears what was published at the master, also what nobody heard
-there. What is under way when a replica becomes a master itself is lost.
+As in Redis, a subscriber of a replica hears all that was published at the master, even if the master had no subscriber.
+What is under way when a replica becomes a master itself is lost.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ class Feed:
     Args:
         source: the master.
         target: the replica.
-        lag: for how many seconds it is under way on average.
+        lag: seconds that it is under way on average.
 
     Attributes:
-        is_synced: all that the master holds has come, and nothing is missing since.
+        is_synced: whether all that the master held has come, and nothing has been missed since.
         arrives_at: the true time at which the last of it arrives.
     """
 
@@ -37,7 +37,7 @@ class Feed:
         self._is_cut = False
 
     def begin(self) -> None:
-        """The replica takes what its master holds; or tries again, as long as that is none or does not answer."""
+        """The replica takes what its master holds. While that is no master or does not answer, it tries again."""
         source, world = self.source, self.source.world
         if self._is_cut:
             return
@@ -51,13 +51,13 @@ class Feed:
         source.master.replicate = source.replicate
 
     def begin_again(self) -> None:
-        """The connection between the two breaks, and the master may have another history: all is taken anew."""
+        """The connection breaks, and the master may have another history: the replica takes all its data anew."""
         if not self._is_cut:
             self.cut()
             self.target.follow(self.source, self.lag, RETRY_SECONDS)
 
     def stall(self, seconds: float) -> None:
-        """For a while nothing arrives; what is sent meanwhile comes afterwards."""
+        """Lets nothing arrive for a while; what is sent meanwhile comes afterwards."""
         self.arrives_at = max(self.arrives_at, self.source.world.now + seconds)
 
     def send(self, messages: list[Message]) -> None:
@@ -71,7 +71,7 @@ class Feed:
             self.target.master.follow(snapshot, messages)
 
     def cut(self) -> None:
-        """It ends; what is under way is lost."""
+        """Ends it; what is under way is lost."""
         self._is_cut = True
         self.is_synced = False
         self.source.feeds.pop(self, None)
@@ -84,9 +84,9 @@ class ReplicatedServer(Server):
 
     Attributes:
         epoch: how often its data have been replaced, or lost.
-        source: what it gets from its master; None as long as it is one.
-        feeds: what others get from it.
-        lost_at: the true time at which it last became a master before all had come that its master had.
+        source: the feed from its master; None while it is a master itself.
+        feeds: the feeds to its replicas.
+        lost_at: the true time at which it last became a master without all the data of its own master.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -96,7 +96,7 @@ class ReplicatedServer(Server):
         self.feeds: dict[Feed, None] = {}
         self.lost_at = float("-inf")
         self._is_write_paused = False
-        self._paused: set[Peer] = set()  # connections on which a script waits for the end of that
+        self._paused: set[Peer] = set()  # connections on which a script waits until writes go on
 
     def crash(self) -> None:
         """See `Server`."""
@@ -113,27 +113,27 @@ class ReplicatedServer(Server):
             feed.begin_again()
 
     def _is_held_up(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> bool:
-        """Also by a pause of the writes."""
+        """See `Server`. A pause of the writes holds commands up, too."""
         return super()._is_held_up(raw, commands) or (self._is_write_paused and self._waits(raw, commands))
 
     def _waits(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> bool:
-        """Whether a pause of the writes holds this up."""
+        """Whether a pause of the writes holds these commands up: scripts, and what comes after one."""
         if any(command[0].upper() in SCRIPTED for command in commands):
             self._paused.add(raw)
         return raw in self._paused
 
     @property
     def is_replica(self) -> bool:
-        """Whether it follows another one."""
+        """Whether it follows another server."""
         return self.source is not None
 
     def follow(self, master: "ReplicatedServer", lag: float, sync_seconds: float) -> None:
-        """As REPLICAOF: it refuses writes from now on, and has that one's data a while later. Its connections stay.
+        """As REPLICAOF: it refuses writes from now on, and has the master's data a while later. Its connections stay.
 
         Args:
-            master: whom it follows.
-            lag: for how many seconds what that writes and publishes is under way on average.
-            sync_seconds: until its own data are replaced.
+            master: the server that it follows.
+            lag: seconds that the master's writes and messages are under way on average.
+            sync_seconds: seconds until the master's data replace its own.
         """
         self._follow(Feed(master, self, lag))
         self.world.after(sync_seconds, partial(self._begin, self.source))
@@ -143,7 +143,7 @@ class ReplicatedServer(Server):
             feed.begin()
 
     def promote(self) -> None:
-        """As REPLICAOF NO ONE: it is a master, with what has come so far and with a replication id of its own."""
+        """As REPLICAOF NO ONE: it becomes a master, with the data so far and a replication id of its own."""
         if self.source is not None:
             if self.source.arrives_at > self.world.now:
                 self.lost_at = self.world.now
@@ -157,23 +157,23 @@ class ReplicatedServer(Server):
         self.master.is_replica = feed is not None
 
     def take_over(self, feed: Feed) -> None:
-        """All that its master holds has come, in place of what it held itself."""
+        """Takes all that its master holds, in place of its own data."""
         self.epoch += 1
-        self.lost_at = max(self.lost_at, feed.source.lost_at)  # what that one lacks is lacking here, too
+        self.lost_at = max(self.lost_at, feed.source.lost_at)  # what the master lacks, it lacks, too
         self.master.have_data_of(feed.source.master.replid, NO_REPLID)
         self.master.follow(feed.source.master.snapshot())
 
     def replicate(self, messages: list[Message]) -> None:
-        """What it has just written and published is on its way to its replicas."""
+        """Sends what it has just written and published to its replicas."""
         for feed in self.feeds:
             feed.send(messages)
 
     def pause_writes(self) -> None:
-        """As CLIENT PAUSE WRITE: scripts wait, and what comes behind them on their connections."""
+        """As CLIENT PAUSE WRITE: scripts wait, and so do the commands after them on their connections."""
         self._is_write_paused = True
 
     def go_on_writing(self) -> None:
-        """What has waited is done, whatever this server is by now."""
+        """Does what has waited, even if this server is a replica by now."""
         self._is_write_paused = False
         self._paused.clear()
         if not self.is_stopped:

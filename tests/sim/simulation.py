@@ -1,9 +1,10 @@
 """Runs of the whole system under faults.
 
-One seed makes one run. While faults strike, whoever wants the lock may meet a `QuorumError`; but what the referee holds
-for always holds all the time. Then everything is healed, everybody must come to an end, and nothing may be left.
+One seed makes one run. While faults strike, a thread that asks for the lock may get a `QuorumError`; but the rules that
+the referee always applies hold all the time. Then all faults are healed: every thread must come to an end, and nothing
+may be left.
 
-Here a run is put together, played and judged. `sim.cast` says who takes part, `sim.turns` what they do, `sim.strikes`
+This module puts a run together and plays it. `sim.cast` says who takes part, `sim.turns` what they do, `sim.strikes`
 what goes wrong, and `sim.referee` what must hold.
 """
 
@@ -27,8 +28,8 @@ from sim.special import plan_of
 from sim.strikes import Strikes
 from sim.turns import STEADY_SECONDS, Turns
 
-UNDO_SECONDS = 0.5  # after the last release, until nothing is left of any attempt either
-FORGOTTEN_SECONDS = 60.0  # of true time after which nothing may be left on a master
+UNDO_SECONDS = 0.5  # from the last release until attempts have left nothing either
+FORGOTTEN_SECONDS = 60.0  # of true time until masters may have nothing left
 EPOCH_SECONDS = 1_700_000_000.0  # about what the masters' clocks show
 LOOK_SECONDS = 0.05
 
@@ -42,7 +43,7 @@ class Simulation:
 
     Args:
         seed: decides all of it.
-        plan: instead of the one that the seed draws.
+        plan: by default, the one that the seed draws.
     """
 
     cast: Cast
@@ -86,7 +87,7 @@ class Simulation:
         return self.referee.faults
 
     def _pair_up(self, moves: Moves) -> Mover:
-        """Behind each address there is another server."""
+        """Puts a second server behind each address."""
         world, skew = self.world, self.plan.skew
         standbys = [
             ReplicatedServer(
@@ -119,7 +120,7 @@ class Simulation:
             if plan.is_calm:
                 self.referee.calm_at = CALM_SECONDS + plan.longest - plan.ttl
             else:
-                world.run(plan.faults + 2.0)  # what was struck last comes back by itself
+                world.run(plan.faults + 2.0)  # the last faults end by themselves
                 self.strikes.heal()
                 self.referee.calm_at = world.now + plan.settling
             world.run(world.now + STEADY_SECONDS, is_over=self.cast.are_all_done)
@@ -128,7 +129,7 @@ class Simulation:
         return self
 
     def _look_again(self) -> None:
-        """The referee looks by himself, too: at what a process believes that stands still."""
+        """The referee also looks of its own accord, so that it sees what a process believes that stands still."""
         self.referee.check_exclusion()
         self.referee.check_votes()
         if not self.cast.are_all_done():
@@ -158,7 +159,7 @@ class Simulation:
 
 @contextlib.contextmanager
 def _forgetful(*, is_forgetful: bool) -> Iterator[None]:
-    """Caches are as small as they can be, so that a few names are more than they hold."""
+    """Makes the caches as small as they can be, so that a few names are more than they hold."""
     before = _caches.COUNT_MAX
     _caches.COUNT_MAX = 1 if is_forgetful else before
     try:
@@ -169,7 +170,7 @@ def _forgetful(*, is_forgetful: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Looking for garbage in the middle of a run takes a tenth of its time, and finds next to nothing."""
+    """Stops garbage collection: in a run it takes a tenth of the time, and finds next to nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,6 @@
 """The plan of a seed, and what is special about some of the runs.
 
-A generator of its own draws what is special. So each kind of these runs changes nothing in the others, which stay what
-they were before there was any of that kind.
+Each kind of special run has a random generator of its own. So a new kind leaves all other runs as they were.
 """
 
 from random import Random
@@ -22,7 +21,7 @@ from sim.plan import (
     Wide,
 )
 
-MUCH_LONGER = 20.0  # times a lease: more than the tenths of it after which a renewal that failed is tried again
+MUCH_LONGER = 20.0  # times a lease, so that its tenth, after which a failed renewal is tried again, is over a lease
 AROUND = ("kill normal", "drop client", "stall replica")  # in runs in which masters move
 CROSSED_PART = 0.06  # of all runs,
 CROWDED_PART = 0.05  # and
@@ -34,7 +33,7 @@ LENGTHENED_PART = 0.3  # of these
 
 
 def plan_of(seed: int, random: Random) -> Plan:
-    """The plan of a seed, most of which `random` draws."""
+    """The plan of a seed. `random` draws most of it."""
     plan = widened(seed, draw(random))
     return crowded(seed, moved(seed) or crossed(seed) or plan)
 
@@ -46,7 +45,7 @@ def crossed(seed: int) -> Plan | None:
 
 
 def _draw_crossed(random: Random) -> Plan:
-    """Turns that are shorter than the way to three masters, which so see releases and newcomers in other orders."""
+    """Turns shorter than the way to three masters, so that these see releases and newcomers in different orders."""
     plan = draw_any(random, (), is_calm=True)
     return evolve(
         plan,
@@ -80,10 +79,7 @@ def crowded(seed: int, plan: Plan) -> Plan:
 
 
 def moved(seed: int) -> Plan | None:
-    """The plan of a seed in which masters move; None in most runs.
-
-    That is drawn by a generator of its own, so that all other runs are what they were before there was any of this.
-    """
+    """The plan of a seed in which masters move; None in most runs. It has a generator of its own."""
     random = Random(f"moved {seed}")
     if random.random() >= MOVED_PART:
         return None
@@ -106,7 +102,7 @@ def _draw_planned(random: Random) -> Plan:
 
 
 def _draw_failed_back(random: Random) -> Plan:
-    """Masters that are failed back while connections stay open, most of them idle; what is newest is lost then."""
+    """Masters that are failed back while connections stay open, most of them idle; then the newest data are lost."""
     masters, ttl = random.choice([1, 1, 3]), random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
     return evolve(
         _draw_moved(random),
@@ -117,7 +113,7 @@ def _draw_failed_back(random: Random) -> Plan:
         ttl=ttl,
         begins=CALM_SECONDS / 2 + ttl,  # with the masters' first votes, and connections
         faults=CALM_SECONDS + 15 * ttl + 10.0,
-        fault_pause=1.0 + 1.5 * ttl,  # most come when masters have their votes again
+        fault_pause=1.0 + 1.5 * ttl,  # so that most strike when masters have their votes again
         skew=0.3,
         stays=(0.5, 1.0),
         timeouts=(0.0, 0.05, 0.5),
@@ -129,7 +125,7 @@ def _draw_failed_back(random: Random) -> Plan:
 
 
 def _draw_moved(random: Random) -> Plan:
-    """Masters that move while connections stay open, and little else; then everybody goes on for a while."""
+    """Masters that move while connections stay open, and little else; afterwards the threads go on for a while."""
     moving = tuple(kind for kind in MOVING if random.random() < 0.3) or (random.choice(MOVING),)
     around = tuple(kind for kind in AROUND if random.random() < 0.5)
     also = tuple(kind for kind in ("pause client", "kill connections", *CALLS) if random.random() < 0.1)
@@ -161,10 +157,7 @@ def _draw_moved(random: Random) -> Plan:
 
 
 def widened(seed: int, plan: Plan) -> Plan:
-    """The plan of a seed; in one run of four with more in it.
-
-    That is drawn by a generator of its own, so that all other runs are what they were before there was any of this.
-    """
+    """The plan of a seed; one run in four is a wider one. It has a generator of its own."""
     random = Random(f"wide {seed}")
     if random.random() >= WIDE_PART:
         return plan
@@ -190,12 +183,12 @@ def widened(seed: int, plan: Plan) -> Plan:
 
 
 def _draw_lengthened(random: Random) -> Plan:
-    """Holds that are to last much longer from now on, while a quorum is away for a moment."""
+    """Holds that get a much longer lease while a quorum is away for a moment."""
     ttl, longest = MIDDLE_TTL_SECONDS, MUCH_LONGER * MIDDLE_TTL_SECONDS
     return evolve(
         draw_any(random, ("lose a quorum",), is_calm=True),
         masters=random.choice([1, 3]),
-        clients=1,  # which meets all of the faults
+        clients=1,  # so that all faults strike this one
         threads=1,
         ttl=ttl,
         begins=longest + CALM_SECONDS,  # with the masters' first votes, and connections

@@ -18,8 +18,8 @@ from sim.replication import ReplicatedServer
 from sim.turns import Turns
 
 STEPS = (0.06, 0.1, 0.3, 0.9, 3.0)  # seconds by which a clock is set, ahead or back; the last is beyond a lease
-RUN_OFF_SECONDS = 0.01  # by which a clock that runs off is wrong more and more,
-RUN_OFF_STEPS = (10, 60)  # so many times
+RUN_OFF_SECONDS = 0.01  # a clock that runs off steps by this much each time
+RUN_OFF_STEPS = (10, 60)  # how many times
 FORKS_MAX = 2  # in one run
 
 
@@ -28,7 +28,7 @@ class Strikes:
 
     Args:
         everywhere: all servers, also those that are no masters now.
-        mover: where masters move.
+        mover: moves the masters, in runs in which they move.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Strikes:
             self._others |= {kind: partial(self._move, mover, kind) for kind in MOVING}
 
     def schedule(self) -> None:
-        """Has all of them strike in their time."""
+        """Schedules all of them."""
         world, plan = self._world, self._plan
         when = world.random.expovariate(1.0) * plan.fault_pause
         while plan.kinds and when < plan.faults:
@@ -136,7 +136,7 @@ class Strikes:
              "kill normal": server.kill_normal, "forget scripts": server.forget_scripts}[kind]()  # fmt: skip
 
     def _part(self, server: ReplicatedServer, process: Process, seconds: float) -> None:
-        """Nothing arrives between the two for a while; what was under way then is lost."""
+        """Lets nothing arrive between the two for a while; what was under way then is lost."""
         server.unreachable.add(process.name)
         self._world.after(seconds, partial(server.reach, process))
 
@@ -145,7 +145,7 @@ class Strikes:
             server.restart(snapshot)
 
     def _move(self, mover: Mover, kind: str) -> None:
-        """Another server becomes a master."""
+        """Moves a master, or those of all addresses."""
         count = len(self._servers)
         for number in range(count) if kind == "fail all back" else [self._world.random.randrange(count)]:
             if mover.strike(kind, number):
@@ -153,7 +153,7 @@ class Strikes:
                 self._referee.clocks.has_forgotten = True
 
     def _stall_replica(self, mover: Mover) -> None:
-        """For a while nothing comes to a replica."""
+        """Lets nothing come to a replica for a while."""
         number, seconds = (
             self._world.random.randrange(len(self._servers)),
             self._world.random.choice(self._plan.lasting),
@@ -162,11 +162,11 @@ class Strikes:
             self._referee.struck(self._servers[number].name, "stall replica", seconds)
 
     def _step(self) -> None:
-        """Somebody sets the clock of one master."""
+        """Sets the clock of one master."""
         self._set_clocks("step", [self._world.random.randrange(len(self._servers))])
 
     def _step_several(self) -> None:
-        """Those of several, at the same moment and by as much."""
+        """Sets the clocks of several masters, at the same moment and by as much."""
         count = len(self._servers)
         self._set_clocks("step several", self._world.random.sample(range(count), self._world.random.randint(1, count)))
 
@@ -178,7 +178,7 @@ class Strikes:
             self._referee.stepped(number, seconds)
 
     def _run_off(self) -> None:
-        """For a while a master's clock runs twice as fast, or hardly at all."""
+        """Lets a master's clock run twice as fast for a while, or hardly at all."""
         random = self._world.random
         number, seconds = random.randrange(len(self._servers)), RUN_OFF_SECONDS * random.choice([1.0, -0.9])
         count = random.randint(*RUN_OFF_STEPS)
@@ -187,7 +187,7 @@ class Strikes:
             self._world.after(times * RUN_OFF_SECONDS, partial(self._referee.clocks.step, number, seconds))
 
     def _change_rate(self) -> None:
-        """Some clock goes on at another rate, as wrong as is allowed at most."""
+        """Changes the rate of some clock, within what is allowed."""
         random = self._world.random
         running = [process for process in self._cast.processes if not process.is_dead and not process.is_paused]
         clocks: list[ReplicatedServer | Process] = [*self._servers, *running]
@@ -197,7 +197,7 @@ class Strikes:
         self._referee.struck(whose.name, "change rate", rate)
 
     def fork(self) -> None:
-        """A process forks, in whatever one of its threads does just then; the child has that thread alone."""
+        """Forks a process, whatever the chosen thread does at that moment. The child has only that thread."""
         random = self._world.random
         parents = [
             worker
@@ -224,14 +224,14 @@ class Strikes:
 
     def _begin_anew(self, process: Process, client: VirtualClient) -> None:
         """What a forked child does."""
-        client._after_fork()  # with the fork itself: nothing of the child runs before
+        client._after_fork()  # os.fork calls it before any other code of the child
         self._newborn.discard(process)
         self._referee.meet(process, client.session)
         self._referee.forked(process, self._cast.lock(client))
         self._turns.take_turns(process, client)
 
     def _force_release(self) -> None:
-        """An operator does it: from a process of its own."""
+        """An operator ends whatever hold there is, from a process of its own."""
         world, referee = self._world, self._referee
         process, client = self._cast.make_client("operator")
 
@@ -246,7 +246,7 @@ class Strikes:
             with contextlib.suppress(RelockError):
                 done.append(client.force_release(LOCK))
             client.close()
-            world.after(2 * self._plan.node_timeout, over)  # what is still under way is void by then
+            world.after(2 * self._plan.node_timeout, over)  # requests that are still under way are void by then
 
         done: list[bool] = []
         referee.operators += 1
@@ -254,7 +254,7 @@ class Strikes:
         self._referee.struck("operator", "force release", 0.0)
 
     def heal(self) -> None:
-        """Everything works again, from now on."""
+        """Makes everything work again, from now on."""
         world = self._world
         world.note("world", "all is healed")
         for server in self._everywhere:

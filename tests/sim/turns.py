@@ -15,17 +15,17 @@ from sim.cast import Cast
 from sim.plan import Wide
 from sim.referee import COUNT_SECONDS, Referee
 
-STEADY_SECONDS = 200.0  # of true time, for everybody to come to an end when all is healed
-FIRST_LOOKS = 2  # before a run begins: at the first one not all connections may be there yet
+STEADY_SECONDS = 200.0  # of true time, for all threads to come to an end when all is healed
+FIRST_LOOKS = 2  # tries before a run begins: at the first, some connections may not be open yet
 FIRST_LOOKS_PAUSE = 0.1  # seconds
 FOREVER = float("inf")
 
 
 class Turns:
-    """What they do, and for how long they go on.
+    """What the threads do, and for how long they go on.
 
     Attributes:
-        is_healed: all is well: from now on everybody must come to an end.
+        is_healed: whether all faults are healed, so that all threads must come to an end.
     """
 
     def __init__(self, cast: Cast, referee: Referee, calls: Calls) -> None:
@@ -35,7 +35,7 @@ class Turns:
         self._plan = cast.plan
         self._referee = referee
         self._calls = calls
-        self._gates: dict[Process, Any] = {}  # what threads that name one ``owner=`` take turns by
+        self._gates: dict[Process, Any] = {}  # by these, threads that name one ``owner=`` take turns
 
     def start(self, process: Process, client: Client, name: str) -> None:
         """Starts the threads of a client."""
@@ -45,11 +45,11 @@ class Turns:
             self._cast.workers.append(process.start(work, f"{name}.{number}", waits_without_timer=False))
 
     def meet_child(self, process: Process) -> None:
-        """A process was forked: its threads, too, take turns if they must."""
+        """A process was forked. If threads of one owner take turns, so must the child's."""
         self._gates[process] = VirtualGate(process)
 
     def _work(self, process: Process, client: Client) -> None:
-        """One thread: takes turns, and a last one when all is healed, in which it must be served."""
+        """What one thread does: a few first tries, and then its turns."""
         plan = self._plan
         if plan.begins:
             for _ in range(FIRST_LOOKS):
@@ -60,7 +60,7 @@ class Turns:
         self.take_turns(process, client)
 
     def take_turns(self, process: Process, client: Client) -> None:
-        """The turns of one thread, and a last one when all is healed, in which it must be served."""
+        """The turns of one thread, and when all is healed a last one, in which it must get the lock."""
         random, plan = self._world.random, self._plan
         for _ in itertools.count() if plan.moves else range(plan.turns):
             process.sleep(random.expovariate(1.0) * plan.pause)
@@ -79,7 +79,7 @@ class Turns:
 
     @property
     def _is_about_to_end(self) -> bool:
-        """Whether the rest of the run is for the last turns."""
+        """Whether only last turns remain."""
         moves = self._plan.moves
         if moves is not None:
             return self._world.now >= self._referee.calm_at + moves.goes_on
@@ -147,7 +147,7 @@ class Turns:
                 self._leave(belief, levels)
 
     def _nest(self, belief: Belief) -> int:
-        """One more level, unless it is interrupted; returns how many it has become."""
+        """Takes one more level; returns how many were added: none if it was interrupted."""
         begin, before = belief.process.local(), belief.hold.ttl
         lock = self._cast.lock(self._cast.client_of(belief.process)) if self._plan.wide else belief.lock
         try:
@@ -160,9 +160,9 @@ class Turns:
         return 1
 
     def _use(self, belief: Belief, wide: Wide) -> None:
-        """Now and then a holder extends its hold, or makes sure of it."""
+        """Now and then extends the hold, or calls `ensure` on it."""
         random = self._world.random
-        while random.random() < wide.extends:  # also twice at once: requests for leases of both lengths are under way
+        while random.random() < wide.extends:  # also twice in a row: then requests for two leases are under way
             self._extend(belief, random.choice((None, *wide.ttls)))
         if random.random() < wide.extends / 2:
             self._ensure(belief, random.choice((0.0, 0.5, 0.9, 1.0)) * random.choice(wide.ttls))
@@ -192,9 +192,9 @@ class Turns:
             self._referee.ensured(belief, begin, seconds)
 
     def _stay(self, belief: Belief, stay: float, levels: int) -> None:
-        """Stays, and looks after the hold; until it is lost, or renewed for long enough, if it is to be for ever.
+        """Stays, and checks the hold. If it may stay for ever, it goes when the hold is lost, or was renewed for long.
 
-        When all is healed it stays no longer: others are to have their last turns.
+        When all is healed it stays no longer, because others must have their last turns.
         """
         process, lock = belief.process, belief.lock
         until = process.local() + min(stay, 3 * self._plan.longest)
