@@ -1,6 +1,6 @@
 """Runs the nemesis: ``python -m chaos [--minutes M] [--seed S] [--result FILE]`` in ``tests``; exit code 1 if bad.
 
-The same seed makes the same choices, though not the same moments: a history that is found bad is kept.
+The same seed makes the same choices, but not at the same moments. So the run keeps a history that is bad.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Episode after episode, until the time is over."""
+    """Runs episode after episode, until the time is over."""
     chosen = options()
     print(f"seed {chosen.seed}", flush=True)
     campaign = Campaign(
@@ -76,7 +76,7 @@ def until(seconds: float) -> Iterator[int]:
 
 
 def write_down(result: Run, chosen: argparse.Namespace) -> None:
-    """Keeps what there is so far."""
+    """Writes down the results so far."""
     if chosen.result is not None:
         save(result, chosen.result)
     if chosen.page:

@@ -1,6 +1,6 @@
 """Many episodes and controls, some at a time, each in a process of its own.
 
-So what one episode waits for, such as a master that is stopped, leaves the machine to another one.
+So while one episode waits, for a stopped master say, another one uses the machine.
 """
 
 import itertools
@@ -21,7 +21,7 @@ PROBLEMS_MAX = 5
 
 @frozen
 class Campaign:
-    """What episodes have in common; the attributes that are lists are gone through in turn."""
+    """What episodes have in common; they take the items of each list in turn."""
 
     seed: str
     masters: Sequence[int]
@@ -38,7 +38,7 @@ class Campaign:
         return self.masters[masters], self.shapes[shape], self.servers[turn % len(self.servers)]
 
     def run_episode(self, number: int) -> tuple[int, Finding]:
-        """The finding of one episode, and of how many masters it was."""
+        """The number of masters of one episode, and its finding."""
         masters, shape, server = self.choose(number)
         episode = shaped(shape, masters, f"{self.seed} {number}", self.seconds, self.kinds, server=server)
         finding = run(episode, keep=self.keep)
@@ -46,7 +46,7 @@ class Campaign:
         return masters, finding
 
     def look_at_control(self, name: str) -> list[str]:
-        """The checks that found a lock with a guard taken out to be broken; none, unless what it has to break was."""
+        """The checks that found a lock without one guard broken; none, unless the expected check is among them."""
         finding = run_control(name, self.seed)
         found = sorted({violation.check for violation in finding.violations}) if is_found(name, finding) else []
         print(f"control, {name}: {'broken, say ' + ', '.join(found) if found else 'NOT NOTICED'}", flush=True)
@@ -61,14 +61,14 @@ def told(name: str, finding: Finding) -> str:
 
 
 def processes(number: int) -> ProcessPoolExecutor:
-    """So many, which end with this one."""
+    """A pool of so many processes, which end with this one."""
     return ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), die_with_parent)
 
 
 def in_parallel(
     pool: ProcessPoolExecutor, jobs: int, campaign: Campaign, numbers: Iterator[int]
 ) -> Iterator[tuple[int, Finding]]:
-    """The findings of these episodes, as they come; a number is taken when there is a process for it."""
+    """The findings of these episodes, as they come. It takes a number when a process is free for it."""
 
     def start(count: int) -> set[Future[tuple[int, Finding]]]:
         return {pool.submit(campaign.run_episode, number) for number in itertools.islice(numbers, count)}

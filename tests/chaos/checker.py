@@ -1,13 +1,13 @@
-"""Whether a history is one of a reentrant fenced mutex. Pure functions over values.
+"""Checks whether a history is that of a reentrant fenced mutex. Pure functions over values.
 
-Four checks. `check_intervals` is a sweep over what the holders believed: no two at a time, and tokens rise.
-`check_model` looks for an order of all calls, each at a moment between its call and its return, that a reentrant
-fenced mutex could have gone through: the search of Wing and Gong with the cache of Lowe, as Knossos and Porcupine do
-it. `check_store`, `check_counter` and `check_markers` judge what happened at the protected resource.
+`check_intervals` sweeps over what the holders believed: no two at a time, and tokens rise. `check_model` looks for an
+order of all calls, each at a moment between its call and its return, that a reentrant fenced mutex could have gone
+through: the search of Wing and Gong with the cache of Lowe, as in Knossos and Porcupine. `check_store`, `check_counter`
+and `check_markers` judge what happened at the protected resource.
 
-A hold that was not seen to be released may end at its deadline or later, and never before. A call whose outcome is
-unknown may have had its effect or not: an acquire of that kind is left out, for whatever may follow it may follow
-without it as well; a release of that kind, or one that found the hold lost, lets it end from its call on.
+A hold whose release no worker saw may end at its deadline or later, and never before. A call whose outcome is unknown
+may have had its effect or not. `check_model` leaves such an acquire out, because whatever may follow it may follow
+without it as well. After such a release, or one that found the hold lost, the hold may end from its call on.
 """
 
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ class Hold:
     Attributes:
         grant: the outermost acquire.
         end: when its holder began to give it back, or believed in it no more, or was last seen alive.
-        may_end: from when on the lock may be anybody's without a release that returned.
+        may_end: from this moment on another one may get the lock, though no release has returned.
     """
 
     grant: Operation
@@ -105,9 +105,9 @@ def _hold(grant: Operation, release: Operation | None) -> Hold:
 
 
 def without_promise(operations: Sequence[Operation], moment: float) -> list[Operation]:
-    """The history as it may be judged where the promise for all holds ended at `moment`, when a clock stepped.
+    """The history as the checks may judge it if the promise for all holds ended at `moment`, when a clock stepped.
 
-    A hold that was open then ended then, and what its worker did with it afterwards says nothing.
+    A hold that was open then ends then; this leaves out what its worker did with it afterwards.
     """
     judged: list[Operation] = []
     void: set[tuple[str, str]] = set()
@@ -128,7 +128,7 @@ def without_promise(operations: Sequence[Operation], moment: float) -> list[Oper
 
 
 def _lost(operations: Iterable[Operation]) -> Iterator[tuple[Operation, Operation]]:
-    """The grants whose holds were found lost when they were to be given back, with that release."""
+    """The grants whose release found the hold lost, with that release."""
     current: dict[tuple[str, str], Operation] = {}
     for operation in sorted(operations, key=lambda one: one.called):
         key = operation.worker, operation.lock
@@ -141,7 +141,7 @@ def _lost(operations: Iterable[Operation]) -> Iterator[tuple[Operation, Operatio
 
 
 def check_told(history: History) -> list[Violation]:
-    """Every loss was told to the process whose hold it was, and once; who was killed may not have heard of it."""
+    """Checks that each process was told of each loss once. A process that was killed may not have been told."""
     times = Counter((loss.process, loss.lock, loss.token) for loss in history.losses)
     violations = [
         Violation("told", lock, 0.0, f"{process} was told {count} times that its hold of {lock!r} is lost ({token})")
@@ -157,9 +157,9 @@ def check_told(history: History) -> list[Violation]:
 
 
 def check_kept(operations: Iterable[Operation], process: str, since: float, until: float) -> list[Violation]:
-    """Nobody in a process lost a hold that began and was over in a time in which nothing takes holds away.
+    """Checks that a process lost no hold that began and was over in a time in which no fault takes holds away.
 
-    When it was given back says nothing: whatever is wrong may keep its thread from doing so.
+    The moment of its release does not count: what is wrong may keep the thread from releasing it.
     """
     return [
         Violation("kept", grant.lock, release.returned, f"what was got by {grant} was lost, though nothing struck it")
@@ -172,7 +172,7 @@ def check_kept(operations: Iterable[Operation], process: str, since: float, unti
 
 
 def check_intervals(operations: Iterable[Operation]) -> list[Violation]:
-    """What holders of one lock believed: no two at a time, and tokens rise from one to the next."""
+    """Checks what holders of one lock believed: no two at a time, and tokens rise from one to the next."""
     holds = sorted((hold for hold in holds_of(operations).values() if not hold.is_empty), key=lambda hold: hold.begin)
     return [*_overlaps(holds), *_tokens(holds)]
 
@@ -199,9 +199,9 @@ def _tokens(holds: Sequence[Hold]) -> Iterator[Violation]:
 
 
 class State(NamedTuple):
-    """The mutex: which grant holds it (an index of the history, or -1), how often, and how many grants there were.
+    """The mutex: which grant holds it (an index of the history, or -1), its levels, and how many grants there were.
 
-    Tokens have to rise, so that grants have one possible order, and their number stands for the highest token.
+    Tokens must rise. So grants have one possible order, and their number stands for the highest token.
     """
 
     grant: int
@@ -227,7 +227,7 @@ REFUSED_ITS_OWN = "and was refused a lock that it held itself: {holder}"
 
 
 def check_model(operations: Iterable[Operation]) -> list[Violation]:
-    """Whether the calls on one lock can be put in an order that the model allows; at most one violation."""
+    """Checks that the model allows some order of the calls on one lock; finds one violation at most."""
     blocked = Search(operations).run()
     return [] if blocked is None else [blocked]
 
@@ -244,7 +244,7 @@ class Search:
         self._deepest = Node((), 0, State(-1, 0, 0))
 
     def run(self) -> Violation | None:
-        """None where there is an order."""
+        """The violation, or None if there is an order."""
         stack = [self._deepest]
         seen = set(stack)
         while stack:
@@ -260,7 +260,7 @@ class Search:
         return self._explain()
 
     def _successors(self, node: Node) -> list[Node]:
-        """The nodes to go on with, the most promising last. What changes nothing is done at once: it harms nobody."""
+        """The nodes to go on with, the most promising last. A call that changes nothing comes at once."""
         candidates, moment = self._candidates(node)
         found: list[tuple[int, Node]] = []
         for index in candidates:
@@ -271,7 +271,7 @@ class Search:
         return [successor for _, successor in sorted(found, reverse=True)]
 
     def _candidates(self, node: Node) -> tuple[list[int], float]:
-        """What can come next: what was called before anything that is left has returned; and when that is."""
+        """The calls that can come next: they began before the first return of those that are left; and that moment."""
         moment = min((self._operations[index].returned for index in node.skipped), default=FOREVER)
         candidates, index = list(node.skipped), node.frontier
         while index < len(self._operations) and self._operations[index].called <= moment:
@@ -281,7 +281,7 @@ class Search:
         return candidates, moment
 
     def _rank(self, state: State, index: int) -> int:
-        """What a holder does comes before what takes the lock from it."""
+        """Puts the calls of the holder before those that take the lock from it."""
         return int(self._operations[index].is_grant) + int(self._operations[index].is_grant and state.grant >= 0)
 
     def _step(self, state: State, index: int) -> State:
@@ -320,7 +320,7 @@ class Search:
         return NOT_ONE if operation.count not in (1, None) else None
 
     def _explain(self) -> Violation:
-        """What stands in the way where the search came furthest: the call that must come next, and may not."""
+        """Names the call that must come next and may not, where the search came furthest."""
         node = self._deepest
         candidates, moment = self._candidates(node)
         index = min(candidates, key=lambda one: self._operations[one].returned)
@@ -356,7 +356,7 @@ def _after(node: Node, index: int, state: State) -> Node:
 
 
 def check_store(writes: Iterable[Write], holds: Holds) -> list[Violation]:
-    """The fenced store refused what is old, and nobody who held the lock."""
+    """Checks that the fenced store refused old tokens, and no holder of the lock."""
     violations: list[Violation] = []
     latest: Write | None = None
 
@@ -386,7 +386,7 @@ def is_late(write: Write, holds: Holds) -> bool:
 
 
 def check_counter(updates: Iterable[Update], holds: Holds) -> list[Violation]:
-    """No update of a holder was lost, but for what somebody wrote whose hold was over by then, or who was killed."""
+    """Checks that no update of a holder was lost, unless to a write after the end of a hold, or of a killed worker."""
     violations = []
     in_time: Update | None = None
     strays: list[Update] = []
@@ -408,7 +408,7 @@ def check_counter(updates: Iterable[Update], holds: Holds) -> list[Violation]:
 
 
 def check_markers(history: History, holds: Holds) -> list[Violation]:
-    """Nobody who held the lock found the marker of another who did."""
+    """Checks that no holder found the marker of another one that held the lock as well."""
     violations = []
     for collision in history.collisions:
         hold, other = holds[collision.grant], holds.get(collision.other)

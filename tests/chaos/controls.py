@@ -1,4 +1,4 @@
-"""The nemesis on the lock with one guard taken out: it has to find each of them."""
+"""The nemesis on locks without one of the guards: it must find each of these locks broken."""
 
 from attrs import evolve, frozen
 
@@ -6,24 +6,24 @@ from chaos.field import FieldPlan
 from chaos.nemesis import Episode, run
 from chaos.verdict import Finding
 
-EXCLUSION = "intervals"  # what most of them break, and the sweep alone shows that
+EXCLUSION = "intervals"  # the check that most of them fail; the sweep alone shows it
 EPISODES_MAX = 12  # one or two are nearly always enough
 RARE_EPISODES_MAX = 60
 PLAN = FieldPlan(masters=1, seed="", processes=3, threads=1, locks=1, long=0.6)
 PAIRED = evolve(PLAN, has_replicas=True)
 ROOMY = evolve(
     PAIRED, processes=6, locks=6, tries=0.5, ttl=2.0, guard=2.0, long=0.5
-)  # few wait where others are let in
-EAGER = evolve(PLAN, tries=0.8)  # somebody looks while masters have forgotten, and the holder does not know yet
+)  # few wait if a lock lets others in
+EAGER = evolve(PLAN, tries=0.8)  # so that one tries while masters have forgotten, and the holder does not know it yet
 
 
 @frozen
 class Control:
-    """One guard that is taken out, and the faults that it is there for.
+    """One guard that is taken out, and the faults against which it guards.
 
     Attributes:
-        shows: the check that has to find something.
-        is_rare: what shows it takes chance, so that one episode in ten finds it: left to the long run.
+        shows: the check that must find something.
+        is_rare: whether only about one episode in ten finds it, by chance; only the long run plays it.
     """
 
     plan: FieldPlan
@@ -64,7 +64,7 @@ CONTROLS = {
 
 
 def run_control(name: str, seed: str) -> Finding:
-    """Episodes of this control until one shows that there was no exclusion, or all that it may take."""
+    """Runs episodes of this control until one shows what it must, or all that it may take."""
     control, total = CONTROLS[name], Finding()
     for number in range(RARE_EPISODES_MAX if control.is_rare else EPISODES_MAX):
         plan = evolve(control.plan, seed=f"{seed} {name} {number}")
@@ -75,5 +75,5 @@ def run_control(name: str, seed: str) -> Finding:
 
 
 def is_found(name: str, finding: Finding) -> bool:
-    """Whether the check that has to find this control broken did."""
+    """Whether the check that must find this control broken has done so."""
     return CONTROLS[name].shows in {violation.check for violation in finding.violations}

@@ -1,4 +1,4 @@
-"""The kinds of fault that are as old as the nemesis: each strikes, waits as long as it lasts, and mends what it did."""
+"""The first kinds of fault of the nemesis: each strikes, waits as long as it lasts, and mends what it did."""
 
 import random
 import time
@@ -31,7 +31,7 @@ CONNECTIONS = 40  # more than the workers have to one master
 
 
 def choose(field: Field, dice: random.Random, blow: Blow, *, inside: bool) -> str | None:
-    """A holder, or somebody who holds nothing, as soon as there is one."""
+    """A process with a holder `inside`, or one without, as soon as there is one."""
     found: list[str] = []
 
     def look() -> bool:
@@ -48,31 +48,31 @@ def choose(field: Field, dice: random.Random, blow: Blow, *, inside: bool) -> st
 
 @kind("holder killed", lease_bound, anchor="begin", whom="holder", weight=3.0)
 def kill_holder(field: Field, dice: random.Random, blow: Blow) -> None:
-    """SIGKILL of a process that is inside."""
+    """SIGKILL of a process with a holder."""
     _kill(field, blow, choose(field, dice, blow, inside=True))
 
 
 @kind("waiter killed", deaf_bound, anchor="begin", whom="waiter", weight=2.0)
 def kill_waiter(field: Field, dice: random.Random, blow: Blow) -> None:
-    """SIGKILL of a process that is not."""
+    """SIGKILL of a process without a holder."""
     _kill(field, blow, choose(field, dice, blow, inside=False))
 
 
 @kind("holder stopped", lease_bound, anchor="begin", whom="holder", weight=3.0)
 def stop_holder(field: Field, dice: random.Random, blow: Blow) -> None:
-    """SIGSTOP of a process that is inside, for less than a lease or for several."""
+    """SIGSTOP of a process with a holder, for less than a lease or for several."""
     stop(field, blow, choose(field, dice, blow, inside=True), dice.choice([0.3, 1.5, 1.5, 5.0]) * field.plan.ttl)
 
 
 @kind("holder stopped for long", lease_bound, anchor="begin", whom="holder")
 def stop_holder_for_long(field: Field, dice: random.Random, blow: Blow) -> None:
-    """SIGSTOP of a process that is inside, always past its lease."""
+    """SIGSTOP of a process with a holder, always past its lease."""
     stop(field, blow, choose(field, dice, blow, inside=True), 1.5 * field.plan.ttl)
 
 
 @kind("waiter stopped", deaf_bound, anchor="begin", whom="waiter", weight=2.0)
 def stop_waiter(field: Field, dice: random.Random, blow: Blow) -> None:
-    """SIGSTOP of a process that is not: its connections stay open, and its turn may come, and may have to pass."""
+    """SIGSTOP of a process without a holder: its connections stay open, and its turn may come while it stands still."""
     stop(field, blow, choose(field, dice, blow, inside=False), dice.choice([0.3, 1.5, 1.5, 3.0, 12.0]))
 
 
@@ -82,13 +82,13 @@ def _kill(field: Field, blow: Blow, process: str | None) -> None:
 
 
 def wait_for_a_grant(field: Field) -> None:
-    """Waits until somebody has got a lock since."""
+    """Waits until a worker gets a lock."""
     before = sum(field.store.entries.values())
     wait_until(lambda: sum(field.store.entries.values()) > before, FIND_SECONDS)
 
 
 def stop(field: Field, blow: Blow, process: str | None, seconds: float) -> None:
-    """SIGSTOP for so long; the blow has no process where another fault was there before."""
+    """SIGSTOP for so long; the blow has no process if another fault came first."""
     with stopped(field, process or "") as is_stopped:
         if is_stopped:
             time.sleep(seconds)
@@ -98,7 +98,7 @@ def stop(field: Field, blow: Blow, process: str | None, seconds: float) -> None:
 
 @contextmanager
 def stopped(field: Field, process: str) -> Iterator[bool]:
-    """SIGSTOP for as long as this lasts; False where another fault was there before."""
+    """SIGSTOP for as long as this lasts; False if another fault came first."""
     with field.lock:
         worker = None if process in field.stopped else field.workers.get(process)
         if worker is not None:
@@ -121,18 +121,18 @@ def stopped(field: Field, process: str) -> Iterator[bool]:
 
 
 def each(blow: Blow, action: Callable[[int], T]) -> list[T]:
-    """Does it to all masters that are struck, at the same time."""
+    """Does `action` to all masters that the blow strikes, at the same time."""
     with ThreadPoolExecutor(len(blow.masters)) as pool:
         return list(pool.map(action, blow.masters))
 
 
 def _all(field: Field, blow: Blow, *words: object) -> None:
-    """A command to all masters that are struck; those that took it count."""
+    """Sends a command to all masters that the blow strikes; counts those that took it."""
     blow.hit(sum(field.admin(field.servers[master], *words) for master in blow.masters))
 
 
 def _everywhere(field: Field, blow: Blow, *words: object) -> None:
-    """The same, and to what may have been the master when it struck."""
+    """Sends a command to these masters and their replicas: one may have been the master when the fault struck."""
     for server in [field.servers[master] for master in blow.masters] + [
         field.standbys[master] for master in blow.masters if field.standbys
     ]:
@@ -147,7 +147,7 @@ def restart_empty(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("masters killed, back on old data", guard_bound, forgets=True)
 def restart_stale(field: Field, dice: random.Random, blow: Blow) -> None:
-    """SAVE, and once somebody has been granted a lock since, SIGKILL and a restart on what was saved."""
+    """SAVE, and after the next grant SIGKILL and a restart on what was saved."""
     _all(field, blow, "SAVE")
     wait_for_a_grant(field)
     time.sleep(dice.uniform(0.0, 0.2))
@@ -167,7 +167,7 @@ def _restart(field: Field, blow: Blow, down: float, *, empty: bool) -> None:
 
 @kind("masters stopped", poll_bound)
 def stop_masters(field: Field, dice: random.Random, blow: Blow) -> None:
-    """SIGSTOP: they accept connections and answer nothing."""
+    """SIGSTOP: the masters accept connections and answer nothing."""
     seconds = dice.uniform(0.3, 2.0) * field.plan.ttl
 
     def stop(master: int) -> None:
@@ -181,13 +181,13 @@ def stop_masters(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("FLUSHALL", guard_bound, forgets=True)
 def flush(field: Field, dice: random.Random, blow: Blow) -> None:
-    """All keys go, the marker as well."""
+    """Deletes all keys, the marker as well."""
     _all(field, blow, "FLUSHALL")
 
 
 @kind("SCRIPT FLUSH", poll_bound)
 def flush_scripts(field: Field, dice: random.Random, blow: Blow) -> None:
-    """The masters know no script any more, ten times."""
+    """Makes the masters forget all scripts, ten times."""
     for _ in range(10):
         _all(field, blow, "SCRIPT", "FLUSH")
         time.sleep(0.03)
@@ -195,7 +195,7 @@ def flush_scripts(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("CLIENT KILL normal", poll_bound)
 def kill_connections(field: Field, dice: random.Random, blow: Blow) -> None:
-    """All connections but those that subscribe, three times."""
+    """Ends all connections but those with a subscription, three times."""
     for _ in range(3):
         _all(field, blow, "CLIENT", "KILL", "TYPE", "normal")
         time.sleep(0.05)
@@ -203,7 +203,7 @@ def kill_connections(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("CLIENT KILL pubsub", poll_bound)
 def kill_subscriptions(field: Field, dice: random.Random, blow: Blow) -> None:
-    """All connections that subscribe, three times."""
+    """Ends all connections with a subscription, three times."""
     for _ in range(3):
         _all(field, blow, "CLIENT", "KILL", "TYPE", "pubsub")
         time.sleep(0.05)
@@ -211,7 +211,7 @@ def kill_subscriptions(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("CLIENT PAUSE", poll_bound)
 def pause(field: Field, dice: random.Random, blow: Blow) -> None:
-    """They go on reading, and keep all commands, or those that write, waiting."""
+    """CLIENT PAUSE: the masters go on reading, and let all commands wait, or those that write."""
     seconds = dice.uniform(0.2, 2.0)
     _all(field, blow, "CLIENT", "PAUSE", int(seconds * 1000), dice.choice(["ALL", "WRITE"]))
     time.sleep(seconds)
@@ -219,14 +219,14 @@ def pause(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("DEBUG SLEEP", poll_bound)
 def debug_sleep(field: Field, dice: random.Random, blow: Blow) -> None:
-    """They are busy, as with an endless script."""
+    """Keeps the masters busy, as an endless script does."""
     seconds = dice.uniform(0.2, 2.0)
     blow.hit(sum(each(blow, lambda master: field.admin(field.servers[master], "DEBUG", "SLEEP", seconds))))
 
 
 @kind("maxmemory 1", poll_bound)
 def fill_memory(field: Field, dice: random.Random, blow: Blow) -> None:
-    """No memory is left: whatever needs any is refused."""
+    """Leaves no memory: the masters refuse all that needs some."""
     try:
         _all(field, blow, "CONFIG", "SET", "maxmemory", 1)
         time.sleep(dice.uniform(0.2, 2.0))
@@ -245,12 +245,12 @@ def _set_clocks(field: Field, blow: Blow, ahead: float, before: float) -> None:
             blow.hit(1)
 
 
-LEASES_AHEAD_MAX = 2  # by so many leases clocks are set ahead
+LEASES_AHEAD_MAX = 2  # how many leases a clock is set ahead at most
 
 
 @kind("clock ahead and back", step_bound, forgets=True, lonely=True, minority=True)
 def step_ahead(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Two leases ahead, and back again."""
+    """Sets clocks two leases ahead, and back again."""
     ahead = LEASES_AHEAD_MAX * field.plan.ttl
     _set_clocks(field, blow, ahead, 0.0)
     time.sleep(dice.uniform(0.1, 1.5))
@@ -259,7 +259,7 @@ def step_ahead(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("clock back and ahead", step_bound, forgets=True, lonely=True, minority=True)
 def step_back(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Two leases back, and ahead again."""
+    """Sets clocks two leases back, and ahead again."""
     _set_clocks(field, blow, -2 * field.plan.ttl, 0.0)
     time.sleep(dice.uniform(0.1, 1.5))
     _set_clocks(field, blow, 0.0, -2 * field.plan.ttl)
@@ -267,7 +267,7 @@ def step_back(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("clock to and fro", step_bound, forgets=True, lonely=True, minority=True)
 def strobe(field: Field, dice: random.Random, blow: Blow) -> None:
-    """A lease ahead and back, every tenth of a second."""
+    """Sets clocks a lease ahead and back, every tenth of a second."""
     for _ in range(5):
         _set_clocks(field, blow, field.plan.ttl, 0.0)
         time.sleep(0.1)
@@ -289,7 +289,7 @@ def anything(words: Words) -> bool:
 
 @contextmanager
 def _armed(blow: Blow, faults: Sequence[tuple[Proxy, Fault]]) -> Iterator[None]:
-    """Counts those that have struck, and disarms and lets go the others."""
+    """Counts the faults that have struck; disarms the others, and releases what they hold."""
     try:
         yield
     finally:
@@ -306,7 +306,7 @@ SCRIPTS = ("acquire", "enqueue", "release", "count", "extend", "heartbeat", "hea
 
 @network("slow network")
 def delay(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Nothing goes through for a moment, again and again."""
+    """Lets nothing through for a moment, again and again."""
     for _ in range(8):
         for proxy in _proxies(field, blow):
             proxy.pause()
@@ -318,7 +318,7 @@ def delay(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @network("black hole")
 def black_hole(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Nothing goes through, and no connection ends: half-open ones."""
+    """Lets nothing through, and ends no connection: they are half-open."""
     for proxy in _proxies(field, blow):
         proxy.pause()
     try:
@@ -330,7 +330,7 @@ def black_hole(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @network("connections broken")
 def break_connections(field: Field, dice: random.Random, blow: Blow) -> None:
-    """All of them, three times."""
+    """Breaks all connections, three times."""
     for _ in range(3):
         for proxy in _proxies(field, blow):
             proxy.break_all()
@@ -339,7 +339,7 @@ def break_connections(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @network("lost replies")
 def lose_replies(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Scripts run, and their replies reach nobody; the connections end, or stay open in silence."""
+    """Scripts run, and their replies are lost; the connections end, or stay open in silence."""
     close = dice.random() < 0.5
     faults = [
         (proxy, proxy.swallow_reply(calls_script(script), close=close, mute=not close))
@@ -362,7 +362,7 @@ def lose_requests(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @network("late requests")
 def hold_requests(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Scripts come late, past all that was sent after them; some only after their connections ended."""
+    """Scripts arrive late, after requests that were sent after them; some only after their connections ended."""
     close = dice.random() < 0.5
     faults = [
         (proxy, proxy.hold_request(calls_script(script), close=close))
@@ -375,7 +375,7 @@ def hold_requests(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @network("replies cut")
 def cut_replies(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Requests go through, and from then on no reply on those connections: one direction is cut."""
+    """Requests go through, but no reply does on those connections: one direction is cut."""
     faults = [
         (proxy, proxy.swallow_reply(anything, mute=True)) for proxy in _proxies(field, blow) for _ in range(CONNECTIONS)
     ]
@@ -385,7 +385,7 @@ def cut_replies(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @network("requests cut")
 def cut_requests(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Messages go through, and no request: the other direction is cut. What was held back goes on at the end."""
+    """Messages go through, but no request does: the other direction is cut. Held requests go on at the end."""
     faults = [(proxy, proxy.hold_request(anything)) for proxy in _proxies(field, blow) for _ in range(CONNECTIONS)]
     with _armed(blow, faults):
         time.sleep(dice.uniform(0.2, 1.5) * field.plan.ttl)
@@ -393,7 +393,7 @@ def cut_requests(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @network("lost wake-ups")
 def lose_messages(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Messages reach nobody."""
+    """Messages are lost."""
     faults = [(proxy, proxy.swallow_message(anything)) for proxy in _proxies(field, blow) for _ in range(3)]
     with _armed(blow, faults):
         wait_until(lambda: all(fault.struck.is_set() for _, fault in faults), FIND_SECONDS)
@@ -401,7 +401,7 @@ def lose_messages(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @network("late releases")
 def hold_releases(field: Field, dice: random.Random, blow: Blow) -> None:
-    """A release comes late, past what its thread has done since."""
+    """A release arrives late, after other requests of its thread."""
     matches = calls_script("release")
     faults = [(proxy, proxy.hold_request(matches, close=True)) for proxy in _proxies(field, blow) for _ in range(4)]
     with _armed(blow, faults):

@@ -36,13 +36,13 @@ def available_kinds() -> list[str]:
 
 @frozen
 class FieldPlan:
-    """What an episode is like; `chaos.worker.Job` has the same names for what the workers are told.
+    """The plan of an episode; `chaos.worker.Job` has the same names for what the workers must know.
 
     Attributes:
-        is_direct: the workers connect to the masters themselves: faster, but the network has no faults then.
+        is_direct: whether the workers connect to the masters themselves: faster, but then the network has no faults.
         server: the kind of server; None for the first of `KINDS` that is here.
-        has_replicas: each master has one, which may take its place behind the same address.
-        caches: how many entries each cache of a worker may have; None for as many as relock likes.
+        has_replicas: whether each master has a replica, which may take its place behind the same address.
+        caches: how many entries each cache of a worker may have; None for relock's own bound.
     """
 
     masters: int
@@ -70,14 +70,14 @@ class Blow:
 
     Attributes:
         kind: what it is, in words.
-        reach: which part of the masters it strikes, or whom.
+        reach: which part of the masters it strikes, or which process.
         masters: the indices of those that it strikes.
         process: the worker that it strikes, as ``p7``.
         begin: when it began, and `end` when all was mended.
-        hits: how many masters, requests or messages it found, where that is known: 0 means that it did nothing.
-        since: from when the time to the next grant counts, where that is not its beginning: masters have moved.
-        calm_from: since then, what goes on does no harm: whoever gets a lock by then keeps it until the end.
-        steps: when a lone master's clock was set ahead: the promise for the holds of that moment ended.
+        hits: how many masters, requests or messages it found, if that is known: 0 means that it did nothing.
+        since: the moment from which the time to the next grant counts, if not its beginning: masters have moved.
+        calm_from: from then on it does no harm: a worker that gets a lock keeps it until the end.
+        steps: when a lone master's clock was set ahead: that ended the promise for the holds of that moment.
     """
 
     kind: str
@@ -93,12 +93,12 @@ class Blow:
     wave: int = 0
 
     def hit(self, times: int) -> None:
-        """It found so many more."""
+        """Counts so many more hits."""
         self.hits = (self.hits or 0) + times
 
 
 def _describe(server: Server) -> str:
-    """Its name and version, as it says itself."""
+    """The server's name and version, as it says itself."""
     with server.client() as client:
         info = client.info("server")
     return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
@@ -118,8 +118,8 @@ class Field:
         self.stopped: set[str] = set()
         self.blows: list[Blow] = []
         self.failures: list[str] = []  # of the faults themselves
-        self.lock = threading.Lock()  # of what faults change that strike at the same time
-        self.own = [threading.Lock() for _ in range(plan.masters)]  # who stops or restarts a master has it alone
+        self.lock = threading.Lock()  # for what faults that strike at the same time change
+        self.own = [threading.Lock() for _ in range(plan.masters)]  # one fault at a time stops or restarts a master
         self._started = 0
         self._stack = ExitStack()
 
@@ -159,7 +159,7 @@ class Field:
 
     @staticmethod
     def _clock(server: Server) -> Clock | None:
-        """A clock that can be set; None where there is no compiler to build it with."""
+        """A clock that can be set; None if there is no compiler to build it."""
         try:
             settable = Clock(server.folder)
         except LookupError:
@@ -170,11 +170,11 @@ class Field:
     # Addresses ------------------------------------------------------------------------------------------------------
 
     def pair(self, number: int) -> Pair:
-        """What stands behind an address."""
+        """The two servers behind an address."""
         return Pair(self.servers[number], self.standbys[number], self.proxies[number])
 
     def change_places(self, pair: Pair) -> None:
-        """The replica is the master from now on."""
+        """Notes that the replica is the master from now on."""
         number = self.servers.index(pair.old)
         self.servers[number], self.standbys[number] = pair.new, pair.old
 
@@ -214,7 +214,7 @@ class Field:
         return any(worker.startswith(f"{process}.") for worker in list(self.store.inside.values()))
 
     def pick_process(self, dice: random.Random, *, inside: bool) -> str | None:
-        """A process that runs and has, or has not, a thread inside; None where there is none."""
+        """A running process with a thread inside, or without one; None if there is none."""
         with self.lock:
             running = sorted(set(self.workers) - self.stopped)
         fit = [process for process in running if self.is_inside(process) == inside]
@@ -227,7 +227,7 @@ class Field:
         return [process for process in processes if not self.is_inside(process)]
 
     def kill(self, process: str) -> bool:
-        """SIGKILL, and another one takes its place; False where that was done before."""
+        """SIGKILL; another process takes its place. False if it was killed before."""
         with self.lock:
             worker = self.workers.pop(process, None)
         if worker is None:
@@ -240,7 +240,7 @@ class Field:
         return True
 
     def tell(self, process: str, thing: object) -> bool:
-        """Has a worker do something; False where it is gone."""
+        """Tells a worker to do something; False if it is gone."""
         with self.lock:
             worker = self.workers.get(process)
         with suppress(BrokenPipeError, ValueError):
@@ -250,7 +250,7 @@ class Field:
         return False
 
     def finish(self, within: float) -> list[str]:
-        """Tells the workers to stop, and returns those that had not within so many seconds."""
+        """Tells the workers to stop, and returns those that have not stopped within so many seconds."""
         for worker in self.workers.values():
             with suppress(BrokenPipeError):  # it has ended, and said why
                 worker.send("stop")
@@ -263,16 +263,16 @@ class Field:
         return late
 
     def wait_for_workers(self) -> None:
-        """Until each has begun: importing takes its time."""
+        """Waits until each has begun: imports take time."""
         until(
             lambda: all((self.folder / f"{one}.jsonl").exists() for one in self.workers), within=60, what="they begin"
         )
 
     @staticmethod
     def admin(server: Server, *words: Any) -> bool:
-        """One command to a server, past its proxy; whether it did anything, which it can't where it is down."""
+        """Sends a command to a server, past its proxy; returns whether it did anything. One that is down does not."""
         with suppress(redis.RedisError):
-            return bool(server.cli(*words))  # 0 is how many connections CLIENT KILL found
+            return bool(server.cli(*words))  # CLIENT KILL may reply 0: it found no connection
         return False
 
     def __exit__(

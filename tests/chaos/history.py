@@ -38,20 +38,20 @@ class Recorder:
         os.write(self._file, _encode({"event": event, **what}).encode() + b"\n")
 
     def call(self, thread: int, lock: str, kind: Kind, level: int) -> int:
-        """A call begins. Returns its number."""
+        """Notes that a call begins. Returns its number."""
         number = next(self._numbers)
         worker = f"p{self.process}.t{thread}"
         self.write("call", number=number, worker=worker, lock=lock, kind=kind, level=level, at=clock())
         return number
 
     def returned(self, number: int, at: float, outcome: Outcome, **what: Any) -> None:
-        """The call has returned."""
+        """Notes that the call has returned."""
         self.write("returned", number=number, at=at, outcome=outcome, **what)
 
 
 @define
 class _Call:
-    """A call as far as it was told of."""
+    """A call, as far as its lines have told."""
 
     called: Event
     returned: Event | None = None
@@ -150,10 +150,10 @@ class Reader:
         )
 
     def _until(self, call: _Call, process: str, called: float) -> float:
-        """Until when the worker believed in its hold: to the deadline that it saw last.
+        """Until when the worker believed in its hold: the deadline that it saw last.
 
-        Where the hold was lost before that (masters forgot it, a clock stepped), only to the moment when it saw it:
-        whoever loses a hold early gives it up, and others may come at once.
+        If the hold was lost before that (masters forgot it, a clock stepped), only until it last saw the hold: an owner
+        gives up a hold that it lost early, and others may come at once.
         """
         if call.until is None or call.returned is None:
             return called
@@ -163,7 +163,7 @@ class Reader:
 
 
 def _fields(event: Event) -> Event:
-    """What a record of the same name has; a single moment is named by each in its own way."""
+    """The fields of the record of the same name. Each names its one moment in its own way."""
     return {key: value for key, value in event.items() if key not in ("at", "process")}
 
 

@@ -1,4 +1,4 @@
-"""What a kind of fault is, and the book of all of them: each module of faults enters its own, see `chaos.catalogue`."""
+"""A kind of fault, and the book of all kinds: each module of faults enters its own, see `chaos.catalogue`."""
 
 import random
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from chaos.field import Blow, Field, FieldPlan
 
 Strike = Callable[[Field, random.Random, Blow], object]
 
-FIND_SECONDS = 1.0  # how long a fault looks for what it is to strike
+FIND_SECONDS = 1.0  # how long a fault looks for something to strike
 
 
 @frozen
@@ -17,16 +17,15 @@ class Kind:
     """One kind of fault.
 
     Attributes:
-        bound: within how many seconds of its `anchor` somebody has to be granted the lock, while all is as planned;
-            a function of the ttl and of the guard.
-        anchor: ``begin`` where the lock is to go on under the fault, ``end`` where it may stand still until then.
+        bound: within how many seconds of its `anchor` a worker must get the lock; a function of the ttl and the guard.
+        anchor: ``begin`` if the lock must go on under the fault, ``end`` if it may stand still until then.
         forgets: masters that it strikes have no vote for a while afterwards.
-        keeps: where there is no guard, it takes no hold away nevertheless.
-        needs_replicas: it moves masters, so there must be somewhere to move them to.
-        lonely: no other fault of masters may come with it: only of a minority is it promised that it does no harm.
-        minority: it strikes a minority of several masters only.
-        is_network: it is the proxies that strike.
-        is_inside: it is what else a process does that strikes it.
+        keeps: it takes no hold away, even without a guard.
+        needs_replicas: it moves masters, so each needs a replica.
+        lonely: no other fault of masters may come with it: relock promises only for a minority that it does no harm.
+        minority: it strikes only a minority of several masters.
+        is_network: the proxies do it.
+        is_inside: it happens inside a process, which must go on with its locks.
         weight: how often it is chosen.
     """
 
@@ -49,17 +48,17 @@ class Kind:
         return not other.lonely and not (self.lonely and other.whom == "masters")
 
     def is_possible(self, plan: FieldPlan) -> bool:
-        """Whether there is what it strikes."""
+        """Whether the field has what it strikes."""
         return not (self.is_network and plan.is_direct) and (plan.has_replicas or not self.needs_replicas)
 
     def is_borne(self, plan: FieldPlan) -> bool:
-        """Whether all that is promised holds under it."""
+        """Whether relock keeps all its promises under it."""
         return plan.guard > 0 or self.keeps or not self.forgets
 
 
 KINDS: dict[str, Kind] = {}
 
-# T = the lease, G = the guard. A heartbeat is sent every 3 s; a waiter that sends none for 10 s is passed over.
+# T = the lease, G = the guard. Heartbeats make up for a lost wake-up within 3 s, and for a stopped waiter within 10 s.
 POLL_SECONDS = 3.0
 DEAF_SECONDS = 10.0
 
@@ -75,17 +74,17 @@ def poll_bound(ttl: float, guard: float) -> float:
 
 
 def guard_bound(ttl: float, guard: float) -> float:
-    """G, with what it takes for clocks that run fast, and a heartbeat."""
+    """G, longer for clocks that run fast, and a heartbeat."""
     return 1.02 * guard + POLL_SECONDS
 
 
 def step_bound(ttl: float, guard: float) -> float:
-    """As for the guard, and for leases that are longer by as much as a clock was set."""
+    """As for the guard, and 2 T more: leases last longer if a clock was set back."""
     return 2 * ttl + 1.02 * guard + POLL_SECONDS
 
 
 def deaf_bound(ttl: float, guard: float) -> float:
-    """Until a waiter that says nothing is passed over, and a heartbeat."""
+    """Until releases pass over a silent waiter, and a heartbeat."""
     return DEAF_SECONDS + POLL_SECONDS
 
 

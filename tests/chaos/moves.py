@@ -1,10 +1,10 @@
 """The kinds of fault in which masters change their places with their replicas, most of them with connections open.
 
-The planned ones lose nothing, so they must not cost anybody a hold, guard or not. The others lose what the replica had
-not heard of; there the restart guard has to keep everybody out until the leases from before are over.
+The planned ones lose nothing, so they must cost no hold, with a guard or without. The others lose what the replica had
+not heard of; there the restart guard must keep everybody out until the leases from before are over.
 
-An old master never takes writes beside the new one here, as nothing is promised then: it is paused, and a replica, dead
-or without connections that write before it goes on.
+An old master never takes writes beside the new one here, because relock promises nothing then: it is paused, and before
+it goes on it is a replica, is dead, or has no connections that write.
 """
 
 import random
@@ -30,21 +30,21 @@ DOWN_SECONDS = (0.0, 0.5)
 
 
 def move_bound(ttl: float, guard: float) -> float:
-    """The move is found, and the new master's guard is over; its name may change once more as it gets a replica."""
+    """Until clients find the move, and the new master's guard is over; a new replica may change its id once more."""
     return MOVE_SECONDS + 2 * 1.02 * guard
 
 
 @frozen
 class Way:
-    """How one move goes: drawn beforehand, as masters move at the same time, each in a thread of its own.
+    """How one move goes. It is drawn beforehand, because masters move at the same time, each in a thread of its own.
 
     Attributes:
         early: the address leads to the replica before that is a master.
         late: for so many seconds it still leads to the old master.
-        kills: the old master's connections are ended, but for those that subscribe.
+        kills: the old master ends its connections, except those with a subscription.
         dies: the old master is killed; else it becomes a replica with its connections open.
-        behind: for so many seconds more the replica hears nothing, once it lacks something.
-        quiet: processes that hold nothing are stopped while the master is a replica, so that they see nothing of it.
+        behind: once the replica lacks something, it hears nothing for so many seconds more.
+        quiet: processes without a holder are stopped while the master is a replica, so that they do not see that.
     """
 
     early: bool
@@ -62,7 +62,7 @@ Move = Callable[[Field, Pair, Way, Callable[[], None]], bool]
 
 
 def draw(dice: random.Random) -> Way:
-    """All there is to draw."""
+    """Draws how one move goes."""
     when = dice.choice(["early", "at once", "late"])
     return Way(
         early=when == "early",
@@ -78,9 +78,9 @@ def draw(dice: random.Random) -> Way:
 
 
 def move(name: str, *, keeps: bool = False) -> Callable[[Move], Strike]:
-    """Makes what is done with one pair a kind of fault: it is done to all that are struck at the same time.
+    """Makes a move of one pair a kind of fault, which moves all pairs that it strikes at the same time.
 
-    A move says when its master has moved; the last one's moment is what the time to the next grant counts from.
+    A move says when its master has moved; the time to the next grant counts from the last of these moments.
     """
 
     def decorate(do: Move) -> Strike:
@@ -105,7 +105,7 @@ def move(name: str, *, keeps: bool = False) -> Callable[[Move], Strike]:
 
 @move("FAILOVER", keeps=True)
 def fail_over(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> bool:
-    """The servers see to it themselves; the address follows, before or after."""
+    """The servers move the master themselves, by FAILOVER; the address moves before or after that."""
     if way.early:
         pair.lead()
         time.sleep(EARLY_SECONDS)
@@ -136,7 +136,7 @@ def replicate_by_hand(field: Field, pair: Pair, way: Way, moved: Callable[[], No
 
 @move("old master left alone", keeps=True)
 def leave_alone(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> bool:
-    """The old master stays one, and answers whoever subscribed there; all who write are sent away."""
+    """The old master stays one, and answers its subscribers; connections that write are ended."""
     if not _promote_in_step(field, pair):
         return False
     pair.lead()
@@ -156,7 +156,7 @@ def _lead_late(pair: Pair, way: Way) -> None:
 
 
 def _promote_in_step(field: Field, pair: Pair) -> bool:
-    """Whether the replica is the master now, with all that there was; writes still wait on the old one then."""
+    """Whether the replica became the master, with all the data; writes still wait on the old one then."""
     pair.stop_writing()
     if not pair.is_in_step():
         pair.write_again()
@@ -169,7 +169,7 @@ def _promote_in_step(field: Field, pair: Pair) -> bool:
 
 @move("failover with lag")
 def fail_over_behind(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> bool:
-    """The replica that becomes the master lacks what was granted last."""
+    """The replica that becomes the master lacks the latest grants."""
     pair.cut()
     _fall_behind(field, way)
     if way.dies:
@@ -190,7 +190,7 @@ def fail_over_behind(field: Field, pair: Pair, way: Way, moved: Callable[[], Non
 
 @move("failing back")
 def fail_back(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> bool:
-    """The master becomes the replica of its own replica, which lacks what was granted last, and the master again."""
+    """The master becomes the replica of its own replica, which lacks the latest grants, and then the master again."""
     pair.promote()
     _fall_behind(field, way)
     with ExitStack() as stack:
@@ -204,6 +204,6 @@ def fail_back(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> 
 
 
 def _fall_behind(field: Field, way: Way) -> None:
-    """The replica lacks a grant then, and for as long as what it knows of may end meanwhile it goes on lacking it."""
+    """Waits for a grant, which the replica then lacks, and so long that the leases that it knows may end."""
     wait_for_a_grant(field)
     time.sleep(way.behind)

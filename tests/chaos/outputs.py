@@ -1,4 +1,4 @@
-"""The kinds of fault that are inside a process: output that nobody reads, and names of locks by the hundred."""
+"""The kinds of fault inside a process: output that nobody reads, and names of locks by the hundred."""
 
 import random
 import time
@@ -10,13 +10,13 @@ from chaos.history import clock
 from chaos.kinds import kind, lease_bound, poll_bound
 
 UNREAD_SECONDS = (2.0, 5.0)
-STOPPED_PART = 1.5  # of a lease: long enough for a loss, of which there is something to write
+STOPPED_PART = 1.5  # of a lease: long enough for a loss, which relock logs
 NAMES = 300
 
 
 @kind("output that nobody reads", lease_bound, anchor="begin", whom="holder", is_inside=True, weight=2.0)
 def block_output(field: Field, dice: random.Random, blow: Blow) -> None:
-    """The log's handler and `on_lost` of a process hang; there is something for them, as it was stopped for a while."""
+    """The log's handler and `on_lost` of a process hang. A stop of the process before gives them something to tell."""
     process = _tell_one(field, dice, blow, {"block": True}, inside=True)
     if process is None:
         return
@@ -30,13 +30,13 @@ def block_output(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("hundreds of other names", poll_bound, anchor="begin", whom="waiter", is_inside=True, weight=2.0)
 def use_names(field: Field, dice: random.Random, blow: Blow) -> None:
-    """A process in which somebody waits uses more names of locks than anything remembers."""
+    """A process with a waiting thread uses more names of locks than its caches hold."""
     if _tell_one(field, dice, blow, {"names": NAMES}, inside=False) is not None:
         time.sleep(dice.uniform(1.0, 2.0))
 
 
 def _tell_one(field: Field, dice: random.Random, blow: Blow, what: dict[str, Any], *, inside: bool) -> str | None:
-    """The process that was told `what`; none, and no blow, where there is none or it is gone."""
+    """Tells one process `what`, and returns it; None, also in the blow, if there is none or it is gone."""
     process = choose(field, dice, blow, inside=inside)
     if process is not None and not field.tell(process, what):
         process = blow.process = None

@@ -1,6 +1,6 @@
 """The tables of ``docs/results/nemesis.md``, from ``docs/results/chaos.json``: ``python -m chaos.page`` in ``tests``.
 
-They are a part of the page, between two marks, so that they can be read where nothing is built; a test compares.
+They stand in the page itself, between two marks, so that people can read them without a build; a test compares.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""A master and its replica behind one address: who follows whom, and where the address leads.
+"""A master and its replica behind one address: which one follows the other, and where the address leads.
 
-Nothing here ends a connection unless it says so: those that are open stay where they are, as they do behind a virtual
-address, DNS or a load balancer.
+A function here ends connections only if it says so: open ones stay where they are, as behind a virtual address, DNS or
+a load balancer.
 """
 
 import time
@@ -19,15 +19,15 @@ REPLICATION = (
     *("--repl-ping-replica-period", "1"),  # so that a broken connection is noticed
 )
 READY_SECONDS = 5.0  # how long a move waits for a replica that follows
-SETTLE_SECONDS = 30.0  # by when a server follows another one: others may keep it busy meanwhile
+SETTLE_SECONDS = 30.0  # how long a server may take to follow another one: others may keep it busy
 FAILOVER_MS = 3000
-PAUSE_MS = 10_000  # for so long nothing is written on the old master, at most
+PAUSE_MS = 10_000  # how long writes wait on the old master at most
 NOWHERE = ("127.0.0.1", "1")
 TRIES = 5
 
 
 def tell(server: Server, *words: object) -> None:
-    """A command that may be sent twice: another fault may end the connection that brings it."""
+    """Sends a command that does no harm twice: it tries again if another fault ends the connection."""
     for number in range(TRIES):
         try:
             server.cli(*words)
@@ -39,7 +39,7 @@ def tell(server: Server, *words: object) -> None:
 
 
 def look(server: Server) -> dict[str, Any]:
-    """What a server says of its replication; nothing where it does not answer."""
+    """What a server says of its replication; nothing if it does not answer."""
     try:
         with server.client() as client:
             info: dict[str, Any] = client.info("replication")
@@ -62,66 +62,66 @@ def is_connected(server: Server, master: Server) -> bool:
 
 
 def is_master(server: Server) -> bool:
-    """Whether it is one."""
+    """Whether the server is a master."""
     return look(server).get("role") == "master"
 
 
 @define
 class Pair:
-    """What stands behind one address: `old`, the master at first, and `new`, its replica."""
+    """The servers behind one address: `old`, the master at first, and `new`, its replica."""
 
     old: Server
     new: Server
     place: Proxy
 
     def is_ready(self) -> bool:
-        """Whether the replica follows, waiting for that for a while."""
+        """Waits a while for the replica to follow; returns whether it does."""
         return wait_until(lambda: is_connected(self.new, self.old), READY_SECONDS)
 
     def stop_writing(self) -> None:
-        """Nothing is written on the old master from now on."""
+        """Lets writes wait on the old master from now on."""
         tell(self.old, "CLIENT", "PAUSE", PAUSE_MS, "WRITE")
 
     def is_in_step(self) -> bool:
-        """Whether the replica has all that its master has by now, waiting for that for a while."""
+        """Waits a while for the replica to have all that its master has by now; returns whether it does."""
         offset = look(self.old).get("master_repl_offset", float("inf"))
         return wait_until(lambda: look(self.new).get("slave_repl_offset", -1) >= offset, READY_SECONDS)
 
     def write_again(self) -> None:
-        """What waited on the old master goes on, or is refused by what that is now."""
+        """Lets the waiting writes on the old master go on; it refuses them if it is a replica by now."""
         tell(self.old, "CLIENT", "UNPAUSE")
 
     def fail_over(self) -> bool:
-        """FAILOVER: the server itself waits for its replica, and follows it; whether that came to be."""
+        """FAILOVER: the server itself waits for its replica, and then follows it. Returns whether that happened."""
         try:
             tell(self.old, "FAILOVER", "TIMEOUT", FAILOVER_MS)
         except redis.ResponseError:
-            pass  # it is under way, or another fault has parted the two: who is the master now says which
+            pass  # it is under way, or another fault has parted the two: see which one is the master
         return wait_until(lambda: is_master(self.new), READY_SECONDS + FAILOVER_MS / 1000)
 
     def cut(self) -> None:
-        """The replica hears nothing more of what its master writes, and stays a replica."""
+        """Stops replication: the replica stays one, but hears no more of what its master writes."""
         tell(self.new, "REPLICAOF", *NOWHERE)
 
     def promote(self) -> None:
-        """The replica is a master."""
+        """Makes the replica a master."""
         tell(self.new, "REPLICAOF", "NO", "ONE")
 
     def demote(self) -> None:
-        """The old master follows the new one, and what it had beside that is gone."""
+        """Makes the old master follow the new one, and so forget its own data."""
         follow(self.old, self.new)
 
     def take_back(self) -> None:
-        """The old one, which follows, is the master again, and the new one its replica."""
+        """Makes the old master, which is a replica now, the master again, and the new one its replica."""
         tell(self.old, "REPLICAOF", "NO", "ONE")
         follow(self.new, self.old)
 
     def lead(self) -> None:
-        """The address leads to the new master; connections that are open stay where they are."""
+        """Makes the address lead to the new master; open connections stay where they are."""
         self.place.lead_new_to(self.new.port)
 
     def lead_home(self) -> None:
-        """The address leads where it led, as nothing came of the move."""
+        """Makes the address lead where it led before, because the move failed."""
         self.place.lead_new_to(self.old.port)
 
     def kill_normal(self) -> None:

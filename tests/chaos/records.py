@@ -24,12 +24,12 @@ class Operation:
         kind: an acquire or a release.
         level: how many levels the worker had before: 0 makes an acquire the outermost, 1 a release the last.
         called: when, and `returned`; infinity for a call that never returned.
-        outcome: ``refused`` where somebody else had the lock; ``failed`` where an error said so; ``unknown`` where
-            nobody knows, because the worker was killed.
+        outcome: ``refused`` if another one had the lock; ``failed`` if there was an error; ``unknown`` if the worker
+            was killed.
         token: the fencing token after it.
-        count: the hold count after it; None where the hold was lost before anybody could look.
-        until: of an outermost acquire: until when its worker believed in the hold, as it knew last (D).
-        killed: of an outermost acquire: the last event of a worker that was killed in its hold.
+        count: the hold count after it; None if the hold was lost before the worker could look.
+        until: of an outermost acquire: until when its worker believed in the hold: the last deadline (D) that it saw.
+        killed: of an outermost acquire: the time of the last event of a worker that was killed in its hold.
     """
 
     number: int
@@ -63,7 +63,7 @@ class Write:
 
     Attributes:
         grant: the number of the outermost acquire that its token comes from.
-        order: its place in the order in which the store judged, which is the store's own.
+        order: its place in the order in which the store judged the writes.
     """
 
     worker: str
@@ -78,7 +78,7 @@ class Write:
 
 @frozen
 class Update:
-    """One update of the counter: read, sleep, write. A write that was begun and not seen to end may be done or not."""
+    """One update of the counter: read, sleep, write. A write that began and was not seen to end may be done or not."""
 
     worker: str
     lock: str
@@ -115,14 +115,14 @@ class Loss:
 
 @frozen
 class History:
-    """All that happened."""
+    """All that happened in an episode."""
 
     operations: Sequence[Operation] = ()
     writes: Sequence[Write] = ()
     updates: Sequence[Update] = ()
     collisions: Sequence[Collision] = ()
     losses: Sequence[Loss] = ()
-    ended: frozenset[str] = frozenset()  # the processes that did all that they were to do
+    ended: frozenset[str] = frozenset()  # the processes that did all their work
 
 
 @frozen

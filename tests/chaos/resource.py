@@ -12,17 +12,17 @@ DIGITS = 20
 
 
 class Counter:
-    """A number in a file. Who reads it, thinks and writes it back loses what another one wrote meanwhile."""
+    """A number in a file. A worker that reads it, thinks and writes it back loses what another one wrote meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
     def read(self) -> int:
-        """The number; 0 if nobody has written any."""
+        """The number; 0 if none was written yet."""
         return int(os.pread(self._file, DIGITS, 0) or b"0")
 
     def write(self, number: int) -> None:
-        """Writes it, all or nothing, also where SIGKILL comes."""
+        """Writes it, all or nothing, even if SIGKILL comes."""
         os.pwrite(self._file, b"%0*d" % (DIGITS, number), 0)
 
 
@@ -33,7 +33,7 @@ class Marker:
         self._path = path
 
     def put(self, grant: int) -> int | None:
-        """Creates it. If it is there already, it is taken over; returns whose it was, 0 if that can't be read."""
+        """Creates it. If there is one already, takes it over and returns its owner, 0 if that can't be read."""
         try:
             self._create(grant)
         except FileExistsError:
@@ -52,7 +52,7 @@ class Marker:
             os.close(file)
 
     def owner(self) -> int:
-        """Whose it is; 0 if nobody's, or not written yet."""
+        """Its owner; 0 if there is none, or it is not written yet."""
         try:
             return int(self._path.read_text() or 0)
         except FileNotFoundError:
@@ -65,17 +65,17 @@ class Marker:
 
 
 class Store:
-    """Keeps the highest token of each lock and refuses lower ones. A process of its own would do as well.
+    """Keeps the highest token of each lock and refuses lower ones.
 
-    It must be nobody's who may be stopped or killed: what they were in the middle of would stop it for everybody.
+    It must not be in a process that a fault may stop or kill: a judgement that was under way would stop it for all.
     """
 
     def __init__(self, path: Path) -> None:
         self._judging = threading.Lock()
         self._highest: dict[str, int] = {}
         self._order = 0
-        self.inside: dict[str, str] = {}  # who has entered each lock's section, as far as accepted writes tell
-        self.entries: dict[str, int] = {}  # how often somebody has entered
+        self.inside: dict[str, str] = {}  # which worker has entered each lock's section, by accepted writes
+        self.entries: dict[str, int] = {}  # how often a worker has entered it
         self.path = path
         self._server = _StoreServer(str(path), _Connection)
         self._server.store = self
@@ -118,7 +118,7 @@ class _Connection(socketserver.StreamRequestHandler):
                 reply = self.server.store.judge(*json.loads(line))
                 self.wfile.write(json.dumps(reply).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it was killed
+            pass  # the client was killed
 
 
 class StoreClient:

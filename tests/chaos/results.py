@@ -1,6 +1,6 @@
 """What runs leave behind: a file with an entry for each, which `chaos.page` makes the tables of the documentation from.
 
-An entry is written anew after every episode, so that a run that is killed keeps what it has done.
+A run writes its entry anew after every episode, so that its results stay if it is killed.
 """
 
 import json
@@ -28,7 +28,7 @@ def _now() -> str:
 
 
 def commit(root: Path = ROOT) -> str:
-    """The last commit that changed what is tested; with a mark where there are changes since."""
+    """The last commit that changed what is tested, with a mark if there are changes since."""
     name = _git(root, "rev-list", "-1", "HEAD", "--", *TESTED)
     return f"{name}-dirty" if _git(root, "status", "--porcelain", "--", *TESTED) else name or "unknown"
 
@@ -42,7 +42,7 @@ class Run:
     """One run of the command: episodes of one seed, by the number of masters.
 
     Attributes:
-        controls: which checks found each lock broken that has a guard taken out.
+        controls: for each lock with a guard taken out, the checks that found it broken.
     """
 
     seed: str
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was broken but what was to be."""
+        """Whether nothing was broken but the controls."""
         return all(total.is_good for total in self.totals.values()) and all(self.controls.values())
 
     def as_json(self) -> Json:

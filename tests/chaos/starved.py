@@ -1,16 +1,16 @@
-"""Who waits while others that came later are served, again and again."""
+"""Finds workers that wait while others that came later are served, again and again."""
 
 from collections.abc import Iterator, Sequence
 
 from chaos.field import Blow
 from chaos.records import FOREVER, Operation
 
-STARVED_SECONDS = 20.0  # longer than any one fault keeps a waiter from its place: it looks every 3 s
-OVERTAKEN_MAX = 20  # so many who came later may be served first, as masters that forget also forget the queue
+STARVED_SECONDS = 20.0  # longer than one fault keeps a waiter from its place: its heartbeats find that within 3 s
+OVERTAKEN_MAX = 20  # how many that came later may be served first: masters that forget also forget the queue
 
 
 def starved(operations: Sequence[Operation], blows: Sequence[Blow], stall: float, end: float) -> list[str]:
-    """The waits of those who were starved, in sentences."""
+    """The waits of the workers that starved, in sentences."""
     return list(_starved(operations, blows, STARVED_SECONDS + 2 * stall, end))
 
 
@@ -25,7 +25,7 @@ def _starved(operations: Sequence[Operation], blows: Sequence[Blow], longest: fl
 
 
 def _stopped(one: Operation, blows: Sequence[Blow]) -> float:
-    """For how long its process was struck itself, meanwhile."""
+    """For how many seconds faults struck its own process meanwhile."""
     process, until = one.worker.partition(".")[0], one.returned if one.returned != FOREVER else one.called
     spans = (min(blow.end, until) - max(blow.begin, one.called) for blow in blows if blow.process == process)
     return sum(max(0.0, span) for span in spans)

@@ -1,4 +1,4 @@
-"""What strikes whom is decided by the seed, and everything gets its turn."""
+"""The seed decides what strikes whom, and every kind of fault gets its turn."""
 
 import random
 from pathlib import Path
@@ -15,7 +15,7 @@ from chaos.nemesis import SHAPES, Episode, Waves, shaped
 from chaos.records import Operation
 from chaos.verdict import Calls
 
-NO_FIELD = cast(Field, None)  # choosing takes none
+NO_FIELD = cast(Field, None)  # to choose faults needs none
 
 
 def waves(episode: Episode, count: int = 300) -> list[list[Blow]]:
@@ -50,7 +50,7 @@ def test_a_clock_is_set_while_nothing_else_strikes_a_master() -> None:
 
 
 def test_after_a_clock_was_set_nothing_strikes_before_it_is_as_far_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A master that forgets its tokens before that may give smaller ones: nothing else is promised then."""
+    """A master that forgets its tokens before that may give smaller ones, as relock's promise allows."""
     slept: list[float] = []
     monkeypatch.setattr("chaos.nemesis.time.sleep", slept.append)
     episode = shaped("busy", 1, "a seed", 1.0)
@@ -59,7 +59,7 @@ def test_after_a_clock_was_set_nothing_strikes_before_it_is_as_far_again(monkeyp
     assert sum(slept) >= LEASES_AHEAD_MAX * episode.plan.ttl
 
 
-def test_where_there_are_no_proxies_the_network_has_no_faults() -> None:
+def test_without_proxies_the_network_has_no_faults() -> None:
     kinds = {blow.kind for wave in waves(shaped("busy", 1, "a seed", 1.0), 2000) for blow in wave}
     assert kinds == {name for name, kind in KINDS.items() if not kind.is_network and not kind.needs_replicas}
 
@@ -76,7 +76,7 @@ def test_without_a_guard_nothing_strikes_that_makes_masters_forget_holds() -> No
 
 @pytest.mark.parametrize("shape", ["moving", "unguarded"])
 @pytest.mark.parametrize("masters", [1, 5])
-def test_what_a_shape_is_for_comes_first_and_once(shape: str, masters: int, seed: int) -> None:
+def test_the_faults_that_only_a_shape_has_come_first_and_once(shape: str, masters: int, seed: int) -> None:
     episode = shaped(shape, masters, f"{seed}", 1.0)
     first = waves(episode, len(episode.first))
     assert sorted(blow.kind for wave in first for blow in wave) == sorted(episode.first)
@@ -85,7 +85,7 @@ def test_what_a_shape_is_for_comes_first_and_once(shape: str, masters: int, seed
     }
 
 
-def test_only_what_was_asked_for_comes_where_kinds_are_named() -> None:
+def test_only_the_named_kinds_come() -> None:
     episode = shaped("moving", 1, "a seed", 1.0, ["FLUSHALL"])
     assert {blow.kind for wave in waves(episode) for blow in wave} == {"FLUSHALL"}
 

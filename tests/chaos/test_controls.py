@@ -1,4 +1,4 @@
-"""The nemesis finds a lock broken that has a guard taken out: else that it finds nothing would mean nothing."""
+"""The nemesis finds each lock broken that lacks a guard. Otherwise it would mean nothing that it finds relock sound."""
 
 import os
 

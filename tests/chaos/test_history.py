@@ -1,4 +1,4 @@
-"""What the workers write down becomes what the checker takes."""
+"""The reader turns the workers' files into the history that the checker takes."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_a_hold_that_was_lost_early_was_believed_in_when_it_was_seen(
     assert told(tmp_path, lost_at=lost_at).until == until
 
 
-def test_a_process_that_did_not_say_that_it_ended_was_killed_after_its_last_word(tmp_path: Path) -> None:
+def test_a_process_that_did_not_say_that_it_ended_was_killed_after_its_last_line(tmp_path: Path) -> None:
     grant = told(tmp_path, is_ended=False)
     assert grant.killed >= 2.0
     assert grant.killed != FOREVER

@@ -18,7 +18,7 @@ END = 100.0
 
 
 def turn(number: int, worker: str, called: float, begin: float, end: float, **changes: Any) -> list[Operation]:
-    """A hold that was asked for at `called`, from `begin` to `end`."""
+    """The calls of a hold from `begin` to `end`, whose acquire was called at `called`."""
     grant = Operation(number, worker, "a", "acquire", called, begin, token=number, count=1, until=end + 0.5)
     return [evolve(grant, **changes), Operation(number + 1, worker, "a", "release", end, end + 0.01, level=1)]
 
@@ -43,7 +43,7 @@ def test_a_renewal_is_in_flight_where_one_was_due() -> None:
     assert verdict(operations, blow("masters stopped", 2.4, 2.5)).faults["masters stopped"].renewals == 0
 
 
-def test_a_fault_that_met_nobody_does_not_count() -> None:
+def test_a_fault_that_struck_nothing_does_not_count() -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0)
     for missed in (
         blow("masters stopped", 5.0, 6.0),
@@ -70,42 +70,44 @@ def test_the_time_to_the_next_grant_counts_from_the_release(granted: float, is_l
     assert finding.is_good == (not is_late)
 
 
-def test_the_time_counts_from_when_somebody_asked() -> None:
+def test_the_time_counts_from_the_first_call_of_an_acquire() -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 50.0, 50.25, 51.0)
     finding = verdict(operations, blow("masters stopped", 3.0, 3.5))
     assert finding.faults["masters stopped"].longest == pytest.approx(0.25)
 
 
-def test_who_is_never_granted_anything_waits_to_the_end() -> None:
+def test_a_worker_without_a_grant_waits_to_the_end() -> None:
     waiting = Operation(3, "p2.t0", "a", "acquire", 2.5, END + 1, outcome="refused")
     finding = verdict([*turn(1, "p1.t0", 1.0, 2.0, 4.0), waiting], blow("masters stopped", 3.0, 3.5))
     assert finding.late
-    unknown = evolve(waiting, returned=FOREVER, outcome="unknown")  # it was killed, and waits for nothing
+    unknown = evolve(waiting, returned=FOREVER, outcome="unknown")  # its worker was killed, and no longer waits
     assert not verdict([*turn(1, "p1.t0", 1.0, 2.0, 4.0), unknown], blow("masters stopped", 3.0, 3.5)).late
 
 
-def test_the_time_counts_from_when_masters_had_moved_where_they_did() -> None:
+def test_if_masters_moved_the_time_counts_from_then() -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 2.5, 14.0, 15.0)
     tallies = verdict(operations, blow("FAILOVER", 5.0, 16.0, since=10.0)).faults
     assert tallies["FAILOVER"].longest == pytest.approx(4.0)
 
 
 def crowd(count: int) -> list[Operation]:
-    """So many turns, of half a second each, of somebody who comes again and again."""
+    """So many turns, of half a second each, of one worker that comes again and again."""
     turns = [turn(10 + 2 * i, "p1.t0", 2.0 + 0.5 * i, 2.1 + 0.5 * i, 2.4 + 0.5 * i) for i in range(count)]
     return [operation for one in turns for operation in one]
 
 
 @pytest.mark.parametrize(("count", "stopped", "is_starved"), [(60, 0.0, True), (10, 0.0, False), (60, 12.0, False)])
-def test_who_is_passed_over_again_and_again_is_starved(count: int, stopped: float, *, is_starved: bool) -> None:
-    """But not who waits for long while nobody else is served, or while its own process is stopped."""
+def test_a_worker_that_is_passed_over_again_and_again_is_starved(
+    count: int, stopped: float, *, is_starved: bool
+) -> None:
+    """A long wait is no starvation if no other worker is served meanwhile, or its own process is stopped."""
     waiter = turn(1, "p2.t0", 1.0, 32.5, 33.0, token=200)
     struck = blow("waiter stopped", 5.0, 5.0 + stopped, masters=(), process="p2")
     late = [sentence for sentence in verdict([*waiter, *crowd(count)], struck).late if "came later" in sentence]
     assert bool(late) == is_starved
 
 
-def test_who_was_refused_after_a_long_wait_is_starved_as_well() -> None:
+def test_a_worker_that_was_refused_after_a_long_wait_is_starved_as_well() -> None:
     refused = Operation(1, "p2.t0", "a", "acquire", 1.0, 32.5, outcome="refused")
     assert any("came later" in sentence for sentence in verdict([refused, *crowd(60)]).late)
 
@@ -119,7 +121,7 @@ def test_a_hold_is_not_lost_beside_output_that_nobody_reads() -> None:
     assert together.violations == [], "that may take it away"
 
 
-def test_what_was_to_strike_and_did_not_is_said() -> None:
+def test_a_fault_that_had_to_strike_and_did_not_is_named() -> None:
     finding = verdict(
         turn(1, "p1.t0", 1.0, 2.0, 4.0), blow("FAILOVER", 2.5, 2.6), blow("failing back", 5.0, 6.0, wave=2)
     )
@@ -134,7 +136,7 @@ def test_what_a_lone_master_promised_ends_when_its_clock_steps() -> None:
     assert not verdict(operations, blow("clock ahead and back", 3.1, 3.5, steps=[3.1])).violations
 
 
-def test_who_had_to_wait_for_another_holder_is_counted() -> None:
+def test_an_acquire_that_waited_for_another_hold_is_counted() -> None:
     waited = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 3.0, 4.1, 4.2)
     assert verdict([*waited, *turn(5, "p1.t0", 5.0, 5.1, 5.2)]).contended == 1
 
@@ -158,7 +160,7 @@ def test_results_of_several_runs_add_up(tmp_path: Path) -> None:
     assert total["faults"]["masters stopped"]["longest"] == pytest.approx(longest, abs=0.001)
 
 
-def test_a_run_that_goes_on_replaces_what_it_said_before(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_replaces_its_entry(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     save(Run("6", {5: GOOD}), path)
     run = Run("7", {1: evolve(GOOD)})

@@ -15,25 +15,25 @@ from chaos.kinds import POLL_SECONDS
 from chaos.records import FOREVER, History, Operation, Violation
 from chaos.starved import starved
 
-SLACK_SECONDS = 2.0  # for processes that are started, and machines that are busy; what is measured comes on top
+SLACK_SECONDS = 2.0  # for processes that start, and for busy machines; measured stalls come on top
 RENEW_PART = 3  # a hold is renewed after a third of its lease
-STALL_PART = 0.25  # of a lease; if the machine stands still for that long, a hold may be lost without a fault
-REATTACH_SECONDS = 1.0  # a master that restarted has its replica again, and another name with it: its guard begins anew
+STALL_PART = 0.25  # of a lease: if the machine stands still for that long, a hold may be lost without a fault
+REATTACH_SECONDS = 1.0  # until a restarted master has its replica, and with it another id: its guard begins anew
 NUMBERS = ("episodes", "acquisitions", "contended", "operations", "seconds", "late_refused", "late_harmless")
 MIXED = "several at once"
-SUMS = ("struck", "missed", "holds", "waits", "renewals", "alone")  # what adds up over faults
+SUMS = ("struck", "missed", "holds", "waits", "renewals", "alone")  # the fields that add up over faults
 
 
 @define
 class Tally:
-    """What is known of one kind of fault.
+    """The counts of one kind of fault.
 
     Attributes:
         struck: how many struck a hold, a wait or a renewal in flight; only these count.
         missed: how many did not.
-        holds, waits, renewals: what they struck, counted each.
-        alone: how many of those that struck came alone, so that the time to the next grant can be laid to them.
-        longest: the longest such time, and `bound` what it had to be within; for several at once, the largest bound.
+        holds, waits, renewals: how many of each they struck.
+        alone: how many of those that struck came alone, so that they alone delayed the next grant.
+        longest: the longest time to the next grant, and `bound` its bound; for several at once, the largest bound.
     """
 
     struck: int = 0
@@ -54,15 +54,15 @@ class Tally:
 
 @define
 class Finding:
-    """What an episode has come to, or several together.
+    """The result of an episode, or of several together.
 
     Attributes:
-        contended: the acquisitions that somebody else's hold came before, after they had been asked for.
+        contended: the acquires that had to wait for another hold.
         late: the waits that were longer than they may be, in sentences.
         late_refused: writes after D that the store refused.
-        late_harmless: writes after D that it took, because nobody newer had written yet.
-        stall: for how long the machine itself stood still at most.
-        expected: the kinds of fault that were to strike, whatever is drawn.
+        late_harmless: writes after D that it took, because no newer holder had written yet.
+        stall: the longest time for which the machine itself stood still.
+        expected: the kinds of fault that had to strike, whatever chance drew.
     """
 
     episodes: int = 0
@@ -89,13 +89,13 @@ class Finding:
 
     @property
     def missing(self) -> list[str]:
-        """The kinds of fault that were expected, and struck nothing."""
+        """The expected kinds of fault that struck nothing."""
         met = {name.partition(" (")[0] for name, tally in self.faults.items() if tally.struck}
         return sorted(self.expected - met)
 
     @property
     def struck(self) -> int:
-        """How many faults struck something; several at once are counted each."""
+        """How many faults struck something; of several at once, each counts."""
         return sum(tally.struck for name, tally in self.faults.items() if name != MIXED)
 
     def add(self, other: "Finding") -> None:
@@ -131,7 +131,7 @@ def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float
 
 
 def _kept(plan: FieldPlan, operations: Sequence[Operation], blows: Sequence[Blow], stall: float) -> list[Violation]:
-    """What was lost while nothing strikes that may take a hold away; a machine that stands still may."""
+    """The holds that were lost without a fault that may take one away, and without a stall of the machine."""
     alone = Counter(blow.wave for blow in blows)
     if stall > plan.ttl * STALL_PART:
         return []
@@ -165,7 +165,7 @@ def holds_of_all(operations: Sequence[Operation]) -> Holds:
 
 
 class Calls:
-    """Calls on one lock, for looking at those of a moment only."""
+    """The calls on one lock, by which those of a moment are found fast."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self.all = sorted(operations, key=lambda one: one.called)
@@ -173,7 +173,7 @@ class Calls:
         self._ends = list(accumulate((one.returned for one in self.all), max))  # no call before this one ends later
 
     def under_way(self, moment: float) -> list[Operation]:
-        """Those that were called before `moment`, and returned then or later."""
+        """The calls that began before `moment`, and returned then or later."""
         first, last = bisect_left(self._ends, moment), bisect_left(self._called, moment)
         return [one for one in self.all[first:last] if one.returned >= moment]
 
@@ -187,13 +187,13 @@ class Timeline:
         self._holds = list(self._by_number.values())
         self._waits = [one for one in operations if one.kind == "acquire" and one.level == 0]
         self.locks = sorted({one.lock for one in operations})
-        known = [one for one in self._waits if one.outcome != "unknown"]  # who was killed waits for nothing
+        known = [one for one in self._waits if one.outcome != "unknown"]  # a killed worker does not wait
         self._asked = {lock: Calls(one for one in known if one.lock == lock) for lock in self.locks}
         self._grants = {lock: grants(self._asked[lock].all) for lock in self.locks}
         self._times = {lock: [one.returned for one in self._grants[lock]] for lock in self.locks}
 
     def struck(self, blow: Blow) -> Tally:
-        """What a fault met: holds and waits of the moment when it began, renewals that were due while it lasted."""
+        """What a fault struck: holds and waits when it began, and renewals that were due while it lasted."""
         holds, waits = self._open_holds(blow), self._open_waits(blow)
         part = self._ttl / RENEW_PART
         renewals = sum(
@@ -218,9 +218,10 @@ class Timeline:
         return blow.process is None or operation.worker.startswith(f"{blow.process}.")
 
     def locks_of(self, blow: Blow) -> list[str]:
-        """The locks whose next grant a fault may delay as its kind does.
+        """The locks whose next grant a fault of this kind may delay.
 
-        Of a holder's fault those that it held. Where a thread of the same process waited, it is a waiter's fault.
+        For a fault of a holder, they are the locks that it held; for those on which its process waited, it counts as a
+        fault of a waiter.
         """
         if blow.reach != "holder":
             return self.locks
@@ -228,16 +229,16 @@ class Timeline:
         return sorted(held - {one.lock for one in self._open_waits(blow)})
 
     def longest_wait(self, locks: Iterable[str], since: float, until: float, end: float) -> tuple[float, str]:
-        """How long somebody waited for a lock that nobody held, from `since` to the first grant after `until`.
+        """The longest wait for a free lock, from `since` to the first grant after `until`, and the lock.
 
-        A lock is nobody's from the moment when its holder began to give it back, or when its lease was over, or when
-        it was last seen alive. The longest wait, and where.
+        A lock counts as free from the moment when its holder began to give it back, or when its lease was over, or when
+        the holder was last seen alive.
         """
         waits = [(self._wait(lock, i, since, end), lock) for lock in locks for i in self._within(lock, since, until)]
         return max(waits, default=(0.0, ""))
 
     def _within(self, lock: str, since: float, until: float) -> range:
-        """The places of the grants to look at; one behind the last stands for one that never came."""
+        """The indices of the grants to look at; the one after the last stands for a grant that never came."""
         times = self._times[lock]
         return range(bisect_right(times, since), min(bisect_right(times, until), len(times)) + 1)
 
@@ -252,7 +253,7 @@ class Timeline:
 
 
 def _lease_end(hold: Hold) -> float:
-    """When a hold was over, of a worker that was killed as well."""
+    """When a hold was over, even if its worker was killed."""
     return hold.end if hold.grant.killed == FOREVER else hold.grant.until
 
 
@@ -289,7 +290,7 @@ def _name(plan: FieldPlan, blow: Blow) -> str:
 
 
 def _bound(plan: FieldPlan, blow: Blow) -> tuple[float, float]:
-    """Within how many seconds the next grant has to come, and from when on they count."""
+    """Within how many seconds the next grant must come, and from when on they count."""
     kind = KINDS[blow.kind]
     if blow.reach == "minority":
         return POLL_SECONDS, blow.begin

@@ -1,6 +1,6 @@
-"""CONTROLS ONLY: guards that are taken out of relock in a worker's own process, to show that the nemesis notices.
+"""CONTROLS ONLY: takes guards out of relock in a worker's own process, to show that the nemesis notices.
 
-Nothing in the package is changed; what is replaced here is replaced in the memory of a worker that was told to.
+The package itself stays as it is: this replaces code only in the memory of a worker that was told to.
 """
 
 import itertools
@@ -17,7 +17,7 @@ RECONNECTS_MAX = 250
 
 
 def guard(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Keeps what takes this guard out."""
+    """Registers the function that takes this guard out."""
 
     def keep(take_out: Callable[[], None]) -> Callable[[], None]:
         GUARDS[name] = take_out
@@ -27,14 +27,14 @@ def guard(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 
 def _replace(where: object, name: str, by: object) -> None:
-    """Puts something else in its place, which has to be there: a control that is out of date is none."""
+    """Replaces an attribute, which must be there: a control that is out of date would show nothing."""
     getattr(where, name)
     setattr(where, name, by)
 
 
 @guard("validity")
 def believe_for_ever() -> None:
-    """A hold is never over before its holder releases it: nobody compares the clock with its deadline."""
+    """A hold is never over before its holder releases it: the client never compares the clock with its deadline."""
     from relock._core.hold import Hold
 
     def no_reason(hold: Hold, now: float) -> None:
@@ -49,9 +49,9 @@ def believe_for_ever() -> None:
 
 @guard("one attempt")
 def send_again() -> None:
-    """A connection that breaks is made again in silence, and what had no reply is sent once more: redis-py's retries.
+    """The client opens a broken connection again without a word, and resends what had no reply: redis-py's retries.
 
-    What was known of the master before is then taken for what the new connection leads to, by the scripts as well.
+    It then believes that the new connection leads to the same incarnation as before, and tells the scripts so.
     """
     from relock import _scripts
     from relock._runtime.masters.connections import Connection
@@ -107,7 +107,7 @@ def send_again() -> None:
 
 @guard("sockets that prove what they are")
 def believe_sockets() -> None:
-    """A socket counts as leading to what it led to when it was opened, however long that is ago."""
+    """The client believes that a socket leads to the same server as when it was opened, however long ago that was."""
     from relock import _scripts
 
     _replace(_scripts, "_fragment", _never_asking(_scripts._fragment))
@@ -115,7 +115,7 @@ def believe_sockets() -> None:
 
 
 def _never_asking(fragment: Callable[[Path, str], str]) -> Callable[[Path, str], str]:
-    """The scripts' parts, but for the question what the server is."""
+    """The scripts' parts, without the question what the server is."""
 
     def changed(folder: Path, name: str) -> str:
         text = fragment(folder, name)
@@ -129,7 +129,7 @@ def _never_asking(fragment: Callable[[Path, str], str]) -> Callable[[Path, str],
 
 @guard("subscriptions that move")
 def stay_subscribed() -> None:
-    """A subscription stays where it was, and what it hears there of grants is taken for the master's."""
+    """A subscription stays where it was, and the client takes the grants that it hears there for the master's."""
     from relock._runtime.wakeups.subscription import Subscription
 
     granted_at = Subscription.granted_at
@@ -147,7 +147,7 @@ def stay_subscribed() -> None:
 
 @guard("a thread for the log")
 def log_on_the_spot() -> None:
-    """Handlers of the log run on the thread that has found what it logs."""
+    """Handlers of the log run on the thread that logs."""
     from relock._runtime.background.telling import Log
 
     def on_the_spot(log: Log, tell: Callable[[Any], object], value: object, *, is_ordinary: bool = False) -> None:

@@ -1,8 +1,8 @@
 """One process of the nemesis' workload: ``python -m chaos.worker JOB``, until ``"stop"`` comes on stdin, or its end.
 
 Its threads take and release locks around the protected resource, and write down every call and every return. A thread
-whose hold was lost goes on to one more write with its old token, as a program would that had looked just before: the
-store is to refuse it.
+whose hold was lost makes one more write with its old token, like a program that had checked its hold just before: the
+store must refuse it.
 """
 
 import itertools
@@ -36,12 +36,12 @@ TOLD_SECONDS = 5.0
 
 @frozen
 class Job:
-    """What a process is told.
+    """What a process must do.
 
     Attributes:
-        crowd: how often all threads go for one of the first few locks; else for any.
+        crowd: the part of the turns in which a thread takes one of the first few locks; else it takes any.
         think: the longest time (s) between reading the counter and writing it.
-        long: how often a hold is a long one, that has to be renewed.
+        long: how often a hold is a long one that must be renewed.
         nested: how often a hold has a nested one.
         tries: how often an acquire waits for a moment only, or not at all.
         caches: how many entries each cache of relock may have, or None for as many as it likes.
@@ -111,7 +111,7 @@ class Process:
         self.recorder.write("ended", at=clock())
 
     def _obey(self, order: Any) -> bool:
-        """Does what it is told; whether it is to go on."""
+        """Does what it is told; returns whether it must go on."""
         match order:
             case {"block": bool(is_blocked)}:
                 (self.output.block if is_blocked else self.output.read_again)()
@@ -132,14 +132,14 @@ class Process:
                     lock.release()
 
     def _hear_of_losses(self) -> None:
-        """Waits for what its callback has yet to be told of; the judge misses what does not come."""
+        """Waits until its callback has been told of all losses; the judge will miss those that do not come."""
         end = clock() + TOLD_SECONDS
         while not self.found_lost <= self.told and clock() < end:
             time.sleep(SAMPLE_SECONDS)
 
 
 class Output(logging.Handler):
-    """A log, and whatever else a callback writes to, that nobody reads at times: who writes then waits."""
+    """A log, and other output of a callback, that nobody reads at times: a thread that writes then waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,11 +155,11 @@ class Output(logging.Handler):
         self._is_read.wait()
 
     def block(self) -> None:
-        """Nobody reads any more."""
+        """Lets nobody read any more."""
         self._is_read.clear()
 
     def read_again(self) -> None:
-        """Somebody does."""
+        """Lets somebody read again."""
         self._is_read.set()
 
 
@@ -196,7 +196,7 @@ class Turns:
             self._recorder.returned(number, at, "refused")
             time.sleep(self._dice.uniform(0.0, BACK_OFF_SECONDS))
             return
-        if token is None:  # it is lost already
+        if token is None:  # the hold is lost already
             self._recorder.returned(number, at, "failed", why="lost")
             token = 0
         else:
@@ -206,7 +206,7 @@ class Turns:
         self._recorder.write("released", grant=number)
 
     def _choose(self) -> str:
-        """The name of a lock: one that many want, or any."""
+        """The name of a lock: one that many threads want, or any."""
         job = self._process.job
         return self._dice.choice(job.locks[:CROWDED_LOCKS] if self._dice.random() < job.crowd else job.locks)
 
@@ -239,12 +239,12 @@ class Turns:
         if self._dice.random() < self._process.job.long:
             self._stay(lock, grant, self._dice.uniform(0.3, 2.5) * self._process.job.ttl)
         if not self._see(lock, grant):
-            time.sleep(self._dice.uniform(0.0, LATE_SECONDS))  # so that somebody newer has been here
+            time.sleep(self._dice.uniform(0.0, LATE_SECONDS))  # so that a newer holder has been here
         self._write(lock, grant, token, "leave")
         self._process.markers[lock.name].remove(grant)
 
     def _see(self, lock: Lock, grant: int) -> bool:
-        """Writes down until when it believes in its hold; whether it does."""
+        """Writes down until when it believes in its hold; returns whether it does."""
         at, until = clock(), believed(lock)
         if until is None:
             self._recorder.write("gone", grant=grant, at=at)
@@ -266,7 +266,7 @@ class Turns:
                                  called=called, at=clock())  # fmt: skip
 
     def _update(self, lock: Lock, grant: int) -> None:
-        """Read, think, write; who knows by then that its hold is lost does not write."""
+        """Reads, thinks and writes, unless it knows by then that its hold is lost."""
         counter = self._process.counters[lock.name]
         read, read_at = counter.read(), clock()
         time.sleep(self._dice.uniform(0.0, self._process.job.think))
@@ -296,20 +296,20 @@ class Turns:
             self._release(lock, 2, grant_token)
 
     def _stay(self, lock: Lock, grant: int, seconds: float) -> None:
-        """Keeps the lock so long that it has to be renewed, or until it is lost."""
+        """Keeps the lock so long that it must be renewed, or until it is lost."""
         end = clock() + seconds
         while clock() < end and self._see(lock, grant):
             time.sleep(SAMPLE_SECONDS)
 
 
 def levels(lock: Lock) -> int | None:
-    """How many the caller has; None once its hold is lost, maybe since the call before this look returned."""
+    """How many levels the caller has; None once its hold is lost, maybe since the call before this look returned."""
     count = lock.hold_count
     return None if lock.lost else count
 
 
 def believed(lock: Lock) -> float | None:
-    """Until when the caller's hold is surely valid; None if it is not. On the early side: the clock is read first."""
+    """Until when the caller's hold is surely valid, or a little earlier: it reads the clock first. None if it is not."""
     now = clock()
     left = lock.remaining()
     return now + left if left > 0 else None
@@ -327,7 +327,7 @@ def main() -> None:
     process = Process(job)
     logging.getLogger("relock").addHandler(process.output)
     process.run()
-    os._exit(0)  # whatever is under way in the background: the history is complete
+    os._exit(0)  # without waiting for background threads: the history is complete
 
 
 if __name__ == "__main__":

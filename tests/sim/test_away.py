@@ -6,11 +6,11 @@ from relock.testing import Lab
 
 GUARD_SECONDS = 600.0
 AWAY_SECONDS = 2.0
-BACK_SECONDS = 3.0  # to be connected again, and asked once more
+BACK_SECONDS = 3.0  # for the client to connect again, and to ask once more
 
 
 def test_a_waiter_sees_a_master_that_is_back_long_before_another_has_its_vote() -> None:
-    """The lock is free, and a quorum could give it: one that was there, and the one that is back."""
+    """The lock is free, and a quorum could give it: the master that was there, and the one that is back."""
     lab = Lab(masters=3)
     client = lab.client(ttl=GUARD_SECONDS)
     forgetful, away, _ = lab.masters

@@ -1,4 +1,4 @@
-"""What hangs for hours of virtual time: a handler of the log, or a callback, while holds are to be renewed."""
+"""A log handler or a callback hangs for hours of virtual time, while the client must renew its holds."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def log_to() -> Iterator[Callable[[Callable[[Any], object]], None]]:
-    """Has the log handled by a function, from DEBUG on."""
+    """Gives the log to a function, from DEBUG on."""
     handler, level = logging.Handler(), LOGGER.level
 
     def log_to(handle: Callable[[Any], object]) -> None:
@@ -35,7 +35,7 @@ def log_to() -> Iterator[Callable[[Callable[[Any], object]], None]]:
 
 
 @pytest.mark.parametrize("what", ["the log", "on_event", "on_lost"])
-def test_what_hangs_costs_no_other_hold_its_renewal(
+def test_a_handler_that_hangs_costs_no_other_hold_its_renewal(
     lab: Lab, log_to: Callable[[Callable[[Any], object]], None], what: str
 ) -> None:
     losses: list[Loss] = []

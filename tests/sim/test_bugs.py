@@ -1,4 +1,4 @@
-"""The control of the simulator: whatever guard is taken away, it is missed within 1,000 seeds, the same for all."""
+"""The control of the simulator: whichever guard a bug takes away, the same 1,000 seeds find it."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ FIRST, END = 1000, 2000
 
 
 def plant(bug: Bug, folder: Path) -> None:
-    """A copy of the shipped files with the bug in it."""
+    """Makes a copy of the shipped files with the bug in it."""
     for part in ("src", "lua"):
         shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / bug.file
@@ -47,5 +47,5 @@ def test_every_planted_bug_is_found(bug: Bug, tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_planted_bugs() -> None:
     assert len({bug.what for bug in BUGS}) == len(BUGS) >= 25

@@ -1,4 +1,4 @@
-"""A client that was closed sends nothing any more: nobody would close what it opens for that."""
+"""A client that was closed sends nothing any more: nobody would close the connections that it opens for that."""
 
 from collections.abc import Callable
 
@@ -9,17 +9,17 @@ from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock.lock import Lock
 from relock.testing import Lab
 
-SECONDS = 1.0  # for longer than any message takes
+SECONDS = 1.0  # longer than any message takes
 
 
 def nest(lock: Lock) -> None:
-    """Takes another level, which needs nobody's consent."""
+    """Takes another level, for which no master must be asked."""
     assert lock.acquire()
     assert lock.hold_count == 2
 
 
 def look_ahead(lock: Lock) -> None:
-    """Wants more than what a releaser has given."""
+    """Asks for longer than the short lease that a releaser has given."""
     with pytest.raises(LockLostError, match="extend it first"):
         lock.ensure(2 * HANDED_LEASE_SECONDS)
     assert lock.owned()

@@ -1,4 +1,4 @@
-"""Hold counts on masters of which one is slower than the others, and none has been heard of for a while."""
+"""Hold counts on masters that the client has not heard of for a while, one of them slower than the others."""
 
 import warnings
 
@@ -7,7 +7,7 @@ from attrs import evolve
 from relock.testing import Lab
 
 SETTLED_SECONDS = 1.0
-QUIET_SECONDS = 10.0  # the bounds on the masters' clocks widen meanwhile, until a request is void when it arrives
+QUIET_SECONDS = 10.0  # the bounds on the masters' clocks widen so far that a slow request is void when it arrives
 
 
 def test_a_count_that_was_void_on_a_slow_master_is_written_again() -> None:
@@ -23,7 +23,7 @@ def test_a_count_that_was_void_on_a_slow_master_is_written_again() -> None:
         return [list((server.master.contents(b"lock:{a}") or {}).values()) for server in lab.masters]
 
     def work() -> None:
-        for _ in range(3):  # all are connected then
+        for _ in range(3):  # so that all are connected
             with client.lock("warm-up"):
                 lab.sleep(SETTLED_SECONDS)
         lock.acquire()

@@ -37,7 +37,7 @@ def process(world: World) -> Iterator[Process]:
 
 
 def done_by(process: Process, *, is_background: bool) -> list[str]:
-    """How far a thread comes that logs, and then warns."""
+    """What a thread gets done that logs, and then warns."""
     done: list[str] = []
 
     def write() -> None:
@@ -53,7 +53,7 @@ def done_by(process: Process, *, is_background: bool) -> list[str]:
     return done
 
 
-def test_a_few_runs_are_crowded_and_all_others_are_what_they_were() -> None:
+def test_a_few_runs_are_crowded_and_all_others_stay_as_they_were() -> None:
     plans = [crowded(seed, PLAN) for seed in range(2000)]
     others, blocked = [plan.names for plan in plans if plan.names], sum(plan.is_blocked for plan in plans)
     assert 0.7 * CROWDED_PART < len(others) / len(plans) < 1.3 * CROWDED_PART
@@ -68,7 +68,7 @@ def test_hand_offs_cross_each_other_in_a_few_runs_in_which_all_is_well() -> None
     assert all(plan.is_calm and plan.masters > 1 for plan in plans)
 
 
-def test_a_background_thread_that_writes_where_nobody_reads_never_goes_on(process: Process) -> None:
+def test_a_background_thread_that_writes_to_unread_output_never_goes_on(process: Process) -> None:
     with unread(process):
         assert done_by(process, is_background=True) == ["begun"]
 
@@ -82,7 +82,7 @@ def test_a_users_thread_and_other_processes_go_on(process: Process, world: World
     other.end()
 
 
-def test_of_most_runs_nothing_is_written_and_the_log_is_as_before_afterwards(
+def test_most_runs_write_nothing_and_leave_the_log_as_it_was(
     process: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = logging.getLogger("relock")
@@ -107,8 +107,8 @@ def test_processes_use_other_locks_in_a_crowded_run(monkeypatch: pytest.MonkeyPa
     assert {b"lock:{a}", b"lock:{other-0}"} <= used
 
 
-def test_a_process_that_has_played_such_a_run_ends_without_a_word() -> None:
-    """What waits to be told there waits for virtual threads, which are no more."""
+def test_a_process_that_has_played_such_a_run_ends_without_output() -> None:
+    """Messages that wait there to be told wait for virtual threads, which have ended."""
     seed = next(seed for seed in range(1000, 2000) if crowded(seed, PLAN).is_blocked)
     code = f"from sim.simulation import Simulation; keep = Simulation({seed}).run()"
     done = subprocess.run([sys.executable, "-c", code], cwd=TESTS, capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
-"""The scripts do on a virtual master what they do on a real server, and on fakeredis: random sequences of them.
+"""Random sequences of the scripts do the same on a virtual master, on a real server, and on fakeredis.
 
-Each script runs on the server first; its reply says when that was, and the virtual master's clock is set to that
+Each script runs on the server first; its reply says when that was, and the test sets the virtual master's clock to that
 moment. So replies, tickets and tokens must be the same to the microsecond, and only times to live may differ a little.
 """
 
@@ -42,10 +42,10 @@ CLIENTS = ("me", "you", "they")
 FAR = 2**52
 START_US = 1_700_000_000_000_000
 TAKING = {"count": 1, "lease_ms": 60_000, "token_ms": 61_000, "fair": 1}
-COMMAND_US = 7  # what a script takes where the clock is ours
-SLACK_MS = 2_000  # how much later than its reply says a real server on a busy machine may look at its clock
+COMMAND_US = 7  # how long a script takes if the test sets the clock
+SLACK_MS = 2_000  # how long after the time in its reply a server on a busy machine may look at its clock again
 ROUNDING_MS = 2  # fakeredis computes with seconds
-REPLICATION_ID = "this"  # in its place comes that of the server
+REPLICATION_ID = "this"  # stands for the server's own
 REPLICATION_ID_OF_SERVER = "return string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')"
 PTTL_AT = {b"refused": 2, b"queued": 2, b"proposed": 2, b"tended": 2, b"held": 2}
 
@@ -84,7 +84,7 @@ guards = st.sampled_from([None, None, None, None, None, 0, 1, 1, 90_000])
 
 
 def scripts() -> st.SearchStrategy[ScriptStep]:
-    """Any script with any of its arguments; those that take and end holds more often than others."""
+    """Any script with any of its arguments; more often those that take and end holds."""
     often = ["acquire", "acquire", "enqueue", "enqueue", "enqueue", "release", "release", "heartbeat"]
     return st.sampled_from(script_names() + often).flatmap(_steps)
 
@@ -112,12 +112,12 @@ intrusions = st.sampled_from(
         (b"SET", KEYS.lock, b"x", b"NX"),
     ]
 )
-# After this a script may write, and then fail without telling when that was: so it is for clocks of our own.
+# After this a script may write, and then fail without telling when that was: only a test that sets the clock uses it.
 harm = st.just((b"SET", KEYS.queue, b"x", b"PX", b"60000"))
 
 
 class Twins:
-    """A virtual master, and a server that runs the same; what they reply, publish and hold is compared."""
+    """A virtual master, and a server that runs the same; compares what they reply, publish and hold."""
 
     def __init__(self, client: Any, listening: Sequence[str], slack_ms: int, replication_id: str | None = None) -> None:
         self.client = client
@@ -154,7 +154,7 @@ class Twins:
             self._last = real[-1]
 
     def _socket(self, replication_id: str) -> bytes:
-        """What a socket leads to, with its last vote: long ago, or just now where the server can't be asked."""
+        """What a socket leads to, with its last vote: long ago, or just now if the server can't be asked."""
         if self.replication_id is None:
             return b"run:%b?%016d" % (replication_id.encode(), self.now_us)
         known = self.replication_id if replication_id == REPLICATION_ID else replication_id
@@ -179,7 +179,7 @@ class Twins:
         assert self.model.read(command[0].decode(), *command[1:]) == real
 
     def compare_all(self) -> None:
-        """What they hold, for how long, and what they have published."""
+        """Compares what they hold, for how long, and what they have published."""
         self.now_us = self._server_us()
         held = {key: self._contents(key) for key in ALL_KEYS}
         assert {key: self.model.contents(key) for key in ALL_KEYS} == held
@@ -200,7 +200,7 @@ class Twins:
         return self.client.execute_command("GET", key)
 
     def _published(self, name: str) -> list[bytes]:
-        """All until a last message, which comes after them."""
+        """All messages up to a last one, which this publishes after them."""
         self.client.execute_command("PUBLISH", client_channel("lock", name), b"end")
         found: list[bytes] = []
         while not found or found[-1] != b"end":
@@ -232,7 +232,7 @@ def attempt(ask: Callable[[], Any]) -> Any:
 
 
 def compare(real: Any, model: Any, asked: object, slack_ms: int = 0) -> None:
-    """The same replies; of errors what is left without redis-py's and the server's additions."""
+    """Asserts that replies are the same. Of errors it leaves out what redis-py and the server add."""
     said = f"{asked}: {real!r}, {model!r}"
     if isinstance(real, Exception):
         assert isinstance(model, ReplyError), said
@@ -264,7 +264,7 @@ listeners = st.lists(st.sampled_from(CLIENTS), unique=True)
 def test_the_scripts_do_the_same_on_a_real_server(
     client: Any, listening: list[str], steps: Sequence[ScriptStep | bool | tuple[bytes, ...]]
 ) -> None:
-    """A bool: its memory is full from now on, or is not."""
+    """A step that is a bool says whether the memory is full from now on."""
     client.flushall()
     twins = Twins(client, listening, SLACK_MS, client.eval(REPLICATION_ID_OF_SERVER, 0).decode())
     try:
@@ -294,7 +294,7 @@ def test_the_scripts_do_the_same_on_a_real_server(
 def test_the_scripts_do_the_same_on_fakeredis_while_time_goes_by(
     listening: list[str], steps: Sequence[ScriptStep | int | tuple[bytes, ...]]
 ) -> None:
-    """A number: so many microseconds pass."""
+    """A step that is a number lets so many microseconds pass."""
     clock_us = START_US
 
     def seconds() -> float:
@@ -315,7 +315,7 @@ def test_the_scripts_do_the_same_on_fakeredis_while_time_goes_by(
         twins.close()
 
 
-# What becomes of values on their way in and out -----------------------------------------------------------------------
+# How values change on their way in and out ----------------------------------------------------------------------------
 
 SNIPPETS = [
     "return 3.99",
@@ -381,7 +381,7 @@ def snippet(text: str) -> Script:
 
 
 @pytest.mark.parametrize("text", SNIPPETS)
-def test_values_on_their_way_in_and_out_become_what_a_server_makes_of_them(server: Server, text: str) -> None:
+def test_values_change_on_their_way_in_and_out_as_on_a_server(server: Server, text: str) -> None:
     with server.client(protocol=2) as client:
         real = attempt(lambda: client.eval(text, 1, "k", "1", "x"))
         left = client.exists("k")
@@ -391,7 +391,7 @@ def test_values_on_their_way_in_and_out_become_what_a_server_makes_of_them(serve
 
 
 @pytest.mark.parametrize("text", FAILING)
-def test_what_a_server_refuses_is_refused(server: Server, text: str) -> None:
+def test_the_model_refuses_what_a_server_refuses(server: Server, text: str) -> None:
     with server.client(protocol=2) as client, pytest.raises(redis.ResponseError):
         client.eval(text, 1, "k")
     model = VirtualMaster(lambda: START_US, "this")
@@ -400,7 +400,7 @@ def test_what_a_server_refuses_is_refused(server: Server, text: str) -> None:
     assert model.keys() == []
 
 
-FIRST = [  # what a script begins with on a master without memory
+FIRST = [  # how a script begins on a master without memory
     "redis.call('GET', 'k')",
     "redis.call('PUBLISH', 'k', 'x')",
     "redis.call('PEXPIRE', 'k', 1000)",
@@ -421,7 +421,7 @@ SECOND = [
 
 
 def test_a_master_without_memory_refuses_what_a_server_refuses(client: Any) -> None:
-    """Only a script's first write: what comes first decides what may come second."""
+    """It refuses only a script's first write, so the first command decides what the second may do."""
     client.execute_command("CONFIG", "SET", "maxmemory", "1")
     for first, second in itertools.product(FIRST, SECOND):
         text = f"{first} return redis.call('{second})"
@@ -460,7 +460,7 @@ def test_a_subscriber_may_run_a_script_at_once() -> None:
 
 
 def test_a_defect_of_the_model_is_no_error_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reaches whoever runs the script as what it is, and no script can catch it."""
+    """The code that runs the script gets the exception itself, and no script can catch it."""
     engine, store = Engine(), Store()
     monkeypatch.setattr(store, "_values", None)
     for text in ("return redis.call('GET', KEYS[1])", "return redis.pcall('GET', KEYS[1])"):

@@ -1,4 +1,4 @@
-"""What strikes a simulated run: that it does what its name says, and that it is drawn at all."""
+"""The faults of a simulated run: each does what its name says, and chance draws it at all."""
 
 import warnings
 from collections.abc import Callable
@@ -27,7 +27,7 @@ CONNECT_SECONDS_MAX = 1.0
 
 
 class Interrupted(BaseException):
-    """As KeyboardInterrupt."""
+    """Stands for KeyboardInterrupt."""
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_clock_whose_rate_changes_does_not_jump(world: World) -> None:
 # Interrupts -----------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_doomed_is_interrupted_at_one_of_its_own_looks_at_the_clock(world: World) -> None:
+def test_a_doomed_task_is_interrupted_at_one_of_its_own_looks_at_the_clock(world: World) -> None:
     process, looks = Process(world, "client"), dict.fromkeys(("doomed", "other"), 0)
     caught = []
 
@@ -112,7 +112,7 @@ def test_who_is_doomed_is_interrupted_at_one_of_its_own_looks_at_the_clock(world
     assert looks == {"doomed": 4, "other": 10}
 
 
-def test_who_is_spared_is_not_interrupted(world: World) -> None:
+def test_a_spared_task_is_not_interrupted(world: World) -> None:
     process = Process(world, "client")
 
     def look() -> None:
@@ -123,7 +123,7 @@ def test_who_is_spared_is_not_interrupted(world: World) -> None:
     play(world, process, look)
 
 
-def test_a_gate_goes_to_the_next_where_the_first_is_interrupted_on_its_way_in(world: World) -> None:
+def test_a_gate_goes_to_the_next_waiter_if_the_first_is_interrupted_on_its_way_in(world: World) -> None:
     process = Process(world, "client")
     gate, order = VirtualGate(process), []
 
@@ -140,7 +140,9 @@ def test_a_gate_goes_to_the_next_where_the_first_is_interrupted_on_its_way_in(wo
         gate.acquire()
         process.sleep(1.0)
         gate.release()
-        world.at(world.now, lambda: first.interrupt(Interrupted()))  # woken by now, and not in yet
+        world.at(
+            world.now, lambda: first.interrupt(Interrupted())
+        )  # it is woken by now, and does not have the gate yet
 
     holder = process.start(hold, "holder")
     world.run(0.1)
@@ -157,7 +159,7 @@ def test_a_gate_goes_to_the_next_where_the_first_is_interrupted_on_its_way_in(wo
 
 @pytest.mark.parametrize("delay", [1000.0, 0.2, 0.0002])
 @pytest.mark.parametrize("is_reachable", [True, False])
-def test_who_connects_waits_for_its_timeout_at_most(*, world: World, delay: float, is_reachable: bool) -> None:
+def test_a_connect_waits_for_its_timeout_at_most(*, world: World, delay: float, is_reachable: bool) -> None:
     server, process = Server(world, 0, Conditions(delay=delay), rate=1.0, offset=EPOCH_SECONDS), Process(world, "a")
     if not is_reachable:
         server.unreachable.add(process.name)
@@ -256,7 +258,7 @@ def test_a_child_keeps_its_dead_parents_socket_alive_until_it_closes_its_copy(*,
 
 
 def test_a_child_forks_only_once_it_has_begun() -> None:
-    """It has its parent's connections until then, and nothing of it runs before it has let go of them."""
+    """Until then it has its parent's connections, and no code of it runs before it has let go of them."""
     simulation = Simulation(0)
     simulation.world.run(0.5)
     simulation.strikes.fork()

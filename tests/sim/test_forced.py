@@ -1,4 +1,4 @@
-"""Holds that an operator ends by force, and what comes between his look at them and their end."""
+"""Holds that an operator ends by force, and what happens between the operator's look at them and their end."""
 
 import warnings
 
@@ -13,16 +13,16 @@ from relock.testing._conditions import Conditions
 from sim.plan import TTL_SECONDS, Plan
 from sim.simulation import Simulation
 
-SEEDS = (9, 32, 34, 35)  # each finds it where the end of a hold passes no token that another master gave
+SEEDS = (9, 32, 34, 35)  # each finds a violation if the end of a hold does not pass on the token of another master
 AHEAD_SECONDS = 10.0  # of the other masters' clocks, and less than a lease
 
 
 @pytest.mark.parametrize("look", ["free", "held"])
 def test_tokens_rise_though_the_hold_was_granted_after_the_operator_had_looked(look: str) -> None:
-    """Its token is known to one master alone, the one whose clock is ahead, and the next holder does not ask that."""
+    """Only the master whose clock is ahead knows the hold's token, and the next holder does not ask that one."""
     lab = Lab(masters=3)
     first, _, last = lab.masters
-    first.step(AHEAD_SECONDS)  # before anybody looks
+    first.step(AHEAD_SECONDS)  # before any client looks
     before, holder, grantee, operator = (lab.client(name, restart_guard=30.0) for name in ("x", "b", "c", "operator"))
     last.unreachable.add("b")
     first.unreachable.update(("x", "c"))
@@ -35,7 +35,7 @@ def test_tokens_rise_though_the_hold_was_granted_after_the_operator_had_looked(l
         tokens.append(lock.token)
 
     def clock() -> float:
-        """At its second look at the clock, the operator is about to end what the first question has shown."""
+        """At the second look at the clock, the operator is about to end the hold that the first answer has shown."""
         nonlocal looks
         looks += 1
         if looks == 2:
@@ -87,6 +87,6 @@ MANY = Plan(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tokens_rise_while_operators_end_one_hold_after_the_other(seed: int) -> None:
-    """Masters that can't be reached now and then are those that gave the largest tokens, as often as not."""
+    """About as often as not, a master that can't be reached for a while is one that gave the largest token."""
     run = Simulation(seed, MANY).run()
     assert run.faults["force release"] > 0

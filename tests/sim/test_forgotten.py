@@ -1,4 +1,4 @@
-"""What is left of a hold that a quorum has forgotten."""
+"""What a hold that a quorum has forgotten leaves on the other masters."""
 
 import warnings
 
@@ -11,7 +11,7 @@ TTL_SECONDS = 30.0
 
 
 def test_a_hold_that_a_quorum_forgot_does_not_stay_where_it_is_still_known() -> None:
-    """The third master is not to keep others out for the rest of a lease that is nobody's."""
+    """The third master must not keep others out for the rest of a lease that has no owner."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         lab = Lab(masters=3)

@@ -1,4 +1,4 @@
-"""The lab: code that uses relock is tested without a server, and nothing waits really."""
+"""The lab tests code that uses relock without a server, and its waits take no real time."""
 
 import gc
 import time
@@ -30,15 +30,15 @@ def test_two_functions_exclude_each_other(relock_lab: Lab) -> None:
     assert time.monotonic() - begin < 20.0, "it did not really wait"
 
 
-def test_what_a_function_returns_and_raises_comes_out(relock_lab: Lab) -> None:
+def test_run_returns_what_functions_return_and_raises_what_they_raise(relock_lab: Lab) -> None:
     assert relock_lab.run(lambda: 1, lambda: 2) == [1, 2]
     with pytest.raises(ZeroDivisionError):
         relock_lab.run(lambda: 1 // 0)
 
 
 @pytest.mark.parametrize("error", [pytest.fail.Exception("wrong"), KeyboardInterrupt(), SystemExit(1)], ids=repr)
-def test_also_what_is_no_exception_of_a_program_comes_out(relock_lab: Lab, error: BaseException) -> None:
-    """So a check of pytest's fails the test that it stands in."""
+def test_an_interrupt_and_a_failed_check_come_out_as_well(relock_lab: Lab, error: BaseException) -> None:
+    """So a failed check of pytest, or an interrupt, ends the test."""
 
     def check() -> None:
         raise error
@@ -54,7 +54,7 @@ def test_a_function_that_never_ends_is_an_error(relock_lab: Lab) -> None:
         relock_lab.run(two.lock("a").acquire, within=500.0)
 
 
-def test_who_dies_loses_the_lock_with_the_lease(relock_lab: Lab) -> None:
+def test_a_process_that_dies_loses_the_lock_with_the_lease(relock_lab: Lab) -> None:
     one, two = relock_lab.client("one", ttl=10.0), relock_lab.client("two")
     relock_lab.run(lambda: one.lock("a").acquire())
     relock_lab.crash("one")
@@ -63,7 +63,7 @@ def test_who_dies_loses_the_lock_with_the_lease(relock_lab: Lab) -> None:
     assert 5.0 < relock_lab.now - begin < 11.0
 
 
-def test_who_is_paused_for_too_long_hears_of_it(relock_lab: Lab) -> None:
+def test_a_process_that_is_paused_for_too_long_hears_of_its_loss(relock_lab: Lab) -> None:
     client = relock_lab.client("one", ttl=10.0)
 
     def work() -> None:
@@ -111,13 +111,13 @@ def test_the_event_of_a_master_without_a_vote_names_a_clock_that_stepped_as_a_ca
     lab.close()
 
 
-def test_nobody_is_called_so(relock_lab: Lab) -> None:
+def test_an_unknown_name_is_an_error(relock_lab: Lab) -> None:
     with pytest.raises(ValueError, match="nobody"):
         relock_lab.crash("nobody")
 
 
 def test_time_goes_on_no_further_than_the_functions(relock_lab: Lab) -> None:
-    """Also where nothing else is to happen."""
+    """Also if no other event is to come."""
     relock_lab.run(lambda: relock_lab.sleep(10.0))
     assert relock_lab.now == pytest.approx(10.0, abs=0.01)
 
@@ -135,7 +135,7 @@ def test_a_lock_outside_of_run_says_where_it_belongs(relock_lab: Lab) -> None:
             use()
 
 
-def test_a_real_thread_is_told_the_same(relock_lab: Lab) -> None:
+def test_a_lock_in_a_real_thread_says_where_it_belongs(relock_lab: Lab) -> None:
     client = relock_lab.client("one")
 
     def work() -> None:
@@ -152,8 +152,8 @@ def test_run_inside_run_is_refused(relock_lab: Lab) -> None:
     assert relock_lab.run(lambda: 1) == [1], "and harms nothing"
 
 
-def test_who_is_killed_does_nothing_any_more(relock_lab: Lab) -> None:
-    """Also with what sends nothing, such as `ensure`, and the end of a ``with`` block."""
+def test_a_function_does_nothing_after_its_client_is_killed(relock_lab: Lab) -> None:
+    """It ends also in a call that sends nothing, such as `ensure`, and in the end of a ``with`` block."""
     client = relock_lab.client("one", ttl=10.0)
     done: list[str] = []
 
@@ -172,7 +172,7 @@ def test_who_is_killed_does_nothing_any_more(relock_lab: Lab) -> None:
     assert not done
 
 
-def test_what_a_function_leaves_behind_is_lost_as_that_of_a_thread_that_ended(relock_lab: Lab) -> None:
+def test_a_hold_that_a_function_does_not_release_is_lost(relock_lab: Lab) -> None:
     lost: list[Loss] = []
     one, two = relock_lab.client("one", ttl=10.0, on_lost=lost.append), relock_lab.client("two")
     relock_lab.run(one.lock("a").acquire)
@@ -188,7 +188,7 @@ def test_a_lab_ends_with_its_block() -> None:
 
 
 def test_callbacks_have_heard_of_everything_when_run_is_over() -> None:
-    """They have a thread of their own, which comes last."""
+    """Callbacks run on a thread of their own, which comes last."""
     for seed in range(20):
         with Lab(seed=seed) as lab:
             events: list[Event] = []
@@ -214,7 +214,7 @@ def test_names_are_listed(relock_lab: Lab) -> None:
 
 
 def test_closing_ends_a_function_that_holds_a_lock() -> None:
-    """At once: its release is a call of a client that is gone, and nothing is left that waits, or keeps the lab."""
+    """It ends at once: its release is a call of a client that is gone. Nothing that waits or keeps the lab is left."""
     ended = []
 
     def use(lab: Lab) -> None:
@@ -237,7 +237,7 @@ def test_closing_ends_a_function_that_holds_a_lock() -> None:
 
 
 def test_a_lab_in_which_a_script_failed_is_not_kept() -> None:
-    """Lua would keep the error, and with it the calls that it came through, until it collects its garbage."""
+    """Lua would keep a Python exception, and the frames of the calls that it passed, until its garbage collection."""
 
     def use(lab: Lab) -> None:
         client = lab.client()

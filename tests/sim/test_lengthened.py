@@ -1,4 +1,4 @@
-"""Holds that are to last longer from now on, while no master answers."""
+"""Holds whose owner asks for a longer lease while no master answers."""
 
 import pytest
 from support.quiet import play, warm_up
@@ -12,7 +12,7 @@ TTL_SECONDS = 3.0
 @pytest.mark.parametrize("masters", [1, 3])
 @pytest.mark.parametrize("how", ["extend", "nested"])
 def test_a_hold_that_could_not_be_lengthened_goes_on(masters: int, how: str) -> None:
-    """It is renewed as soon as the masters are back, well within the lease that it has."""
+    """The watchdog renews it as soon as the masters are back, well within the lease that it has."""
     lab = Lab(masters=masters)
     client = lab.client(ttl=TTL_SECONDS, restart_guard=1000.0)
     lock = client.lock("a")

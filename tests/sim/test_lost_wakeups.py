@@ -1,4 +1,4 @@
-"""What a lost wake-up costs, in virtual time, where a bound is a bound on every machine."""
+"""What a lost wake-up costs, in virtual time, in which a bound is the same on every machine."""
 
 import itertools
 import warnings
@@ -12,7 +12,7 @@ from relock._keys import lock_keys
 from relock.testing import Lab
 from relock.testing._master import VirtualMaster
 
-TTL_SECONDS = 600.0  # so that no lease's end wakes anybody
+TTL_SECONDS = 600.0  # so that no waiter gets the lock by the end of a lease
 HELD_SECONDS = 20.0
 LEASE_SECONDS = 6.0
 LOST_MESSAGE_SECONDS_MAX = 3.0
@@ -51,8 +51,8 @@ def test_a_lost_message_costs_less_than_three_seconds(masters: int, seed: int) -
 
 @pytest.mark.parametrize("masters", [1, 3])
 @pytest.mark.parametrize("seed", range(10))
-def test_who_waits_behind_the_dead_has_the_lock_when_the_lease_ends(masters: int, seed: int) -> None:
-    """The holder and the head of the queue die together; who comes next does not wait for its heartbeat."""
+def test_a_waiter_behind_a_dead_one_has_the_lock_when_the_lease_ends(masters: int, seed: int) -> None:
+    """The holder and the first waiter die together; the next waiter does not wait for its heartbeat."""
     with without_warnings():
         lab = Lab(masters=masters, seed=seed)
         holder, head, live = (lab.client(name, ttl=LEASE_SECONDS) for name in ("holder", "head", "live"))
@@ -77,8 +77,8 @@ def test_who_waits_behind_the_dead_has_the_lock_when_the_lease_ends(masters: int
     assert 0.0 < taken - end < 0.1 + LEASE_SECONDS / 50, "the second is for what drift takes off the lease"
 
 
-def test_a_lease_in_its_last_millisecond_is_not_told_as_over() -> None:
-    """A heartbeat that comes then is followed by another one as soon as it has ended, not only in 2.5 s."""
+def test_a_master_does_not_report_a_lease_as_over_in_its_last_millisecond() -> None:
+    """After a heartbeat at that moment, the next one comes as soon as the lease has ended, not only 2.5 s later."""
     clock_ms = itertools.count(1_700_000_000_000)
     master = VirtualMaster(lambda: next(clock_ms) * 1000, "a")
     keys = lock_keys("lock", "a")

@@ -1,4 +1,4 @@
-"""Masters that move: that the world does what real servers do, and what the referee makes of it."""
+"""Masters that move: the virtual servers do what real ones do, and the referee judges it right."""
 
 from collections.abc import Callable
 from random import Random
@@ -24,7 +24,7 @@ EPOCH_SECONDS = 1_700_000_000.0
 LAG_SECONDS = 0.05
 LOCK = b"lock:{a}"
 LONG_US = b"9" * 16
-LONG_SECONDS = 1.0  # for all that is under way to arrive
+LONG_SECONDS = 1.0  # until all that is under way has arrived
 
 
 class Pair:
@@ -46,7 +46,7 @@ class Pair:
         self.world.run(self.world.now + seconds)
 
     def play(self, function: Callable[[], Any]) -> Any:
-        """What a function returns that waits; time passes until then, and no longer."""
+        """Runs a function that waits, lets time pass until it ends, and returns what it returns."""
         results: list[Any] = []
         task = self.process.start(lambda: results.append(function()), "test")
         self.world.run(self.world.now + 100.0, is_over=lambda: task.is_over)
@@ -73,7 +73,7 @@ class Pair:
         return fields_of(self.ask(raw, "INFO", *sections))
 
     def take(self, server: ReplicatedServer, owner: bytes) -> None:
-        """Somebody gets the lock there."""
+        """Gives `owner` the lock on that server."""
         server.master.read("HSET", LOCK, owner, b"1")
         server.master.read("PEXPIRE", LOCK, 60_000)
         if server.tell is not None:
@@ -84,7 +84,7 @@ class Pair:
 
 
 def give_back(pair: Pair, raw: VirtualConnection) -> Any:
-    """What a script that writes is answered."""
+    """The answer to a script that writes."""
     keys = LOCK, LOCK + b":queue", LOCK + b":waiters"
     return pair.ask(raw, "EVAL", load("give_back").source, len(keys), *keys, b"me", 1, 7000, 30_000, LONG_US)
 
@@ -115,7 +115,7 @@ def test_a_replica_has_what_its_master_wrote_after_the_lag(pair: Pair) -> None:
     assert pair.holder(pair.replica) == [b"me"]
 
 
-def test_who_listens_at_a_replica_hears_what_nobody_heard_at_the_master(pair: Pair) -> None:
+def test_a_subscriber_of_a_replica_hears_what_nobody_heard_at_the_master(pair: Pair) -> None:
     heard: list[tuple[float, bytes]] = []
     pair.replica.master.subscribe(b"channel", lambda _channel, message: heard.append((pair.world.now, message)))
     began = pair.world.now
@@ -139,7 +139,7 @@ def test_a_replica_refuses_writes_and_answers_all_else(pair: Pair) -> None:
     assert pair.info(raw)["role"] == "slave"
 
 
-def test_info_says_what_is_so_when_it_is_asked(pair: Pair) -> None:
+def test_info_tells_the_present_state(pair: Pair) -> None:
     raw = pair.connect()
     before = pair.info(raw)
     assert set(pair.info(raw, "replication")) == {"role", "master_replid", "master_replid2"}
@@ -159,7 +159,7 @@ def test_info_says_what_is_so_when_it_is_asked(pair: Pair) -> None:
     assert back["master_replid"] != before["master_replid"], "a replication id never comes back"
 
 
-def test_who_has_subscribed_may_ask_nothing_else(pair: Pair) -> None:
+def test_a_connection_with_a_subscription_may_ask_nothing_else(pair: Pair) -> None:
     raw = pair.connect()
     assert pair.ask(raw, "INFO", "server").startswith(b"# Server")
     assert pair.ask(raw, "SUBSCRIBE", "channel") == [b"subscribe", b"channel", 1]
@@ -171,10 +171,8 @@ def test_who_has_subscribed_may_ask_nothing_else(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fail over", "promote", "split"])
-def test_what_is_open_stays_where_it_is_and_what_is_new_leads_to_the_new_master(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unless somebody ends it afterwards."""
+def test_open_connections_stay_and_new_ones_lead_to_the_new_master(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections stay unless a server ends them afterwards."""
     for ending in ("kill_normal", "kill_connections"):
         monkeypatch.setattr(ReplicatedServer, ending, lambda _server: None)
     pair = Pair()
@@ -219,7 +217,7 @@ def test_a_promotion_loses_what_is_under_way(pair: Pair) -> None:
     assert pair.replica.lost_at == 0.0
 
 
-def test_both_take_writes_while_nobody_sees_to_the_old_master(pair: Pair) -> None:
+def test_both_servers_take_writes_until_the_old_master_is_demoted(pair: Pair) -> None:
     assert pair.mover.strike("split", 0)
     pair.pass_time(0.1)
     assert not pair.master.is_replica
@@ -230,7 +228,7 @@ def test_both_take_writes_while_nobody_sees_to_the_old_master(pair: Pair) -> Non
     assert pair.holder(pair.master) == pair.holder(pair.replica) == [b"you"]
 
 
-def test_who_fails_back_gets_old_data_home_with_a_new_replication_id(pair: Pair) -> None:
+def test_a_fail_back_brings_old_data_home_with_a_new_replication_id(pair: Pair) -> None:
     pair.master.master.read("HSET", b"lock:master", b"incarnation", b"the old one")
     pair.pass_time()
     feed = pair.replica.source
@@ -261,7 +259,7 @@ def test_a_master_that_was_lost_comes_back_as_a_replica(pair: Pair) -> None:
     assert pair.master.master.incarnation != run_id
 
 
-def test_only_those_who_have_not_subscribed_are_ended(pair: Pair) -> None:
+def test_only_connections_without_a_subscription_are_ended(pair: Pair) -> None:
     listening, raw = pair.connect(), pair.connect()
     pair.ask(listening, "SUBSCRIBE", "channel")
     pair.master.kill_normal()
@@ -281,11 +279,11 @@ def test_when_all_is_healed_each_address_leads_to_a_master_that_is_followed(pair
     assert pair.holder(pair.standbys[0]) == [b"me"]
 
 
-# What the referee makes of it -----------------------------------------------------------------------------------------
+# How the referee judges it --------------------------------------------------------------------------------------------
 
 
 class Held:
-    """As much of a hold as the record looks at."""
+    """The part of a hold that the record looks at."""
 
     def __init__(self, owner: bytes) -> None:
         self.owner = owner
@@ -307,7 +305,7 @@ def release(server: ReplicatedServer) -> None:
     server.master.read("DEL", LOCK)
 
 
-def test_what_was_on_no_master_was_given_by_nobody(pair: Pair) -> None:
+def test_a_hold_that_was_on_no_master_was_given_by_none(pair: Pair) -> None:
     given = record(pair, is_guarded=True)
     assert given.places(MINE) == 0
     pair.take(pair.master, b"me")
@@ -327,7 +325,7 @@ def test_the_same_data_give_no_two_holds(pair: Pair, *, is_guarded: bool) -> Non
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
-def test_what_was_lost_with_a_move_is_promised_with_a_guard_alone(pair: Pair, *, is_guarded: bool) -> None:
+def test_a_hold_that_a_move_lost_is_promised_only_with_a_guard(pair: Pair, *, is_guarded: bool) -> None:
     given = record(pair, is_guarded=is_guarded)
     pair.take(pair.master, b"me")
     pair.master.follow(pair.replica, LAG_SECONDS, 0.0)
@@ -337,7 +335,7 @@ def test_what_was_lost_with_a_move_is_promised_with_a_guard_alone(pair: Pair, *,
     assert not given.was_split(0.0)
 
 
-def test_who_fails_back_has_other_data_and_is_one_server(pair: Pair) -> None:
+def test_a_master_that_fails_back_has_other_data_and_is_the_same_server(pair: Pair) -> None:
     for is_guarded in (True, False):
         given = record(pair, is_guarded=is_guarded)
         pair.take(pair.master, b"me")
@@ -349,7 +347,7 @@ def test_who_fails_back_has_other_data_and_is_one_server(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
-def test_what_a_replica_had_not_heard_of_is_lost_to_who_gets_its_data_home(pair: Pair, *, is_guarded: bool) -> None:
+def test_a_master_that_fails_back_lacks_what_its_replica_had_not_heard_of(pair: Pair, *, is_guarded: bool) -> None:
     """The copy has the hold, but not its last renewal, and so it ends there early."""
     pair.pass_time()
     given = record(pair, is_guarded=is_guarded)
@@ -369,7 +367,7 @@ def test_what_a_replica_had_not_heard_of_is_lost_to_who_gets_its_data_home(pair:
     assert not given.may_both_be(MINE, YOURS, pair.world.now + LONG_SECONDS), "that was before"
 
 
-def test_two_masters_behind_one_address_are_no_fault_of_anybody(pair: Pair) -> None:
+def test_two_holds_of_two_masters_behind_one_address_are_no_violation(pair: Pair) -> None:
     given = record(pair, is_guarded=True)
     pair.replica.promote()
     pair.take(pair.master, b"me")

@@ -1,4 +1,4 @@
-"""The record of long runs: added up from pieces, taken up again, and true about what was played."""
+"""The record of long runs: it adds up pieces, lets a run go on later, and is true about what was played."""
 
 import subprocess
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def result(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Which seeds were played, by something faster than the simulator; seed 13 is bad."""
+    """The seeds that were played, by something faster than the simulator; seed 13 is bad."""
     seeds_played: list[int] = []
 
     def play(commit: str, seeds: range, *, stops: bool) -> Piece:
@@ -45,7 +45,7 @@ def run_main(*arguments: str) -> int:
 # Adding up ----------------------------------------------------------------------------------------------------------
 
 
-def test_ranges_that_touch_are_one() -> None:
+def test_adjacent_ranges_are_joined() -> None:
     one = Run(COMMIT, 0, 9, 100, {"crash": 1, "stop": 2}, [3], 1.0)
     two = Run(COMMIT, 10, 19, 50, {"crash": 4, "flush": 1}, [12], 2.0)
     apart = Run(COMMIT, 30, 39)
@@ -64,7 +64,7 @@ def test_no_seed_counts_twice() -> None:
         record.add_up([Run(COMMIT, 0, 9), Run(COMMIT, 9, 12)])
 
 
-def test_what_is_missing_is_what_no_run_of_this_commit_has() -> None:
+def test_seeds_that_no_run_of_this_commit_has_are_missing() -> None:
     runs = [Run(COMMIT, 10, 19), Run(COMMIT, 0, 4), Run("other", 5, 9)]
     assert record.missing(runs, COMMIT, range(2, 25)) == [range(5, 10), range(20, 25)]
     assert record.missing(runs, COMMIT, range(12, 18)) == []
@@ -87,7 +87,7 @@ def test_another_file_is_not_overwritten(result: Path, played: list[int]) -> Non
 # Playing ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_killed_is_taken_up_again(
+def test_a_run_that_was_killed_can_go_on_later(
     monkeypatch: pytest.MonkeyPatch, result: Path, played: list[int]
 ) -> None:
     play: Callable[..., Piece] = record.play
@@ -106,7 +106,7 @@ def test_a_run_that_was_killed_is_taken_up_again(
     assert record.read(result) == [Run(COMMIT, 100, 119, 200, {"crash": 4}, [], 8.0)]
 
 
-def test_a_violation_is_told_kept_and_the_exit_code(result: Path, played: list[int]) -> None:
+def test_a_violation_is_printed_and_kept_and_sets_the_exit_code(result: Path, played: list[int]) -> None:
     done = CliRunner().invoke(main, ["--seeds", "0-20", "--first", "--result", str(result)])
     assert done.exit_code == 1
     assert done.output.startswith("seed 13: something\n15 seeds")
@@ -173,7 +173,7 @@ def test_outside_of_the_repository_it_is_the_version(tmp_path: Path) -> None:
     assert record.commit(tmp_path) == __version__
 
 
-def test_a_run_that_can_not_be_played_to_its_end_is_bad_and_costs_no_other_run(
+def test_a_run_that_can_not_be_played_to_its_end_is_bad_and_stops_no_other_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run(simulation: Simulation) -> None:

@@ -25,7 +25,7 @@ LEASE_SECONDS = 1.0
 
 @define
 class Held:
-    """As much of a hold as the referee looks at."""
+    """The part of a hold that the referee looks at."""
 
     token: int
     seconds: float
@@ -70,7 +70,7 @@ def servers(world: World, count: int) -> list[Server]:
     return [Server(world, number, Conditions(), rate=1.0, offset=EPOCH_SECONDS) for number in range(count)]
 
 
-def test_two_that_believe_are_a_violation(game: Game) -> None:
+def test_two_owners_that_believe_are_a_violation(game: Game) -> None:
     game.grant("one", Held(1, 10.0))
     game.grant("two", Held(2, 10.0))
     assert game.referee.violations == ["two holders: one and two"]
@@ -84,7 +84,7 @@ def test_a_token_that_falls_is_a_violation(game: Game) -> None:
     assert game.referee.violations == ["two got token 4, which is not above 5"]
 
 
-def test_who_stood_still_until_its_hold_was_over_may_be_told_of_it_late(game: Game) -> None:
+def test_a_client_that_stood_still_until_its_hold_was_over_may_hear_of_the_grant_late(game: Game) -> None:
     game.grant("one", Held(5, 10.0))
     game.grant("two", Held(4, 0.0))
     assert game.referee.violations == []
@@ -93,10 +93,10 @@ def test_who_stood_still_until_its_hold_was_over_may_be_told_of_it_late(game: Ga
 @pytest.mark.parametrize(
     ("granted_at", "is_there", "is_wrong"), [(0.5, False, False), (0.5, True, True), (1.5, False, True)]
 )
-def test_who_hears_late_of_a_grant_that_an_operator_has_ended_may_believe_in_it(
+def test_a_client_that_hears_late_of_a_grant_that_an_operator_has_ended_may_believe_in_it(
     game: Game, *, granted_at: float, is_there: bool, is_wrong: bool
 ) -> None:
-    """It was granted before that, and is on no master any more."""
+    """The operator ended it after its grant, and no master has it any more."""
     game.referee.operators = 1
     game.world.run(1.0)
     game.referee.operator_done()
@@ -111,7 +111,7 @@ def test_who_hears_late_of_a_grant_that_an_operator_has_ended_may_believe_in_it(
 
 
 @pytest.mark.parametrize("hears", [True, False])
-def test_who_is_queued_may_be_passed_only_as_long_as_it_does_not_hear_every_master(game: Game, *, hears: bool) -> None:
+def test_a_waiter_may_be_passed_only_while_its_client_does_not_hear_every_master(game: Game, *, hears: bool) -> None:
     confirmed = [SimpleNamespace(is_confirmed=False) for _ in range(3)]
     for one in confirmed[not hears :]:
         one.is_confirmed = True
@@ -124,7 +124,7 @@ def test_who_is_queued_may_be_passed_only_as_long_as_it_does_not_hear_every_mast
     assert game.referee.violations == (["second passed first:1, which was queued before it came"] if hears else [])
 
 
-def test_who_moves_its_subscription_may_be_passed_where_masters_move(game: Game) -> None:
+def test_a_waiter_whose_client_moves_its_subscription_may_be_passed_if_masters_move(game: Game) -> None:
     moving = SimpleNamespace(is_confirmed=False)
     moving.is_confirmed = True
     waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
@@ -156,7 +156,7 @@ def test_a_clock_that_was_set_back_keeps_the_lock_for_longer(game: Game, seconds
 
 
 def grant_to_one_that_stood_still(game: Game, seconds: float, token: int) -> None:
-    """It had asked, its machine stood still with its clock, and somebody else got 7; its own `token` comes then."""
+    """It asked, its machine stood still with its clock, another client got 7, and then its own `token` comes."""
     late = Process(game.world, "late")
     call = game.referee.called(late, timeout=1.0)
     late.pause(stops_clock=True)
@@ -169,10 +169,10 @@ def grant_to_one_that_stood_still(game: Game, seconds: float, token: int) -> Non
 @pytest.mark.parametrize(
     ("token", "is_known_before", "is_wrong"), [(4, False, False), (4, True, True), (6, True, False)]
 )
-def test_who_stood_still_with_its_clock_may_be_told_late_of_a_token_that_others_have_passed(
+def test_a_client_that_stood_still_with_its_clock_may_hear_late_of_a_token_that_others_have_passed(
     game: Game, *, token: int, is_known_before: bool, is_wrong: bool
 ) -> None:
-    """Its lease of a second was over by the masters' time; what it got is above what others had before it came."""
+    """Its lease of a second was over by the masters' time; its token must be above those from before its call."""
     first = Held(5, 10.0)
     if is_known_before:
         game.grant("one", first)
@@ -181,7 +181,7 @@ def test_who_stood_still_with_its_clock_may_be_told_late_of_a_token_that_others_
     assert game.referee.violations == (["late got token 4, which is not above 5"] if is_wrong else [])
 
 
-def test_who_stood_still_for_less_than_its_lease_has_no_excuse(game: Game) -> None:
+def test_a_client_that_stood_still_for_less_than_its_lease_has_no_excuse(game: Game) -> None:
     grant_to_one_that_stood_still(game, 0.9, 4)
     assert game.referee.violations == ["two holders: two and late", "late got token 4, which is not above 7"]
 
@@ -191,7 +191,7 @@ def test_who_stood_still_for_less_than_its_lease_has_no_excuse(game: Game) -> No
 
 @define
 class Knower:
-    """As much of a client's master as the referee looks at: whether its clock is known, and how exactly."""
+    """The part of a client's master that the referee looks at: whether its clock is known, and how exactly."""
 
     index: int
     incarnation: bytes
@@ -200,14 +200,14 @@ class Knower:
 
 @define(slots=False)
 class Known:
-    """As much of a session as the referee looks at."""
+    """The part of a session that the referee looks at."""
 
     masters: list[Knower]
     count: Callable[[], object] = lambda: None
 
     @property
     def reports(self) -> "Known":
-        """What hears of steps."""
+        """The object that hears of steps."""
         return self
 
     def master_stepped(self, master: Knower, seconds: float, shown_us: int) -> None:  # noqa: ARG002
@@ -216,7 +216,7 @@ class Known:
 
 @define
 class Two:
-    """Two clients of some masters: one that has a hold of a second, granted by all at 0.0, and one that wants it."""
+    """Two clients: one has a hold of a second, which all masters granted at 0.0; the other one wants the lock."""
 
     world: World
     clocks: Clocks
@@ -255,13 +255,13 @@ def two(masters: int, *, other_knows: bool = True) -> Two:
     return Two(world, clocks, holder, other, sessions[0], Held(1, LEASE_SECONDS, masters=masters))
 
 
-def test_who_knows_clocks_that_keep_time_is_not_deceived() -> None:
+def test_a_client_that_knows_clocks_that_keep_time_is_not_deceived() -> None:
     game = two(3)
     game.world.run(0.9)
     assert not game.is_deceived()
 
 
-def test_who_stood_still_may_believe_until_it_hears_of_it() -> None:
+def test_a_client_that_stood_still_may_believe_until_it_hears_of_it() -> None:
     game = two(3)
     game.holder.pause(stops_clock=True)
     game.world.run(0.9)
@@ -277,8 +277,8 @@ def test_who_stood_still_may_believe_until_it_hears_of_it() -> None:
     assert not game.is_deceived()
 
 
-def test_who_has_seen_a_step_may_believe_until_it_has_counted_it() -> None:
-    """Its thread may be held up between the two."""
+def test_a_client_that_has_seen_a_step_may_believe_until_it_has_counted_it() -> None:
+    """Its thread may pause between the two."""
     game = two(1)
     believed: list[bool] = []
     game.session.count = lambda: believed.append(game.is_deceived())
@@ -289,7 +289,7 @@ def test_who_has_seen_a_step_may_believe_until_it_has_counted_it() -> None:
     assert not game.is_deceived()
 
 
-def test_who_has_one_master_may_believe_until_it_sees_its_step() -> None:
+def test_a_client_of_one_master_may_believe_until_it_sees_its_step() -> None:
     game = two(1)
     game.clocks.step(0, -5.0)
     assert not game.is_deceived(), "the lease lasts longer"
@@ -300,7 +300,7 @@ def test_who_has_one_master_may_believe_until_it_sees_its_step() -> None:
     assert not game.is_deceived()
 
 
-def test_a_step_that_is_seen_in_a_reply_from_before_another_one_ends_no_excuse() -> None:
+def test_a_step_that_an_old_reply_shows_after_another_step_ends_no_excuse() -> None:
     game = two(1)
     game.clocks.step(0, 0.3)
     now = game.holder.local()
@@ -322,7 +322,7 @@ def test_a_step_that_is_seen_in_a_reply_from_before_another_one_ends_no_excuse()
     ],
     ids=["a quorum was known", "somebody else accuses", "nobody was known", "another step", "much later"],
 )
-def test_who_stood_still_before_it_knew_a_quorum_of_clocks_takes_its_own_step_for_the_first_masters(
+def test_a_client_that_stood_still_before_it_knew_a_quorum_of_clocks_takes_its_own_step_for_the_first_masters(
     *, is_known: bool, others: bool, seconds: float, pause: float, is_wrong: bool
 ) -> None:
     game = two(3)
@@ -358,7 +358,7 @@ def test_a_master_may_show_two_of_these_stalls_at_once() -> None:
 
 
 def set_ahead_for_a_while(game: Two, seconds: float, masters: int) -> None:
-    """The clocks of some, from 0.2 to 0.3; they keep a tenth of a second of it, which the holder sees at 0.4."""
+    """Sets some clocks ahead from 0.2 to 0.3. They stay a tenth of a second ahead, which the holder sees at 0.4."""
     for step in (0.0, seconds, 0.1 - seconds):
         game.world.run(game.world.now + 0.1)
         for master in range(masters):
@@ -369,7 +369,7 @@ def set_ahead_for_a_while(game: Two, seconds: float, masters: int) -> None:
     game.held.seconds -= 0.1
 
 
-def test_who_sees_the_difference_alone_may_believe_in_what_a_step_and_a_step_back_have_ended() -> None:
+def test_a_client_that_sees_only_the_difference_may_believe_in_what_a_step_and_a_step_back_have_ended() -> None:
     game = two(3)
     set_ahead_for_a_while(game, 3.0, masters=2)
     game.world.run(0.8)
@@ -379,9 +379,7 @@ def test_who_sees_the_difference_alone_may_believe_in_what_a_step_and_a_step_bac
 
 
 @pytest.mark.parametrize(("seconds", "masters"), [(0.6, 2), (3.0, 1)])
-def test_a_step_and_a_step_back_excuse_nothing_where_they_ended_no_quorum_of_leases(
-    seconds: float, masters: int
-) -> None:
+def test_a_step_and_a_step_back_excuse_nothing_if_they_ended_no_quorum_of_leases(seconds: float, masters: int) -> None:
     """The holder has just a quorum, so that one master would make the difference."""
     game = two(3)
     game.held.masters = 2
@@ -395,10 +393,10 @@ def test_a_step_and_a_step_back_excuse_nothing_where_they_ended_no_quorum_of_lea
     [(1.5, 2, False, True), (0.9, 2, False, False), (1.5, 1, False, False), (1.5, 2, True, False)],
     ids=["over by then", "not yet over", "a minority", "asked for afterwards"],
 )
-def test_who_stood_still_and_sees_less_of_it_because_clocks_were_set_back_may_believe(
+def test_a_client_that_stood_still_and_sees_less_of_it_because_clocks_were_set_back_may_believe(
     *, set_at: float, masters: int, is_asked_again: bool, excused: bool
 ) -> None:
-    """Its clock stands still from 0.1 to 1.6, and its hold of a second is over then, by the true time."""
+    """Its clock stands still from 0.1 to 1.6. By the true time, its hold of a second is over then."""
     game = two(3)
     game.world.run(0.1)
     game.holder.pause(stops_clock=True)
@@ -418,7 +416,7 @@ def test_who_stood_still_and_sees_less_of_it_because_clocks_were_set_back_may_be
 @pytest.mark.parametrize(
     ("other_knows", "seconds", "excused"), [(True, 5.0, False), (False, 5.0, True), (True, 0.06, False)]
 )
-def test_a_minority_that_steps_deceives_nobody_but_through_who_never_saw_it(
+def test_a_minority_that_steps_deceives_only_through_a_client_that_never_saw_it(
     *, other_knows: bool, seconds: float, excused: bool
 ) -> None:
     """The holder has just a quorum, so that one master makes the difference."""
@@ -429,7 +427,7 @@ def test_a_minority_that_steps_deceives_nobody_but_through_who_never_saw_it(
     assert game.is_deceived() == excused
 
 
-def test_a_step_too_small_to_be_seen_deceives_for_no_longer_than_it_is() -> None:
+def test_a_step_too_small_to_be_seen_deceives_for_no_longer_than_its_size() -> None:
     game = two(3)
     game.held.masters = 2
     game.clocks.step(0, 0.06)
@@ -442,10 +440,10 @@ def test_a_step_too_small_to_be_seen_deceives_for_no_longer_than_it_is() -> None
 def late_grant(
     *, seconds: float, token: int, masters: int = 1, other_knows: bool = True, sees_it: bool = False
 ) -> list[str]:
-    """The violations where the holder hears late of a hold with `token`: a master has been set ahead since it asked.
+    """The violations if the holder hears late of a hold with `token`, after a master's clock was set ahead.
 
-    By then the other, which may have known that clock, has got 7, and released it; it had 5 before the holder asked.
-    The holder has just a quorum, and may have seen the step.
+    By then the other client, which may have known that clock, has got 7 and released it; it got 5 before the holder
+    asked. The holder has just a quorum, and may have seen the step.
     """
     game = two(masters, other_knows=other_knows)
     referee = Referee(game.world, game.clocks.servers, draw(Random(0)))
@@ -468,7 +466,7 @@ def late_grant(
     return referee.violations
 
 
-def test_who_hears_late_of_a_hold_that_a_step_has_ended_may_have_a_token_that_another_has_passed() -> None:
+def test_a_client_that_hears_late_of_a_hold_that_a_step_has_ended_may_have_a_token_that_another_has_passed() -> None:
     assert late_grant(seconds=3.0, token=6) == []
     assert late_grant(seconds=3.0, token=6, masters=3, other_knows=False) == []
 
@@ -482,11 +480,11 @@ def test_a_step_that_ended_no_hold_unseen_excuses_no_token(case: dict[str, Any])
     assert late_grant(token=6, **case) == ["holder got token 6, which is not above 7"]
 
 
-def test_who_hears_late_of_a_hold_has_a_token_above_those_before_it_asked() -> None:
+def test_a_client_that_hears_late_of_a_hold_has_a_token_above_those_before_it_asked() -> None:
     assert late_grant(seconds=3.0, token=4) == ["holder got token 4, which is not above 5"]
 
 
-def test_tokens_may_fall_while_a_clock_is_behind_itself() -> None:
+def test_tokens_may_fall_while_a_clock_shows_less_than_before() -> None:
     game = two(3)
     assert not game.clocks.may_tokens_fall()
     game.clocks.step(1, -2.0)

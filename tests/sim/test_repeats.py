@@ -1,4 +1,4 @@
-"""What arrives a second time at once, because something on the way repeats it, changes nothing."""
+"""A request that arrives a second time at once, because the network repeats it, changes nothing."""
 
 from itertools import product
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ ALIVE_MS = 7_000
 
 
 class State(NamedTuple):
-    """What a request finds: the tickets of two waiters, whose clients listen, and who has the lock."""
+    """What a request finds: the tickets of two waiters whose clients listen, and the owner of the lock."""
 
     tickets: dict[bytes, int | None]
     listeners: tuple[str, ...]
@@ -64,10 +64,8 @@ def master_in(state: State) -> VirtualMaster:
 
 
 @pytest.mark.parametrize(("script", "arguments"), CALLS)
-def test_a_second_arrival_changes_neither_who_has_the_lock_nor_who_waits(
-    script: str, arguments: dict[str, Any]
-) -> None:
-    """Whoever asked has heard of the first alone."""
+def test_a_second_arrival_changes_neither_the_owner_nor_the_waiters(script: str, arguments: dict[str, Any]) -> None:
+    """The client has got the reply to the first one only."""
     for state, owner in product(STATES, (ME, ATTEMPT)):
         master, call = master_in(state), load(script).call(KEYS, owner=owner, **arguments)
         found = []

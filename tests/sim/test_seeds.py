@@ -1,4 +1,4 @@
-"""The unchanged code under 2,000 seeds: whatever goes wrong, nothing happens that must not."""
+"""The unchanged code under 2,000 seeds: whatever goes wrong, relock keeps its promises."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def test_no_seed_finds_a_violation(first: int) -> None:
 
 
 def test_a_seed_plays_the_same_run_in_every_process() -> None:
-    """Also where Python orders its sets in another way."""
+    """Also if Python orders its sets in another way."""
     first, second = (timeline(4, str(hash_seed)) for hash_seed in (1, 2))
     assert first == second
     assert "has it as" in first

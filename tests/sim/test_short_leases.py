@@ -1,4 +1,4 @@
-"""Locks with a shorter lease than their client's others, and masters that are silent all at once."""
+"""Locks with a shorter lease than the other locks of their client, and masters that suddenly fall silent."""
 
 from support.quiet import play, warm_up
 
@@ -27,7 +27,7 @@ def test_one_of_three_that_hangs_costs_no_short_lease() -> None:
 
 
 def test_a_level_of_a_short_lease_that_no_quorum_counts_in_time_costs_no_hold() -> None:
-    """The masters are back well before the lease is over."""
+    """The masters are back well before the lease ends."""
     lab = Lab(masters=3)
     client = lab.client(ttl=CLIENT_TTL_SECONDS)
 

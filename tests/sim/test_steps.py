@@ -1,4 +1,4 @@
-"""A master's clock that is set while somebody has the lock: whoever has seen that counts on it no more."""
+"""A master's clock is set while a client has the lock: a client that has seen that no longer counts on the master."""
 
 import contextlib
 import warnings
@@ -29,7 +29,7 @@ def connect(lab: Lab, name: str) -> Client:
 
 
 def test_nobody_is_let_in_between_seeing_a_step_and_taking_the_vote(lab: Lab) -> None:
-    """The first reply shows the step, and the vote is taken in the background: the next tries come before that."""
+    """The first reply shows the step, and the client takes the vote in the background: the next tries come before."""
     holder, watcher = connect(lab, "holder").lock("a"), connect(lab, "watcher")
     got: list[bool] = []
 
@@ -50,7 +50,7 @@ def test_nobody_is_let_in_between_seeing_a_step_and_taking_the_vote(lab: Lab) ->
 
 
 def test_a_step_that_is_seen_before_a_grant_is_in_the_book_shortens_its_leases(lab: Lab) -> None:
-    """The clocks are so far apart that the token is written to a quorum first: those replies show the step."""
+    """The clocks are so far apart that the client writes the token to a quorum first: those replies show the step."""
     for number, server in enumerate(lab.masters):
         server.step(3 * TTL_SECONDS * number)
     lock = connect(lab, "holder").lock("a")
@@ -75,8 +75,8 @@ def test_a_step_that_is_seen_before_a_grant_is_in_the_book_shortens_its_leases(l
     lab.close()
 
 
-def test_who_is_not_heard_at_once_may_show_that_a_step_was_our_own(lab: Lab) -> None:
-    """It looks as if the client's machine had stood still, while one of the clocks was set."""
+def test_a_late_master_may_show_that_a_step_was_the_clients_own(lab: Lab) -> None:
+    """It looks as if the client's machine had stood still, though one of the clocks was set."""
     client = connect(lab, "client")
     node_timeout = client.session.node_timeout
     right, wrong, late = lab.masters
@@ -102,7 +102,7 @@ def test_who_is_not_heard_at_once_may_show_that_a_step_was_our_own(lab: Lab) -> 
 
 
 def test_a_quorum_that_steps_together_is_trusted_again_at_once(lab: Lab) -> None:
-    """It looks as if the client's machine had stood still: its holds are over, and it may take new ones."""
+    """It looks as if the client's machine had stood still: its holds end, and it may take new ones."""
     lock = connect(lab, "holder").lock("a")
 
     def work() -> float:

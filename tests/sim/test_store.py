@@ -1,4 +1,4 @@
-"""The model of a master's commands says what a real server says, and what fakeredis says: the same random commands."""
+"""The model of a master's commands, a real server and fakeredis reply the same to the same random commands."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,17 +24,19 @@ EXAMPLES = settings(
 KEYS = (b"a", b"b", b"c")
 HUGE = b"9223372036854775807"
 START_US = 1_700_000_000_000_000
-PTTL_SLACK_MS = 20_000  # a real server's clock goes on meanwhile
-COMMAND_US = 7  # what a command takes: so no clock stands exactly where a key expires, about which opinions differ
+PTTL_SLACK_MS = 20_000  # because a real server's clock goes on meanwhile
+COMMAND_US = 7  # how long a command takes: so none comes exactly when a key expires, for servers differ there
 Words = tuple[bytes, ...]
 
 keys = st.sampled_from(KEYS)
-# Each type has a key that is mostly its own: commands that meet another type say the same all the time.
+# Each type has a key that is mostly its own: a command that meets another type always gets the same error.
 strings, hashes, sets = (st.sampled_from([key] * 12 + [*KEYS]) for key in KEYS)
 texts = st.sampled_from([b"x", b"y", b"z:1", b"10", b"-3", b""])
 integers = st.sampled_from([b"0", b"1", b"-1", b"-2", b"3", b"100", HUGE, b"07", b"1.5", b"x", b""])
 ranks = st.sampled_from([b"0", b"1", b"-1", b"-2", b"-9", b"2", b"9", b"x"])
-lifetimes = st.sampled_from([b"100000", b"200000", b"500000", b"0", b"-5", b"07", b"1.5", b"x"])  # none that ends now
+lifetimes = st.sampled_from(
+    [b"100000", b"200000", b"500000", b"0", b"-5", b"07", b"1.5", b"x"]
+)  # none ends during the test
 scores = st.sampled_from([b"1", b"2", b"2.5", b"-1", b"1700000000000123", b"inf", b"-inf", b"1e3", b"x"])
 bounds = st.one_of(scores, st.sampled_from([b"(1", b"(2", b"+inf", b"(inf", b"(x"]))
 set_options = st.sampled_from(
@@ -52,7 +54,7 @@ set_options = st.sampled_from(
 
 
 def words(*parts: bytes | st.SearchStrategy[Any]) -> st.SearchStrategy[Words]:
-    """A command: words, and what is drawn, a tuple of words where it is one."""
+    """A command of these words. A part may be drawn: one word, or a tuple of words."""
     drawn = st.tuples(*[st.just(part) if isinstance(part, bytes) else part for part in parts])
     return drawn.map(flat)
 
@@ -106,12 +108,12 @@ commands = st.one_of([words(*shape) for shape in SHAPES + 2 * FILLING])
 
 
 def test_every_command_of_the_model_is_compared() -> None:
-    """But TIME, which `test_engine` compares, and INFO, of which no two servers say the same."""
+    """Except TIME, which `test_engine` compares, and INFO, which differs between any two servers."""
     assert {shape[0].decode() for shape in SHAPES} == set(COMMANDS) - {"TIME", "INFO"}
 
 
 class Twins:
-    """A model, and a server that is asked the same; what they say is compared."""
+    """A model, and a server that gets the same commands; compares their replies."""
 
     def __init__(self, client: Any, *, has_own_words: bool = False) -> None:
         self.client = client
@@ -121,7 +123,7 @@ class Twins:
         self._has_own_words = has_own_words
 
     def seconds(self) -> float:
-        """Now, for who asks `time.time`."""
+        """The present time, in place of `time.time`."""
         return self.now_us / 1e6
 
     def compare(self, command: Words) -> None:
@@ -132,7 +134,7 @@ class Twins:
             assert abs(model - server) <= PTTL_SLACK_MS
 
     def compare_all(self) -> None:
-        """Everything that is there now."""
+        """Compares all that they hold now."""
         for key in KEYS:
             for name in (b"TYPE", b"PTTL", b"GET", b"HKEYS"):
                 self.compare((name, key))
@@ -142,7 +144,7 @@ class Twins:
         assert self.model.keys() == sorted(self.client.keys("*"))
 
     def _said(self, command: Words, reply: Any) -> Any:
-        """A reply as far as it must be the same: scores as numbers, times apart."""
+        """The part of a reply that must be the same: scores as numbers, and no times to live."""
         if isinstance(reply, Exception):
             return "an error" if self._has_own_words else without_first_word(reply)
         if command[0] == b"PTTL":
@@ -162,7 +164,7 @@ def attempt(ask: Callable[[], Any]) -> Any:
 
 
 def without_first_word(error: Exception) -> str:
-    """What redis-py leaves of an error's text."""
+    """An error's text without its first word, which redis-py removes."""
     return str(error).removeprefix("ERR ").removeprefix("OOM ")
 
 
@@ -175,7 +177,7 @@ def client(own_server: Server) -> Iterator[Any]:
 @EXAMPLES
 @given(steps=st.lists(st.one_of(commands, commands, st.booleans()), min_size=5, max_size=60))
 def test_a_real_server_says_the_same(client: Any, steps: Sequence[Words | bool]) -> None:
-    """A bool: its memory is full from now on, or is not."""
+    """A step that is a bool says whether the memory is full from now on."""
     client.flushall()
     twins = Twins(client)
     twins.now_us = int(time.time() * 1e6)
@@ -192,7 +194,7 @@ def test_a_real_server_says_the_same(client: Any, steps: Sequence[Words | bool])
 
 
 def is_known_to_fakeredis(command: Words) -> bool:
-    """It takes an expiry beyond all times, which no server does."""
+    """False for an expiry beyond all times: fakeredis takes it, and no server does."""
     return command[0] != b"PEXPIRE" or command[-1] != HUGE
 
 
@@ -207,7 +209,7 @@ def is_known_to_fakeredis(command: Words) -> bool:
     )
 )
 def test_fakeredis_says_the_same_while_time_goes_by(steps: Sequence[Words | int]) -> None:
-    """A number: so many microseconds pass."""
+    """A step that is a number lets so many microseconds pass."""
     twins = Twins(fakeredis.FakeRedis(protocol=2), has_own_words=True)
     twins.now_us = START_US
     with mock.patch("time.time", new=twins.seconds):
@@ -220,7 +222,7 @@ def test_fakeredis_says_the_same_while_time_goes_by(steps: Sequence[Words | int]
         twins.compare_all()
 
 
-# What no comparison shows: edges of time, and what a master does besides ----------------------------------------------
+# What no comparison shows: edges of time, and what else a master does -------------------------------------------------
 
 
 @pytest.fixture
@@ -241,7 +243,7 @@ def test_a_key_is_there_until_its_last_millisecond_is_over(master: VirtualMaster
     assert (master.read("PTTL", b"a"), master.read("GET", b"a"), master.keys()) == (-2, None, [])
 
 
-def test_a_key_comes_back_where_a_clock_is_set_back_before_anybody_looked(
+def test_a_key_comes_back_if_a_clock_is_set_back_before_any_look_at_the_key(
     master: VirtualMaster, clock: list[int]
 ) -> None:
     master.read("SET", b"a", b"x", b"PX", b"100")
@@ -281,7 +283,7 @@ def test_a_restart_and_a_flush_forget(master: VirtualMaster) -> None:
     assert heard == [b"1"]
 
 
-def test_publish_counts_who_listens_and_a_subscriber_may_ask_the_master(master: VirtualMaster) -> None:
+def test_publish_counts_subscribers_and_a_subscriber_may_ask_the_master(master: VirtualMaster) -> None:
     heard: list[Any] = []
 
     def first(channel: bytes, message: bytes) -> None:

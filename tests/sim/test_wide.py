@@ -1,4 +1,4 @@
-"""The wider runs: which they are, and what the referee makes of the leases in them."""
+"""The wider runs: which they are, and how the referee judges the leases in them."""
 
 from random import Random
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ QUIET = evolve(draw(Random(0)), kinds=("partition",), conditions=Conditions(), w
 
 
 class Held(SimpleNamespace):
-    """As much of a hold as the referee looks at."""
+    """The part of a hold that the referee looks at."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -47,7 +47,7 @@ def hold(deadline: float) -> Any:
 
 
 def leases_on(world: World, seconds: list[float | None]) -> Leases:
-    """Those that masters have given for so long; None: not that one."""
+    """Leases that each master has given for so many seconds; None: it gave none."""
     servers = [Server(world, number, Conditions(), rate=1.0, offset=0.0) for number in range(len(seconds))]
     for server, lease in zip(servers, seconds, strict=True):
         if lease is not None:
@@ -56,7 +56,7 @@ def leases_on(world: World, seconds: list[float | None]) -> Leases:
     return Leases(world, servers, QUIET)
 
 
-def test_one_run_of_four_is_wider_and_all_others_are_what_they_were() -> None:
+def test_one_run_of_four_is_wider_and_all_others_stay_as_they_were() -> None:
     plans = {seed: draw(Random(seed)) for seed in range(1000)}
     wide = [seed for seed, plan in plans.items() if widened(seed, plan) is not plan]
     assert 0.9 * WIDE_PART < len(wide) / len(plans) < 1.1 * WIDE_PART
@@ -73,8 +73,8 @@ def test_a_hold_may_count_for_no_longer_than_a_quorum_keeps_it(kept: list[float 
 
 
 @pytest.mark.parametrize(("fault_at", "seconds"), [(None, 0.0), (0.2, 0.3), (0.2, 0.8)])
-def test_a_hold_that_nothing_kept_from_being_renewed_must_not_be_lost(fault_at: float | None, seconds: float) -> None:
-    """The last of the faults ends so late that a renewal may just fail to come."""
+def test_a_hold_that_could_have_been_renewed_must_not_be_lost(fault_at: float | None, seconds: float) -> None:
+    """In the last of the cases, the fault ends so late that a renewal may just fail to come."""
     world = World(0)
     leases, process, lost = leases_on(world, []), Process(world, "one"), hold(TTL_SECONDS)
     leases.see(process, lost)
@@ -86,10 +86,8 @@ def test_a_hold_that_nothing_kept_from_being_renewed_must_not_be_lost(fault_at: 
 
 
 @pytest.mark.parametrize(("left", "seconds", "is_wrong"), [(0.0, 0.0, False), (0.5, 1.0, False), (1.0, 0.5, True)])
-def test_who_is_told_that_a_hold_is_not_sure_has_less_left_of_it(
-    left: float, seconds: float, *, is_wrong: bool
-) -> None:
-    """Of one that is over nothing is left, which is as much as 0 s."""
+def test_a_hold_that_is_not_sure_has_less_time_left(left: float, seconds: float, *, is_wrong: bool) -> None:
+    """A hold that is over has 0 s left."""
     world = World(0)
     referee = Referee(world, [], QUIET)
     referee.not_sure(Belief(Process(world, "one"), cast(Any, None), hold(left)), seconds)
@@ -106,7 +104,9 @@ def test_an_extension_must_last_unless_an_operator_was_there(*, is_forced: bool)
 
 
 @pytest.mark.parametrize(("waited", "is_wrong"), [(0.01, True), (0.051, False)])
-def test_who_can_extend_nothing_when_all_is_well_has_waited_for_an_answer(waited: float, *, is_wrong: bool) -> None:
+def test_an_extension_may_fail_when_all_is_well_only_after_the_wait_for_an_answer(
+    waited: float, *, is_wrong: bool
+) -> None:
     world = World(0)
     referee = Referee(world, [], evolve(QUIET, kinds=()))
     referee.calm_at = 0.0
