@@ -309,7 +309,7 @@ def levels(lock: Lock) -> int | None:
 
 
 def believed(lock: Lock) -> float | None:
-    """Until when the caller's hold is surely valid, or a little earlier: it reads the clock first. None if it is not."""
+    """Until when the caller's hold is surely valid; None if it is not. A little early: it reads the clock first."""
     now = clock()
     left = lock.remaining()
     return now + left if left > 0 else None

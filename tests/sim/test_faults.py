@@ -140,9 +140,7 @@ def test_a_gate_goes_to_the_next_waiter_if_the_first_is_interrupted_on_its_way_i
         gate.acquire()
         process.sleep(1.0)
         gate.release()
-        world.at(
-            world.now, lambda: first.interrupt(Interrupted())
-        )  # it is woken by now, and does not have the gate yet
+        world.at(world.now, lambda: first.interrupt(Interrupted()))  # woken by now, and still without the gate
 
     holder = process.start(hold, "holder")
     world.run(0.1)

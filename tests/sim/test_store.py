@@ -34,9 +34,7 @@ strings, hashes, sets = (st.sampled_from([key] * 12 + [*KEYS]) for key in KEYS)
 texts = st.sampled_from([b"x", b"y", b"z:1", b"10", b"-3", b""])
 integers = st.sampled_from([b"0", b"1", b"-1", b"-2", b"3", b"100", HUGE, b"07", b"1.5", b"x", b""])
 ranks = st.sampled_from([b"0", b"1", b"-1", b"-2", b"-9", b"2", b"9", b"x"])
-lifetimes = st.sampled_from(
-    [b"100000", b"200000", b"500000", b"0", b"-5", b"07", b"1.5", b"x"]
-)  # none ends during the test
+lifetimes = st.sampled_from([b"100000", b"200000", b"500000", b"0", b"-5", b"07", b"1.5", b"x"])  # none ends meanwhile
 scores = st.sampled_from([b"1", b"2", b"2.5", b"-1", b"1700000000000123", b"inf", b"-inf", b"1e3", b"x"])
 bounds = st.one_of(scores, st.sampled_from([b"(1", b"(2", b"+inf", b"(inf", b"(x"]))
 set_options = st.sampled_from(

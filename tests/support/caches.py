@@ -1,6 +1,6 @@
-"""The tests with the smallest caches: nothing may depend on what is remembered only to save time.
+"""The tests with the smallest caches: nothing may depend on what relock remembers only to save time.
 
-``RELOCK_TEST_CACHES=1`` has every cache of relock keep one entry, in the tests and in each Python that they start.
+With ``RELOCK_TEST_CACHES=1`` every cache of relock keeps one entry, in the tests and in each Python that they start.
 """
 
 import os
@@ -14,11 +14,11 @@ STARTUP = str(Path(__file__).parent / "startup")
 
 
 def limit_caches() -> None:
-    """Has caches keep as many entries as the environment says, if it does."""
+    """Makes caches keep as many entries as the environment says, if it does."""
     if VARIABLE not in os.environ:
         return
     _caches.COUNT_MAX = int(os.environ[VARIABLE])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if STARTUP not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([STARTUP, *filter(None, paths)])
-        sys.path.insert(0, STARTUP)  # of which some tests make the PYTHONPATH of what they start
+        sys.path.insert(0, STARTUP)  # some tests make the PYTHONPATH of their processes of it

@@ -9,8 +9,8 @@ import struct
 import subprocess
 from pathlib import Path
 
-# System calls, not the functions that are shimmed: an allocator may ask for the time while the program is being loaded,
-# when nobody could have looked these up.
+# It makes system calls instead of calling the functions that it replaces: an allocator may ask for the time while the
+# program loads, when nothing could have looked these up yet.
 SOURCE = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -70,9 +70,9 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the server is to be started with."""
+        """The environment that the server must start with."""
         return {"LD_PRELOAD": str(self._library), "RELOCK_TEST_CLOCK": str(self._path)}
 
     def set(self, ahead: float) -> None:
-        """The server's clock is `ahead` seconds ahead of this machine's from now on; below 0, behind."""
+        """Sets the server's clock `ahead` seconds ahead of this machine's; below 0, behind."""
         self._ahead_us[:] = struct.pack("<q", int(ahead * 1e6))

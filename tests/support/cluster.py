@@ -14,7 +14,7 @@ LAST_PORT = 65_535
 
 
 class ClusterOfServers:
-    """Masters that share the slots evenly, and know each other; replicas come later."""
+    """Masters that share the slots evenly, and know each other; `add_replica` adds replicas."""
 
     def __init__(
         self, kind: str, program: Path, *arguments: str, masters: int = 3, node_timeout_ms: int = 15_000
@@ -46,13 +46,13 @@ class ClusterOfServers:
         until(self._is_formed, within=20, what="all nodes know each other and all slots")
 
     def add(self) -> Server:
-        """One more server, that knows no other yet."""
+        """Starts one more server, which knows no other yet."""
         server = self._make()
         self.members.append(server)
         return server.start()
 
     def add_replica(self, master: Server) -> Server:
-        """One more server, that follows `master`."""
+        """Starts one more server, which follows `master`."""
         replica = self.add()
         replica.cli("CLUSTER", "MEET", "127.0.0.1", master.port)
         until(self._is_formed, within=20, what="the replica knows all nodes")
@@ -72,17 +72,17 @@ class ClusterOfServers:
 
     @staticmethod
     def id_of(server: Server) -> str:
-        """By what the nodes know it."""
+        """The id by which the nodes know it."""
         name: str = server.cli("CLUSTER", "MYID").decode()
         return name
 
     @property
     def url(self) -> str:
-        """The cluster, by its first node."""
+        """The cluster's URL, with its first node."""
         return self.url_by(self.members[0])
 
     def url_by(self, *servers: Server) -> str:
-        """The cluster, by these nodes."""
+        """The cluster's URL, with these nodes."""
         return f"redis+cluster://{','.join(f'127.0.0.1:{server.port}' for server in servers)}"
 
     def owner(self, name: str) -> Server:
@@ -95,7 +95,7 @@ class ClusterOfServers:
 
     @staticmethod
     def _raw(server: Server, *words: str) -> list[tuple[int, int, list[int]]]:
-        """A reply as it came, which redis-py would turn into something else."""
+        """A reply as it came; redis-py would turn it into something else."""
         with server.client() as client:
             client.response_callbacks.clear()
             reply: list[tuple[int, int, list[int]]] = client.execute_command(*words)
@@ -104,13 +104,13 @@ class ClusterOfServers:
     # Moving a slot --------------------------------------------------------------------------------------------------
 
     def begin_to_move(self, slot: int, source: Server, target: Server) -> None:
-        """From now on keys of the slot may be at either."""
+        """Begins to move a slot: from now on its keys may be at either server."""
         target.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
         source.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
 
     @staticmethod
     def move_keys(source: Server, target: Server, *keys: str | bytes) -> None:
-        """Moves these keys, of those that are there."""
+        """Moves these keys, if they are there."""
         source.cli("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
 
     def move_all_keys(self, slot: int, source: Server, target: Server) -> None:
@@ -119,7 +119,7 @@ class ClusterOfServers:
             self.move_keys(source, target, *keys)
 
     def finish_moving(self, slot: int, source: Server, target: Server) -> None:
-        """The slot belongs to the target, as all masters are told, which come to know it one after the other."""
+        """Tells all masters, one after the other, that the slot belongs to the target."""
         for server in (target, source, *(one for one in self.members if one not in (source, target))):
             server.cli("CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
 

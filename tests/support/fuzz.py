@@ -17,7 +17,7 @@ PHASES = (Phase.explicit, Phase.generate)
 def fuzz(examples: int, *, shrink: bool = True) -> Callable[[Any], Any]:
     """Tries so many examples, from the seed that the header prints.
 
-    Without `shrink` nobody looks for a shorter one that fails, too: where each takes a wait, that takes minutes.
+    Without `shrink` it does not look for a shorter example that fails, too: if each example waits, that takes minutes.
     """
     chosen = settings(
         max_examples=examples,
@@ -30,7 +30,7 @@ def fuzz(examples: int, *, shrink: bool = True) -> Callable[[Any], Any]:
 
 
 class Complaints(logging.Handler):
-    """What relock logs as a failure of its own."""
+    """Keeps what relock logs as a failure of its own."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -42,7 +42,7 @@ class Complaints(logging.Handler):
 
 @contextmanager
 def without_complaint() -> Iterator[None]:
-    """No thread of relock trips over anything; warnings are none of it."""
+    """Asserts that no thread of relock meets an unexpected error meanwhile; warnings are allowed."""
     complaints, logger = Complaints(), logging.getLogger("relock")
     logger.addHandler(complaints)
     try:

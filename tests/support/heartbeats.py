@@ -1,6 +1,6 @@
-"""Waiting without heartbeats: who is told by nobody that its turn has come waits until a lease ends, or longer.
+"""Waiting without heartbeats: a waiter that no message tells of its turn waits until a lease ends, or longer.
 
-With them it would find out within seconds, which is no longer than a busy machine may take to tell it.
+With heartbeats it would find out within seconds, and on a busy machine a message may take as long as that.
 """
 
 from collections.abc import Iterator
@@ -14,18 +14,18 @@ NEVER_SECONDS = 600.0  # longer than any test
 
 @contextmanager
 def without_heartbeats() -> Iterator[None]:
-    """No client of this process sends any meanwhile, but where a subscription was made anew or a lease is over."""
+    """No client of this process sends any meanwhile, except when a subscription is made anew or a lease is over."""
     with patch.object(janitor, "HEARTBEAT_SECONDS", NEVER_SECONDS):
         yield
 
 
 @contextmanager
 def without_any_heartbeat() -> Iterator[None]:
-    """Not even there: where requests are counted, and none is lost."""
+    """No client sends any, not even then: for tests that count requests, and lose none."""
     with patch.object(janitor.Janitor, "_beat", _put_off):
         yield
 
 
 def _put_off(made: janitor.Janitor) -> None:
-    """None is due for as long as a test lasts."""
+    """Makes the next one due only after the end of any test."""
     made._beat_at = made._session.clock() + NEVER_SECONDS

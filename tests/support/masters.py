@@ -1,7 +1,6 @@
 """Several masters that a test uses as if they were one server: most of what `Server` and `Proxy` have, on all of them.
 
-What a test reads is what a majority of the masters say: replies of slow ones may still be under way, and a minority
-may lag.
+A test reads what a majority of the masters say: replies of slow ones may still be under way, and a minority may lag.
 """
 
 import random
@@ -20,7 +19,7 @@ from support.urls import Urls
 
 AGREE_SECONDS = 5.0
 POLL_SECONDS = 0.003
-MEDIANS = ("pttl", "ttl", "zscore")  # what differs from master to master, by right
+MEDIANS = ("pttl", "ttl", "zscore")  # their replies may differ from master to master
 READS = (*MEDIANS, "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hvals", "type", "zcard", "zrange")
 EMPTY = """
 for _, key in ipairs(redis.call('KEYS', '*')) do
@@ -39,7 +38,7 @@ def quorum_of(masters: int) -> int:
 
 
 def majority(replies: Sequence[Any]) -> Any:
-    """What a majority of the masters answered; an error is raised, and `NoMajorityError` where there is none."""
+    """What a majority of the masters answered. Raises it if it is an error, and `NoMajorityError` if there is none."""
     for reply in replies:
         if sum(is_same(reply, other) for other in replies) >= quorum_of(len(replies)):
             if isinstance(reply, Exception):
@@ -49,14 +48,14 @@ def majority(replies: Sequence[Any]) -> Any:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two masters say the same; errors name ports, so that their kind decides."""
+    """Whether two masters say the same. Of errors it compares only the kind, because they name ports."""
     if isinstance(one, Exception) or isinstance(other, Exception):
         return type(one) is type(other)
     return bool(one == other)
 
 
 def median(replies: Sequence[Any]) -> Any:
-    """The number in the middle of the masters' answers, where None is less than any; errors as with `majority`."""
+    """The number in the middle of the masters' answers; None is less than any number. Errors as with `majority`."""
     if sum(isinstance(reply, Exception) for reply in replies) >= quorum_of(len(replies)):
         return majority(replies)
     lowest = float("-inf")
@@ -78,7 +77,7 @@ def attempt(call: Callable[[], Any]) -> Any:
 
 
 def agreed(command: str, calls: Sequence[Callable[[], Any]]) -> Any:
-    """Does each call, and returns what a majority answers; reads are repeated until there is such a thing."""
+    """Does each call, and returns what a majority answers. It repeats reads until there is a majority."""
     deadline = time.monotonic() + AGREE_SECONDS
     while True:
         replies = [attempt(call) for call in calls]
@@ -123,8 +122,8 @@ class Majority:
 class Masters:
     """Independent servers that are started, killed and asked together.
 
-    Those with a `guard` (s) are as if somebody had used them for long: they have been looked at, and have a vote,
-    also after each start. Those without were never seen by relock.
+    With a `guard` (s) they are as if relock had used them for long: they have their votes, also after each start.
+    Without one, relock has never seen them.
     """
 
     def __init__(self, members: Sequence[Server], *, guard: float | None = None) -> None:
@@ -148,7 +147,7 @@ class Masters:
         return self.let_vote()
 
     def let_vote(self) -> "Masters":
-        """Leaves the marker of the restart guard as it is when a client looked long ago, and the guard is over."""
+        """Writes the marker of the restart guard as if a client had looked long ago, and the guard were over."""
         for server in self.members if self.guard is not None else ():
             with server.client(decode_responses=True) as client:
                 info: dict[str, Any] = client.info()
@@ -159,17 +158,17 @@ class Masters:
         return self
 
     def empty(self) -> None:
-        """Deletes all keys, but those that have a vote keep it."""
+        """Deletes all keys; masters that have a vote keep it."""
         for server in self.members:
             server.cli("EVAL", EMPTY, 0)
         self.let_vote()
 
     def client(self, **options: Any) -> Majority:
-        """For looking behind relock's back: it asks each, and returns what a majority answers."""
+        """A client to look behind relock's back: it asks each master, and returns what a majority answers."""
         return Majority([server.client(**options) for server in self.members])
 
     def cli(self, *words: Any) -> Any:
-        """One command, sent once to each; what a majority answers."""
+        """Sends one command once to each; returns what a majority answers."""
         return agreed(words[0], [lambda one=one: one.cli(*words) for one in self.members])  # type: ignore[misc]
 
     def calls(self) -> dict[str, int]:
@@ -227,7 +226,7 @@ class All:
         return all(event.is_set() for event in self._events)
 
     def wait(self, timeout: float) -> bool:
-        """Waits until all are set; whether they are within so many seconds."""
+        """Waits until all are set, for so many seconds at most; returns whether they are."""
         deadline = time.monotonic() + timeout
         return all(event.wait(max(0.0, deadline - time.monotonic())) for event in self._events)
 
@@ -242,7 +241,7 @@ class Faults:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has struck before one of them at least."""
+        """Whether it has struck before at least one of them."""
         return any(fault.struck.is_set() for fault in self._faults)
 
     def release(self) -> None:
@@ -252,7 +251,7 @@ class Faults:
 
 
 class Proxies:
-    """A proxy before each master. Faults are armed on all of them; `some` has those before a few."""
+    """A proxy before each master. It arms faults on all of them; `some` gives the proxies before a few."""
 
     def __init__(self, members: Sequence[Proxy], guard: float | None) -> None:
         self.members = tuple(members)
@@ -268,7 +267,7 @@ class Proxies:
         return Proxies(dice.sample(self.members, count), self.guard)
 
     def swallow_reply(self, match: Match, *, close: bool = False) -> Faults:
-        """See `Proxy.swallow_reply`; what comes after it is lost too, for a client sends on while it waits for some."""
+        """See `Proxy.swallow_reply`. Later replies are lost, too, as clients send on while they wait for some."""
         return Faults([proxy.swallow_reply(match, close=close, mute=not close) for proxy in self.members])
 
     def lose_request(self, match: Match) -> Faults:

@@ -1,7 +1,7 @@
 """A TCP proxy that loses and delays: single requests, single replies, single messages, or everything.
 
-It understands as much of the protocol as it takes to tell requests and replies apart and to count them. A fault is
-armed by a test for the next request (or message) that matches, and strikes once.
+It understands just enough of the protocol to tell requests and replies apart and to count them. A test arms a fault for
+the next request (or message) that matches; it strikes once.
 """
 
 import socket
@@ -33,9 +33,9 @@ def calls_script(*names: str) -> Match:
 
 
 def replies_to(words: Words) -> int:
-    """How many replies a request gets: one, but one for each channel that is subscribed to or left.
+    """How many replies a request gets: one, or one for each channel of a subscribe or unsubscribe.
 
-    Leaving *all* channels without naming them gets as many as there were, which the proxy doesn't know.
+    To leave *all* channels without naming them gets as many as there were, which the proxy doesn't know.
     """
     return max(1, len(words) - 1) if words and words[0].upper() in SUBSCRIPTIONS else 1
 
@@ -47,7 +47,7 @@ class Framer:
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The values that are complete now, as the bytes that they are."""
+        """The values that are complete now, as bytes."""
         self._buffer += data
         values = []
         while (end := self._end(0)) is not None:
@@ -82,7 +82,7 @@ def words_of(value: bytes) -> Words:
         header, _, rest = rest.partition(b"\r\n")
         length = int(header[1:])
         if length < 0:
-            break  # a nil: neither requests nor messages have any
+            break  # a nil: requests and messages have none
         words.append(rest[:length])
         rest = rest[length + 2 :]
     return words
@@ -90,7 +90,7 @@ def words_of(value: bytes) -> Words:
 
 @define(eq=False)
 class Fault:
-    """One fault that is armed; `struck` once it has found its request."""
+    """One armed fault; `struck` is set once it has found its request."""
 
     match: Match
     kind: str
@@ -103,38 +103,38 @@ class Fault:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has struck, before one master at least; see `support.masters.Faults`."""
+        """Whether it has struck; see `support.masters.Faults`."""
         return self.struck.is_set()
 
     def release(self) -> None:
-        """Lets what is held go on: a request to the server, or a reply to the client."""
+        """Lets the held request go on to the server, or the held reply to the client."""
         self.go_on.set()
 
 
 class Line:
-    """The way to one server, on which faults can be armed. Whoever carries the requests asks `strike` of each."""
+    """The way to one server, on which tests arm faults. The code that carries requests calls `strike` for each."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []  # those that are armed
         self.lock = threading.Lock()
 
     def swallow_reply(self, match: Match, *, close: bool = False, mute: bool = False) -> Fault:
-        """The request reaches the server, its reply reaches nobody; `close` breaks the connection then.
+        """The request reaches the server, but its reply is lost; `close` breaks the connection then.
 
-        With `mute` no later reply on that connection reaches anybody: silence as a network makes it, where a client
+        With `mute` all later replies on that connection are lost, too: so a network falls silent under a client that
         sends more than one request before it reads.
         """
         return self._arm(Fault(match, "swallow", close, mute))
 
     def lose_request(self, match: Match) -> Fault:
-        """The request reaches nobody, and the connection breaks."""
+        """The request is lost, and the connection breaks."""
         return self._arm(Fault(match, "lose"))
 
     def hold_request(self, match: Match, *, close: bool = False) -> Fault:
         """The request, and what follows on its connection, waits until `Fault.release`.
 
-        Then it reaches the server, whether or not the client is there still: a script that comes late. `done` is set
-        when the server has answered it. `close` breaks the client's end as soon as the request is held.
+        Then it reaches the server, even if the client is gone: a script that comes late. `done` is set when the server
+        has answered it. `close` breaks the client's end as soon as the request is held.
         """
         return self._arm(Fault(match, "hold", close))
 
@@ -192,11 +192,11 @@ class Proxy(Line):
     def forge_reply(
         self, match: Match, forge: Callable[[bytes], bytes], *, close: bool = False, mute: bool = False
     ) -> Fault:
-        """The request reaches the server, and `forge` makes what comes back of its reply; then as `swallow_reply`."""
+        """The request reaches the server, and `forge` changes its reply; `close` and `mute` as in `swallow_reply`."""
         return self._arm(Fault(match, "forge", close, mute, forge))
 
     def swallow_message(self, match: Match) -> Fault:
-        """One message of Pub/Sub reaches nobody; `match` gets its words: kind, channel, payload."""
+        """One message of Pub/Sub is lost; `match` gets its words: kind, channel, payload."""
         return self._arm(Fault(match, "message"))
 
     def _arm(self, fault: Fault) -> Fault:
@@ -209,11 +209,11 @@ class Proxy(Line):
         self.flows.clear()
 
     def resume(self) -> None:
-        """Lets everything through again, what was held as well."""
+        """Lets everything through again, also what `pause` has held."""
         self.flows.set()
 
     def let_go(self) -> None:
-        """Lets everything through again, and whatever is held by a fault."""
+        """Lets everything through again, also what a fault holds."""
         self.resume()
         for fault in self._held:
             fault.release()
@@ -224,14 +224,15 @@ class Proxy(Line):
             pair.close()
 
     def lead_to(self, port: int) -> None:
-        """Another server has taken the place of the one before: connections end, and new ones go there."""
+        """Another server takes the place of the one before: connections end, and new ones go there."""
         self.lead_new_to(port)
         self.break_all()
 
     def lead_new_to(self, port: int) -> None:
-        """The address moves: new connections go to another server, and those that are open stay where they are.
+        """Moves the address: new connections go to another server, and open ones stay where they are.
 
-        One that is being opened is there when this returns: who then ends all that an old server has forgets none.
+        A connection that is being opened is there when this returns. So a test that then ends all connections of the
+        old server misses none.
         """
         with self._leading:
             self._server_port = port
@@ -245,18 +246,18 @@ class Proxy(Line):
             try:
                 with self._leading:
                     server = socket.create_connection(("127.0.0.1", self._server_port))
-                for end in (client, server):  # a reply that waits for an acknowledgement is no fault that was armed
+                for end in (client, server):  # a reply must not wait for an acknowledgement: no test armed that
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:
                 client.close()
                 continue
             pair = _Pair(self, client, server)
-            self._pairs.append(pair)  # before it carries anything: who has had a reply can count on `break_all`
+            self._pairs.append(pair)  # before it carries anything: `break_all` must reach all who got a reply
             pair.start()
 
     def close(self) -> None:
         """Ends it."""
-        _shut(self._listener, socket.SHUT_RDWR)  # closing alone would leave a thread in accept(), and the port open
+        _shut(self._listener, socket.SHUT_RDWR)  # a close alone would leave a thread in accept(), and the port open
         self._acceptor.join(JOIN_SECONDS)
         self._listener.close()
         self.let_go()
@@ -277,7 +278,7 @@ class _Pair:
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._requests, self._replies)]
 
     def start(self) -> None:
-        """Lets it carry what comes."""
+        """Begins to carry what comes."""
         for thread in self._threads:
             thread.start()
 
@@ -359,7 +360,7 @@ def _send(end: socket.socket, data: bytes) -> None:
     try:
         end.sendall(data)
     except OSError:
-        pass  # whoever it was for has gone
+        pass  # the receiver has gone
 
 
 def _shut(end: socket.socket, how: int) -> None:

@@ -16,12 +16,12 @@ VOTE_SECONDS = 30.0
 
 
 def key_of(name: str) -> str:
-    """Where the hold of a lock is kept."""
+    """The key that keeps the hold of a lock."""
     return f"lock:{{{name}}}"
 
 
 def replies(members: Sequence[Server], *words: Any) -> list[Any]:
-    """What each master answers to one command; None where it does not."""
+    """What each master answers to one command; None if it does not answer."""
     answers: list[Any] = []
     for member in members:
         try:
@@ -32,7 +32,7 @@ def replies(members: Sequence[Server], *words: Any) -> list[Any]:
 
 
 def owners(masters: Masters, name: str) -> list[str | None]:
-    """Who has the lock on each master; None where nobody has it, or the master does not answer."""
+    """The owner of the lock on each master; None if there is none, or the master does not answer."""
     return [keys[0].decode() if keys else None for keys in replies(masters.members, "HKEYS", key_of(name))]
 
 
@@ -49,7 +49,7 @@ def is_nowhere(masters: Masters, name: str) -> bool:
 
 
 def wait_for_votes(client: Client, masters: Masters, name: str) -> None:
-    """Until every master grants to this client."""
+    """Waits until every master grants to this client."""
     warm_up = f"{name}-votes"
 
     def all_grant() -> bool:
@@ -61,7 +61,7 @@ def wait_for_votes(client: Client, masters: Masters, name: str) -> None:
 
 
 def takes(client: Client, name: str) -> bool:
-    """Whether a try is granted; it is given back at once."""
+    """Whether a try is granted; it gives the lock back at once."""
     lock = client.lock(name)
     try:
         granted = lock.acquire(blocking=False)
@@ -87,7 +87,7 @@ def takes_in(worker: Worker, name: str) -> bool:
 
 
 def _said(worker: Worker) -> Any:
-    """What the process says of what it was told to do; what it says of itself is passed over."""
+    """What the process says of its last order; this skips what it says of its own accord."""
     while (said := worker.receive())["id"] is None:
         pass
     return said

@@ -1,4 +1,4 @@
-"""What a lock protects in tests of failovers: it notes who is inside, and whether anybody was not alone."""
+"""What a lock protects in tests of failovers: it notes who is inside, and whether two were inside at once."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ class Room:
     _inside: list[str] = field(factory=list)
 
     def work(self, who: str, lock: Lock) -> None:
-        """Is inside for a moment, and releases the lock."""
+        """Stays inside for a moment, and releases the lock."""
         self._inside.append(who)
         if len(self._inside) > 1:
             self.together.append(self._inside.copy())
@@ -86,13 +86,13 @@ class Crowd:
                 return
 
     def late(self, seconds: float) -> Sequence[int]:
-        """Which of those who wait for one turn have not had it within `seconds`, each after the one before."""
+        """Which of those that wait for one turn have not had it `seconds` after the one before."""
         for thread in self.waiting:
             thread.join(seconds)
         return [number for number, thread in enumerate(self.waiting) if thread.is_alive()]
 
     def end(self) -> None:
-        """Nobody comes again; waits until all have gone."""
+        """Lets nobody come again, and waits until all have gone."""
         self._stop.set()
         for thread in (*self.waiting, *self._returning):
             thread.join(WAIT_SECONDS)

@@ -1,7 +1,7 @@
 """Real servers, started as processes on loopback and ended with the test that started them.
 
-They are found and started as those of the demo are (`relock._servers.starting`). They are another class for what that
-has no use for: passwords, TLS, files, replicas, another clock, a unix socket that answers whatever a user may do.
+The tests find and start them as the demo does (`relock._servers.starting`). They have a class of their own for what the
+demo does not need: passwords, TLS, files, replicas, another clock, a unix socket that answers whatever a user may do.
 """
 
 import ctypes
@@ -52,14 +52,14 @@ class Server:
         self.kind = kind
         self.port = port or free_port()
         self.password = password
-        self.environment: dict[str, str] = {}  # what it is started with beside this process's own
+        self.environment: dict[str, str] = {}  # in addition to this process's own
         self.folder = Path(tempfile.mkdtemp(prefix="relock-test-"))
         self.program = runnable(program, self.folder)
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "Server":
-        """Starts it, and waits until it answers; if somebody took its port before its first start, on another one."""
+        """Starts it, and waits until it answers. At its first start it takes another port if its own is in use."""
         for _ in range(1 if self._process else START_ATTEMPTS):
             self._launch()
             if self._answers():
@@ -84,13 +84,13 @@ class Server:
     def _answers(self) -> bool:
         """Waits until it answers; False if it ended instead.
 
-        It is asked on its own unix socket, which is there only once it has its port: on the port itself a stranger
-        might answer.
+        This asks on its unix socket, which is there only once it has its port: on the port itself a stranger might
+        answer.
         """
         deadline = time.monotonic() + START_SECONDS
         while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
             if _says_anything(self.socket_path):
-                return True  # it answers, if only to say that one may not ask, or not yet
+                return True  # it answers, even if it only refuses to do so, or is not ready
             time.sleep(0.01)
         return False
 
@@ -100,7 +100,7 @@ class Server:
 
     @property
     def members(self) -> "tuple[Server, ...]":
-        """Itself: what may be several servers elsewhere (`support.masters.Masters`) is one here."""
+        """The server itself: here it is one, and several in `support.masters.Masters`."""
         return (self,)
 
     @property
@@ -132,11 +132,11 @@ class Server:
         return self._process.pid
 
     def client(self, **options: Any) -> redis.Redis:
-        """A redis-py client for looking behind relock's back; it resends nothing."""
+        """A redis-py client to look behind relock's back; it resends nothing."""
         return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, retry=no_retry(), **options)
 
     def cli(self, *words: Any) -> Any:
-        """One command on a connection of its own, sent once, and its reply."""
+        """Sends one command once, on a connection of its own; returns the reply."""
         with self.client() as client:
             return client.execute_command(*words)
 
@@ -191,7 +191,7 @@ class Server:
 
 
 def _says_anything(path: Path) -> bool:
-    """Whether whoever listens there answers a PING. No client of redis-py, which leaks refused sockets in 5.0."""
+    """Whether a server there answers a PING. It uses no client of redis-py, which leaks refused sockets in 5.0."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(START_SECONDS)
@@ -202,16 +202,16 @@ def _says_anything(path: Path) -> bool:
         return False
 
 
-CLIENT_COMMANDS = {"evalsha", "eval", "ping", "subscribe", "scan", "script|load"}  # what connecting takes is left out
+CLIENT_COMMANDS = {"evalsha", "eval", "ping", "subscribe", "scan", "script|load"}  # none of those that connect
 
 
 def die_with_parent() -> None:
-    """In a new process: SIGKILL when the thread that started it ends. `support.spawn` is the better way, see there."""
+    """In a new process: asks for SIGKILL when the thread that started it ends. `support.spawn` is the better way."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def no_retry() -> Retry:
-    """What keeps redis-py from connecting and sending again: by default it tries for seconds."""
+    """Keeps redis-py from connecting and sending again: by default it tries for seconds."""
     return Retry(NoBackoff(), 0)
 
 

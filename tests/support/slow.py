@@ -1,4 +1,4 @@
-"""A TCP proxy that makes a master slow: what goes through arrives later, in its order, and none of it is lost."""
+"""A TCP proxy that makes a master slow: all that goes through arrives later, in its order."""
 
 import heapq
 import itertools
@@ -19,7 +19,7 @@ def at_once() -> float:
 class Slow:
     """Listens on loopback in front of one server; `requests` and `replies` say how long (s) each piece takes.
 
-    They may be replaced at any time, and count for what comes from then on.
+    A test may replace them at any time, for what comes from then on.
     """
 
     def __init__(self, port: int, *, requests: Delay = at_once, replies: Delay = at_once) -> None:
@@ -71,7 +71,7 @@ class Slow:
             self._selector.register(end, selectors.EVENT_READ)
 
     def _read(self, end: socket.socket) -> None:
-        """Takes what has come; the end of a connection takes as long as anything else."""
+        """Takes what has come; the end of a connection is delayed like anything else."""
         try:
             data = end.recv(65536)
         except OSError:
@@ -90,7 +90,7 @@ class Slow:
             else:
                 end.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # whoever it was for has gone
+            pass  # the receiver has gone
 
     def close(self) -> None:
         """Ends it."""

@@ -1,4 +1,4 @@
-"""Certificates, and what a server needs to speak TLS."""
+"""Certificates, and the arguments that a server needs for TLS."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ CERTIFICATE = (
 
 
 def certificate(folder: Path) -> Path:
-    """Makes a certificate for 127.0.0.1 that vouches for itself; its key is beside it, as ``key.pem``."""
+    """Makes a self-signed certificate for 127.0.0.1; its key is beside it, as ``key.pem``."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl on the PATH to make a certificate with")
     folder.mkdir()
@@ -33,20 +33,20 @@ class Tls:
     def __init__(self, folder: Path, port: int | None = None) -> None:
         self.certificate = certificate(folder)
         self.port = port or free_port()
-        self.server: Server  # whoever has started it says so
+        self.server: Server  # whatever starts it sets this
         self.arguments = (
             *("--tls-port", str(self.port), "--tls-auth-clients", "no", "--tls-cert-file", str(self.certificate)),
             *("--tls-key-file", str(folder / "key.pem"), "--tls-ca-cert-file", str(self.certificate)),
         )
 
     def url(self, trusted: Path | None = None, host: str = "127.0.0.1", scheme: str = "rediss") -> str:
-        """Where it listens, for who trusts that certificate, or its own."""
+        """Where it listens, with the certificate to trust: `trusted`, or its own."""
         return f"{scheme}://{host}:{self.port}/0?ssl_ca_certs={trusted or self.certificate}"
 
 
 @contextmanager
 def skipped_without_tls() -> Iterator[None]:
-    """Skips the test if the server that is started in here is built without TLS."""
+    """Skips the test if the server that starts within it is built without TLS."""
     try:
         yield
     except AssertionError as error:

@@ -1,13 +1,13 @@
-"""Where masters listen, for those who only connect to them: nothing of relock is imported, whichever version runs."""
+"""Where masters listen, for code that only connects to them. It does not import relock: any version may run."""
 
 from collections.abc import Iterable
 from typing import Any
 
-GUARD_SECONDS = 600.0  # of the masters that have been looked at: no shorter than any ttl in the tests
+GUARD_SECONDS = 600.0  # of the masters that relock has looked at: no shorter than any ttl in the tests
 
 
 class Urls(list[str]):
-    """Where the masters listen, and the restart guard (s) in use there, or None when nobody has looked at them yet."""
+    """Where the masters listen, and the restart guard (s) in use there; None if relock has not looked at them yet."""
 
     def __init__(self, urls: Iterable[str], guard: float | None) -> None:
         super().__init__(urls)
@@ -15,12 +15,12 @@ class Urls(list[str]):
 
     @property
     def word(self) -> str:
-        """All in one word, for a command line."""
+        """All URLs in one word, for a command line."""
         return " ".join(self)
 
 
 def urls_of(word: str) -> str | Urls:
-    """One URL, or those of a group of masters that have been looked at, from a command line."""
+    """One URL, or those of a group of masters that relock has looked at, from a command line."""
     urls = word.split()
     return urls[0] if len(urls) == 1 else Urls(urls, GUARD_SECONDS)
 

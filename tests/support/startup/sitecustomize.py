@@ -1,4 +1,4 @@
-"""Python imports this when it starts, where its folder is on PYTHONPATH: see `support.caches`."""
+"""Python imports this when it starts, if its folder is on PYTHONPATH: see `support.caches`."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 class SmallCaches(MetaPathFinder):
-    """Limits the caches of relock once it is imported, if ever."""
+    """Limits the caches of relock once a program imports it."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
