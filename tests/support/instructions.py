@@ -12,7 +12,7 @@ SOURCE = str(Path(relock.__file__).parent)
 
 
 class Interrupt(BaseException):
-    """What the tests raise; nothing in relock knows it."""
+    """What the tests raise; relock does not know it."""
 
 
 def is_of_relock(code: CodeType) -> bool:

@@ -1,4 +1,4 @@
-"""What makes waiting threads look again: none misses a change, and an interrupt leaves nothing that blocks others."""
+"""The bell makes waiting threads look again: none misses a change, and an interrupt leaves nothing that blocks."""
 
 import threading
 from contextlib import suppress
@@ -10,7 +10,7 @@ from relock._runtime.machine import Machine
 from relock._runtime.wakeups.bell import Bell
 
 LONG = 30.0  # seconds that no test waits for
-INSTRUCTIONS_MAX = 1000  # of one wait
+INSTRUCTIONS_MAX = 1000  # one wait has fewer
 
 
 class Clock(Machine):
@@ -41,7 +41,7 @@ def test_what_is_not_so_in_time_is_said(bell: Bell, platform: Clock) -> None:
 
 
 def test_every_thread_that_waits_looks_again(bell: Bell) -> None:
-    changed = threading.Event()  # of the test, which no signal interrupts
+    changed = threading.Event()  # the test's own, whose wait no signal interrupts
     looking = threading.Semaphore(0)
 
     def has_changed() -> bool:
@@ -74,7 +74,7 @@ def test_a_change_between_the_look_and_the_wait_is_not_missed(bell: Bell) -> Non
 
 
 def test_an_interrupt_at_any_instruction_keeps_nobody_from_ringing(platform: Clock) -> None:
-    """Also at those of the standard library: the exception of a signal handler strikes there too."""
+    """Also at instructions of the standard library: a signal handler may raise there, too."""
     for raise_at in range(1, INSTRUCTIONS_MAX):
         platform.now, bell = 0.0, Bell(platform)
         if not _strike(bell, platform, raise_at):
@@ -87,7 +87,7 @@ def test_an_interrupt_at_any_instruction_keeps_nobody_from_ringing(platform: Clo
 
 
 def _strike(bell: Bell, platform: Clock, raise_at: int) -> bool:
-    """Whether instruction number `raise_at` of a wait that is rung once, in vain, was there to be struck."""
+    """Interrupts a wait that is rung once, in vain, at instruction `raise_at`; returns whether there is such a one."""
 
     def has_changed() -> bool:
         bell.ring()

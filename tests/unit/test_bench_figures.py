@@ -1,4 +1,4 @@
-"""What turns amount to: with numbers that can be checked by hand."""
+"""The figures of a benchmark's turns, with numbers that one can check by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Caches: bounded in entries and in bytes, filled by no names, and nothing depends on one."""
+"""Caches: they are bounded in entries and in bytes, no number of names fills them, and nothing depends on one."""
 
 import sys
 import threading
@@ -13,13 +13,13 @@ from relock._scripts import Script, load, script_names
 
 NAMES = 6_000
 NAME_BYTES = 10_000
-GROWTH_BYTES_MAX = 2_000_000  # what these leave behind; they are 60 MB themselves
+GROWTH_BYTES_MAX = 2_000_000  # what the names may leave behind; they are 60 MB themselves
 THREADS = 8
 
 
 @pytest.fixture(autouse=True)
 def usual_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the tests run with the smallest caches."""
+    """Sets the usual bound, also if the tests run with the smallest caches."""
     monkeypatch.setattr(_caches, "COUNT_MAX", 256)
 
 
@@ -75,7 +75,7 @@ def test_threads_that_fill_a_cache_at_the_same_time_keep_to_its_bound() -> None:
 @pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("script", script_names())
 def test_a_head_is_the_same_from_the_cache_and_without_it(script: str, guarded: bool) -> None:
-    """Names of the same length share what is remembered; prefixes share what does not name them."""
+    """Names of the same length share a cache entry; prefixes share the entries that do not name them."""
     loaded = load(script)
     for prefix in ("lock", "other", "p" * (ENTRY_BYTES_MAX + 1)):
         for name in ("a", "b", "}a}", "", "é", "long" * 100, "a"):
@@ -91,7 +91,7 @@ def test_a_head_is_the_same_from_the_cache_and_without_it(script: str, guarded: 
 
 
 def test_the_heads_of_usual_names_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of any number of locks, and no other way than what a new name of the same length takes."""
+    """After the first, a name of the same length makes nothing anew, however many there are."""
     script = load("acquire")
     script.usual_head(lock_keys("lock", "orders:00000"), guarded=True)
     monkeypatch.setattr(Script, "_frame", None)

@@ -1,4 +1,4 @@
-"""How long a connection lets a silent server keep its caller: never longer than it was told to."""
+"""A connection never waits for a silent server longer than its caller told it to."""
 
 import socket
 import ssl
@@ -27,12 +27,12 @@ def trusted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["plain", "tls"])
 def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Ours, and that of a server that neither reads nor writes."""
+    """Our end, and the end of a server that neither reads nor writes."""
     ours, theirs = socket.socketpair()
     if request.param == "tls":
         ours, theirs = _shake_hands(ours, theirs, request.getfixturevalue("trusted"))
     yield ours, theirs
-    theirs.close()  # ends whoever should hang on the other end
+    theirs.close()  # ends a thread that hangs on the other end
     ours.close()
 
 
@@ -54,7 +54,7 @@ def channel(ends: tuple[socket.socket, socket.socket]) -> Channel:
 
 
 def error_of(call: Callable[[], Any]) -> Exception:
-    """What `call` raises; it is given up where it hangs."""
+    """What `call` raises; gives up if it hangs."""
     errors: list[Exception] = []
 
     def run() -> None:
@@ -72,7 +72,7 @@ def error_of(call: Callable[[], Any]) -> Exception:
 
 def test_a_server_that_says_nothing_is_not_waited_for_any_longer(channel: Channel) -> None:
     error = error_of(channel.receive)
-    assert isinstance(error, redis_errors.TimeoutError)  # the hub takes it for the moment to ask: is anybody there?
+    assert isinstance(error, redis_errors.TimeoutError)  # after it the hub asks the server whether it is still there
     assert "it did not answer in time" in failure_of("m", error, sent=True).why
 
 
@@ -99,7 +99,7 @@ MESSAGE = b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$%d\r\n%b\r\n"
     ],
 )
 def test_a_list_of_more_items_than_any_reply_has_is_refused_before_it_is_made(data: bytes) -> None:
-    """The parser makes room for all at once: for two thousand million, in seconds, or until the memory is used up."""
+    """The parser makes room for all items at once: for two thousand million, until the memory is used up."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = SocketChannel(cast("RawConnection", SimpleNamespace()), ours, TIMEOUT_SECONDS)
@@ -110,7 +110,7 @@ def test_a_list_of_more_items_than_any_reply_has_is_refused_before_it_is_made(da
 
 @pytest.mark.parametrize("name", [LONG, b"\r\n" + LONG, b"x*99999999", b"\n" + LONG + LONG])
 def test_a_name_that_looks_like_a_long_list_is_a_name(name: bytes) -> None:
-    """Names are the users', or come from their users, who may know what the protocol looks like."""
+    """Names come from users, or from their users, who may know what the protocol looks like."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = SocketChannel(cast("RawConnection", SimpleNamespace()), ours, TIMEOUT_SECONDS)

@@ -16,7 +16,7 @@ SECONDS_MAX = 10.0
 
 
 class Story:
-    """A history that is written down call by call, each a tenth of a second long unless it says otherwise."""
+    """A history that a test writes call by call, each a tenth of a second long unless it says otherwise."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -83,7 +83,7 @@ def one_after_the_other(story: Story) -> None:
 
 
 def levels_that_nobody_saw(story: Story) -> None:
-    """A process that stands still between a call and the look at its count has lost the hold by then."""
+    """A process that stands still between a call and the look at its count may have lost the hold by then."""
     story.take("x", 0.0, 5, until=1.0)
     story.take("x", 0.2, 5, count=None)
     story.give("x", 0.9, count=None, returned=3.0)
@@ -101,7 +101,7 @@ def nested_holds(story: Story) -> None:
 
 
 def calls_that_overlap(story: Story) -> None:
-    """Both called before the first was granted; the second is granted while the release is on its way."""
+    """Both acquires began before the first grant; the second is granted while the release is on its way."""
     story.take("x", 0.0, 5, returned=0.5)
     story.take("y", 0.1, 6, returned=1.05)
     story.give("x", 1.0, returned=1.4)
@@ -119,7 +119,7 @@ def a_failed_try(story: Story) -> None:
     story.take("x", 0.0, 5)
     story.take("y", 0.2, outcome="refused", count=0)
     story.give("x", 0.4)
-    story.take("y", 0.6, outcome="refused", count=0)  # somebody else came first
+    story.take("y", 0.6, outcome="refused", count=0)  # another one came first
 
 
 def an_unknown_acquire(story: Story) -> None:
@@ -134,7 +134,7 @@ def an_unknown_release(story: Story) -> None:
 
 
 def a_killed_holder(story: Story) -> None:
-    """Nobody comes before the deadline that it knew last."""
+    """No other gets the lock before the deadline that the killed holder knew last."""
     story.take("x", 0.0, 5, until=1.0, killed=0.3)
     story.take("y", 0.5, 6, returned=1.01)
     story.give("y", 1.2)
@@ -354,7 +354,7 @@ def an_update_lost_although_there_was_a_late_write(story: Story) -> None:
 
 
 def a_marker_of_one_who_holds_the_lock(story: Story) -> None:
-    """What they believed was written down badly, so that only the marker shows it."""
+    """The workers wrote down wrongly what they believed, so that only the marker shows it."""
     other = story.take("x", 0.0, 5)
     story.collide(story.take("y", 0.2, 6), 0.4, other)
 
@@ -447,7 +447,7 @@ def test_each_loss_is_told_once(times: int, ended: set[str], sentence: str | Non
 def test_a_hold_that_is_lost_though_nothing_strikes_is_found(
     process: str, since: float, until: float, *, is_found: bool
 ) -> None:
-    """It must have begun and been over in that time; when it was given back says nothing."""
+    """It must have begun and been over in that time; the moment of its release does not count."""
     story = Story()
     grant = a_loss(story)
     found = check_kept(story.operations, process, since, until)
@@ -502,7 +502,7 @@ def contended(operations: int, dice: random.Random, workers: int = 12) -> Story:
 
 
 def test_a_long_history_is_checked_in_time(seed: int) -> None:
-    """The bound is one of the checker's work, which grows with the length alone, and leaves a slow machine room."""
+    """The bound is for the checker's work, which grows only with the length, and leaves room for a slow machine."""
     history = contended(OPERATIONS, random.Random(seed)).history
     begin = time.process_time()
     assert check(history) == []
@@ -522,7 +522,7 @@ def test_a_planted_overlap_is_found_in_a_long_history(seed: int) -> None:
 
 
 def some_calls(dice: random.Random) -> list[Operation]:
-    """A few calls at random times with random results, each worker's one after the other: some good, more bad."""
+    """A few calls at random times with random results; those of a worker do not overlap. Most are bad, some good."""
     story, tokens = Story(), dice.sample(range(1, 9), 8)
     for worker in "xyz"[: dice.choice([2, 3])]:
         at = dice.random()
@@ -543,7 +543,7 @@ def some_calls(dice: random.Random) -> list[Operation]:
 
 
 def has_order(operations: list[Operation]) -> bool:
-    """Whether the model allows any order of the calls: by trying all of them."""
+    """Whether the model allows any order of the calls; it tries all of them."""
     ends = {number: hold.may_end for number, hold in holds_of(operations).items()}
 
     def go_on(left: frozenset[Operation], holder: Operation | None, levels: int, highest: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the commands print, and with what they exit."""
+"""What the commands print, and their exit codes."""
 
 import os
 import subprocess

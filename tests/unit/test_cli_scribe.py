@@ -1,4 +1,4 @@
-"""What is written to stderr by a thread of its own: in order, complete where somebody reads, and never waited for."""
+"""A thread of its own writes to stderr: in order, complete if somebody reads, and no caller waits for it."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def test_where_nobody_reads_nobody_waits_and_what_is_too_much_is_counted(pipe: t
 
 
 def test_a_line_is_complete_also_where_the_descriptor_does_not_block(pipe: tuple[int, int]) -> None:
-    """It is a property of the open file, and whoever shares that may have set it."""
+    """That is a property of the open file, and any process that shares the file may have set it."""
     reader, writer = pipe
     os.set_blocking(writer, False)
     long = b"x" * 1_000_000 + b"\n"

@@ -1,4 +1,4 @@
-"""When the command of `relock run` is ended, decided over a clock of the test's own."""
+"""When `relock run` ends its command, on a clock of the test's own."""
 
 import signal
 
@@ -64,7 +64,7 @@ def test_a_lock_that_is_not_renewed_costs_sigterm_at_the_grace_and_sigkill_befor
 
 
 def test_what_is_said_of_a_signal_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever writes may have to wait until somebody reads, and the lease ends meanwhile."""
+    """A write may have to wait until somebody reads, and the lease may end meanwhile."""
     world = World()
     sent_before: list[list[int]] = []
     monkeypatch.setattr(_supervise, "say", lambda _text: sent_before.append([signum for _, signum in world.sent]))

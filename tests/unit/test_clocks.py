@@ -39,7 +39,7 @@ def test_a_step_ahead_is_reported_as_the_most_it_may_be() -> None:
 
 
 def test_a_step_came_after_the_last_reply_that_did_not_show_it_was_asked_for() -> None:
-    """It may have come between that request and its reply, which says what time it was there at some moment between."""
+    """It may have come between that request and its reply, which shows the clock at some moment between them."""
     offset = Offset(0.01)
     assert offset.stepped_after == float("-inf")
     offset.see(100.0, 100.5, now=7.0)
@@ -76,9 +76,9 @@ def test_a_reply_from_before_a_step_is_no_step_back() -> None:
 
 @pytest.mark.parametrize("seconds", [0.2, -0.2])
 def test_two_replies_that_do_not_agree_show_no_direction_until_a_newer_one_does(seconds: float) -> None:
-    """They were under way together, and the older one is read last: a clock that went back seems to go ahead."""
+    """They were under way together, and the older one is read last: a clock that stepped back seems to step ahead."""
     offset = Offset(0.0)
-    offset.see(99.7, 100.3, now=0.0)  # a slow one, so the step that comes is not seen at once
+    offset.see(99.7, 100.3, now=0.0)  # a slow reply, so that the next one does not show the step at once
     after, before = 100.0 + seconds, 100.0
     assert offset.see(after, after + 0.01, now=1.01) == 0.0, "asked for at 1.0, after the step"
     assert offset.see(before - 0.05, before + 0.07, now=1.05) == 0.0, "asked for at 0.93, before it"
@@ -109,7 +109,7 @@ def test_a_reply_that_agrees_with_both_leaves_the_direction_to_the_next_one() ->
 @pytest.mark.parametrize("idle", [0.1, 1.0, 10.0, 30.0, 100.0, 1000.0, 100_000.0])
 @pytest.mark.parametrize("step", [0.1, 0.3, 1.0, 5.0, -0.1, -1.0, -5.0])
 def test_the_next_reply_ends_a_doubt_however_late_it_is(step: float, idle: float) -> None:
-    """The bounds of both widen meanwhile, until they meet: then none ever tells, and they would widen for ever."""
+    """The bounds of both widen meanwhile until they meet: then no reply would decide, and they would widen for ever."""
     offset = Offset(0.01)
     offset.see(-0.0005, 0.0005, 9.0)
     offset.see(-0.0005, 0.0005, 10.001)

@@ -1,4 +1,4 @@
-"""What `nodes` may say of a cluster, and what its nodes say, read without one."""
+"""What `nodes` may say of a cluster, and how relock reads what its nodes say; it needs no cluster."""
 
 from typing import Any, cast
 
@@ -74,7 +74,7 @@ def test_a_cluster_has_no_guard() -> None:
     [
         ("MOVED 3999 127.0.0.1:6381", Redirection(3999, "127.0.0.1", 6381, False)),
         ("ASK 3999 ::1:6381", Redirection(3999, "::1", 6381, True)),
-        ("MOVED 0 :6381", Redirection(0, "", 6381, False)),  # the host is that of whoever says so
+        ("MOVED 0 :6381", Redirection(0, "", 6381, False)),  # the host is that of the node that says so
         ("TRYAGAIN Multiple keys request during rehashing of slot", None),
         ("ERR no MOVED 1 a:2", None),
     ],
@@ -124,7 +124,7 @@ def test_what_a_node_refuses_to_do_it_has_not_done(error: redis_errors.ResponseE
 
 
 class OddNode:
-    """Says of its cluster what no node says."""
+    """A node that says of its cluster what no real node says."""
 
     address = "redis://odd:7000/0"
 
@@ -151,7 +151,7 @@ class OddNode:
     "reply", [None, b"OK", [[0, 16383]], [[0, 16383, [b"\xff", 7000]]], [[0, 1, [7, b"h"]]]], ids=str
 )
 def test_what_no_node_says_is_an_error_of_its_connection(reply: Any) -> None:
-    """So another node is asked, and where there is none it is no quorum, with the reason."""
+    """So the client asks another node; if there is none, there is no quorum, and the error has the reason."""
     odd = OddNode(reply)
     node = cast("Node", odd)
     cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, MasterListener())

@@ -1,4 +1,4 @@
-"""The verdict of the demo is bad where the history is: one planted fault for each finding."""
+"""The verdict of the demo is bad if the history is: one planted fault for each finding."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The error tree: what each is besides, what it carries, and that it survives pickling."""
+"""The error tree: which built-in error each one is as well, what it carries, and that it survives pickling."""
 
 import pickle
 

@@ -1,7 +1,7 @@
 """The quorum's protocol in small: three masters, two clients, and every order in which anything can happen.
 
 An explorer visits all states that can be reached. Time goes by in ticks, at any moment; requests and replies take any
-time, or come when nobody waits for them any more; masters forget at any moment; releases of earlier holds arrive late.
+time, or come when no client waits for them; masters forget at any moment; releases of earlier holds arrive late.
 Both clients take the lock once, and one of them renews and heals. The explorer knows nothing of the code: it shows that
 the rules exclude, as `docs/internals/argument.md` argues, and that each of them is needed.
 """
@@ -72,7 +72,7 @@ class Explorer:
     rules: Rules
 
     def two_holders(self) -> State | None:
-        """A state with two holders, or None where there is none among all that can be reached."""
+        """A state with two holders, or None if no state that can be reached has them."""
         first = State(("new", "new"), (Master(),) * MASTERS)
         seen, left = {first}, [first]
         while left:
@@ -88,13 +88,13 @@ class Explorer:
     def next_states(self, state: State) -> Iterator[State]:
         for phases, masters in self.moves(state):
             settled = (self.settle(phases[RENEWER], masters, RENEWER), self.settle(phases[RIVAL], masters, RIVAL))
-            if "over" not in settled:  # else one of them never holds the lock any more
+            if "over" not in settled:  # else one of them can never hold the lock again
                 yield State(
                     settled, tuple(sorted(masters, key=hash))
                 )  # the masters are alike: no matter which is which
 
     def moves(self, state: State) -> Iterator[State]:
-        """What may happen next, before the clients look at what it means to them."""
+        """The states that may come next, before the clients judge what they mean."""
         phases, masters = state
         yield State(phases, tuple(map(tick, masters)))
         if phases[RENEWER] == "new":
@@ -108,7 +108,7 @@ class Explorer:
                 yield State(phases, (*masters[:i], changed, *masters[i + 1 :]))
 
     def settle(self, phase: str, masters: Masters, client: int) -> str:
-        """What a client makes of what it knows; it compares what it knows with its clock whenever it is asked."""
+        """The phase of a client by what it knows; it compares that with its clock whenever it is asked."""
         quorum = self.rules.quorum
         counted = sum(master.side(client).end > 0 for master in masters)
         if phase == "asking":
@@ -153,7 +153,7 @@ def run(rules: Rules, master: Master, client: int) -> Master:
 
 
 def send(message: str, masters: Masters, client: int) -> Masters:
-    """A request to every master. A renewal is an extension where the hold is counted, else healing."""
+    """Sends a request to every master. A renewal extends the hold where the client counts it, and else heals it."""
     return tuple(requested(message, master, client) for master in masters)
 
 
@@ -173,7 +173,7 @@ def tick(master: Master) -> Master:
 
 
 def older(side: Side) -> Side:
-    """A message is of no use any more once it is as old as a lease, and void."""
+    """A message that is as old as a lease is void, and dropped."""
     end = max(0, side.end - 1)
     if not side.message or side.age + 1 == LEASE:
         return Side(end)

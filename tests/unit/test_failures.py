@@ -1,4 +1,4 @@
-"""What a server's words mean for an attempt."""
+"""What the words of a server's error mean for an attempt."""
 
 import errno
 import os

@@ -30,7 +30,7 @@ SILENT = Failure("a", "silent")
 
 
 def hold(masters: int = 1, *, ends: list[float] | None = None, count: int = 1, **changes: Any) -> Hold:
-    """A hold of 9 s from the moment 0 on, granted by all, with nothing lost to drift; `changes` are made afterwards."""
+    """A hold of 9 s from the moment 0 on, which all masters granted, without drift; then it makes `changes`."""
     addresses = tuple("abcde"[:masters])
     options = ClientOptions(ttl=9.0)
     spec = evolve(LockSpec.of(lock_keys("lock", "a"), addresses, options.for_lock(), options), validity=9.0)
@@ -52,7 +52,7 @@ def test_a_hold_is_valid_until_its_deadline_and_not_at_it() -> None:
 
 
 def longer(ttl: float = 900.0) -> Hold:
-    """A hold of 9 s for which a longer lease was asked."""
+    """A hold of 9 s whose owner has asked for a longer lease."""
     one = hold()
     one.ask_for(ttl)
     return one
@@ -67,7 +67,7 @@ def test_a_longer_lease_that_was_not_confirmed_is_no_reason_to_wait_longer_with_
 
 
 def test_who_confirms_the_lease_from_before_it_was_lengthened_confirms_no_longer_one() -> None:
-    """The watchdog had asked already."""
+    """The watchdog had sent its renewal already."""
     one = longer()
     assert one.count_renewal([EXTENDED], 1.0, 10.0, 1.5, ttl=9.0)
     assert (one.deadline, one.renew_at) == (10.0, 4.0)
@@ -117,11 +117,11 @@ def test_a_loss_is_said_once_and_keeps_what_was_held() -> None:
 
 
 class Interrupt(BaseException):
-    """What the test raises; nothing in relock knows it."""
+    """What the test raises; relock does not know it."""
 
 
 def test_a_loss_that_an_interrupt_keeps_from_being_said_is_one_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody would say it again, and whoever used the hold would find it neither valid nor lost."""
+    """Nothing would report it again, and its owner would find the hold neither valid nor lost."""
 
     class Struck(list[bool]):
         def pop(self, *_: Any) -> bool:
@@ -191,7 +191,7 @@ def test_a_masters_clock_that_went_ahead_ends_its_lease_earlier() -> None:
 def test_what_was_confirmed_before_a_clock_went_ahead_has_not_its_full_length(
     asked_at: float, answered_us: int, remaining: float
 ) -> None:
-    """Another thread has seen the step between that answer and the moment at which it is counted."""
+    """Another thread saw the step between that answer and the moment at which it counts."""
     one = hold()
     one.shift(ClockStep(1.0, 0, 4.0, 1000))
     one.count_renewal([[b"extended", answered_us]], asked_at, 10.0, 2.0)
@@ -199,7 +199,7 @@ def test_what_was_confirmed_before_a_clock_went_ahead_has_not_its_full_length(
 
 
 def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> None:
-    """Also of those whose grant came after a quorum had been enough."""
+    """Also of the masters whose grant came after a quorum had been enough."""
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
     three.shift(ClockStep(1.0, 0, 20.0, 0))
@@ -218,7 +218,7 @@ UNREAD = Failure("c", "not yet", awaited=True)
 def test_what_was_granted_before_a_clock_went_ahead_and_is_heard_of_afterwards_counts_for_nothing(
     granted: Any, end: float, said: Any
 ) -> None:
-    """Its lease has lost the step. That it is there still, as the master says of its count, is no word on how long."""
+    """Its lease has lost the step. A reply to a count shows that the hold is there, but not for how long."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [UNREAD]]
     three = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
@@ -238,7 +238,7 @@ def test_a_grant_that_came_late_counts_like_the_others() -> None:
 
 
 def test_who_extends_a_hold_or_counts_it_has_granted_it() -> None:
-    """Two of those that granted have forgotten it; the replies of the other two have not been read yet."""
+    """Two of the masters that granted it have forgotten it; the replies of the other two are not read yet."""
     under_way = Failure("a", "it is late", sent=True, awaited=True)
     for say in ([b"counted", 0], EXTENDED):
         five = hold(masters=5, ends=[9.0, 9.0, 9.0, NEVER, NEVER])
@@ -252,7 +252,7 @@ def test_who_extends_a_hold_or_counts_it_has_granted_it() -> None:
 
 
 def test_healing_says_where_somebody_elses_attempt_is_in_the_way() -> None:
-    """It is tried again then: such attempts come and go."""
+    """The watchdog tries it again then, because such attempts come and go."""
     one, other = hold(masters=3, ends=[9.0, NEVER, 9.0]), hold(masters=3, ends=[9.0, NEVER, 9.0])
     flow = heal((one, other), lambda _: True, lambda: 1.0, 0.05)
     next(flow)
@@ -263,7 +263,7 @@ def test_healing_says_where_somebody_elses_attempt_is_in_the_way() -> None:
 
 
 def test_a_hold_is_given_again_only_to_masters_that_do_not_have_it() -> None:
-    """One that had it, and loses it just then to an operator's force_release, is not to get it again."""
+    """A master that had it, and loses it just then to an operator's force_release, must not get it again."""
     holds = [hold(masters=3, ends=ends) for ends in ([9.0, NEVER, 9.0], [9.0, 9.0, 9.0], [9.0, 9.0, NEVER])]
     flow = heal(holds, lambda _: True, lambda: 1.0, 0.05)
     first = next(flow)
@@ -279,7 +279,7 @@ DOWN = Failure("a", "down", sent=False)
 
 @pytest.mark.parametrize("was_silent", [False, True])
 def test_a_place_in_the_queue_may_be_given_after_the_release(was_silent: bool) -> None:
-    """By a master whose answer to the acquire was not there yet when a quorum had granted it."""
+    """A master gives it whose answer to the acquire had not come yet when a quorum had granted the lock."""
     base, queued = hold(masters=3, ends=[9.0, 9.0, NEVER]), [b"queued", 0, 5_000, 0, b"other:1", 7]
     answers: list[Any] = [*base.answers[:2], [SILENT if was_silent else queued]]
     one = Hold(base.spec, b"me:1~2.7", Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
@@ -292,7 +292,7 @@ def test_a_place_in_the_queue_may_be_given_after_the_release(was_silent: bool) -
 def test_a_place_in_the_queue_is_left_where_the_release_is_not_heard_of(
     acquired: Any, owner: bytes, was_queued: bool
 ) -> None:
-    """An earlier request of the same wait got it, when the waiter had its ticket."""
+    """An earlier request of the same wait got the place, when the waiter had its ticket."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers = [*base.answers[:2], [acquired]]
     one = Hold(base.spec, owner, Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
@@ -309,7 +309,7 @@ def test_what_was_asked_for_twice_may_be_granted_again_after_its_release() -> No
 
 @pytest.mark.parametrize("is_released", [False, True])
 def test_a_release_during_a_healing_knows_that_the_healing_may_have_come_after_it(is_released: bool) -> None:
-    """Also once the healing is answered: the answer says nothing of their order."""
+    """Also once the healing has its answer: that says nothing of their order."""
     one = hold(masters=3, ends=[9.0, NEVER, 9.0])
     one.answers[1] = [DOWN]  # type: ignore[index]
     book = {one}
@@ -448,7 +448,7 @@ def handed(masters: int = 1, **changes: Any) -> Hold:
 
 @pytest.mark.parametrize("renew", [True, False])
 def test_the_full_lease_is_asked_for_once_a_hold_that_was_given_has_lasted_a_moment(renew: bool) -> None:
-    """Also without renewal: it is the lease that was asked for."""
+    """Also without renewal, because the caller asked for the full lease."""
     one = handed()
     one.renew = renew
     assert one.remaining(0.5) == 2.5

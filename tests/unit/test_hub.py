@@ -1,4 +1,4 @@
-"""What the hub makes of messages: wake-ups, grants, and what only looks like one."""
+"""How the hub reads messages: wake-ups, grants, and what only looks like one."""
 
 import gc
 import weakref
@@ -76,7 +76,7 @@ def test_a_grant_goes_to_its_waiter_with_the_time_at_which_it_was_made(hub: Hub,
 
 
 def test_a_grant_of_another_incarnation_than_that_of_the_subscriptions_socket_has_no_time(hub: Hub) -> None:
-    """A replica passes on what its master publishes, which gives nothing to whoever listens at the replica."""
+    """A replica passes on what its master publishes; such a grant gives nothing to a client that listens there."""
     waiter = hub.register(WAITER, KEYS)
     hub.subscriptions[1]._incarnation = b"replica:repl"
     hub.message(1, GRANT)
@@ -100,7 +100,7 @@ def test_a_grant_of_a_master_without_a_vote_has_no_time(hub: Hub) -> None:
 
 
 def test_a_grant_from_before_a_step_that_was_seen_since_has_no_time(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may wait here for those of other masters, and its lease has moved meanwhile."""
+    """The grant may wait here for those of other masters, and its lease may have moved meanwhile."""
     waiter = hub.register(WAITER, KEYS)
     hub.message(1, GRANT)
     assert [grant.begins for grant in hub.handed_to(waiter)] == [100 / 1e6]
@@ -140,7 +140,7 @@ def test_an_interrupt_loses_nothing_that_is_to_be_given_back(
 
 
 def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(hub: Hub, told: Told) -> None:
-    """Who gave it may wait for slow masters longer than we do; the book tells whether the hold goes on."""
+    """Its releaser may wait for slow masters longer than we do; the book tells whether the hold goes on."""
     hub.register(WAITER, KEYS)
     hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7", late_until=NOW - 0.5))
     hub.message(1, GRANT)
@@ -170,7 +170,7 @@ def test_who_has_had_its_turn_is_forgotten_after_its_time(hub: Hub) -> None:
 
 
 def test_a_hold_is_not_kept_for_the_messages_that_may_come(hub: Hub) -> None:
-    """It knows the callbacks of its owner, and whatever these know."""
+    """A hold refers to its owner's callbacks, and so to all that these refer to."""
     hub.register(WAITER, KEYS)
     hold = _hold(b"me:1@3000~ab.7")
     kept = weakref.ref(hold)
@@ -230,7 +230,7 @@ def gives(master: int) -> Callable[[Waiter], object]:
     ],
 )
 def test_who_was_given_the_lock_by_one_waits_longer_for_a_quorum(messages: list[Any], ends: float) -> None:
-    """For what it was given by too few it has to give back; who was only woken has nothing to lose by asking."""
+    """It must give back a grant of too few masters; a waiter that was only woken loses nothing if it asks at once."""
     queue = Messages(*messages)
     queue.waiter.park(10.0, 2, lambda: 0.1)
     assert queue.now == pytest.approx(ends)

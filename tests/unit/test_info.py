@@ -1,4 +1,4 @@
-"""What INFO says, and what that makes of a server."""
+"""What INFO says, and what relock concludes of a server."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the janitor does again, and what not: its tasks, carried out by hand."""
+"""Which of its tasks the janitor does again, and which not; the tests carry them out by hand."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ UNDO = UndoTask(KEYS, WAITER, 0, 1.0, not_after=9.0, give_up_at=20.0)
 
 
 class FakeSession:
-    """Three masters, of which the first is accused; what it says of that is written down."""
+    """Three masters, of which the first is accused; the test has written down its answer to that."""
 
     prefix, node_timeout, platform = "lock", 0.1, THREADS
 
@@ -53,7 +53,7 @@ class FakeSession:
 
 
 class FakeMaster:
-    """One of them."""
+    """One of the three masters."""
 
     address, incarnation = "a", b"run:repl"
 
@@ -100,7 +100,7 @@ def test_whoever_can_not_be_told_for_long_is_given_up() -> None:
 def test_nobody_is_accused_before_a_step_is_told_that_another_thread_has_seen(
     told: list[ClockStep], *, waits: bool, is_first: bool
 ) -> None:
-    """It may be the same one, and so our own. That thread may be held up, but not for ever."""
+    """It may be the same step, and so our own. The janitor waits for that thread, but not for ever."""
     session: Any = FakeSession([b"quarantined", 0, 1])
     session.steps += told
     session.masters[1].offset.stepped_at = 9.9
@@ -123,7 +123,7 @@ def test_a_step_of_ours_is_known_as_such_however_long_a_silent_master_was_waited
 
 
 def test_an_interrupt_of_who_brings_a_check_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between any two instructions; what is handed in later is done, and in the end the check is made."""
+    """An interrupt between any two instructions: the janitor does later tasks, and in the end the check."""
     session: Any = FakeSession([b"quarantined", 0, 1])
     session.masters, session.hub = (), FakeHub()
     janitor = Janitor(session)
@@ -176,7 +176,7 @@ class Full(Machine):
 
 
 def test_checks_are_made_though_the_first_came_when_no_thread_could_be_started() -> None:
-    """Nobody else may ever have anything for the janitor, and each release may bring a check."""
+    """Nothing else may ever come for the janitor, and each release may bring a check."""
     session: Any = FakeSession([b"quarantined", 0, 1])
     session.masters, session.hub, session.platform, session.clock = (), FakeHub(), Full(), time.monotonic
     janitor = Janitor(session)
@@ -190,7 +190,7 @@ def test_checks_are_made_though_the_first_came_when_no_thread_could_be_started()
 
 
 class Busy:
-    """A hold whose owner has a count settled at the moment at which the janitor finds that it has done enough."""
+    """A hold whose owner asks to settle a count at the moment when the janitor finds that it is done with it."""
 
     keys, owner, count, wanted = KEYS, WAITER, 1, 1
 
@@ -217,7 +217,7 @@ def test_a_count_that_is_to_be_settled_as_the_last_one_is_done_is_settled() -> N
 
 
 def test_a_count_that_was_written_before_others_were_void_is_written_again_however_late_the_answers_come() -> None:
-    """Another one may have arrived after it, while its answers were on their way."""
+    """Another count may have arrived after it, while its answers were on their way."""
     session: Any = FakeSession([b"counted", 0])
     session.seconds, session.hub = 0.08, FakeHub()
     janitor = Janitor(session)
@@ -230,7 +230,7 @@ def test_a_count_that_was_written_before_others_were_void_is_written_again_howev
 
 
 class FakeHub:
-    """Nobody waits."""
+    """A hub without waiters."""
 
     waiters: dict[bytes, None] = {}
 
@@ -240,7 +240,7 @@ def _interrupt() -> float:
 
 
 class Waiting:
-    """A session with one master and one waiter; what it is asked for is written down."""
+    """A session with one master and one waiter, which notes what it is asked."""
 
     node_timeout, platform = 0.1, THREADS
 
@@ -288,7 +288,7 @@ def test_a_waiter_gets_its_place_back_from_an_undo_as_long_as_it_waits(
 
 
 class Slow(Waiting):
-    """One whose master acts at once, and whose answers take a moment."""
+    """A session whose master acts at once, but whose answers take a moment."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(waits=False, leaves=False)
@@ -306,7 +306,7 @@ class Slow(Waiting):
 
 
 def test_an_undo_that_was_sent_before_the_not_after_time_is_sent_again_however_late_its_answers_come() -> None:
-    """What it undoes may have arrived after it, while its answers were on their way."""
+    """The attempt that it undoes may have arrived after it, while its answers were on their way."""
     session: Any = Slow(0.08)
     janitor = Janitor(session)
     janitor._act(UndoTask(KEYS, WAITER, 0, 1.0, not_after=10.05, give_up_at=20.0))
@@ -316,7 +316,7 @@ def test_an_undo_that_was_sent_before_the_not_after_time_is_sent_again_however_l
 
 
 def test_those_who_leave_together_are_taken_out_in_one_round() -> None:
-    """With one round for each, a slow master would keep the janitor from the heartbeat for those who stay."""
+    """With one round for each, a slow master would keep the janitor from the heartbeat for those that stay."""
     session: Any = Waiting(waits=False, leaves=True)
     owners = [b"me:%d" % number for number in range(30)]
     session.waiters = dict.fromkeys(owners)
@@ -330,7 +330,7 @@ def test_those_who_leave_together_are_taken_out_in_one_round() -> None:
 
 
 class Burst(Waiting):
-    """One of several masters takes its time for each round; what is done at which moment is written down."""
+    """One of several masters is slow in each round; this notes what is done at which moment."""
 
     client_id, masters = "me", (SimpleNamespace(vote_at=0.0),)
 
@@ -345,7 +345,7 @@ class Burst(Waiting):
         return self.now
 
     def ask_shielded(self, ask: Ask) -> list[Any]:
-        """All that is asked is answered as if nobody else were there."""
+        """Answers every request as if there were no other client."""
         started_at = self.now
         self.now += self.seconds
         released = super().ask_shielded(ask)
@@ -367,7 +367,7 @@ class Burst(Waiting):
 
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No janitor has a thread: each step is done by hand."""
+    """No janitor has a thread: the test does each step by hand."""
     monkeypatch.setattr(Janitor, "ensure", lambda _self: None)
 
 
@@ -380,7 +380,7 @@ def queued(number: int) -> Waiter:
 @pytest.mark.usefixtures("idle")
 @pytest.mark.parametrize("make", [lambda owner: UNDO._replace(owner=owner), lambda owner: PassOn(KEYS, owner)])
 def test_what_is_handed_in_together_goes_out_together(make: Callable[[bytes], Any]) -> None:
-    """A slow master keeps each round for as long as it takes: a thousand of them, for minutes."""
+    """Each round waits for a slow master: a thousand rounds would take minutes."""
     session: Any = Burst(0.4)
     janitor = Janitor(session)
     for number in range(1000):
@@ -411,7 +411,7 @@ def test_counts_that_are_to_be_settled_go_out_together() -> None:
 
 @pytest.mark.usefixtures("idle")
 def test_the_heartbeat_comes_in_time_however_much_there_is_to_do() -> None:
-    """Those who queue meanwhile, all with leases before them that are far from over, do not put it off."""
+    """Waiters that queue meanwhile, behind leases that are far from over, do not put it off."""
     session: Any = Burst(0.4, [queued(1)])
     janitor = Janitor(session)
     janitor.ensure_beating(session.now + 60)
@@ -428,7 +428,7 @@ def test_the_heartbeat_comes_in_time_however_much_there_is_to_do() -> None:
 
 @pytest.mark.usefixtures("idle")
 def test_a_heartbeat_that_is_asked_for_while_another_is_sent_comes_when_it_was_asked_for() -> None:
-    """The lease of the holder before whoever asks ends sooner than any that the masters have spoken of."""
+    """The lease before the waiter that asks ends sooner than any that the masters have told of."""
     session: Any = Burst(0.4, [queued(1)])
     janitor = Janitor(session)
     janitor.beat_now()
@@ -450,7 +450,7 @@ def test_a_heartbeat_that_is_asked_for_while_another_is_sent_comes_when_it_was_a
 
 @pytest.mark.usefixtures("idle")
 def test_who_queues_first_after_a_while_gets_no_heartbeat_at_once() -> None:
-    """A moment that was there for others who are gone says nothing."""
+    """The moment that was set for others, which are gone, does not count."""
     session: Any = Burst(0.0)
     janitor = Janitor(session)
     for _ in range(2):
@@ -466,7 +466,7 @@ def test_who_queues_first_after_a_while_gets_no_heartbeat_at_once() -> None:
 
 
 class Away(Waiting):
-    """Three masters, of which the last is away until our time 30."""
+    """Three masters; the last one is away until our time 30."""
 
     def __init__(self) -> None:
         super().__init__(waits=False, leaves=False)
@@ -489,7 +489,7 @@ class Away(Waiting):
 
 
 def test_an_undo_that_waits_for_one_master_does_not_go_to_the_others_again_and_again() -> None:
-    """Every wait that times out meanwhile leaves one, and each is kept for a ttl."""
+    """Every wait that times out meanwhile leaves an undo, and the janitor keeps each for a ttl."""
     session: Any = Away()
     janitor = Janitor(session)
     janitor._act(UndoTask(KEYS, WAITER, 0, 60.0, not_after=10.5, give_up_at=70.0))

@@ -21,7 +21,7 @@ def test_the_keys_of_a_lock_share_one_hash_tag() -> None:
 
 
 def test_keys_are_those_of_the_same_lock_wherever_they_were_made() -> None:
-    """A grant names its lock, and a waiter that came long before has keys that were made then."""
+    """A grant names its lock, and the keys of its waiter may have been made long before."""
     one, same = lock_keys("lock", "orders:42"), lock_keys("lo" + "ck", "orders:" + str(42))
     assert one is not same, "else this says nothing"
     assert one == same

@@ -1,4 +1,4 @@
-"""What a lock's options make of its requests: who hands over, and who takes what is handed over."""
+"""How a lock's options change its requests: which locks hand over, and which take a hand-off."""
 
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,14 @@ def spec(**options: Any) -> LockSpec:
     ids=str,
 )
 def test_who_hands_over_and_who_takes_it(options: dict[str, Any], hand: bytes, mark: bytes) -> None:
-    """What replicas are to have is worth nothing before they have it: who waits for that asks itself."""
+    """A grant that replicas must have is worth nothing before they have it: a waiter that needs that asks itself."""
     wording = spec(**options).wording
     assert (wording.hand, wording.mark) == (hand, mark)
     assert b"\r\n%b\r\n" % hand in wording.release.others
 
 
 def test_no_call_reads_a_script_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Somebody may upgrade relock below a process that runs: then the files are another version's, or gone."""
+    """An operator may upgrade relock under a running process: then the files are another version's, or gone."""
     names = script_names()
     load.cache_clear()
     spec(ttl=17.0)

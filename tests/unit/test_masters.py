@@ -1,4 +1,4 @@
-"""What a master's grants to waiters are worth, by what is known of its clock."""
+"""How much a master's grants to waiters count, by what the client knows of its clock."""
 
 import sys
 from collections import deque
@@ -54,7 +54,7 @@ class FakeNode:
 
 
 def make(node: FakeNode | None = None, listener: MasterListener | None = None) -> Master:
-    """One of several masters; at our time 10 its clock showed 110, and that is known to the microsecond."""
+    """One of several masters; at our time 10 its clock showed 110, as the client knows to the microsecond."""
     listener = listener or MasterListener()
     made = Master(0, cast("Node", node or FakeNode()), ClientOptions(restart_guard=30.0), THREADS, listener)
     made.reconnector = Reconnector(made)
@@ -79,7 +79,7 @@ def test_a_grant_of_a_master_whose_clock_stepped_a_moment_ago_counts_for_nothing
 
 
 class Interrupted(MasterListener):
-    """By a signal, when it begins to cut leases."""
+    """A signal interrupts it when it begins to cut leases."""
 
     def __init__(self) -> None:
         self.cut: list[float] = []
@@ -93,7 +93,7 @@ class Interrupted(MasterListener):
 
 
 def test_a_step_is_acted_on_though_a_signal_interrupts_whoever_saw_it() -> None:
-    """No later reply shows it: the bounds are those of the new time by then, and leases would be counted in full."""
+    """No later reply shows the step: the bounds are those of the new time by then, and leases would count in full."""
     listener = Interrupted()
     master = make(listener=listener)
     step = master.offset.see(105.0, 105.0, 10.5)
@@ -107,7 +107,7 @@ def test_a_step_is_acted_on_though_a_signal_interrupts_whoever_saw_it() -> None:
     ("own", "trusted_at"), [([1, 0], 11.0), ([0, 1], 11.0), ([0], 11.0 + GUARD), ([1], 10.5 + GUARD)]
 )
 def test_a_step_that_was_ours_excuses_no_other_one(own: list[int], trusted_at: float) -> None:
-    """That one may be judged later, and the master may not have been told yet that it has no vote."""
+    """The other step may be judged later, and the client may not have told the master yet that it has no vote."""
     master = make()
     for ahead, now in ((105.0, 10.5), (110.0, 11.0)):
         step = master.offset.see(ahead, ahead, now)
@@ -118,7 +118,7 @@ def test_a_step_that_was_ours_excuses_no_other_one(own: list[int], trusted_at: f
 
 
 class FakeChannel:
-    """Keeps what is sent."""
+    """Keeps what a client sends."""
 
     def __init__(self) -> None:
         self.sent = b""
@@ -128,7 +128,7 @@ class FakeChannel:
 
 
 def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() -> None:
-    """Nothing is known of that one's clock until the new connection has asked for it."""
+    """The client knows nothing of the other server's clock until the new connection has asked for it."""
     master = make()
     connection = Connection(master, cast("RawConnection", None))
     connection.incarnation = SERVER
@@ -141,7 +141,7 @@ def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() 
 
 
 def test_a_grant_counts_for_nothing_as_soon_as_another_thread_has_seen_a_step() -> None:
-    """Before that one comes to say so: the hold would be lost with the step, though others had granted it as well."""
+    """Even before that thread reports it. Else the hold would be lost with the step, though others granted it, too."""
     master = make()
     connection = Connection(master, cast("RawConnection", None))
     connection.incarnation = SERVER
@@ -164,7 +164,7 @@ def is_open(connection: Connection) -> bool:
 
 
 class Moves(MasterListener):
-    """Counts what it is told of."""
+    """Counts the moves that it is told of."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -174,7 +174,7 @@ class Moves(MasterListener):
 
 
 def test_sockets_to_the_server_that_was_the_master_are_given_up() -> None:
-    """Those that nobody uses at once, the others when they are given back."""
+    """Idle ones at once, and the others when they are given back."""
     moves = Moves()
     master = make(listener=moves)
     idle, used, new = connected(master, SERVER), connected(master, SERVER), connected(master, OTHER)
@@ -190,7 +190,7 @@ def test_sockets_to_the_server_that_was_the_master_are_given_up() -> None:
 
 @pytest.mark.parametrize("status", [b"granted", b"released", b"refused"])
 def test_what_the_server_says_that_was_the_master_counts_for_nothing(status: bytes) -> None:
-    """Nor does its clock: that of the master would seem to step."""
+    """Its clock does not count either: the master's clock would seem to step."""
     master = make()
     connection = connected(master, SERVER)
     master.see_incarnation(OTHER)
@@ -227,7 +227,7 @@ def test_a_replica_that_is_found_at_the_address_gives_no_socket_to_the_master_up
 
 
 def test_who_refuses_info_has_a_name_that_is_nobodys() -> None:
-    """So nobody can tell whether a grant of its scripts was made by it."""
+    """So the client can't tell whether that server made a grant of its scripts."""
     told = Warned()
     made = Master(0, cast("Node", FakeNode()), ClientOptions(), THREADS, told)
     refused = redis.ResponseError("this user has no permissions to run the 'info' command")
@@ -251,7 +251,7 @@ def test_a_step_of_which_nobody_knows_the_direction_yet_is_looked_into_at_once()
     listener = Doubter()
     master = make(listener=listener)
     connection = connected(master, SERVER)
-    absent = [b"absent", 139_805_000]  # 30 s after the sample that is known, by which either may be right
+    absent = [b"absent", 139_805_000]  # 30 s after the known sample, by which either may be right
     assert connection._judge(absent, load("extend"), 40.0, 40.01) == absent
     granted = [b"granted", 140_140_000, 140_140_000]
     assert isinstance(connection._judge(granted, load("acquire"), 39.98, 40.02), Failure)
@@ -271,7 +271,7 @@ def test_a_step_of_which_nobody_knows_the_direction_yet_is_looked_into_at_once()
     ],
 )
 def test_a_token_that_nothing_could_rise_above_is_no_reply(script: str, reply: list[Any]) -> None:
-    """Believed, it would be written to all masters, and every later holder would get the same token for ever."""
+    """If the client believed it, it would write it to all masters, and all later holders would get the same token."""
     connection = connected(make(), SERVER)
     with pytest.raises(redis.exceptions.InvalidResponse, match="no script gives"):
         connection._judge(reply, load(script), 10.0, 10.0)
@@ -302,7 +302,7 @@ def test_words_that_no_script_gives_are_no_reply(reply: bytes) -> None:
 
 
 class LateChannel(FakeChannel):
-    """Has replies that nobody has read yet."""
+    """Has replies that no caller has read yet."""
 
     def __init__(self, *replies: Any) -> None:
         super().__init__()
@@ -335,7 +335,7 @@ class LateChannel(FakeChannel):
 def test_a_connection_is_not_overdue_with_what_it_was_sent_while_its_late_replies_were_read(
     replies: list[Any], is_drained: bool, in_flight: int
 ) -> None:
-    """A script that the master did not know, which it has had no time to run yet."""
+    """That is a script that the master did not know, and has had no time to run yet."""
     master = make()
     clock = iter([12.0, 12.001, 12.002])
     master.clock = lambda: next(clock)
@@ -369,7 +369,7 @@ class Sleep(deque[Any]):
 
 
 def test_a_master_is_tried_again_though_whoever_found_it_down_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it could wake the thread that tries. The others are a quorum, so nobody needs this one."""
+    """It was interrupted before it could wake the reconnector. The others are a quorum, so no call needs this one."""
     master, tried = make(), list[bool]()
     reconnector = cast("Reconnector", master.reconnector)
 
@@ -397,7 +397,7 @@ def _interrupt() -> None:
 
 
 def test_another_servers_samples_are_gone_before_its_name_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message may be judged between any two steps of a thread that connects."""
+    """The hub may judge a message between any two steps of a thread that connects."""
     master = make()
     seen: list[float] = []
 
@@ -412,7 +412,7 @@ def test_another_servers_samples_are_gone_before_its_name_is_known(monkeypatch: 
 
 
 def test_a_connection_that_is_opened_while_the_client_is_closed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking a name up, asking Sentinels or shaking hands takes its time, and nothing is there to be closed yet."""
+    """To look a name up, ask Sentinels or shake hands takes time, and there is nothing to close yet."""
     node = FakeNode()
     master = make(node)
 
@@ -431,7 +431,7 @@ def test_a_connection_that_is_opened_while_the_client_is_closed_is_closed(monkey
 def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Threads change places between any two instructions, also between the steps of a look at all connections."""
+    """Another thread may run between any two instructions, also between the steps of a loop over all connections."""
     node = FakeNode()
     master = make(node)
     monkeypatch.setattr(Connection, "open", lambda connection: setattr(connection.raw, "is_open", True))
@@ -451,7 +451,7 @@ def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being
 
 
 class Warned(MasterListener):
-    """Keeps what its user is to be warned of."""
+    """Keeps the warnings for its user."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -466,7 +466,7 @@ def test_a_larger_guard_is_told_of_once() -> None:
     first, second = make(listener=told), make(listener=told)
     connections = [Connection(master, cast("RawConnection", None)) for master in (first, second)]
     connections[0]._learn_marker([b"60000"])
-    first.guard_ms = second.guard_ms = 60_000  # as the session has it for all
+    first.guard_ms = second.guard_ms = 60_000  # as the session does for all
     connections[1]._learn_marker([b"60000"])
     assert [connection.guard_ms for connection in connections] == [60_000, 60_000]
     (text,) = told.texts
@@ -474,7 +474,7 @@ def test_a_larger_guard_is_told_of_once() -> None:
 
 
 class Told(MasterListener):
-    """Notes for how long masters are said to have no vote."""
+    """Notes for how long masters have no vote, as it is told."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -487,7 +487,7 @@ class Told(MasterListener):
     ("read_at", "told"), [(10.0, [30.0]), (35.0, [5.0]), (45.0, [])], ids=["at once", "late", "when the guard is over"]
 )
 def test_a_guard_ends_when_it_ends_though_the_refusal_is_read_late(read_at: float, told: list[float]) -> None:
-    """A reply that nobody waited for stays on an idle connection until somebody reads from that again."""
+    """A reply that no call waited for stays on an idle connection until the next call reads it."""
     listener = Told()
     master = make(listener=listener)
     master.without_vote(110_000_000, 140_000_000, read_at)

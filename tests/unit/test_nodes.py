@@ -1,4 +1,4 @@
-"""What `nodes` may be: one entry per independent master, judged before anything is sent."""
+"""What `nodes` may be: one entry per independent master; relock judges them before it sends anything."""
 
 import ssl
 import subprocess
@@ -40,7 +40,7 @@ def test_each_entry_is_a_master_in_the_order_given() -> None:
         ("redis://a", "redis://a:6379/0"),
         ("redis://a:1", "redis://A:1"),
         ("redis://a.:1", "redis://a:1"),
-        ("redis://a:1/0", "redis://a:1/5"),  # a database is no server of its own
+        ("redis://a:1/0", "redis://a:1/5"),  # another database of the same server
         ("redis://a:1", "rediss://a:1"),
         (f"redis://:{SECRET}@a:1", "redis://a:1"),
         ("redis://[::1]:1", "redis://[0:0:0:0:0:0:0:1]:1"),
@@ -141,7 +141,7 @@ def test_a_password_that_looks_like_an_option_is_not_shown(url: str) -> None:
     ids=lambda value: type(value).__qualname__,
 )
 def test_what_is_no_node_is_named_by_its_whole_name(given: Any, named: str) -> None:
-    """There are several classes that are called Redis, and only one of them waits for its replies."""
+    """Several classes are called Redis, and only one of them waits for its replies."""
     with pytest.raises(TypeError, match=named):
         parse_nodes(given)
 
@@ -165,7 +165,7 @@ def test_options_of_redis_py_are_taken(option: str) -> None:
 )
 @pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster"])
 def test_tls_checks_the_name_of_the_host_with_every_redis_py(scheme: str, options: str, checked: bool) -> None:
-    """Before 6.0, redis-py did not by itself."""
+    """Before 6.0, redis-py did not check it by itself."""
     (node,) = parse_nodes(f"{scheme}://h:1{options}")
     connection: Any = node.raw_connection(1.0)
     assert connection.check_hostname is checked

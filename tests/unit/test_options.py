@@ -1,4 +1,4 @@
-"""Bad input: each is refused before anything is sent, with the value and what would be right."""
+"""relock refuses bad input before it sends anything, and names the value and what would be right."""
 
 import asyncio
 import inspect
@@ -19,7 +19,7 @@ from relock._options import ClientArguments, ClientOptions, LockArguments
 if TYPE_CHECKING:
     from relock.testing import Lab
 
-NOWHERE = "redis://127.0.0.1:1"  # nothing listens there, and nothing here asks
+NOWHERE = "redis://127.0.0.1:1"  # nothing listens there, and no test here asks
 NO_FLOAT = 10**400
 
 WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
@@ -53,7 +53,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
 
 
 def shown(option: object) -> str:
-    """The name of a case: not with the four hundred digits of some."""
+    """The name of a case, without the four hundred digits that some values have."""
     return str(option)[:40]
 
 
@@ -146,7 +146,7 @@ def test_names_of_a_wrong_type(name: Any) -> None:
     ids=shown,
 )
 def test_wrong_values_of_a_lock(of: Callable[..., object], option: dict[str, Any]) -> None:
-    """Also where a function is decorated: they are not first heard of when it is called."""
+    """A decorator raises, too, when it decorates: not only when the function is called."""
     with pytest.raises(ConfigurationError) as caught:
         of(Client(NOWHERE), "a", **option)
     assert caught.value.option == next(iter(option))
@@ -269,7 +269,7 @@ def test_a_type_checker_knows_each_option_of_synchronized_as_one_of_lock() -> No
 
 
 def test_calls_are_checked_by_it() -> None:
-    """Not only by what it is called with: the names of options are in the signatures."""
+    """It checks more than types of arguments: the names of options are in the signatures."""
     for function, arguments in ((Client.__init__, ClientArguments), (Client.synchronized, LockArguments)):
         hints = get_type_hints(function)
         assert any(getattr(hint, "__args__", None) == (arguments,) for hint in hints.values()), function

@@ -1,4 +1,4 @@
-"""Who is inside where tasks of an event loop share a thread, decided without a lock."""
+"""Which task is inside a lock if tasks of an event loop share a thread; decided without a lock."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from relock._runtime.session.loops import inside_already
 
 
 class Task:
-    """Something that a loop may run."""
+    """Stands for a task that a loop may run."""
 
 
 ONE, TWO = Task(), Task()
@@ -38,7 +38,7 @@ def test_who_may_come_in_on_top_of_whom(taker: object, running: object, *, may: 
 
 
 def test_a_task_that_has_ended_is_nobody_elses_twin() -> None:
-    """Not even of one that got its id; nor of a callback, which has no task."""
+    """Not even that of a task that got its id, nor of a callback, which has no task."""
     gone = Task()
     taker = taker_of(gone, 0)
     assert taker is not None
@@ -70,7 +70,7 @@ def test_who_is_refused_is_told_whether_the_other_one_is_inside_or_has_ended() -
     taker = taker_of(Task(), 0)
     gc.collect()
     assert "a task, which has ended without releasing it" in str(inside_already("a", taker, ONE))
-    for other in (ONE, A_CALLBACK):  # neither is known to have ended
+    for other in (ONE, A_CALLBACK):  # as far as is known, neither has ended
         assert f"held by {other!r}" in error_of(other)
         assert "both would be inside" in error_of(other)
 

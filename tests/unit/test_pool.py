@@ -1,4 +1,4 @@
-"""How many connections a client has: as many as calls need, and no more than they may; on a clock of the test's own."""
+"""How many connections a client has: as many as calls need, and never more than allowed. The tests move the clock."""
 
 import sys
 from collections import deque
@@ -32,7 +32,7 @@ ANSWER: Answer = ([b"done"],)
 
 
 class Desk(Machine):
-    """One thread: while it sleeps, the clock goes on, and what the test says happens."""
+    """One thread: while it sleeps, the clock goes on, and the actions that the test has set happen."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -100,7 +100,7 @@ class Nowhere:
 
 @define(eq=False)
 class Listener(MasterListener):
-    """Knows when it was asked to look after the connections."""
+    """Notes when it was asked to look after the connections."""
 
     moments: list[float] = field(factory=list)
 
@@ -109,7 +109,7 @@ class Listener(MasterListener):
 
 
 class PromptReconnector(Reconnector):
-    """Opens at once what others open in the background, unless it is `late`: then when it is told to."""
+    """Opens at once what a real one opens in the background; if it is `late`, only when the test tells it to."""
 
     late = False
 
@@ -135,7 +135,7 @@ def _without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Pool:
-    """Some masters with so many connections for calls, and what asks them."""
+    """Some masters with so many connections for calls, and the fan-out that asks them."""
 
     def __init__(self, maximum: int, masters: int = 1) -> None:
         self.desk = Desk()
@@ -159,7 +159,7 @@ class Pool:
         return self.fan_out.ask(Ask((call,), self.desk.now + TIME), strict=True, is_call=is_call)
 
     def take(self, count: int, master: int = 0) -> list[Connection]:
-        """Calls of other threads are under way on so many connections to a master."""
+        """Takes so many connections to a master, as calls of other threads do."""
         taken = []
         for _ in range(count):
             connection = self.masters[master].check_out(self.desk.now) or self.masters[master].open_for_call()
@@ -203,7 +203,7 @@ def test_the_last_one_is_kept_for_whoever_comes_once_in_a_while() -> None:
 
 
 def test_who_looks_after_them_is_told_when() -> None:
-    """A single one needs no look: so a client that has never more is never woken for it."""
+    """A single connection needs no look, so a client with one at most is never woken for it."""
     pool = Pool(64)
     first = pool.take(1)
     assert pool.listener.moments == []
@@ -243,7 +243,7 @@ def test_a_call_that_finds_none_free_waits_until_one_is_given_back() -> None:
 
 
 def test_calls_that_come_at_once_have_no_more_opened_than_there_may_be() -> None:
-    """Each has found room for one; what is opened for the others would lie beside those for calls."""
+    """Each call has found room for one connection; those opened for the others would be too many."""
     pool = Pool(2, masters=3)
     reconnector, reports = cast("PromptReconnector", pool.master.reconnector), pool.desk.queue()
     reconnector.late = True
@@ -273,7 +273,7 @@ def test_a_call_waits_no_longer_than_it_has_time() -> None:
 
 
 def test_a_call_that_has_some_connections_when_its_time_is_over_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it had sent then might be done, and it says that it has sent nothing."""
+    """The masters might do what it sent then, though it says that it has sent nothing."""
     pool = Pool(1, masters=3)
     pool.ask()
     taken = pool.take(1, master=1) + pool.take(1, master=2)
@@ -291,7 +291,7 @@ def test_a_call_that_has_some_connections_when_its_time_is_over_asks_nobody(monk
 
 
 def test_a_connection_that_breaks_makes_room_for_another_one() -> None:
-    """Nobody gives it back, so that nobody wakes who waits."""
+    """No call gives it back, so none wakes the next waiter."""
     pool = Pool(1)
     (connection,) = pool.take(1)
     pool.desk.meanwhile = connection.close
@@ -316,7 +316,7 @@ def test_one_that_an_interrupted_call_has_left_makes_room_though_somebody_keeps_
 
 
 def test_what_is_no_call_has_its_own_beside_them() -> None:
-    """And calls don't get that, nor does it outlast the need."""
+    """Calls don't get that connection, and it is closed when nothing needs it."""
     pool = Pool(2)
     taken = pool.take(2)
     assert pool.ask(is_call=False) == [ANSWER]
@@ -445,7 +445,7 @@ def test_nor_does_it_keep_who_has_to_connect_to_that_quorum_first() -> None:
 def test_what_failed_before_a_master_was_asked_says_nothing_of_what_it_has_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An attempt to connect to it may fail, and another one succeed: then what it was sent may have been done."""
+    """One attempt to connect may fail, and another one succeed: then the master may have done what it was sent."""
     pool = Pool(1)
     do_without = FanOut._do_without
     seen: list[Any] = []
@@ -483,7 +483,7 @@ def interrupted(pool: Pool, raise_at: int) -> bool:
 
 
 def crowded(masters: int) -> Iterator[tuple[Pool, list[Connection]]]:
-    """Pools whose only connections others use, and give back while the call waits."""
+    """Pools whose only connections are in use, and are given back while the call waits."""
     while True:
         pool = Pool(1, masters)
         pool.ask()

@@ -1,4 +1,4 @@
-"""Whose clock has stepped."""
+"""Which clock has stepped: a master's, or the client's own."""
 
 import pytest
 
@@ -41,14 +41,14 @@ def test_a_step_may_yet_be_our_own_while_no_clock_is_known_to_be_steady(
 
 @pytest.mark.parametrize(("seen_at", "own"), [(5.0, True), (4.0, True), (3.9, False)])
 def test_a_step_that_was_over_when_the_other_master_showed_none_yet_is_another(seen_at: float, own: bool) -> None:
-    """That one's clock was right when a reply was asked for at 4.0."""
+    """The other master's clock had not stepped when the client asked for a reply at 4.0."""
     steps = [ClockStep(seen_at, 1, 10.0, 0, after=0.0), ClockStep(5.0, 0, 10.0, 0, after=4.0)]
     assert is_own_step(steps[1], steps, masters=3) == own
 
 
 @pytest.mark.parametrize(("seen_after", "own"), [(9.0, True), (10.1, False)])
 def test_what_only_one_master_shows_after_a_step_of_our_own_is_none_of_ours(seen_after: float, own: bool) -> None:
-    """However small it is beside our own: all three have shown that one, and the others nothing since 10.0."""
+    """However small it is beside our own: all three have shown ours, and the others have shown nothing since 10.0."""
     all_show = [ClockStep(10.0, master, 1.5, 0, after=8.0) for master in range(3)]
     later = ClockStep(10.2, 1, 0.13, 0, after=seen_after)
     assert is_own_step(later, [*all_show, later], masters=3) == own

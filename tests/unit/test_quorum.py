@@ -123,7 +123,7 @@ def no_vote(seconds: float) -> Reply:
 
 
 class ComingIn(Sequence[Reply | Failure]):
-    """The answer of a master whose reply another thread reads after so many looks at it."""
+    """The answer of a master whose reply arrives, read by another thread, after so many looks at it."""
 
     def __init__(self, looks: int, late: Reply) -> None:
         self.looks, self.late = looks, late
@@ -246,9 +246,9 @@ def test_a_count_is_written_by_a_quorum_or_waits_for_whoever_may_complete_it(
         ((110, 10, 60), 2, 150),
         ((1, 2, 300, 300, 300), 3, 530),
         ((0, 0, 0), 2, 30),
-        ((1, float("inf"), float("inf")), 2, 530),  # none of two was heard of yet
+        ((1, float("inf"), float("inf")), 2, 530),  # two masters have not answered yet
         ((1, 2, float("inf")), 2, 34),
-        ((-1, -1, 5), 2, 30),  # bounds that a small step has moved beyond each other
+        ((-1, -1, 5), 2, 30),  # a small step has moved the bounds past each other
     ],
     ids=str,
 )

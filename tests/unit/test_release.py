@@ -1,4 +1,4 @@
-"""What the masters' answers to a release, or to a new hold count, come to."""
+"""What relock concludes from the masters' answers to a release, or to a new hold count."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The loader: what a header says is what a body does, or the script is refused."""
+"""The loader refuses a script whose body does not do what its header says."""
 
 import re
 from pathlib import Path
@@ -189,7 +189,7 @@ def test_scripts_read_the_masters_clock_once_and_never_take_a_clients() -> None:
 
 @pytest.mark.parametrize("name", ["acquire", "release", "count", "extend"])
 def test_the_usual_case_ends_before_anything_is_defined_and_makes_no_table(name: str) -> None:
-    """What these take is most of the time of a script: see `tests/bench/scripts.py`."""
+    """Definitions and tables take most of a script's time: see `tests/bench/scripts.py`."""
     usual = {"acquire": "granted", "release": "released", "count": "counted", "extend": "extended"}[name]
     text = (find_folder() / f"{name}.lua").read_text().partition("\n\n")[2]
     text = re.sub(r"^if not has_vote then\n(?:(?: .*)?\n)*end$", "", text, flags=re.MULTILINE)  # not so usual

@@ -18,7 +18,7 @@ LOGGER = "relock._runtime.service"
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """What was logged above DEBUG; the thread of the log may run from an earlier test, and not have come to it yet."""
+    """The log above DEBUG. It waits for the log's thread, which may still run from an earlier test."""
     THREADS.log.settle(20)
     return [record for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -76,7 +76,7 @@ def test_that_the_client_is_closed_is_no_failure(
 
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Starting a thread fails, as it does where a process or a container may have no more of them."""
+    """No thread can start, as in a process or a container that may have no more of them."""
 
     def start(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

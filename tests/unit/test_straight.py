@@ -1,8 +1,8 @@
-"""The usual case goes straight; whatever a master says, it comes to the same as in the general way.
+"""The usual case goes the short way; whatever a master says, that has the same outcome as the general way.
 
-Each case plays a call in three ways, on a lone master whose replies are made up: as it is; as one of several masters is
-asked; and so that a parser reads every reply. The outcome, everything that is known afterwards, and every byte that was
-sent must be the same.
+Each case plays a call in three ways, on a lone master with made-up replies: as it is; in the general way, as for
+several masters; and so that a parser reads every reply. The outcome, all that the client knows afterwards, and every
+byte that it sent must be the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,18 +32,18 @@ hiredis: Any = pytest.importorskip("hiredis", reason="without it, every reply go
 Deed = Callable[[Lock], Any]
 STRAIGHT, FANNED_OUT, PARSED = WAYS = "straight", "fanned out", "parsed"
 NAMES = {load(name).sha.encode(): name for name in script_names()}
-AHEAD_SECONDS = 1_700_000_000.0  # the master's clock, before ours
+AHEAD_SECONDS = 1_700_000_000.0  # how far the master's clock is ahead of ours
 TRIP_SECONDS = 0.001
 REPLICATION = b"role:master\r\nmaster_replid:repl\r\n"
 
 
 class Silence:
-    """Nothing comes in time."""
+    """Stands for a reply that does not come in time."""
 
 
 @define
 class Scene:
-    """A master that says what the test has it say, on a clock that only it moves.
+    """A master that says what the test tells it to, and moves the clock itself.
 
     Attributes:
         said: what it says to the next requests: bytes, a function that makes them, several of them, an error, silence.
@@ -62,14 +62,14 @@ class Scene:
         return int((self.now + AHEAD_SECONDS) * 1e6)
 
     def answer(self, packed: bytes) -> list[Any]:
-        """What comes back on a request, in the pieces in which it comes."""
+        """The reply to a request, in the pieces in which it arrives."""
         self.sent.append(packed)
         said = self.said.pop(0) if self.said else self.right(packed)
         pieces = said if isinstance(said, list) else [said]
         return [piece() if callable(piece) and not isinstance(piece, type) else piece for piece in pieces]
 
     def right(self, packed: bytes) -> bytes:
-        """What a master that is well says."""
+        """The reply of a sound master."""
         name = next(name for sha, name in NAMES.items() if sha in packed or load(name).source in packed)
         if name == "acquire":
             return words(b"granted", self.clock_us(), self.clock_us())
@@ -165,7 +165,7 @@ class ScriptedWire:
 
 
 class ScriptedQueue:
-    """Nobody else puts anything into it, so who waits for that waits in vain."""
+    """A queue into which no other thread puts anything, so that a wait for that is in vain."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -212,7 +212,7 @@ class ScriptedMachine(Machine):
 
 @define
 class Home:
-    """As much of a client as a lock needs."""
+    """The part of a client that a lock needs."""
 
     session: Session
     options: ClientOptions
@@ -225,7 +225,7 @@ class Home:
 
 @define
 class Play:
-    """One of the two ways."""
+    """One call, played in one of the ways."""
 
     scene: Scene
     client: Home
@@ -240,7 +240,7 @@ class Play:
             self.told.append(f"{type(error).__name__}: {error}")
 
     def state(self) -> dict[str, Any]:
-        """All that is known by now."""
+        """All that the client knows by now."""
         session = self.client.session
         (master,) = session.masters
         assert isinstance(session.platform, ScriptedMachine)
@@ -286,7 +286,7 @@ def _without_moments(task: Any) -> str:
 
 
 def play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str) -> Play:
-    """Plays `call` on a lock that has been taken once, when its connection was opened; then once more, all well."""
+    """Plays `call` on a lock that was taken once before, to open its connection; then once more with sound replies."""
     with pytest.MonkeyPatch.context() as patch:
         if way == PARSED:
             patch.setattr(Script, "match_usual", lambda *_: None)
@@ -448,7 +448,7 @@ def _say(said: Said, call: Deed, scene: Scene) -> list[Any]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_parser_reads_what_is_not_the_usual_case(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So what the others compare are three ways."""
+    """So the other tests really compare three ways."""
     parsed, parse = list[bytes](), ScriptedChannel.parse
 
     def note(channel: ScriptedChannel, taken: bytes) -> list[Any]:
@@ -462,7 +462,7 @@ def test_a_parser_reads_what_is_not_the_usual_case(way: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("call", USUAL, ids=lambda call: str(call.__name__))
 def test_the_usual_case_goes_straight(call: Deed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So what the others compare is not one way with itself."""
+    """So the other tests do not compare one way with itself."""
     asked, ask_all = list[str](), FanOut.ask
 
     def note(rounds: FanOut, ask: Ask, **options: bool) -> list[Answer]:

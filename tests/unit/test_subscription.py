@@ -1,4 +1,4 @@
-"""The connection over which a client hears of its turns: what it makes of what a server sends on it."""
+"""The connection over which a client hears of its turns, and how it reads what a server sends on it."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ def published(payload: bytes) -> bytes:
 
 
 class Line(Connection):
-    """A connection whose other end is in the test's hands, and that introduces itself to nobody."""
+    """A connection whose other end the test has, and that sends nothing when it opens."""
 
     def __init__(self, ours: socket.socket) -> None:
         parser = {} if getattr(channel, "hiredis", None) else {"parser_class": _RESP2Parser}
@@ -64,7 +64,7 @@ class FakeMaster:
 
 
 class Listener(HubListener):
-    """Hears what is of no interest here."""
+    """Ignores all that it is told."""
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None: ...
 
@@ -114,7 +114,7 @@ def test_a_message_whose_beginning_comes_with_the_confirmation_is_heard(hub: Hub
 
 
 def test_the_last_message_before_the_end_is_heard(hub: Hub, master: FakeMaster) -> None:
-    """It may be a grant, and nobody else knows of that."""
+    """It may be a grant, which no other message tells of."""
     subscription = hub.subscriptions[0]
     waiter = hub.register(WAITER, KEYS)
     master.server.sendall(CONFIRMED)
@@ -142,7 +142,7 @@ def test_a_subscription_moves_when_another_socket_finds_the_master_elsewhere(hub
 
 
 def test_a_subscription_that_was_not_told_finds_out_by_itself(hub: Hub, master: FakeMaster) -> None:
-    """Whoever was to tell it may have been interrupted."""
+    """The thread that had to tell it may have been interrupted."""
     subscription = hub.subscriptions[0]
     hub.register(WAITER, KEYS)
     master.server.sendall(CONFIRMED)
@@ -157,7 +157,7 @@ def test_a_subscription_that_was_not_told_finds_out_by_itself(hub: Hub, master: 
 def test_a_subscription_that_hears_of_another_incarnations_grant_is_opened_anew(
     hub: Hub, master: FakeMaster, stood_for: float, *, moves: bool
 ) -> None:
-    """Unless it has just been: then it is the releaser who is behind."""
+    """Unless it was just opened: then the releaser is behind."""
     subscription = hub.subscriptions[0]
     master.server.sendall(CONFIRMED)
     subscription.step()
@@ -170,7 +170,7 @@ def test_a_subscription_that_hears_of_another_incarnations_grant_is_opened_anew(
 def test_who_reads_through_redis_py_waits_for_as_long_as_it_was_told(
     master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """redis-py puts back the time of its own with each look at whether there is more."""
+    """redis-py sets its own timeout again with each look at whether there is more."""
     waits = []
     read = Line.read_response
 
@@ -190,7 +190,7 @@ def test_who_reads_through_redis_py_waits_for_as_long_as_it_was_told(
 def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(
     hub: Hub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its server would count us among those who listen for as long as the client is not collected."""
+    """Its server would count the client as a listener until Python collects the client."""
     subscription = hub.subscriptions[0]
 
     def connect(line: Line) -> socket.socket:

@@ -1,4 +1,4 @@
-"""The tests' own instruments: a proxy that loses the wrong thing would make every test above it worthless."""
+"""The tests' own instruments: a proxy that loses the wrong thing would make every test that uses it worthless."""
 
 import gc
 import os
@@ -34,7 +34,7 @@ def calls(*words: str) -> Match:
 
 
 class BareSocket:
-    """A bare connection: it sends what it is told, resends nothing and reads no more than it is asked for."""
+    """A bare connection: it sends what it is told to, resends nothing, and reads no more than it is asked to."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=SOON)
@@ -369,7 +369,7 @@ def test_a_child_dies_with_the_tests() -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there, and more than a zombie that nobody has collected yet."""
+    """Whether a process is there, and not only as a zombie that its parent has not reaped yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -386,7 +386,7 @@ def test_a_free_port_can_be_bound() -> None:
 
 @pytest.mark.parametrize(("said", "bounds"), [("1", "1 1 1"), (None, "256 256 256")])
 def test_caches_are_as_small_as_the_tests_are_told_wherever_relock_runs(said: str | None, bounds: str) -> None:
-    """In the tests, in what inherits their environment, and in what is given their path."""
+    """In the tests, in processes that inherit their environment, and in those that get their path."""
     code = (
         "import os, subprocess, sys; from support.caches import limit_caches; limit_caches(); "
         "from relock import _caches; look = 'from relock import _caches; print(_caches.COUNT_MAX)'; "
@@ -574,7 +574,7 @@ def test_a_fault_may_strike_before_some_of_the_masters(three: Masters) -> None:
 def test_who_leads_an_address_elsewhere_knows_where_each_connection_is(
     monkeypatch: pytest.MonkeyPatch, *, is_opening: bool
 ) -> None:
-    """One that was being opened goes where it was to go, and is there when the address has moved."""
+    """A connection that was being opened goes to the old server, and is there when the address has moved."""
     begun, go_on, connect = threading.Event(), threading.Event(), socket.create_connection
     with socket.create_server(("127.0.0.1", 0)) as old, socket.create_server(("127.0.0.1", 0)) as new:
         proxy = Proxy(old.getsockname()[1])
@@ -606,7 +606,7 @@ def test_who_leads_an_address_elsewhere_knows_where_each_connection_is(
 
 @pytest.fixture
 def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_worker: Callable[..., Worker]) -> Worker:
-    """A worker that says what it is told."""
+    """A worker that repeats what it is told."""
     (tmp_path / "echo_worker.py").write_text(ECHO)
     monkeypatch.syspath_prepend(str(tmp_path))
     return start_worker("echo_worker")

@@ -1,4 +1,4 @@
-"""`synchronized`: what it refuses because no lock would be held, and where its client comes from."""
+"""`synchronized`: what it refuses because the body would run without the lock, and where its client comes from."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ NOWHERE = "redis://127.0.0.1:1"
 
 
 class Proxy:
-    """It says that it wraps something, which says so too."""
+    """Says that it wraps something, which says so too, without end."""
 
     @property
     def __wrapped__(self) -> "Proxy":
@@ -34,7 +34,7 @@ class Proxy:
 
 
 def both(client: Client, template: str) -> list[Callable[[Any], Any]]:
-    """The decorator of a client, and the one that is told later which client it is."""
+    """The decorator of a client, and the one that gets its client later."""
     return [client.synchronized(template), relock.synchronized(lambda: client, template)]
 
 
@@ -90,7 +90,7 @@ def test_what_uses_a_context_manager_is_not(lab: "Lab") -> None:
 
 
 def test_a_plain_function_that_returns_a_coroutine_is_refused_when_it_is_called(lab: "Lab") -> None:
-    """The coroutine never runs, and says no word of not having been awaited."""
+    """The coroutine never runs, and Python does not warn that nothing awaited it."""
     ran = []
 
     async def body() -> None:
@@ -147,7 +147,7 @@ def test_a_task_or_future_that_is_done_is_a_result(lab: "Lab") -> None:
 
 
 class Awaitable:
-    """What another library may return: it is to be awaited, and its ``close`` is its own affair."""
+    """What another library may return: its caller must await it, and its ``close`` is its own affair."""
 
     def __await__(self) -> Iterator[None]:
         raise AssertionError("nobody awaits it")
@@ -177,7 +177,7 @@ def test_whatever_is_to_be_awaited_is_refused_when_it_is_returned(
 
 
 def test_a_coroutine_that_has_begun_is_not_closed(lab: "Lab") -> None:
-    """That would run what it does when it ends; and it is somebody else's."""
+    """To close it would run its ``finally`` blocks, and it belongs to other code."""
     ended = []
 
     async def body() -> None:
@@ -211,7 +211,7 @@ def test_what_wraps_something_without_end_can_be_decorated(lab: "Lab") -> None:
 
 
 def test_a_proxy_that_makes_up_whatever_it_is_asked_for_can_be_decorated(lab: "Lab") -> None:
-    """Also a name that is no str, and what it wraps."""
+    """It makes up also a name that is no str, and something that it wraps."""
     call: Any = unittest.mock.call.foo
     for decorate in both(lab.client(), "a"):
         assert callable(decorate(xmlrpc.client.ServerProxy("http://127.0.0.1:1").method))
@@ -333,7 +333,7 @@ def test_a_name_with_an_address_in_it_is_warned_of_once(lab: "Lab", argument: An
         with pytest.warns(RelockWarning, match="address") as caught:
             lab.run(call)
         assert caught[0].filename == __file__, "it is the caller that is shown"
-        lab.run(call)  # where another warning would be an error
+        lab.run(call)  # another warning would be an error here
 
 
 def test_names_that_only_look_a_little_like_an_address_are_not(lab: "Lab") -> None:
@@ -363,7 +363,7 @@ def test_the_client_is_asked_for_at_each_call(lab: "Lab") -> None:
 
 
 def test_a_lab_takes_the_place_of_the_application_s_client(lab: "Lab") -> None:
-    """As an application's test uses it: two workers exclude each other, and one that is late hears so."""
+    """As in an application's test: two workers exclude each other, and one that is late hears of it."""
     of_worker = {name: lab.client(name) for name in ("first", "second")}
     seen: list[tuple[str, float]] = []
 
@@ -376,7 +376,7 @@ def test_a_lab_takes_the_place_of_the_application_s_client(lab: "Lab") -> None:
         work()
 
     lab.run(lambda: worker("first"), lambda: worker("second"))
-    assert sorted(name for name, _ in seen) == ["first", "second"]  # which of them is faster, the lab's chance decides
+    assert sorted(name for name, _ in seen) == ["first", "second"]  # the lab's chance decides which one is faster
     assert seen[1][1] - seen[0][1] >= 3
 
 

@@ -1,4 +1,4 @@
-"""What is told on threads of their own: in order, as it was when it happened, and never without a bound."""
+"""Log records and callbacks are told on threads of their own: in order, as they were then, and within bounds."""
 
 import contextvars
 import gc
@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("relock.test")
 
 
 class Kept(logging.Handler):
-    """Keeps what it gets, and what thread it got it on."""
+    """Keeps the records that it gets, and the thread of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,19 +50,19 @@ def kept() -> Iterator[Kept]:
 
 @pytest.fixture
 def log() -> Log:
-    """One of its own."""
+    """A log of the test's own."""
     return Machine().log
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """May wait."""
+    """Lets only a few records wait."""
     monkeypatch.setattr(telling, "WAITING_MAX", 10)
     monkeypatch.setattr(telling, "ORDINARY_MAX", 8)
 
 
 class Gate:
-    """A callback that hangs until it is opened."""
+    """A callback that hangs until the test opens it."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -135,9 +135,9 @@ def test_what_is_disabled_is_not_even_made(kept: Kept, log: Log) -> None:
 
 
 def test_who_has_the_lock_of_the_logging_module_keeps_nobody_from_going_on(kept: Kept, log: Log) -> None:
-    """Who configures the log anew has it, while it waits for the handlers that there were.
+    """A thread that configures the log anew has it, while it waits for the old handlers.
 
-    The end of a handler needs that lock too: none of another test may be collected on the thread that is to go on.
+    The end of a handler needs that lock too. So no handler of another test may be collected on the thread under test.
     """
     held, over, written = threading.Event(), threading.Event(), threading.Event()
 
@@ -150,7 +150,7 @@ def test_who_has_the_lock_of_the_logging_module_keeps_nobody_from_going_on(kept:
         log.warning(LOGGER, "a")
         written.set()
 
-    LOGGER.setLevel(logging.INFO)  # makes it forget what is enabled
+    LOGGER.setLevel(logging.INFO)  # so that the logger forgets which levels are enabled
     holding, writing = threading.Thread(target=hold), threading.Thread(target=write)
     gc.disable()
     try:
@@ -194,7 +194,7 @@ def test_the_thread_of_the_log_ends_when_there_is_nothing_more_and_begins_again(
 
 
 def test_what_comes_when_the_thread_is_about_to_end_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has found nothing, and runs still, so that nobody starts another one."""
+    """The thread has found nothing, but still runs, so that no caller starts another one."""
     monkeypatch.setattr(telling, "IDLE_SECONDS", 0.0)
     threads: list[Callable[[], object]] = []
 
@@ -261,7 +261,7 @@ if sys.argv[1] == 'fork':
     ("case", "told"), [("ends", ["0", "1", "2"]), ("hangs", []), ("fork", ["0", "1", "2", "child"])]
 )
 def test_what_was_logged_last_is_told_before_the_interpreter_ends(case: str, told: list[str]) -> None:
-    """But the end is not kept for long. A forked child tells what it logs, and nothing of its parent's."""
+    """But the interpreter does not wait long for that. A forked child tells its own records, and not its parent's."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-W", "ignore", "-c", SCRIPT, case]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60, check=True)

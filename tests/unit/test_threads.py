@@ -1,4 +1,4 @@
-"""What a session does about calls that an interrupt has left: nothing here needs a server."""
+"""What a session does after an interrupted call. No test here needs a server."""
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ def client() -> Client:
 
 
 def hold() -> Hold:
-    """One with two levels."""
+    """A hold of two levels."""
     spec = LockSpec.of(lock_keys("lock", "a"), ("a",), OPTIONS.for_lock(), OPTIONS)
     return Hold(spec, b"me:1", current_thread(), Grant(1, 1e9, [1e9], True, [([b"granted", 1, 1],)]), 2)
 
@@ -38,7 +38,7 @@ def hold() -> Hold:
 def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The interrupt strikes where the hold is marked by now, and the task is not handed over yet."""
+    """The interrupt strikes when the hold is marked, and the janitor does not have the task yet."""
     session, made, handed = client.session, hold(), list[Task]()
     record = CallRecord()
     record.hold, record.count = made, 2
@@ -52,7 +52,7 @@ def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(
 
 
 class LateBook(Book):
-    """Of holds; in the moment after the first look at all of them, somebody takes a lock afresh."""
+    """A book of holds. Right after the first look at all of them, a thread takes a lock afresh."""
 
     afresh: dict[Any, Any]
 
@@ -66,7 +66,7 @@ class LateBook(Book):
 def test_a_hold_that_is_new_is_not_taken_for_the_lost_one_before_it(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of lost holds, only the latest are kept; their owners may take the lock afresh at any moment."""
+    """The book keeps only the latest lost holds; their owners may take the lock afresh at any moment."""
     monkeypatch.setattr("relock._core.book.TOLD_MAX", 1)
     fresh, book = hold(), LateBook()
     for owner in ("me", "you"):
@@ -96,13 +96,13 @@ def test_a_hold_that_is_new_is_not_taken_for_the_lost_one_before_it(
 def test_who_was_served_is_taken_out_of_a_queue_that_it_came_into_after_that(
     says: Any, *, is_left: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it was put into before, its release sees to."""
+    """A place that it got before its hold goes with its release."""
     session = Client([f"redis://localhost:{port}" for port in (1, 2, 3)]).session
     checks: list[PendingCheck] = []
     monkeypatch.setattr(session.janitor, "look_later", checks.append)
     monkeypatch.setattr(session, "clock", lambda: 1.0)
     for master in session.masters:
-        master.offset.see(0.1, 0.1, 1.0)  # their clocks are that much ahead of ours
+        master.offset.see(0.1, 0.1, 1.0)  # their clocks are this much ahead of ours
     queued = [b"queued", 1_050_000, 5_000, 0, b"you:1", 7]
     answers: list[Answer] = [(queued,), (queued,), (Failure("c", "not yet", awaited=True),)]
     session.undo_attempt(Undo(hold().keys, b"me:1", 1.0, 1.3, answers))

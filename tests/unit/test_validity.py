@@ -1,4 +1,4 @@
-"""Validity: until when a hold counts, against masters in a time of their own, and the arithmetic by itself."""
+"""Validity: until when a hold counts, against masters with clocks of their own, and the arithmetic by itself."""
 
 import heapq
 import itertools
@@ -50,7 +50,7 @@ ENDS = st.lists(st.one_of(st.floats(0, 1e6), st.just(NEVER)), min_size=1, max_si
 
 @given(ENDS)
 def test_the_deadline_is_the_qth_largest_lease_end(ends: list[float]) -> None:
-    """So many leases as make a quorum last until the deadline, and no later moment has as many."""
+    """A quorum of leases lasts until the deadline, and until no later moment."""
     quorum = quorum_of(len(ends))
     deadline = deadline_of(ends, quorum)
     assert deadline in ends
@@ -60,7 +60,7 @@ def test_the_deadline_is_the_qth_largest_lease_end(ends: list[float]) -> None:
 
 @given(ENDS)
 def test_who_still_has_the_hold_before_the_deadline_leaves_no_quorum_to_another(ends: list[float]) -> None:
-    """Until the deadline, masters whose leases have ended are too few to grant the lock to anybody."""
+    """Until the deadline, the masters whose leases have ended are too few to grant the lock to another owner."""
     quorum = quorum_of(len(ends))
     deadline = deadline_of(ends, quorum)
     if deadline != NEVER:
@@ -124,7 +124,7 @@ MIXES = st.sampled_from([1, 3, 5]).flatmap(lambda n: st.lists(ANSWERS, min_size=
 
 
 def kinds_of(answers: list[Any]) -> set[str]:
-    """What an attempt can still come to, whatever those say who are awaited."""
+    """The outcomes that an attempt can still have, whatever the masters say that have not answered."""
     awaited = sum(answer is AWAITED for answer in answers)
     kinds = set()
     for said in itertools.product([GRANTED, REFUSED, NO_VOTE, SILENT], repeat=awaited):
@@ -136,7 +136,7 @@ def kinds_of(answers: list[Any]) -> set[str]:
 
 @given(MIXES)
 def test_an_attempt_is_certain_only_when_nobody_can_change_what_it_comes_to(answers: list[Any]) -> None:
-    """No attempt ends while a master that is awaited could make it a grant, a refusal or neither."""
+    """No attempt ends while a master that has not answered could change its outcome."""
     if is_attempt_certain([[answer] for answer in answers]):
         assert len(kinds_of(answers)) == 1
 
@@ -150,14 +150,14 @@ def test_an_attempt_is_certain_as_soon_as_nobody_can_change_what_it_comes_to(ans
 
 @given(st.sampled_from([1, 3, 5]).flatmap(lambda n: st.lists(st.sampled_from("rax"), min_size=n, max_size=n)))
 def test_a_release_is_certain_with_a_quorum_that_says_the_same(said: list[str]) -> None:
-    """A release waits until a quorum has released, or a quorum has nothing to release."""
+    """A release waits until a quorum has released the hold, or a quorum has nothing to release."""
     replies: dict[str, Reply | Failure] = {"r": [b"released", 0], "a": [b"absent", 0], "x": AWAITED}
     quorum = quorum_of(len(said))
     same = said.count("r") >= quorum or said.count("a") >= quorum
     assert is_release_certain([[replies[word]] for word in said]) == same
 
 
-# Masters in a time of their own --------------------------------------------------------------------------------------
+# Masters with clocks of their own ------------------------------------------------------------------------------------
 
 
 def words_of(packed: bytes) -> list[bytes]:
@@ -181,7 +181,7 @@ class VirtualMaster:
         return self.owner == owner and self.ms(now) < self.until_ms
 
     def free_from(self) -> float:
-        """When it could vote for somebody else, on the client's clock; at the earliest."""
+        """The earliest moment, on the client's clock, at which it could vote for another owner."""
         lease_end = (self.until_ms / 1000 - self.ahead) / self.rate if self.owner else NEVER
         return max(lease_end, self.no_vote_until)
 
@@ -213,7 +213,7 @@ class VirtualMaster:
 
 @define
 class World:
-    """A driver over virtual masters: what is under way arrives when its time has come, also much later."""
+    """A driver over virtual masters: each message arrives at its time, which may be much later."""
 
     masters: list[VirtualMaster]
     trips: Callable[[], tuple[float, float]]  # how long a request takes, and its reply; infinity: it is lost
@@ -265,7 +265,7 @@ class World:
         return answers
 
     def free_for_another(self) -> float:
-        """From when on a quorum could vote for somebody else, if nobody renews anything any more."""
+        """The moment from which a quorum could vote for another owner, if no client renews anything any more."""
         moments = sorted(master.free_from() for master in self.masters)
         return moments[quorum_of(len(moments)) - 1]
 
@@ -279,7 +279,7 @@ STEPS = st.sampled_from(["renew", "renew", "wait", "longer", "forget"])
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_hold_never_counts_for_longer_than_a_quorum_keeps_it(masters: int, data: st.DataObject) -> None:
-    """Whatever is slow, lost, late or forgotten, nobody else can get the lock before the moment `remaining` names."""
+    """Whatever is slow, lost, late or forgotten, no other can get the lock before the moment that `remaining` names."""
     spec = spec_of(masters)
     quick = st.floats(0.0, 0.1)
 

@@ -1,4 +1,4 @@
-"""The wait loop, driven by hand over virtual time: one master, whose answers are written down."""
+"""The wait loop, driven by hand over virtual time: one master, whose answers the test has written down."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ NO_VOTE = [b"no_vote", 0, 2_000_000]
 
 @define
 class Driver:
-    """Answers each effect from a script of answers; time passes only where a flow sleeps or a master is silent."""
+    """Answers each effect from a list of answers; time passes only while a flow sleeps or a master is silent."""
 
     answers: list[Any]
     listens: bool = True
@@ -191,7 +191,7 @@ def test_a_vote_that_is_long_in_coming_is_looked_for_now_and_then() -> None:
 
 @pytest.mark.parametrize(("first", "is_repeated"), [(SILENT, True), (HELD, False)])
 def test_a_lone_master_may_grant_twice_what_was_asked_for_twice(first: Any, is_repeated: bool) -> None:
-    """The first request may arrive after the hold was released: then nobody would know of what it gets."""
+    """The first request may arrive after the release of the hold: then nobody would know of the hold that it gets."""
     driver = Driver([first, GRANTED] if is_repeated else [first, QUEUED, GRANTED], woken=lambda _: 0.01)
     grant = driver.run()
     assert isinstance(grant, Grant)
@@ -259,7 +259,7 @@ def test_what_a_releaser_gave_is_given_back_when_its_message_was_too_late_or_its
 
 
 def test_a_grant_that_was_given_back_is_never_taken() -> None:
-    """Though its message stands there with every park, and would now seem to come in time."""
+    """Every park brings its message again, and it would now seem to come in time."""
     driver = Driver([HELD, QUEUED, [b"released", 0], QUEUED, GRANTED], woken=lambda _: 1.0)
     driver.grants = lambda self: [handed(self.now - (3.0 if len(self.parks()) == 1 else 0.0))]
     grant = driver.run()
@@ -269,7 +269,7 @@ def test_a_grant_that_was_given_back_is_never_taken() -> None:
 
 
 def test_a_give_back_without_an_answer_is_no_reason_to_end_what_the_waiter_got_afterwards() -> None:
-    """On a lone master the hold has the waiter's name, and what ends the one ends the other."""
+    """On a lone master both holds have the waiter's name, so what ends the one ends the other."""
     driver = Driver([HELD, QUEUED, BROKEN, GRANTED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - 3.0)])
     assert isinstance(driver.run(), Grant)
     assert driver.owners == [b"me:1"]
@@ -284,7 +284,7 @@ def test_a_grant_that_is_never_heard_of_is_given_back_after_a_second_look() -> N
 
 
 def test_a_request_that_may_still_arrive_is_undone_once_a_releaser_has_given_the_lock() -> None:
-    """It could queue the waiter again, which waits no more, or even get it a second hold."""
+    """It could queue the waiter again, which no longer waits, or even get it a second hold."""
     driver = Driver([HELD, SILENT, QUEUED], woken=lambda _: 0.01, listens=True)
     driver.grants = lambda self: [handed(self.now, lease=3.0)] if len(self.parks()) > 1 else ()
     assert isinstance(driver.run(), Grant)

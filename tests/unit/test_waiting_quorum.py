@@ -1,4 +1,4 @@
-"""The wait loop over three masters, driven by hand: tickets, names, and what an attempt leaves to be given back."""
+"""The wait loop over three masters, driven by hand: tickets, names, and what a failed attempt must give back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -69,7 +69,7 @@ class Driver:
         return isinstance(effect, Listen) or None
 
     def asked(self) -> list[str]:
-        """The script of each `Ask`, and who it is for."""
+        """The script of each `Ask`, and its owner."""
         calls = [effect.calls[0] for effect in self.effects if isinstance(effect, Ask)]
         return [f"{call.script.name} {call.own.split()[1].decode()}" for call in calls]
 
@@ -92,7 +92,7 @@ def test_a_ticket_is_the_largest_proposal_and_is_written_before_anybody_sleeps_o
 
 
 def test_an_attempt_of_a_waiter_with_a_ticket_names_it() -> None:
-    """What a minority grants takes the waiter out of their queues: who comes then finds the ticket all the same."""
+    """A grant of a minority takes the waiter out of their queues; a newcomer must find the ticket all the same."""
     some = [[GRANTED, queued(9), queued(9)], [DONE] * 3]
     driver = Driver([[HELD] * 3, [proposed(9)] * 3, *some, [GRANTED] * 3])
     assert isinstance(driver.run(), Grant)
@@ -141,7 +141,7 @@ def test_what_may_have_been_granted_is_undone_though_the_request_was_sent_again_
 def test_what_may_have_been_granted_is_undone_after_the_hold_that_the_second_request_got(
     first: Any, second: Any
 ) -> None:
-    """But it is no vote: that lease began before the moment from which the hold counts."""
+    """But the grant is no vote: its lease began before the moment from which the hold counts."""
     driver = Driver([[VOID, HELD if first is GRANTED else GRANTED, first], [GRANTED, GRANTED, second]])
     outcome = driver.run()
     assert isinstance(outcome, Grant)
@@ -174,7 +174,7 @@ def test_who_is_kept_out_by_an_earlier_attempt_of_its_own_looks_again_soon() -> 
 
 
 def test_what_was_granted_is_given_back_where_its_token_reaches_no_quorum() -> None:
-    """Nobody may use that token, and no failure here says that anything was sent: the grants alone are to be undone."""
+    """No caller may use that token. No failure here says that anything was sent, so only the grants must be undone."""
     ahead = [b"granted", 60_000_000, 60_000_000]
     driver = Driver([[ahead, GRANTED, DOWN], [[b"fenced", 0], DOWN, DOWN], [DONE, DOWN, DOWN]])
     assert isinstance(driver.run(until=1000.0), NoQuorum)
@@ -197,7 +197,7 @@ def test_what_a_slow_master_may_have_granted_is_looked_at_later_and_the_place_st
 
 
 def test_what_broken_connections_may_still_bring_is_undone_after_it_was_given_back() -> None:
-    """The request of the one that broke may arrive after the give-back, which travelled on another connection."""
+    """The request on the broken connection may arrive after the give-back, which went on another connection."""
     driver = Driver([[GRANTED, HELD, SILENT], [[b"absent", 0]] * 3, [GRANTED] * 3])
     driver.run()
     assert driver.undone() == [b"me:1"]
@@ -228,7 +228,7 @@ def test_one_master_that_never_answers_rules_out_no_quorum() -> None:
 
 @pytest.mark.parametrize("other", [DOWN, VOID], ids=["away", "too late"])
 def test_nobody_waits_for_a_vote_while_another_master_may_be_back_sooner(other: Any) -> None:
-    """It is asked again soon: nobody says so when it is back, and the vote may be an hour away."""
+    """The client asks that one again soon: no message tells when it is back, and the vote may be an hour away."""
     no_vote = [b"no_vote", 0, 3_600_000_000]
     driver = Driver([[no_vote, HELD, other]] * 3 + [[no_vote, GRANTED, GRANTED]] * 3, pause=0.0)
     assert isinstance(driver.run(), Grant)
@@ -266,7 +266,7 @@ def test_a_hold_that_a_releaser_gave_on_a_quorum_is_taken_with_the_largest_token
 
 
 def test_a_grant_of_which_nobody_knows_when_it_was_made_changes_nothing_but_the_token() -> None:
-    """Its master's clock has stepped, say: the others make the hold, which begins and is renewed as theirs say."""
+    """Its master's clock has stepped, say. The others make the hold, and their grants say when it begins."""
     never = float("-inf")
     grants = [handed(0, 1000.75, 100), handed(1, never, 102), handed(2, 1000.5, 101)]
     driver = Driver([*WAITING, [EXTENDED] * 3], grants=grants)
@@ -321,7 +321,7 @@ def test_a_token_that_a_quorum_knows_is_waited_for_no_longer() -> None:
 
 @define
 class Slow(Driver):
-    """Silent masters are waited for until the end, and the others need nearly as long to answer."""
+    """A driver that waits for silent masters until the end; the others need nearly as long to answer."""
 
     def _carry_out(self, effect: Effect) -> Any:
         if isinstance(effect, Ask):
@@ -353,7 +353,7 @@ def test_an_acquire_ends_on_time_whatever_it_has_to_do_at_last(answers: list[lis
 
 
 def test_a_wait_ends_on_time_whatever_a_releaser_gave_it_at_last() -> None:
-    """Too little, and a token that the masters do not know."""
+    """It gave too few grants, and a token that the masters do not know."""
     far = 5_000_000_000
     gifts = [handed(0, 1004.0), handed(1, 1004.0, far), handed(2, 1004.0, name=b"me:1~cd.9")]
     silent = [SILENT] * 3

@@ -26,7 +26,7 @@ EARLY_SECONDS = 1.0
 
 
 class Desk(Machine):
-    """Nobody else is there: who waits for a message has the clock go on, and gets none that was not there before."""
+    """There is no other thread: a wait for a message moves the clock on, and gets none that was not there before."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -55,7 +55,7 @@ class Messages(deque[Any]):
 
 
 class Book:
-    """A session with nothing but holds, on one master that renews whatever it is asked for."""
+    """A session with nothing but holds, on one master that renews all that it is asked to."""
 
     node_timeout = 1.0
     masters = ("a",)
@@ -186,7 +186,7 @@ def test_a_short_lease_is_renewed_in_time_while_many_long_ones_are_due(book: Boo
 
 
 def test_a_grant_while_renewals_are_planned_does_not_cause_another_plan(book: Book) -> None:
-    """Planning the renewals of many takes long enough for a busy client to be granted something every time."""
+    """To plan many renewals takes so long that a busy client gets a new grant every time."""
     book.grant()
     book.while_renewals_are_planned = book.grant
     book.work_until(DUE_SECONDS)
@@ -201,7 +201,7 @@ def test_a_short_lease_that_is_granted_while_renewals_are_planned_is_renewed_in_
 
 
 def test_it_keeps_to_the_moment_that_it_was_woken_for(book: Book) -> None:
-    """Else each of many short holds would wake it."""
+    """Otherwise each of many short holds would wake it."""
     first = book.grant()
     book.work_until(1.0)
     book.holds.remove(first)
