@@ -31,11 +31,11 @@ def bell(platform: Clock) -> Bell:
     return Bell(platform)
 
 
-def test_what_is_so_needs_no_ring(bell: Bell) -> None:
+def test_a_condition_that_holds_needs_no_ring(bell: Bell) -> None:
     assert bell.wait_for(lambda: True, 0.0)
 
 
-def test_what_is_not_so_in_time_is_said(bell: Bell, platform: Clock) -> None:
+def test_a_condition_that_does_not_hold_in_time_is_reported(bell: Bell, platform: Clock) -> None:
     platform.now = 5.0
     assert not bell.wait_for(lambda: False, 5.0)
 

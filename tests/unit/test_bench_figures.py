@@ -47,7 +47,7 @@ def test_tokens_that_do_not_rise_are_seen_where_there_are_tokens() -> None:
     assert figures([first._replace(token=0), second._replace(token=0)], 2, ALL).out_of_order == 0
 
 
-def test_nobody_had_a_turn() -> None:
+def test_figures_without_a_turn() -> None:
     found = figures([], 3, ALL)
     assert (found.turns, found.handoffs, found.turns_per_second) == (0, 0, 0.0)
     assert math.isnan(found.median_us)

@@ -465,7 +465,7 @@ def test_the_order_in_which_a_history_is_written_down_does_not_matter() -> None:
         assert sorted(map(str, check(reverse))) == sorted(map(str, check(history)))
 
 
-def test_where_a_promise_ended_others_may_come_and_tokens_still_rise() -> None:
+def test_after_a_promise_ended_others_may_come_and_tokens_still_rise() -> None:
     operations = told(two_holders_before_a_deadline).operations
     assert check(History(without_promise(operations, 0.9))) == []
     assert check(History(without_promise(operations, 1.2))), "the second came before that"

@@ -47,7 +47,7 @@ def test_lines_come_in_their_order_and_are_there_after_a_flush(pipe: tuple[int, 
     assert os.read(reader, 65536).splitlines() == [b"%d" % number for number in range(100)]
 
 
-def test_where_nobody_reads_nobody_waits_and_what_is_too_much_is_counted(pipe: tuple[int, int]) -> None:
+def test_if_nobody_reads_nobody_waits_and_lines_that_are_too_many_are_counted(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     filled = fill(writer)
     scribe = Scribe(writer)

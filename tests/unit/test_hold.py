@@ -66,7 +66,7 @@ def test_a_longer_lease_that_was_not_confirmed_is_no_reason_to_wait_longer_with_
     assert plan_renewals([one], 2.4).renew == (one,)
 
 
-def test_who_confirms_the_lease_from_before_it_was_lengthened_confirms_no_longer_one() -> None:
+def test_a_renewal_of_the_lease_from_before_it_was_lengthened_confirms_no_longer_one() -> None:
     """The watchdog had sent its renewal already."""
     one = longer()
     assert one.count_renewal([EXTENDED], 1.0, 10.0, 1.5, ttl=9.0)
@@ -237,7 +237,7 @@ def test_a_grant_that_came_late_counts_like_the_others() -> None:
     assert three.reason_for_loss(1.0) == FORGOTTEN, "and it is counted once"
 
 
-def test_who_extends_a_hold_or_counts_it_has_granted_it() -> None:
+def test_a_master_that_extends_a_hold_or_counts_it_has_granted_it() -> None:
     """Two of the masters that granted it have forgotten it; the replies of the other two are not read yet."""
     under_way = Failure("a", "it is late", sent=True, awaited=True)
     for say in ([b"counted", 0], EXTENDED):
@@ -251,7 +251,7 @@ def test_who_extends_a_hold_or_counts_it_has_granted_it() -> None:
     assert renewed.deadline == 12.0
 
 
-def test_healing_says_where_somebody_elses_attempt_is_in_the_way() -> None:
+def test_healing_says_on_which_master_another_attempt_is_in_the_way() -> None:
     """The watchdog tries it again then, because such attempts come and go."""
     one, other = hold(masters=3, ends=[9.0, NEVER, 9.0]), hold(masters=3, ends=[9.0, NEVER, 9.0])
     flow = heal((one, other), lambda _: True, lambda: 1.0, 0.05)
@@ -355,7 +355,7 @@ def test_healing_counts_only_before_the_deadline() -> None:
         ([[b"refused", 0]], DOWN, False),
     ],
 )
-def test_what_a_release_may_have_left(acquired: list[Any], released: Any, left: bool) -> None:
+def test_the_masters_on_which_a_release_may_have_left_something(acquired: list[Any], released: Any, left: bool) -> None:
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = acquired  # type: ignore[index]
     assert three.may_be_left([[RELEASED], [RELEASED], [released]]) == left

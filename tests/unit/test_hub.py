@@ -108,12 +108,12 @@ def test_a_grant_from_before_a_step_that_was_seen_since_has_no_time(hub: Hub, mo
     assert [grant.begins for grant in hub.handed_to(waiter)] == [NEVER]
 
 
-def test_a_grant_for_who_waits_no_more_is_given_back(hub: Hub, told: Told) -> None:
+def test_a_grant_for_a_waiter_that_has_left_is_given_back(hub: Hub, told: Told) -> None:
     hub.message(1, GRANT)
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
 
 
-def test_who_leaves_gives_back_what_it_was_given_but_for_what_it_took(hub: Hub, told: Told) -> None:
+def test_a_waiter_that_leaves_gives_back_all_grants_but_the_one_that_it_took(hub: Hub, told: Told) -> None:
     hub.register(WAITER, KEYS)
     hub.message(0, GRANT)
     hub.message(1, GRANT.replace(b"ab.7", b"cd.7"))
@@ -147,7 +147,7 @@ def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(h
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
 
 
-def test_who_has_had_its_turn_is_known_for_its_time_however_many_others_have_theirs(hub: Hub, told: Told) -> None:
+def test_a_served_waiter_is_known_for_its_time_however_many_others_are_served(hub: Hub, told: Told) -> None:
     hub.register(WAITER, KEYS)
     hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7"))
     for number in range(10_000):
@@ -159,7 +159,7 @@ def test_who_has_had_its_turn_is_known_for_its_time_however_many_others_have_the
     assert told.passed == []
 
 
-def test_who_has_had_its_turn_is_forgotten_after_its_time(hub: Hub) -> None:
+def test_a_served_waiter_is_forgotten_after_its_time(hub: Hub) -> None:
     kept = []
     for number in range(20_000):
         hub._clock = lambda now=NOW + number: now  # type: ignore[misc]
@@ -229,14 +229,14 @@ def gives(master: int) -> Callable[[Waiter], object]:
         ([], 10.0),
     ],
 )
-def test_who_was_given_the_lock_by_one_waits_longer_for_a_quorum(messages: list[Any], ends: float) -> None:
+def test_a_waiter_with_the_grant_of_one_master_waits_longer_for_a_quorum(messages: list[Any], ends: float) -> None:
     """It must give back a grant of too few masters; a waiter that was only woken loses nothing if it asks at once."""
     queue = Messages(*messages)
     queue.waiter.park(10.0, 2, lambda: 0.1)
     assert queue.now == pytest.approx(ends)
 
 
-def test_who_gave_the_lock_back_waits_for_wake_ups_as_before() -> None:
+def test_a_waiter_that_gave_the_lock_back_waits_for_wake_ups_as_before() -> None:
     queue = Messages((1.0, gives(0)), (2.0, wakes(0)), (2.05, wakes(1)))
     for ends in (1.1, 2.0 + GATHER_SECONDS):
         queue.waiter.park(10.0, 2, lambda: 0.1)
@@ -266,7 +266,7 @@ def test_a_lone_master_is_enough_at_once() -> None:
         b"\0" * 1000,
     ],
 )
-def test_what_is_no_grant_is_nothing_to_anybody(hub: Hub, told: Told, message: bytes) -> None:
+def test_a_message_that_is_no_grant_changes_nothing(hub: Hub, told: Told, message: bytes) -> None:
     waiter = hub.register(WAITER, KEYS)
     hub.message(1, message)
     assert waiter.handed == []

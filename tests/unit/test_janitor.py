@@ -79,7 +79,7 @@ def test_a_master_that_could_not_be_told_of_its_step_is_told_again(says: Any, ag
         assert due.at == 10.0 + task.pause
 
 
-def test_whoever_can_not_be_told_for_long_is_given_up() -> None:
+def test_the_janitor_gives_up_a_master_that_it_can_not_tell_for_long() -> None:
     session: Any = FakeSession(UNTOLD)
     janitor = Janitor(session)
     janitor._act(Accuse(session.masters[0], STEP, 100.0))
@@ -122,7 +122,7 @@ def test_a_step_of_ours_is_known_as_such_however_long_a_silent_master_was_waited
     assert session.masters[0].trusted == [STEP.shown_us]
 
 
-def test_an_interrupt_of_who_brings_a_check_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_of_a_thread_that_brings_a_check_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt between any two instructions: the janitor does later tasks, and in the end the check."""
     session: Any = FakeSession([b"quarantined", 0, 1])
     session.masters, session.hub = (), FakeHub()
@@ -315,7 +315,7 @@ def test_an_undo_that_was_sent_before_the_not_after_time_is_sent_again_however_l
     assert not janitor._due
 
 
-def test_those_who_leave_together_are_taken_out_in_one_round() -> None:
+def test_waiters_that_leave_together_are_taken_out_in_one_round() -> None:
     """With one round for each, a slow master would keep the janitor from the heartbeat for those that stay."""
     session: Any = Waiting(waits=False, leaves=True)
     owners = [b"me:%d" % number for number in range(30)]
@@ -449,7 +449,7 @@ def test_a_heartbeat_that_is_asked_for_while_another_is_sent_comes_when_it_was_a
 
 
 @pytest.mark.usefixtures("idle")
-def test_who_queues_first_after_a_while_gets_no_heartbeat_at_once() -> None:
+def test_the_first_waiter_after_a_while_gets_no_heartbeat_at_once() -> None:
     """The moment that was set for others, which are gone, does not count."""
     session: Any = Burst(0.0)
     janitor = Janitor(session)

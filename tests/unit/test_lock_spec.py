@@ -30,7 +30,7 @@ def spec(**options: Any) -> LockSpec:
     ],
     ids=str,
 )
-def test_who_hands_over_and_who_takes_it(options: dict[str, Any], hand: bytes, mark: bytes) -> None:
+def test_which_locks_hand_over_and_which_take_a_hand_off(options: dict[str, Any], hand: bytes, mark: bytes) -> None:
     """A grant that replicas must have is worth nothing before they have it: a waiter that needs that asks itself."""
     wording = spec(**options).wording
     assert (wording.hand, wording.mark) == (hand, mark)

@@ -92,7 +92,7 @@ class Interrupted(MasterListener):
         self.cut.append(seconds)
 
 
-def test_a_step_is_acted_on_though_a_signal_interrupts_whoever_saw_it() -> None:
+def test_a_step_counts_though_a_signal_interrupts_the_thread_that_saw_it() -> None:
     """No later reply shows the step: the bounds are those of the new time by then, and leases would count in full."""
     listener = Interrupted()
     master = make(listener=listener)
@@ -226,7 +226,7 @@ def test_a_replica_that_is_found_at_the_address_gives_no_socket_to_the_master_up
     assert master.check_out(10.0) is connection
 
 
-def test_who_refuses_info_has_a_name_that_is_nobodys() -> None:
+def test_a_server_that_refuses_info_gets_an_unknown_incarnation() -> None:
     """So the client can't tell whether that server made a grant of its scripts."""
     told = Warned()
     made = Master(0, cast("Node", FakeNode()), ClientOptions(), THREADS, told)
@@ -246,7 +246,7 @@ class Doubter(MasterListener):
         self.doubts += 1
 
 
-def test_a_step_of_which_nobody_knows_the_direction_yet_is_looked_into_at_once() -> None:
+def test_a_step_of_unknown_direction_is_looked_into_at_once() -> None:
     """Two replies were under way together, and don't agree. If the clock went ahead, leases end earlier."""
     listener = Doubter()
     master = make(listener=listener)
@@ -368,7 +368,9 @@ class Sleep(deque[Any]):
         return not self
 
 
-def test_a_master_is_tried_again_though_whoever_found_it_down_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_is_tried_again_though_the_thread_that_found_it_down_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It was interrupted before it could wake the reconnector. The others are a quorum, so no call needs this one."""
     master, tried = make(), list[bool]()
     reconnector = cast("Reconnector", master.reconnector)

@@ -374,7 +374,7 @@ def test_a_client_of_fakeredis_is_refused_by_name_with_what_to_use(fake: Any) ->
         Client(fake())
 
 
-def test_valkey_py_is_not_imported_by_who_does_not_use_it() -> None:
+def test_valkey_py_is_not_imported_without_need() -> None:
     code = "import sys, redis; from relock import Client; Client('valkey://h'); Client(redis.Redis())\n"
     code += "sys.exit('valkey' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -33,7 +33,7 @@ ONE, TWO = Task(), Task()
         (A_CALLBACK, None, True),
     ],
 )
-def test_who_may_come_in_on_top_of_whom(taker: object, running: object, *, may: bool) -> None:
+def test_which_task_may_enter_on_top_of_which(taker: object, running: object, *, may: bool) -> None:
     assert may_nest(taker_of(taker, 0), running) is may
 
 
@@ -53,7 +53,7 @@ def error_of(taker: object) -> str:
     return str(inside_already("a", taker_of(taker, 0), A_CALLBACK))
 
 
-def test_who_is_refused_is_told_whether_the_other_one_is_inside_or_has_ended() -> None:
+def test_a_refused_task_is_told_whether_the_other_one_is_inside_or_has_ended() -> None:
     async def nothing() -> None: ...
 
     async def main() -> None:

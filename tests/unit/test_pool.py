@@ -194,7 +194,7 @@ def test_what_a_burst_has_opened_is_closed_when_nobody_has_needed_it_for_half_a_
     assert pool.nodes[0].open == 3, "so many were in use at once since then"
 
 
-def test_the_last_one_is_kept_for_whoever_comes_once_in_a_while() -> None:
+def test_the_last_connection_is_kept_for_rare_calls() -> None:
     pool = Pool(64)
     pool.end(pool.take(2))
     pool.desk.now += UNUSED_SECONDS
@@ -202,7 +202,7 @@ def test_the_last_one_is_kept_for_whoever_comes_once_in_a_while() -> None:
     assert (pool.nodes[0].open, pool.master.connections) == (1, 1)
 
 
-def test_who_looks_after_them_is_told_when() -> None:
+def test_the_sweeper_of_connections_is_told_when() -> None:
     """A single connection needs no look, so a client with one at most is never woken for it."""
     pool = Pool(64)
     first = pool.take(1)
@@ -339,7 +339,7 @@ def test_what_is_no_call_uses_what_calls_leave_idle() -> None:
     assert pool.nodes[0].open == 1
 
 
-def test_who_comes_at_once_with_another_one_opens_no_more_than_there_may_be() -> None:
+def test_two_calls_at_once_open_no_more_connections_than_there_may_be() -> None:
     """Of two threads that both see room for one, at most one has it."""
     pool = Pool(1)
     found: list[Connection | None] = []
@@ -361,7 +361,7 @@ def test_who_comes_at_once_with_another_one_opens_no_more_than_there_may_be() ->
 # The line -------------------------------------------------------------------------------------------------------------
 
 
-def test_who_came_first_is_first() -> None:
+def test_the_first_waiter_is_served_first() -> None:
     desk = Desk()
     line = Line(desk)
     first, second = line.place(200.0), line.place(200.0)
@@ -375,7 +375,7 @@ def test_who_came_first_is_first() -> None:
     assert len(cast("Wakes", second.wakes)) == 1, "it is its turn, and it is told"
 
 
-def test_who_has_died_or_had_its_time_is_passed_over() -> None:
+def test_a_waiter_that_died_or_timed_out_is_passed_over() -> None:
     line = Line(Desk())
     dead, late, last = line.place(200.0), line.place(150.0), line.place(200.0)
     for place in (dead, late, last):
@@ -385,7 +385,7 @@ def test_who_has_died_or_had_its_time_is_passed_over() -> None:
     assert line.is_first(last, 151.0)
 
 
-def test_a_newcomer_does_not_pass_those_who_wait() -> None:
+def test_a_newcomer_does_not_pass_those_that_wait() -> None:
     pool = Pool(1)
     taken = pool.take(1)
     order: list[str] = []
@@ -406,7 +406,7 @@ def test_a_newcomer_does_not_pass_those_who_wait() -> None:
 # Several masters ------------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_for_one_master_holds_no_connection_to_another() -> None:
+def test_a_call_that_waits_for_one_master_holds_no_connection_to_another() -> None:
     pool = Pool(1, masters=3)
     pool.ask()
     taken = pool.take(1, master=1)
@@ -433,7 +433,7 @@ def test_a_master_that_keeps_its_connections_keeps_nobody_for_long_while_a_quoru
     pool.end(taken)
 
 
-def test_nor_does_it_keep_who_has_to_connect_to_that_quorum_first() -> None:
+def test_nor_does_it_keep_a_call_that_must_connect_to_that_quorum_first() -> None:
     pool = Pool(1, masters=3)
     taken = pool.take(1, master=1)
     assert pool.ask().count(ANSWER) == 2

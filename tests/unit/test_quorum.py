@@ -89,7 +89,7 @@ def test_a_token_is_safe_only_below_the_clock_that_ends_each_lease() -> None:
         assert is_token_safe(grant, lease_ms=1) == safe
 
 
-def test_a_refusal_says_who_has_it_and_for_how_long() -> None:
+def test_a_refusal_names_the_owner_and_for_how_long() -> None:
     assert judge(said(REFUSED), MASTERS[:1], 5.0, 1.0) == Refused("you:1", 2, 5.0, None, undecided=False)
     assert judge(said(QUEUED), MASTERS[:1], 5.0, 1.0) == Refused("you:1", 2, 5.0, 77, undecided=False)
 
@@ -231,7 +231,7 @@ def test_an_outcome_is_certain_with_a_quorum_of_grants_or_without_a_chance_of_on
         ([ABSENT, ABSENT, AWAITED], True),
     ],
 )
-def test_a_count_is_written_by_a_quorum_or_waits_for_whoever_may_complete_it(
+def test_a_count_is_written_by_a_quorum_or_waits_for_masters_that_may_complete_it(
     answers: list[Reply | Failure], is_certain: bool
 ) -> None:
     assert is_count_certain([[answer] for answer in answers]) is is_certain
@@ -260,7 +260,9 @@ def test_grants_are_gathered_for_as_long_as_asking_a_quorum_would_take(
 
 
 @given(st.lists(st.floats(0.0, 0.25), min_size=1, max_size=7))
-def test_nobody_gives_a_grant_back_whose_quorum_is_on_its_way_from_a_releaser_as_far_away(delays: list[float]) -> None:
+def test_no_waiter_gives_a_grant_back_whose_quorum_is_on_its_way_from_a_releaser_as_far_away(
+    delays: list[float],
+) -> None:
     quorum = quorum_of(len(delays))
     arrivals = sorted(2 * delay for delay in delays)  # to the master, and from there
     waits = gather_seconds([2 * delay for delay in delays], quorum, 0.0, 0.5)

@@ -167,7 +167,7 @@ def test_a_subscription_that_hears_of_another_incarnations_grant_is_opened_anew(
     assert subscription.is_confirmed == (not moves)
 
 
-def test_who_reads_through_redis_py_waits_for_as_long_as_it_was_told(
+def test_a_read_through_redis_py_waits_for_as_long_as_it_was_told(
     master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """redis-py sets its own timeout again with each look at whether there is more."""

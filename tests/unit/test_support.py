@@ -571,7 +571,7 @@ def test_a_fault_may_strike_before_some_of_the_masters(three: Masters) -> None:
 
 
 @pytest.mark.parametrize("is_opening", [True, False])
-def test_who_leads_an_address_elsewhere_knows_where_each_connection_is(
+def test_after_an_address_moved_it_is_known_where_each_connection_leads(
     monkeypatch: pytest.MonkeyPatch, *, is_opening: bool
 ) -> None:
     """A connection that was being opened goes to the old server, and is there when the address has moved."""

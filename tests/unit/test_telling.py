@@ -134,7 +134,7 @@ def test_what_is_disabled_is_not_even_made(kept: Kept, log: Log) -> None:
     assert log._waiting.empty()
 
 
-def test_who_has_the_lock_of_the_logging_module_keeps_nobody_from_going_on(kept: Kept, log: Log) -> None:
+def test_a_thread_with_the_lock_of_the_logging_module_keeps_no_other_from_going_on(kept: Kept, log: Log) -> None:
     """A thread that configures the log anew has it, while it waits for the old handlers.
 
     The end of a handler needs that lock too. So no handler of another test may be collected on the thread under test.

@@ -93,7 +93,7 @@ def test_a_hold_that_is_new_is_not_taken_for_the_lost_one_before_it(
     ],
     ids=str,
 )
-def test_who_was_served_is_taken_out_of_a_queue_that_it_came_into_after_that(
+def test_a_served_waiter_is_taken_out_of_a_queue_that_it_came_into_after_that(
     says: Any, *, is_left: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A place that it got before its hold goes with its release."""

@@ -59,7 +59,7 @@ def test_the_deadline_is_the_qth_largest_lease_end(ends: list[float]) -> None:
 
 
 @given(ENDS)
-def test_who_still_has_the_hold_before_the_deadline_leaves_no_quorum_to_another(ends: list[float]) -> None:
+def test_masters_that_have_the_hold_before_the_deadline_leave_no_quorum_to_another(ends: list[float]) -> None:
     """Until the deadline, the masters whose leases have ended are too few to grant the lock to another owner."""
     quorum = quorum_of(len(ends))
     deadline = deadline_of(ends, quorum)
@@ -135,14 +135,14 @@ def kinds_of(answers: list[Any]) -> set[str]:
 
 
 @given(MIXES)
-def test_an_attempt_is_certain_only_when_nobody_can_change_what_it_comes_to(answers: list[Any]) -> None:
+def test_an_attempt_is_certain_only_when_no_master_can_change_its_outcome(answers: list[Any]) -> None:
     """No attempt ends while a master that has not answered could change its outcome."""
     if is_attempt_certain([[answer] for answer in answers]):
         assert len(kinds_of(answers)) == 1
 
 
 @given(MIXES)
-def test_an_attempt_is_certain_as_soon_as_nobody_can_change_what_it_comes_to(answers: list[Any]) -> None:
+def test_an_attempt_is_certain_as_soon_as_no_master_can_change_its_outcome(answers: list[Any]) -> None:
     """An attempt ends when its outcome is certain; only an error waits, so that it names those that failed."""
     if AWAITED in answers and kinds_of(answers) in ({"Granted"}, {"Refused"}):
         assert is_attempt_certain([[answer] for answer in answers])

@@ -108,7 +108,7 @@ def test_the_head_looks_again_when_the_holders_lease_ends() -> None:
     assert driver.parks()[0].until == pytest.approx(1005.0, abs=0.01)
 
 
-def test_who_is_not_the_head_sleeps_but_never_without_a_timer() -> None:
+def test_a_waiter_behind_the_head_sleeps_but_never_without_a_timer() -> None:
     driver = Driver([HELD, QUEUED, GRANTED])
     driver.run()
     assert driver.parks()[0].until == 1000.0 + LOOK_AGAIN_SECONDS_MAX

@@ -163,7 +163,7 @@ def test_what_the_second_request_is_granted_late_is_undone_though_the_first_came
     assert may_be_granted(undo.answers) == (says is GRANTED)
 
 
-def test_who_is_kept_out_by_an_earlier_attempt_of_its_own_looks_again_soon() -> None:
+def test_a_waiter_that_its_own_earlier_attempt_keeps_out_looks_again_soon() -> None:
     """That attempt's undo wakes those who come before its waiter, and so never the waiter itself."""
     mine = [b"queued", 0, 5_000, 0, b"me:1", 7]
     driver = Driver([[HELD] * 3, [proposed(7)] * 3, [queued(7)] * 3, [mine] * 3, [GRANTED] * 3])
@@ -204,7 +204,7 @@ def test_what_broken_connections_may_still_bring_is_undone_after_it_was_given_ba
 
 
 @pytest.mark.parametrize(("answered", "undone"), [(False, [b"me:1~2.7", b"me:1"]), (True, [b"me:1~2.7"])])
-def test_who_was_served_is_taken_out_of_the_queue_that_a_late_request_may_put_it_into(
+def test_a_served_waiter_is_taken_out_of_the_queue_that_a_late_request_may_put_it_into(
     answered: bool, undone: list[bytes]
 ) -> None:
     """The third attempt is granted while the second, which writes the ticket, is still on its way to a slow master."""
