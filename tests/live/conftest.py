@@ -14,12 +14,12 @@ from support.urls import options_for
 
 from relock import Client
 
-NODE_TIMEOUT = 5.0  # seconds, where a test says nothing of it: that the machine is busy is no silence of a master
+NODE_TIMEOUT = 5.0  # seconds, by default in these tests: a busy machine must not look like a silent master
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., Client]]:
-    """Makes clients that are closed with the test."""
+    """Makes clients, and closes them at the end of the test."""
     made: list[Client] = []
 
     def connect(url: Any, **options: Any) -> Client:

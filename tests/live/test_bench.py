@@ -1,4 +1,4 @@
-"""`relock bench`, as a process: what it shows, and that nothing stays behind. How fast it is, is not judged here."""
+"""`relock bench`, as a process: what it shows, and that nothing stays behind. These tests do not judge its speed."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from relock.cli._bench.figures import figures
 from relock.cli._bench.work import Job
 
 WITHIN = 60.0
-TTL_MS_MAX = 6_500  # of what is left: the lease of 5 s, and a second
+TTL_MS_MAX = 6_500  # of a key that is left: the lease of 5 s, and a second more
 # Begins as in the foreground of a terminal, wherever the tests run.
 IN_FOREGROUND = """
 import signal
@@ -43,7 +43,7 @@ def relock_bench(*words: str, nodes: str) -> "subprocess.CompletedProcess[str]":
 
 
 def leftovers(server: Any) -> dict[bytes, int]:
-    """The keys of locks, and for how long (ms) they are still there."""
+    """The keys of locks, and how long (ms) they will stay."""
     return {key: server.cli("PTTL", key) for key in server.cli("KEYS", "lock:{*")}
 
 

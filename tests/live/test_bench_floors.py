@@ -1,4 +1,4 @@
-"""The floors of the benchmark are locks: else what is compared with them would be compared with nothing."""
+"""The floors of the benchmark are real locks: otherwise a comparison with them would mean nothing."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What a user can block blocks nobody else: a handler of the log, a callback or `showwarning` that never returns."""
+"""A log handler, a callback or a `showwarning` of the user's that never returns blocks nothing else."""
 
 import logging
 import threading
@@ -18,12 +18,12 @@ from relock._runtime.machine import THREADS
 Connect = Callable[..., Client]
 
 WITHIN = 20.0
-LONG = 120.0  # for which what hangs hangs, unless the test is over before
+LONG = 120.0  # how long a call hangs, unless the test ends before
 TTL = 4.5
 
 
 class Hanging:
-    """What never returns, once it is called."""
+    """A function that never returns."""
 
     def __init__(self) -> None:
         self.reached, self.over = threading.Event(), threading.Event()
@@ -64,9 +64,9 @@ def hanging_log(hanging: Hanging, request: pytest.FixtureRequest) -> Iterator[Ha
 
 
 def check_that_all_goes_on(client: Client, other: Client, proxy: Proxy, name: str, hanging: Hanging) -> None:
-    """A hold is lost, and nobody returns from hearing of it. Everybody else's life goes on.
+    """A hold is lost, and the call that tells of it never returns. Everything else goes on.
 
-    `client` is one behind `proxy`.
+    `client` is behind `proxy`.
     """
     kept, lost = client.lock(f"{name}-kept"), client.lock(f"{name}-lost")
     assert kept.acquire(timeout=WITHIN)
@@ -83,7 +83,7 @@ def check_that_all_goes_on(client: Client, other: Client, proxy: Proxy, name: st
 
 
 def check_that_an_attempt_is_undone(client: Client, other: Client, proxy: Proxy, name: str) -> None:
-    """Its reply is never heard; the lease that it may have would last for a minute."""
+    """The reply to the attempt is lost; the lease that it may have would last for a minute."""
     fault = proxy.swallow_reply(calls_script("acquire"))
 
     def attempt() -> None:
@@ -168,10 +168,10 @@ def hanging_warnings(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> Itera
         monkeypatch.undo()
 
 
-def test_who_is_warned_and_never_returns_has_what_it_has_acquired(
+def test_a_warning_that_never_returns_leaves_the_caller_its_hold(
     hanging_warnings: Hanging, start_server: Callable[..., Server], connect: Connect, name: str
 ) -> None:
-    """It is warned when it has the lock, which is renewed; and others of its process go on."""
+    """The caller is warned when it has the lock. The watchdog renews the lock, and other threads go on."""
     server = start_server("--maxmemory-policy", "allkeys-lru")
     client = connect(server.url, ttl=TTL)
     done = threading.Event()
@@ -195,7 +195,7 @@ def test_who_is_warned_and_never_returns_has_what_it_has_acquired(
 def test_what_a_background_thread_finds_to_warn_of_keeps_it_from_nothing(
     hanging_warnings: Hanging, start_server: Callable[..., Server], connect: Connect, name: str
 ) -> None:
-    """The third of three may evict; who opens the connections to it finds that, and opens others later."""
+    """The third of three masters may evict; the reconnector finds that, and must open other connections later."""
     servers = [start_server(), start_server(), start_server("--maxmemory-policy", "allkeys-lru")]
     client = connect(Urls([server.url for server in servers], 0.0), ttl=TTL, restart_guard=0)
     third = servers[2]

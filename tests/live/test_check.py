@@ -35,7 +35,7 @@ def test_a_user_whose_waiters_can_not_be_woken_is_told(
 
 
 def test_looking_whether_one_may_subscribe_is_no_subscription_of_the_clients(client: Client, server: Server) -> None:
-    """A client that looked like a listener while it is none would make a release wake nobody."""
+    """A client that only looks like a listener would make a release wake nobody."""
     with client.lock("a"):
         assert client.check() == ()
     assert server.cli("PUBSUB", "CHANNELS") == []

@@ -23,7 +23,7 @@ from relock import Client
 
 WITHIN = 30.0
 PATIENT_CHILD = "import signal, sys; print('ready', flush=True); signal.pause()"
-# Their handlers write without Python's buffers: a signal that comes within a print may not print.
+# Their handlers write without Python's buffers: a handler that runs within a print must not print.
 OBEDIENT_CHILD = """
 import os, signal, sys
 def end(signum, frame):
@@ -59,7 +59,7 @@ Start = Callable[..., Popen]
 
 
 def begin() -> None:
-    """In the new process: what a shell in the foreground would give it. One in the background ignores SIGINT."""
+    """In the new process: sets what a shell gives a foreground process. One in the background ignores SIGINT."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -79,7 +79,7 @@ def start() -> Iterator[Start]:
             text=True,
             env=environment,
             preexec_fn=begin,  # noqa: PLW1509
-            start_new_session=True,  # no terminal: what the tests send is sent to relock alone
+            start_new_session=True,  # without a terminal, only relock gets the signals of the tests
         )
         started.append(process)
         return process
@@ -106,7 +106,7 @@ def child_of(process: Popen) -> int:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether nothing of it runs any more; whoever inherited it may not have reaped it yet."""
+    """Whether the process has ended; its new parent may not have reaped it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -131,10 +131,10 @@ def test_two_commands_exclude_each_other_and_the_second_waits(
 
 
 @pytest.mark.parametrize("masters_count", [3])
-def test_who_waits_for_new_masters_is_told_for_how_long(
+def test_a_wait_for_new_masters_says_how_long_it_takes(
     start: Start, start_server: Callable[..., Masters], name: str
 ) -> None:
-    """With the default ttl that takes half a minute, in which nothing else is to be seen."""
+    """With the default ttl the wait takes half a minute, in which it shows nothing else."""
     urls = " ".join(start_server().url)
     first = start(urls, "run", name, "--ttl", "1", "--", "true")
     told = first.communicate(timeout=WITHIN)[1]
@@ -161,7 +161,7 @@ def test_a_lease_that_would_outlast_the_guard_is_refused(start: Start, server: M
 
 
 @pytest.mark.parametrize("option", [["--no-wait"], ["--wait", "0"], ["--wait", "0.2"]])
-def test_who_does_not_get_the_lock_has_an_exit_code_of_its_own(
+def test_a_command_that_does_not_get_the_lock_has_an_exit_code_of_its_own(
     start: Start, server: Server, client: Client, name: str, option: list[str]
 ) -> None:
     with client.lock(name):
@@ -368,7 +368,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(server: Server, client: C
         assert line(process) == "ready"
         os.write(controller, b"\x03")
         assert line(process) == "interrupted"
-        process.terminate()  # after whatever relock would have passed on
+        process.terminate()  # after all that relock would have passed on
         assert process.communicate(timeout=WITHIN)[0] == "end\n"
         assert process.returncode == 3
     finally:
@@ -406,7 +406,7 @@ if sys.argv[2] == 'stay':
 
 @pytest.fixture(params=["pipe", "terminal"])
 def unread(request: pytest.FixtureRequest) -> Iterator[int]:
-    """What takes no more: a pipe that is full, or a terminal whose user has pressed Ctrl-S."""
+    """An output that takes no more: a full pipe, or a terminal whose user has pressed Ctrl-S."""
     reader, writer = os.pipe() if request.param == "pipe" else pty.openpty()
     if request.param == "pipe":
         os.set_blocking(writer, False)
@@ -436,7 +436,7 @@ def test_a_lost_lock_ends_the_command_though_nobody_reads_what_is_said_of_it(
 def test_two_commands_never_run_side_by_side_though_nobody_reads_what_is_said(
     start: Start, own_server: Server, name: str, unread: int, tmp_path: Path
 ) -> None:
-    """The lock can't be renewed, and what is said of that is never read; then the server is there for the next one."""
+    """The first one can't renew the lock, and nobody reads what it says; then the server is there for the next one."""
     words = "run", name, "--ttl", "3", *python(ALONE_CHILD, str(tmp_path / "held"))
     first = start(own_server.url, *words, "stay", stderr=unread)
     assert line(first) == "alone"

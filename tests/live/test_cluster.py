@@ -24,9 +24,9 @@ from relock import Client, ConfigurationError, MasterDown, QuorumError, ReleaseU
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 CLUSTER_RIGHTS = ("+cluster|slots", "+asking")
-HEARTBEAT_SECONDS = 2.5  # who is woken by nobody looks again only then
-LEASE_SECONDS = 30.0  # and where there are no heartbeats, only when it ends
-MOVE_SECONDS = 5.0  # by when a waiter that was deaf has had its turn
+HEARTBEAT_SECONDS = 2.5  # a waiter that nobody wakes looks again only after this time
+LEASE_SECONDS = 30.0  # and without heartbeats, only after this time
+MOVE_SECONDS = 5.0  # within this time a waiter that was deaf has had its turn
 BACKOFF_SECONDS_MAX = 1.0  # the longest sleep between two looks while no node answers
 
 
@@ -48,7 +48,7 @@ def cluster(server_kind: str, _clusters: dict[str, ClusterOfServers]) -> Cluster
 
 @pytest.fixture
 def own_cluster(server_kind: str) -> Iterator[ClusterOfServers]:
-    """Three masters that a test may kill; they find out within a second or two."""
+    """Three masters that a test may kill; the others find out within a second or two."""
     cluster = ClusterOfServers(server_kind, find_servers()[server_kind], node_timeout_ms=1000)
     yield cluster
     cluster.close()
@@ -149,7 +149,7 @@ def test_waiters_are_woken_in_their_order_whichever_nodes_they_listen_at(
 def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    """Nobody can be told from the number of receivers to be deaf, so nobody is passed over."""
+    """In a cluster, the number of receivers does not show that a waiter is deaf, so a release passes none over."""
     client, other = connect(cluster.url), connect(cluster.url)
     server = cluster.owner(name)
     lock = client.lock(name)
@@ -383,7 +383,7 @@ def test_a_hold_goes_on_while_its_slot_moves(
 def test_a_lock_is_released_while_its_slot_moves(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    """Here at once, there as soon as its keys can be had all together; so nobody waits for the lease to end."""
+    """The client releases it at once; the node, as soon as it has all the keys. So no waiter waits for the lease."""
     move = Move(cluster, name)
     events: list[Any] = []
     client = connect(cluster.url, ttl=30.0, on_event=events.append)
@@ -563,7 +563,7 @@ def test_a_replica_that_takes_over_is_found(
 def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
     own_cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    """Whoever listens at the node that was the master hears what is published at the new one, as everywhere."""
+    """A subscriber of the old master hears what is published at the new one, as at every node."""
     resigns = own_cluster.owner(name)
     replica = own_cluster.add_replica(resigns)
     holder, waiting, others = (connect(own_cluster.url, node_timeout=1.0) for _ in range(3))

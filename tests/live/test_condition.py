@@ -1,4 +1,4 @@
-"""A `threading.Condition` over a lock that may be lost, or not be had again: no notify goes to who is gone."""
+"""A `threading.Condition` over a lock that may be lost, or never come back: no notify goes to a waiter that is gone."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from relock._core.hold import Hold
 pytestmark = pytest.mark.every_quorum
 
 Connect = Callable[..., Client]
-LONG = 60.0  # seconds, for what is not to take that long
+LONG = 60.0  # seconds that nothing here must take
 
 
 def over(lock: Any) -> threading.Condition:
@@ -53,7 +53,7 @@ class Waiter:
 
 
 def check_that_one_notify_reaches_one_waiter(condition: threading.Condition) -> None:
-    """Nobody else is on the list by then, or it would be the one that is told."""
+    """No other waiter may be on the list, or it would get the notify."""
     alive = Waiter(condition)
     until_waiting(condition)
     with condition:
@@ -65,7 +65,7 @@ def check_that_one_notify_reaches_one_waiter(condition: threading.Condition) -> 
 def test_a_condition_says_that_the_hold_was_lost(
     client: Client, name: str, use: Callable[[threading.Condition], object]
 ) -> None:
-    """Also where that is known already, and the caller could be taken for one who never had it."""
+    """Also if that is known already, and the caller could be taken for one that never had it."""
     lock = client.lock(name)
     condition = over(lock)
     lock.acquire()
@@ -162,7 +162,7 @@ def test_a_wait_that_lost_its_hold_leaves_no_waiter_that_takes_a_notify(client: 
 
 
 class Interrupt(BaseException):
-    """What the tests raise; nothing in relock knows it."""
+    """What the tests raise; relock does not know it."""
 
 
 def strike(*_: object) -> None:
@@ -189,13 +189,13 @@ def test_an_interrupted_release_of_a_hold_that_a_wait_found_lost_leaves_nothing(
     assert client.statistics().held == 0
 
 
-# A hold that is not to be had again ----------------------------------------------------------------------------------
+# A hold that can't be had again --------------------------------------------------------------------------------------
 
 
 def test_a_wait_comes_back_with_the_lock_when_the_masters_are_back(
     connect: Connect, own_server: Deployment, name: str
 ) -> None:
-    """Whatever the patience is. Its owner is told nothing, as it has lost nothing."""
+    """So it is with any patience. Nothing is reported to its owner, because that has lost nothing."""
     client = connect(own_server.url, patience=0.0, ttl=2.0, node_timeout=0.2)
     lock, condition = client.lock(name), over(client.lock(name))
     owned: list[object] = []
@@ -282,7 +282,7 @@ def test_an_interrupt_out_of_a_wait_comes_with_the_lock_and_leaves_no_waiter(
     def is_waiting() -> bool:
         if seen.is_set():
             return True
-        with condition:  # who has the lock can say that the other one has given it up
+        with condition:  # to have the lock shows that the other thread has given it up
             if waiters(condition) == 1:
                 seen.set()
         return seen.is_set()
@@ -343,7 +343,7 @@ def test_an_interrupt_while_a_wait_gives_its_levels_up_leaves_none(
 def test_a_condition_over_an_owner_is_refused(
     client: Client, name: str, use: Callable[[threading.Condition], object]
 ) -> None:
-    """Its threads are inside together, and a wait of one would give up the levels of the others."""
+    """Its threads are inside together, so a wait of one would give up the levels of the others."""
     condition = over(client.lock(name, owner="job"))
     with condition:
         with pytest.raises(ConfigurationError, match=r"owner='job'.*Condition") as caught:

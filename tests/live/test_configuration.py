@@ -72,7 +72,7 @@ def test_a_replica_is_refused(
         connect(replica.url).lock(name).acquire()
 
 
-def test_a_master_that_becomes_a_replica_is_no_vote_and_says_so(
+def test_a_master_that_becomes_a_replica_has_no_vote_and_says_so(
     own_server: Server, server: Server, connect: Callable[..., Client], name: str
 ) -> None:
     client = connect(own_server.url)
@@ -86,7 +86,7 @@ def test_a_master_that_becomes_a_replica_is_no_vote_and_says_so(
 def test_a_master_that_is_a_replica_for_a_while_is_waited_for(
     own_server: Server, server: Server, connect: Callable[..., Client], name: str
 ) -> None:
-    """Behind an address that follows the master, that is what a failover looks like until the address has followed."""
+    """So a failover looks behind an address that follows the master, until the address has moved."""
     client = connect(own_server.url, patience=60)
     with client.lock(name):
         pass
@@ -101,7 +101,7 @@ def test_a_master_that_is_a_replica_for_a_while_is_waited_for(
         assert waiter.result(timeout=60)
 
 
-def test_a_server_that_loads_is_no_vote(
+def test_a_server_that_loads_has_no_vote(
     start_server: Callable[..., Server], connect: Callable[..., Client], name: str
 ) -> None:
     server = start_server("--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024")
@@ -215,8 +215,10 @@ ALERT = b"\x15\x03\x03\x00\x02\x02\x46"  # "I don't know that version": what som
 
 
 @pytest.mark.parametrize("parser", ["DefaultParser", "_RESP2Parser"])
-def test_who_answers_in_tls_suggests_the_other_scheme(connect: Callable[..., Client], name: str, parser: str) -> None:
-    """In the words of hiredis, where it is there, and of redis-py's own parser."""
+def test_a_server_that_answers_in_tls_suggests_the_other_scheme(
+    connect: Callable[..., Client], name: str, parser: str
+) -> None:
+    """In the words of hiredis, if it is installed, and of redis-py's own parser."""
     reads = getattr(redis.connection, parser, None) or getattr(importlib.import_module("redis._parsers"), parser)
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as threads:
         served = threads.submit(_answer_with_alert, listening)

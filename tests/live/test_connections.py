@@ -25,7 +25,7 @@ from relock._runtime.net.channel import PlainChannel
 from relock._runtime.net.parse import parse_nodes
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
-LEASE_SECONDS = 30.0  # who is woken by nobody looks again only then
+LEASE_SECONDS = 30.0  # a waiter that nobody wakes looks again only after this time
 TTL = 4.5  # a machine that is busy elsewhere for three seconds loses no lock here
 
 
@@ -201,7 +201,7 @@ def test_a_master_that_took_no_new_connection_is_said_to_be_back_where_nobody_ne
 
 
 def assert_lives_on(client: Client, lock: Lock) -> None:
-    """It is renewed by the connections that there are, where others needed another one and did not get it."""
+    """The client renews the lock by the connections that it has, though other calls needed one more and got none."""
 
     def is_refused(number: int) -> bool:
         try:
@@ -220,7 +220,7 @@ def assert_lives_on(client: Client, lock: Lock) -> None:
 
 @pytest.mark.parametrize("use", ["send", "receive", "wait"])
 def test_a_connection_that_another_thread_closed_is_not_opened_again(server: Server, use: str) -> None:
-    """Nobody would close it any more, and what was learnt of the socket before would be said of this one."""
+    """Nobody would close it any more, and relock would believe of the new socket what it knew of the old one."""
     connection: Any = parse_nodes(server.url)[0].raw_connection(1.0)
     connection.connect()
     channel = PlainChannel(connection, connection._sock, 1.0)

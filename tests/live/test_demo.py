@@ -128,7 +128,7 @@ def test_the_verdict_is_bad_where_a_killed_master_does_not_come_back(monkeypatch
 
 
 def test_the_verdict_is_bad_where_a_master_votes_that_has_forgotten_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control of the guard: the marker is forged, as if it had been over long ago."""
+    """The control of the guard: the test forges the marker, as if the guard had been over long ago."""
     restart = servers.LocalServer.restart
 
     def restart_with_a_vote(server: servers.LocalServer) -> None:
@@ -186,7 +186,7 @@ def test_a_password_comes_from_the_environment_and_is_shown_to_nobody(
 
 
 def test_the_verdict_is_bad_where_the_lock_does_not_lock(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: the same acts and the same counting, with a lock that is none."""
+    """The control: the same acts and the same counting, with a lock that does not lock."""
     plan = DemoPlan(locked=False, under_seconds=0.5, stay_seconds=0.2, patience_seconds=1.5)
     monkeypatch.setattr(demo_module, "PLAN", plan)
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--json"])

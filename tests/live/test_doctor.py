@@ -17,7 +17,7 @@ from relock import Client, QuorumError
 
 
 def doctor(*nodes: str, options: bool = False, as_json: bool = True) -> tuple[int, str]:
-    """Its exit code and what it prints; the nodes come by ``--node``, or by the environment."""
+    """Runs the doctor; returns its exit code and its output. The nodes come by ``--node``, or by the environment."""
     words = [word for node in nodes for word in ("--node", node)] if options else []
     done = subprocess.run(
         [sys.executable, "-m", "relock", "doctor", *(["--json"] if as_json else []), *words],
@@ -111,7 +111,7 @@ def test_the_same_server_under_two_names_is_one(three: list[Server], same: str) 
 
 
 def test_votes_are_those_of_the_marker(three: list[Server], connect: Callable[..., Client]) -> None:
-    """One that has its vote, one that waits for it, one that has restarted since."""
+    """One master has its vote, one waits for it, and one has restarted since."""
     for server, guard in zip(three, (0.1, 60.0, 60.0), strict=True):
         client = connect(server.url, ttl=0.1, restart_guard=guard)
         with contextlib.suppress(QuorumError):
@@ -155,7 +155,7 @@ def test_a_single_master_is_asked_for_its_vote_only_where_there_is_a_guard(
 def test_a_user_who_may_swap_databases_under_the_guard_is_told(
     own_server: Server, connect: Callable[..., Client]
 ) -> None:
-    """The guard does not notice that; and to ask swaps nothing."""
+    """The guard does not notice a swap. The question itself swaps nothing."""
     connect(own_server.url, ttl=0.05, restart_guard=0.05).lock("a").acquire(timeout=5)
     keys = set(own_server.cli("KEYS", "*:master"))
     assert findings(judged(own_server.url)[1]["masters"][0])["rights"] == ("note", mock.ANY)

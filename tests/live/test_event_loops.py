@@ -1,4 +1,4 @@
-"""A lock for threads on the thread of an event loop: tasks never share a hold by accident, a wait is warned of."""
+"""A lock for threads on the thread of an event loop: tasks never share a hold by accident, and a wait warns."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ Connect = Callable[..., Client]
 
 @pytest.fixture(autouse=True)
 def _no_warnings() -> Any:
-    """What is not expected to warn fails if it does."""
+    """An unexpected warning fails the test."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", RelockWarning)
         yield
@@ -54,7 +54,7 @@ def test_of_twenty_tasks_of_one_thread_one_is_inside(client: Client, name: str) 
     assert not client.info(name).held
 
 
-def test_who_comes_after_a_loss_is_told_of_the_loss(connect: Connect, server: Deployment, name: str) -> None:
+def test_the_next_task_after_a_loss_is_told_of_the_loss(connect: Connect, server: Deployment, name: str) -> None:
     """In a notebook each cell is a task: the next one must not hear that another one is inside."""
     client = connect(server.url)
     lock = client.lock(name)

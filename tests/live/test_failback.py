@@ -39,7 +39,7 @@ class House:
         return Urls([master.url for master in self.masters], self.guard)
 
     def vote(self) -> None:
-        """The masters were looked at long ago, and their replicas know that."""
+        """Makes it so that clients looked at the masters long ago, and the replicas know that."""
         if self.guard:
             Masters(self.masters, guard=self.guard).let_vote()
         for master, replica in zip(self.masters, self.replicas, strict=True):
@@ -47,12 +47,12 @@ class House:
             until(lambda one=replica: one.cli("EXISTS", "news"), within=30, what="the replica is in step")  # type: ignore[misc]
 
     def part(self) -> None:
-        """The replicas are masters of their own from now on: what is granted now, they don't hear of."""
+        """Makes the replicas masters of their own: they do not hear of grants from now on."""
         for replica in self.replicas:
             replica.cli("REPLICAOF", "NO", "ONE")
 
     def fail_back(self, count: int) -> None:
-        """The first `count` masters follow their replicas, have what these have, and are masters again."""
+        """Makes the first `count` masters follow their replicas, take their data, and become masters again."""
         for master, replica in list(zip(self.masters, self.replicas, strict=True))[:count]:
             master.cli("REPLICAOF", "127.0.0.1", str(replica.port))
             until(lambda one=master: _is_connected(one), within=30, what="the master has followed its replica")  # type: ignore[misc]
@@ -89,7 +89,7 @@ def options_of(guard: float) -> dict[str, Any]:
 def test_nobody_is_let_in_by_a_socket_from_before(
     house: House, connect: Connect, name: str, guard: float, *, is_quiet: bool
 ) -> None:
-    """Neither by one that was quiet meanwhile nor by one that asked all the time; without the guard by either."""
+    """Neither a client that was quiet meanwhile gets in, nor one that asked all the time; without the guard both do."""
     house.vote()
     holder, other = (connect(list(house.urls), **options_of(guard)) for _ in range(2))
     assert takes(other, f"{name}-warm-up"), "it is connected, and its masters vote"
@@ -112,7 +112,7 @@ def test_nobody_is_let_in_by_a_socket_from_before(
 
 
 def fail_back_beside(house: House, takes_it: Callable[[], bool]) -> bool:
-    """The masters fail back while somebody asks again and again; returns whether it was let in meanwhile."""
+    """The masters fail back while a client asks again and again; returns whether it got in meanwhile."""
     thread = threading.Thread(target=house.fail_back, args=(2,))
     thread.start()
     taken = False

@@ -1,4 +1,4 @@
-"""First come, first served; and whoever is dead, stopped or gone delays nobody."""
+"""First come, first served; and a waiter that is dead, stopped or gone delays no other."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.every_quorum
 PROCESSES = 8
 WAITERS = 64
 ROUNDS = 20
-SLACK = 3.0  # seconds, for a busy machine; who waits for a message that does not come waits for a minute
+SLACK = 3.0  # seconds, for a busy machine; a waiter whose message does not come waits for a minute
 
 
 @pytest.fixture
@@ -228,5 +228,5 @@ def test_a_dead_head_delays_nobody_when_the_holder_dies_too(
     head.kill()
     holder.kill()
     lease_ends = time.monotonic() + server.client().pttl(f"lock:{{{name}}}") / 1000
-    # That it is when the lease ends, and not with the next heartbeat, is shown in virtual time, in `tests/sim`.
+    # `tests/sim` shows in virtual time that it is when the lease ends, and not with the next heartbeat.
     assert granted(live)["at"] - lease_ends < ALIVE_MS / 2000

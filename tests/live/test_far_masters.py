@@ -24,7 +24,7 @@ Connect = Callable[..., Client]
 
 @contextmanager
 def far(server: Masters, one_way_ms: tuple[int, ...]) -> Iterator[Urls]:
-    """A way to the masters on which whatever is sent takes so long, in either direction."""
+    """A way to the masters that takes so long in either direction."""
     ways = []
     for member, ms in zip(server.members, one_way_ms, strict=True):
         ways.append(Slow(member.port, requests=lambda ms=ms: ms / 1000, replies=lambda ms=ms: ms / 1000))  # type: ignore[misc]
@@ -36,7 +36,7 @@ def far(server: Masters, one_way_ms: tuple[int, ...]) -> Iterator[Urls]:
 
 
 def hand_over(server: Masters, holds: Lock, waits: Lock) -> tuple[float, str]:
-    """The seconds from the release to the waiter's hold, and that one's name."""
+    """The seconds from the release to the waiter's hold, and the name of that hold."""
     granted: list[tuple[float, str]] = []
 
     def wait() -> None:

@@ -18,7 +18,7 @@ TURN_SECONDS = 60.0  # for a turn that comes at once; a busy machine may take it
 
 
 def fill(server: Deployment, queue: str, name: str) -> None:
-    """Has a stranger write `STRANGERS` entries to a lock's queue; `name` is theirs, with their number."""
+    """Writes `STRANGERS` foreign entries to a lock's queue, each with this name and its number."""
     for one in server.members:
         with redis.Redis.from_url(one.url) as stranger:
             for first in range(0, STRANGERS, 20_000):
@@ -26,7 +26,7 @@ def fill(server: Deployment, queue: str, name: str) -> None:
 
 
 def calls(one: Server, *commands: str) -> int:
-    """How often a server has been given one of these commands, by scripts as well."""
+    """How often a server has run one of these commands, in scripts as well."""
     with redis.Redis.from_url(one.url) as observer:
         stats = observer.info("commandstats")
     return sum(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"] for command in commands)
@@ -50,7 +50,7 @@ def take_a_turn(lock: Lock) -> threading.Thread:
 def test_a_lock_with_a_long_queue_of_strangers_is_taken_and_handed_over(
     server: Deployment, connect: Connect, name: str, stranger: str
 ) -> None:
-    """No single call is long: each takes away what it has looked at, and that is no more than it may look at."""
+    """No single call is long: each removes the entries that it has looked at, and looks at no more than it may."""
     queue = f"lock:{{{name}}}:queue"
     fill(server, queue, stranger)
     one, two = connect(server.url).lock(name), connect(server.url).lock(name)
@@ -73,7 +73,7 @@ def test_a_lock_with_a_long_queue_of_strangers_is_taken_and_handed_over(
 
 @pytest.mark.every_server
 def test_a_member_without_a_colon_breaks_nothing(server: Server, connect: Connect, name: str) -> None:
-    """Names need not be text, either: whoever looks at the lock sees them for as long as they are there."""
+    """Names need not be text, either: `info` shows them for as long as they are there."""
     one, two = connect(server.url).lock(name), connect(server.url).lock(name)
     with one:
         server.client().zadd(f"lock:{{{name}}}:queue", {b"nobody": 0, b"\xff": 1})

@@ -1,4 +1,4 @@
-"""A release gives the lock to the first waiter: under which name, for how long, and where it does not."""
+"""A release gives the lock to the first waiter: under which name, for how long, and when it does not."""
 
 import re
 import threading
@@ -50,14 +50,14 @@ def owner_of(lock: Lock) -> str:
 
 
 def is_given(owner: str) -> bool:
-    """Whether a hold was given by a releaser: it names the hold before it, and an attempt of one's own a number."""
+    """Whether a releaser gave a hold: its name then has that of the hold before; an own attempt's has a number."""
     return re.fullmatch(r".+~[0-9a-f]{16}\.[0-9]+", owner) is not None
 
 
 def test_a_release_gives_the_lock_to_the_waiter_and_takes_no_request_of_its_own(
     server: Deployment, connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name says that the waiter did not ask for it. It does ask where the masters' messages come far apart."""
+    """The name says that the waiter did not ask for it. It does ask if the masters' messages come far apart."""
     monkeypatch.setattr(hub, "GATHER_SECONDS", 20.0)
     holder, waiter = connect(server.url), connect(server.url)
     lock = holder.lock(name, ttl=TTL)

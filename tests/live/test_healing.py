@@ -1,4 +1,4 @@
-"""Over five masters: what a minority forgot is given back; what a quorum forgot is lost, and never comes back."""
+"""Over five masters: a minority that forgot a hold gets it back; a hold that a quorum forgot is lost for ever."""
 
 import json
 import random
@@ -57,7 +57,7 @@ class Thief:
         self._thread = threading.Thread(target=self._steal)
 
     def _steal(self) -> None:
-        while not self._over.is_set():  # what he is granted on a minority can be healed only between his tries
+        while not self._over.is_set():  # a minority that granted it the lock can be healed only between its tries
             try:
                 self.tries += 1
                 if self._lock.acquire(blocking=False):
@@ -81,7 +81,7 @@ class Thief:
 def test_a_hold_and_its_queue_survive_a_rolling_restart_of_all_masters_without_persistence(
     *, masters: Masters, client: Client, connect: Connect, start_worker: Callable[..., Worker], name: str
 ) -> None:
-    """Each of five masters is down for a second and comes back empty: nobody else gets in, and nobody loses a place."""
+    """Each of five masters is down for a second and comes back empty: no other gets in, no waiter loses its place."""
     lock = client.lock(name)
     assert lock.acquire(timeout=20)
     token = lock.token
@@ -150,7 +150,7 @@ def test_healing_that_races_a_release_leaves_nothing(server: Masters, connect: C
         until(partial(is_everywhere, server, one), within=30, what="all have granted")
         for member in dice.sample(server.members, 2):
             member.cli("DEL", key_of(one))
-        lock.extend()  # which finds what is missing, and has it put back in the background
+        lock.extend()  # it finds what is missing, and lets the background put it back
         moment = time.perf_counter() + dice.uniform(0.0, 0.003)
         while time.perf_counter() < moment:
             pass
@@ -185,7 +185,7 @@ def is_told_down(events: list[Any], member: Proxy) -> bool:
 
 
 def test_a_healing_that_is_void_puts_nothing_back(proxy: Proxies, server: Masters, connect: Connect, name: str) -> None:
-    """A master that gets the hold back only after the node timeout takes no notice of it."""
+    """A master ignores a hold that is put back only after the node timeout."""
     events: list[Any] = []
     client = connect(proxy.url, node_timeout=0.2, on_event=events.append)
     lock = client.lock(name)
@@ -196,7 +196,7 @@ def test_a_healing_that_is_void_puts_nothing_back(proxy: Proxies, server: Master
     lock.extend()
     until(late.struck.is_set, within=10, what="it is on its way")
     until(lambda: is_told_down(events, proxy.members[0]), within=10, what="nobody waits for it; it may be back at once")
-    client.close()  # so that nobody undoes or repeats it
+    client.close()  # so that the client neither undoes nor repeats it
     late.release()
     until(late.done.is_set, within=10, what="it has arrived")
     assert owners(server, name)[0] is None

@@ -26,12 +26,12 @@ from relock._runtime.session import closing
 
 pytestmark = pytest.mark.every_quorum
 
-TICKS_MAX = 150  # fifteen seconds of them
+TICKS_MAX = 150  # fifteen seconds
 
 
 @pytest.fixture
 def ttl() -> float:
-    """The lease: so long that what is left behind is not gone by itself when it is looked for."""
+    """The lease: so long that leftovers are still there when the test looks for them."""
     return 30.0
 
 
@@ -43,7 +43,7 @@ def client(connect: Callable[..., Client], server: Deployment, ttl: float) -> Cl
 
 
 def warm_up(client: Client) -> None:
-    """Connections are open and scripts loaded, so that every run takes the same way."""
+    """Opens connections and loads scripts, so that every run takes the same way."""
     with client.lock("warm"), client.lock("warm"):
         pass
 
@@ -91,7 +91,7 @@ def count_instructions(action: Callable[[Lock], None], client: Client, name: str
 
 
 def points(total: int, server: Deployment, seed: int, *, step: int = 1) -> range:
-    """The instructions to raise at: every `step`, and fewer where several masters make more and slower ones."""
+    """The instructions to raise at: every `step`, and fewer with several masters, which take more and slower ones."""
     masters = len(server.members)
     if masters > 1:
         step *= 4 * masters
@@ -108,7 +108,7 @@ def is_free(masters: list[Redis], name: str) -> bool:
     return not any(redis.exists(*keys) for redis in masters)
 
 
-NESTED_TTL = 9.0  # a third of it is waited for where a master lost the outer acquire
+NESTED_TTL = 9.0  # if a master lost the outer acquire, the test waits for a third of this
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_exception_at_any_instruction_leaves_the_hold_with_the_caller_or_undo
 def test_an_exception_in_a_wait_leaves_nothing_in_the_queue(
     client: Client, server: Deployment, name: str, seed: int
 ) -> None:
-    """Points of a contended acquire, from the request to the queue: each seventh, for a wait takes many."""
+    """Points of a contended acquire, from the request to the queue: only each seventh, because a wait has many."""
     redis = server.client()
     holder = client.lock(name, owner="holder")
     holder.acquire()
@@ -190,21 +190,21 @@ def test_an_exception_in_a_wait_leaves_nothing_in_the_queue(
 
 
 def wait(lock: Lock) -> None:
-    """A condition's wait that times out at once, inside a level more."""
+    """A condition's wait that times out at once, inside one more level."""
     condition = threading.Condition(lock)  # type: ignore[arg-type]
     with condition:
         condition.wait(0)
 
 
 def wait_with_a_lost_hold(lock: Lock) -> None:
-    """One whose hold another client has ended: something stands in for it, until its levels are left."""
+    """A wait whose hold another client has ended: a lost hold stands in for it until its levels are left."""
     condition = threading.Condition(lock)  # type: ignore[arg-type]
     with contextlib.suppress(LockLostError), condition:
         condition.wait(0)
 
 
 def leave_each(lock: Lock) -> None:
-    """Leaves what levels there are, those of a lost hold as well."""
+    """Leaves all levels that there are, also those of a lost hold."""
     with contextlib.suppress(NotOwnedError):
         while True:
             with contextlib.suppress(LockLostError):
@@ -215,7 +215,7 @@ def leave_each(lock: Lock) -> None:
 def test_an_exception_in_a_condition_s_wait_leaves_the_hold_with_the_caller_or_undone(
     action: Callable[[Lock], None], connect: Callable[..., Client], server: Deployment, name: str, seed: int
 ) -> None:
-    """Each seventh point, for a wait takes many: it releases, and acquires again."""
+    """Only each seventh point, because a wait has many: it releases, and acquires again."""
     client, operator = connect(server.url, ttl=30.0), connect(server.url)
     warm_up(client)
     masters = [one.client() for one in server.members]
@@ -342,7 +342,7 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
     *,
     is_connected: bool,
 ) -> None:
-    """Also where the interrupt has cost the connections on which it could be done."""
+    """Also if the interrupt has cost the connections on which it could be done."""
     started: list[Callable[[], object]] = []
 
     class Late(Machine):
@@ -390,7 +390,7 @@ def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
 def test_a_signal_handler_that_does_not_wait_leaves_the_wait_that_it_interrupts_alone(
     client: Client, connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
-    """It may use the very lock; waiting for that would take a turn that comes to the wait behind it first."""
+    """It may use the same lock. If it waited for that, it would take the turn of the wait below it."""
     holder = connect(server.url).lock(name, owner="holder")
     holder.acquire()
     seen: list[tuple[bool, str | None]] = []

@@ -37,7 +37,7 @@ def holds(server: Deployment, name: str) -> list[bytes]:
 
 
 def leases(server: Deployment, name: str) -> list[int]:
-    """What is left of the lease on each master, in ms."""
+    """The rest of the lease on each master, in ms."""
     return [int(one.cli("PTTL", f"lock:{{{name}}}")) for one in server.members]
 
 
@@ -196,7 +196,7 @@ def test_an_enqueue_that_comes_late_queues_nobody(
     errors: list[QuorumError] = []
 
     def is_asked() -> bool:
-        """On a busy machine the time may be over before it asks for a place."""
+        """On a busy machine the timeout may end before it asks for a place."""
         try:
             assert not flaky.lock(name).acquire(timeout=0.3)
         except QuorumError as error:
@@ -397,7 +397,7 @@ def test_a_renewal_under_way_counts_only_for_the_lease_that_it_asked_for(
     until(lost.struck.is_set, within=10, what="no master of those has got the longer lease")
     fault.release()
     until(fault.done.is_set, within=10, what="the renewal is answered")
-    lease_left = server.client().pttl(f"lock:{{{name}}}") / 1000  # read before what it is compared with
+    lease_left = server.client().pttl(f"lock:{{{name}}}") / 1000  # read before the value that it is compared with
     assert lock.remaining() <= max(0.0, lease_left + 0.001)
 
 

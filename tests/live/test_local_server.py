@@ -25,7 +25,7 @@ WITHIN = 30.0
 
 @pytest.fixture
 def look() -> Iterator[Callable[[LocalServer], redis.Redis]]:
-    """Makes connections for looking behind relock's back, which resend nothing."""
+    """Makes connections to look behind relock's back; they resend nothing."""
     made: list[redis.Redis] = []
 
     def look(server: LocalServer) -> redis.Redis:
@@ -131,7 +131,7 @@ def test_one_that_answers_nothing_ends_as_well(how: str) -> None:
 def test_it_outlives_the_thread_that_started_it_again(
     relock_server: LocalServer, look: Callable[[LocalServer], redis.Redis]
 ) -> None:
-    """The kernel takes the end of a thread for that of the parent."""
+    """To the kernel, the end of a thread is that of the parent."""
     ended = threading.Thread(target=relock_server.restart)
     ended.start()
     ended.join()
@@ -168,7 +168,7 @@ def test_where_somebody_takes_its_port_meanwhile_it_takes_another_one(monkeypatc
 
 
 def test_the_one_of_the_package_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is the same wherever tests run; the demo takes what the machine has."""
+    """The fixture is the same wherever tests run; the demo takes what the machine has."""
     monkeypatch.setattr(servers, "packaged_valkey", lambda: tmp_path / "packaged")
     monkeypatch.setattr(starting, "ON_PATH", ("sh",))
     first, second = servers.find_programs(packaged_first=True)

@@ -1,4 +1,4 @@
-"""Masters that make a quorum a lie are refused by the first call that needs them, with what to change."""
+"""The first call that needs them refuses masters that can be no honest quorum, and says what to change."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -57,7 +57,7 @@ def test_one_of_three_that_may_evict_is_warned_of_by_the_first_acquire(
 
     def look() -> int:
         with suppress(QuorumError):
-            client.lock(name).acquire(blocking=False)  # it is the first look at them, so they have no votes yet
+            client.lock(name).acquire(blocking=False)  # the first look at them, so they have no votes yet
         return len(caught)
 
     with pytest.warns(RelockWarning, match=f"{third.port}.* set maxmemory-policy to noeviction") as caught:
@@ -69,7 +69,7 @@ def test_one_of_three_that_may_evict_is_warned_of_by_the_first_acquire(
 def test_a_master_that_becomes_a_replica_later_is_one_that_is_down(
     servers: list[Server], connect: Connect, server_kind: str, name: str
 ) -> None:
-    """It was right once, so the others go on without it: what it lost was one vote."""
+    """It was right once, so the others go on without it: only one vote is lost."""
     one, two, third = servers
     third.cli("REPLICAOF", "NO", "ONE")
     client = connect([one.url, two.url, third.url], **OPTIONS)

@@ -18,11 +18,11 @@ from support.until import until
 from relock import Client
 
 Connect = Callable[..., Client]
-MOVE_SECONDS = 5.0  # by when a waiter that was deaf has had its turn
+MOVE_SECONDS = 5.0  # within this time a waiter that was deaf has had its turn
 GUARD = 5.0
 TTL = 5.0
-PAUSE_MS = 10_000  # for so long nothing is written on the old master, at most
-NO_VOTE = 1.02 * GUARD  # for so long nobody gets a lock from the new master
+PAUSE_MS = 10_000  # how long writes wait on the old master at most
+NO_VOTE = 1.02 * GUARD  # how long the new master grants nothing
 
 
 @define
@@ -34,7 +34,7 @@ class Pair:
     place: Proxy
 
     def vote(self, guard: float) -> None:
-        """The master was looked at long ago, where there is a guard."""
+        """With a guard, makes it so that a client looked at the master long ago."""
         if guard:
             Masters([self.master], guard=guard).let_vote()
         self.in_step()
@@ -50,7 +50,7 @@ class Pair:
         until(has_all, within=30, what="the replica has all that its master has")
 
     def move(self, how: str) -> None:
-        """Makes the replica the master, without a loss; the address leads there from now on."""
+        """Makes the replica the master, without a loss, and makes the address lead there."""
         if how == "FAILOVER":
             self.master.cli("FAILOVER")
         else:
@@ -88,7 +88,7 @@ def pair(server_kind: str) -> Iterator[Pair]:
 def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
     pair: Pair, connect: Connect, name: str, *, how: str, guard: float, handoff: str
 ) -> None:
-    """Nobody loses a hold, nobody is inside beside another, and those who waited at the old master are served soon."""
+    """No hold is lost, no two are inside at once, and those that waited at the old master are served soon."""
     pair.vote(guard)
     options = {"ttl": TTL, "restart_guard": guard, "handoff": handoff, "node_timeout": 1.0}
     holder, waiting, others = (connect(pair.place.url, **options) for _ in range(3))

@@ -63,7 +63,7 @@ class Named(str, enum.Enum):  # noqa: UP042 - the f-string of a StrEnum is its v
 def test_a_str_enum_names_the_lock_that_its_value_names(
     connect: Callable[..., Client], server: Server, client: Client
 ) -> None:
-    """Two processes that name a lock in these two ways are to have one lock."""
+    """Two processes that name a lock in these two ways must have one lock."""
     with client.lock(Named.ORDERS):
         assert b"lock:{orders}" in server.client().keys("*")
         assert not connect(server.url).lock("orders").acquire(blocking=False)

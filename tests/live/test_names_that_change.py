@@ -1,4 +1,4 @@
-"""A server whose name changes while it runs, has none, or is not what an address leads to: what callers see of it."""
+"""What callers see of a server whose name changes while it runs, that has none, or that the address left."""
 
 import itertools
 import threading
@@ -18,7 +18,7 @@ from relock import Client, QuorumError
 
 Connect = Callable[..., Client]
 WATCHED_SECONDS = 4.0
-SUBSCRIBES_MAX = 2  # for so many there may be a reason within that time
+SUBSCRIBES_MAX = 2  # how many may have a reason within that time
 CONNECTIONS_MAX = 80
 TTL = 10.0
 
@@ -51,7 +51,7 @@ def subscribes(server: Server) -> int:
 
 
 def hand_over_again_and_again(releaser: Client, waiter: Client, name: str, server: Server) -> int:
-    """`releaser` never waits, and hands the lock to `waiter` each time; returns how many subscriptions that took."""
+    """`releaser` never waits, and hands the lock to `waiter` each time. Returns how many subscriptions that took."""
     ours, theirs = releaser.lock(name), waiter.lock(name)
 
     def take_a_turn() -> None:
@@ -72,7 +72,7 @@ def hand_over_again_and_again(releaser: Client, waiter: Client, name: str, serve
 def test_a_subscription_stays_though_a_releaser_knows_the_server_by_an_older_name(
     start: Callable[..., Server], connect: Connect, name: str
 ) -> None:
-    """The first replica of a master gives it another replication id; who was connected before goes on with the old."""
+    """The first replica of a master gives it another replication id; clients connected before go on with the old."""
     master = start()
     releaser = connect(master.url)
     with releaser.lock("warm-up"):
@@ -100,7 +100,7 @@ def test_a_subscription_stays_though_a_releaser_may_not_ask_for_the_servers_name
 def test_no_call_fails_because_a_master_gets_its_first_replica(
     start: Callable[..., Server], connect: Connect, name: str, what: str
 ) -> None:
-    """The server that answers is the one that was asked; only its replication id is another one."""
+    """The same server answers; only its replication id is another one."""
     events: list[Any] = []
     master = start()
     place = Proxy(master.port)
@@ -161,7 +161,7 @@ class Alternating(Proxy):
 def test_an_address_that_shows_two_names_in_turn_makes_no_storm_of_connections(
     start: Callable[..., Server], connect: Connect, name: str
 ) -> None:
-    """A proxy for many servers does that, and DNS for as long as it takes to change: the servers are to survive it."""
+    """A proxy for many servers does that, and DNS while it changes: relock must not flood the servers then."""
     one, other = start(), start()
     for server in (one, other):
         server.cli("SET", key_of(name), "somebody else's", "PX", 60_000)
@@ -182,10 +182,10 @@ def test_an_address_that_shows_two_names_in_turn_makes_no_storm_of_connections(
         place.close()
 
 
-def test_who_tries_without_waiting_is_not_told_of_a_hold_that_only_a_demoted_master_has(
+def test_a_try_without_waiting_is_not_told_of_a_hold_that_only_a_demoted_master_has(
     start: Callable[..., Server], connect: Connect, name: str
 ) -> None:
-    """`False` means somebody else has it. A demoted master that can't reach the new one keeps a copy for a lease."""
+    """`False` means that another one has it. A demoted master that can't reach the new one keeps a copy for a lease."""
     master = start()
     replica = start(of=master)
     place = Proxy(master.port)
@@ -195,7 +195,7 @@ def test_who_tries_without_waiting_is_not_told_of_a_hold_that_only_a_demoted_mas
         assert held.acquire(timeout=10)
         assert not tried.acquire(blocking=False)
         until(lambda: replica.cli("EXISTS", key_of(name)), within=10, what="the replica has it, too")
-        master.cli("REPLICAOF", "127.0.0.1", "1")  # nobody is there: wrong address, wrong password, a firewall
+        master.cli("REPLICAOF", "127.0.0.1", "1")  # no server is there: a wrong address, or a firewall, say
         replica.cli("REPLICAOF", "NO", "ONE")
         place.lead_new_to(replica.port)
         held.release()
@@ -216,7 +216,7 @@ def takes(lock: Any) -> bool:
 def test_where_no_server_has_a_name_waiters_follow_a_master_that_has_moved_all_the_same(
     start: Callable[..., Server], connect: Connect, name: str
 ) -> None:
-    """INFO is refused, the old master is left alone, and what calls was connected there is sent to the new one."""
+    """INFO is refused, the old master goes on alone, and calls go to the new one: their old connections end."""
     master = start()
     replica = start(of=master)
     for server in (master, replica):

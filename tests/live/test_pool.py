@@ -24,7 +24,7 @@ TTL = 4.5  # a machine that is busy elsewhere for three seconds loses no lock he
 
 
 def named(member: Server, client: Client) -> int:
-    """How many connections a client has on a server, by their name."""
+    """How many connections a client has to a server, counted by their name."""
     with member.client() as plain:
         return [one["name"] for one in plain.client_list()].count(f"relock:{client.session.client_id}")
 
@@ -58,7 +58,7 @@ def test_what_a_burst_has_opened_is_closed_though_nobody_calls_any_more(
     monkeypatch.setattr(pool, "UNUSED_SECONDS", 1.0)
     client = connect(server.url, ttl=LONG, node_timeout=5.0)
     lock = client.lock(name)
-    lock.acquire()  # from here on there is a thread that sees to the holds
+    lock.acquire()  # from here on the watchdog's thread runs
     with calls_under_way(client, BURST):
         assert [named(member, client) for member in server.members] == [BURST] * len(server.members)
     for member in server.members:
@@ -92,7 +92,7 @@ def test_a_client_without_threads_closes_them_with_its_next_call(
 def test_many_threads_share_as_many_connections_as_there_may_be(
     server: Deployment, connect: Callable[..., Client], name: str
 ) -> None:
-    """Over several masters each of them needs all at once: who had one and waited for the next would keep everybody."""
+    """Each call needs all masters at once: one that had a connection and waited for the next would block all others."""
     client = connect(server.url, max_connections=1, node_timeout=10.0, ttl=60.0)
     most = [0] * len(server.members)
     is_over = threading.Event()
@@ -116,8 +116,8 @@ def test_many_threads_share_as_many_connections_as_there_may_be(
         is_over.set()
         watcher.join()
     assert client.statistics().grants == 24 * 5
-    # Beside the one for calls: the watchdog's and the janitor's; and a busy server may list one for a moment after it
-    # was closed. Without the bound there would be 24.
+    # Beside the one for calls there are the watchdog's and the janitor's; and a busy server may list one for a moment
+    # after it is closed. Without the bound there would be 24.
     assert all(1 <= count <= 4 for count in most), most
     assert all(len(master._connections) <= 1 for master in client.session.masters)
 
@@ -132,12 +132,14 @@ def test_calls_beyond_the_bound_wait_and_take_no_more(
         assert named(server, client) == 3
         assert not any(look.done() for look in looks)
         for connection in list(client.session.masters[0]._connections):
-            connection.close()  # the others', which give back what is closed; there is room for as many
+            connection.close()  # those of others, which then give closed ones back; there is room for as many
         assert [look.result(SOON).owner for look in looks] == [None] * 10
         assert named(server, client) <= 3
 
 
-def test_who_finds_none_free_says_so_within_its_time(server: Server, connect: Callable[..., Client], name: str) -> None:
+def test_a_call_that_finds_none_free_says_so_within_its_time(
+    server: Server, connect: Callable[..., Client], name: str
+) -> None:
     client = connect(server.url, max_connections=1, node_timeout=0.2)
     with calls_under_way(client, 1):
         began = time.monotonic()
@@ -152,7 +154,7 @@ def test_who_finds_none_free_says_so_within_its_time(server: Server, connect: Ca
 def test_a_hold_is_renewed_and_given_back_while_calls_have_all_connections(
     server: Server, connect: Callable[..., Client], name: str
 ) -> None:
-    """A release waits its time like any call; what it could not say the janitor says, which has its own."""
+    """A release waits for its time like any call; then the janitor sends it on a connection of its own."""
     client = connect(server.url, max_connections=1, ttl=TTL)
     lock = client.lock(name)
     lock.acquire()

@@ -79,7 +79,7 @@ def sockets_to(server: Deployment) -> set[str]:
         try:
             mine.add(os.readlink(f"/proc/self/fd/{descriptor}"))
         except OSError:
-            continue  # the one that listed the folder
+            continue  # the descriptor that listed the folder
     fields = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
     there = {f"socket:[{line[9]}]" for line in fields if int(line[2].split(":")[1], 16) in ports}
     return mine & there

@@ -28,7 +28,7 @@ HELD_UP_MAX = 2
 
 
 def are_swift(hand_offs: list[float]) -> bool:
-    """Whether nobody waited for a heartbeat, or for a lease to end."""
+    """Whether no contender waited for a heartbeat, or for a lease to end."""
     held_up = [seconds for seconds in hand_offs if seconds >= HAND_OFF_SECONDS]
     return len(held_up) <= HELD_UP_MAX and max(hand_offs) < HAND_OFF_SECONDS_MAX
 
@@ -42,21 +42,21 @@ class Crowd:
     workers: list[Worker]
     said: list[dict[str, Any]] = field(factory=list)
     count: int = 0
-    away: tuple[Server, ...] = ()  # masters that are not asked who waits
+    away: tuple[Server, ...] = ()  # masters that this does not ask for waiters
 
     def come(self) -> None:
-        """One more contender comes."""
+        """Starts one more contender."""
         order = {"do": "acquire", "id": self.count, "name": self.name, "hold": HOLD_SECONDS}
         self.workers[self.count % len(self.workers)].send(order)
         self.count += 1
 
     def queue(self) -> None:
-        """One more comes, and is seen in the queue of a quorum."""
+        """Starts one more, and waits until it is in the queue of a quorum."""
         self.come()
         until(self.is_queued, within=20, what=f"{self.count} wait on a quorum")
 
     def is_queued(self) -> bool:
-        """Whether all who came wait, on a quorum."""
+        """Whether all that came are waiting on a quorum."""
         asked = [member for member in self.masters.members if member not in self.away]
         sizes = replies(asked, "ZCARD", f"{key_of(self.name)}:queue")
         return sizes.count(self.count) >= self.masters.quorum
@@ -121,12 +121,12 @@ def crowd(masters: Masters, holder: Client, start_worker: Callable[..., Worker],
 
 
 def arguments(masters: Masters) -> tuple[Urls, str]:
-    """What a worker is to be told."""
+    """The orders for a worker."""
     return masters.url, json.dumps(OPTIONS)
 
 
 def await_connected(worker: Worker, masters: Masters, name: str) -> None:
-    """Until all masters grant to a process."""
+    """Waits until all masters grant to a process."""
 
     def all_grant() -> bool:
         worker.send({"do": "acquire", "id": -1, "name": name})
@@ -159,7 +159,7 @@ def test_contenders_that_all_come_at_once_make_progress_while_a_master_dies_and_
 
 
 def await_count(crowd: Crowd, wanted: int) -> None:
-    """Until so many have been served, in whatever order."""
+    """Waits until so many have been served, in any order."""
 
     def enough() -> bool:
         for worker in crowd.workers:
@@ -226,7 +226,7 @@ def test_the_order_is_kept_when_other_masters_die_than_those_that_a_waiter_did_n
 
 
 def await_healed(holder: Client, masters: Masters, name: str) -> None:
-    """Until the holder has all masters, too."""
+    """Waits until the holder has all masters, too."""
     until(lambda: is_everywhere(masters, name), within=20, what="those that were away have the hold")
     wait_for_votes(holder, masters, name)
 

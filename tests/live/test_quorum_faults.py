@@ -1,4 +1,4 @@
-"""A quorum of masters of which some are slow, silent, dead or wrong: what it costs, and that nothing is left."""
+"""Some of several masters are slow, silent, dead or wrong: what that costs, and that nothing is left."""
 
 import functools
 import itertools
@@ -66,7 +66,7 @@ def slow(server: Masters) -> Iterator[Callable[..., list[Slow]]]:
 
 @pytest.fixture
 def eyes(server: Masters) -> Iterator[list[redis.Redis]]:
-    """A connection to each master of `server`, for looking behind relock's back."""
+    """A connection to each master of `server`, to look behind relock's back."""
     clients = [member.client() for member in server.members]
     yield clients
     for one in clients:
@@ -74,7 +74,7 @@ def eyes(server: Masters) -> Iterator[list[redis.Redis]]:
 
 
 def through(proxies: Sequence[Slow | Proxy], server: Masters) -> Urls:
-    """The masters as they are seen through these proxies."""
+    """The masters behind these proxies."""
     return Urls([proxy.url for proxy in proxies], server.guard)
 
 
@@ -83,7 +83,7 @@ def key_of(name: str) -> str:
 
 
 def holders(server: Masters, name: str) -> list[str]:
-    """For each master what is there: nothing, ``hold``, or another type."""
+    """What each master has: nothing, ``hold``, or another type."""
     words = {"none": "nothing", "hash": "hold"}
     kinds = [member.cli("TYPE", key_of(name)).decode() for member in server.members]
     return [words.get(kind, kind) for kind in kinds]
@@ -106,7 +106,7 @@ def are_queued(members: Sequence[Server], name: str, count: int) -> bool:
 
 
 def wait_for_votes(client: Client, masters: Masters, name: str) -> None:
-    """Until all masters grant."""
+    """Waits until all masters grant."""
 
     def all_grant() -> bool:
         with client.lock(f"{name}-votes", timeout=30):
@@ -132,7 +132,7 @@ def pair(lock: Lock) -> float:
 
 
 def warm(client: Client, name: str) -> None:
-    """Until a connection to every master is open, idle, and owes nothing."""
+    """Waits until a connection to every master is open, idle, and has nothing in flight."""
 
     def all_are_up() -> bool:
         pair(client.lock(f"{name}-warm"))
@@ -240,7 +240,7 @@ def test_partial_renewals_count_for_the_qth_last_lease(server: Masters, connect:
 def test_a_request_is_on_its_way_to_every_master_before_any_reply(
     proxy: Proxies, server: Masters, connect: Connect, name: str
 ) -> None:
-    """All masters have got their request while none has been let answer yet."""
+    """All masters have got their request before any may answer."""
     client = connect(proxy.url, node_timeout=HUGE)
     warm(client, name)
     faults = [one.hold_request(calls_script("acquire")) for one in proxy.members]
@@ -435,7 +435,7 @@ class Deaf:
         if self.accepts:
             threading.Thread(target=self._accept, daemon=True).start()
             return
-        for _ in range(3):  # so that the queue of those who wait to be accepted is full
+        for _ in range(3):  # so that the queue of connections that wait to be accepted is full
             self._filling.append(socket.socket())
             self._filling[-1].setblocking(False)
             self._filling[-1].connect_ex(self._socket.getsockname())
@@ -572,7 +572,7 @@ def test_a_connection_that_breaks_after_its_answer_costs_no_other_answer(
 
     def break_it() -> None:
         until(lambda: first.cli("EXISTS", key_of(name)), within=20, what="the first master has granted")
-        time.sleep(0.05)  # its reply is on the way: nothing delays it
+        time.sleep(0.05)  # its reply is on the way, without delay
         first.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
     thread = threading.Thread(target=break_it)
@@ -800,7 +800,7 @@ class Trial:
     is_late: bool  # whether what is held arrives after its not-after time, or as soon as the try has ended
 
     def run(self, connect: Connect) -> str | None:
-        """Tries, and returns what is wrong; None if nothing is left and the outcome is right."""
+        """Tries; returns what is wrong, or None if nothing is left and the outcome is right."""
         client = connect(self.proxies.url, ttl=TRIAL_TTL, node_timeout=TRIAL_NODE_TIMEOUT)
         try:
             return self._run(client)
@@ -854,7 +854,7 @@ class Trial:
 
 
 def failed(trials: Sequence[Trial], connect: Connect) -> list[str]:
-    """Runs all, several at a time; what went wrong."""
+    """Runs all, several at a time; returns what went wrong."""
     with ThreadPoolExecutor(8) as pool:
         return [wrong for wrong in pool.map(lambda trial: trial.run(connect), trials) if wrong]
 
@@ -934,7 +934,7 @@ def test_an_attempt_that_fails_for_want_of_memory_leaves_nothing(server: Masters
 def test_an_acquire_that_comes_after_its_release_harms_nobody(
     *, proxy: Proxies, server: Masters, connect: Connect, name: str, close: bool, is_late: bool
 ) -> None:
-    """An acquire that one connection holds back until others have the lock changes nothing of theirs, and goes."""
+    """An acquire that a connection holds back until others have the lock changes nothing of theirs, and is undone."""
     client = connect(proxy.url, node_timeout=0.3)
     other = connect(server.url)
     for number, one in enumerate(proxy.members):
@@ -1048,7 +1048,7 @@ def test_only_a_master_without_the_hold_is_given_it_again(
 
 @pytest.mark.parametrize("masters_count", [3])
 def take_owing(master: Master, taken: list[Connection]) -> bool:
-    """Takes a connection that owes an answer, as another thread does that needs one; whether there was any."""
+    """Takes a connection with a reply in flight, as another thread may; returns whether there was one."""
     for connection in list(master._idle):
         if connection.in_flight:
             master._idle.remove(connection)
@@ -1072,7 +1072,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
         with client.lock(name, timeout=20):
             pass
 
-    with without_any_heartbeat():  # which would go by that connection, and wait for its answers
+    with without_any_heartbeat():  # it would go over that connection, and wait for its answers
         for one, master in zip(proxy.members, client.session.masters, strict=True):
             warm(client, name)
             assert other.acquire(timeout=20)

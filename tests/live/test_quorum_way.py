@@ -1,4 +1,4 @@
-"""What is on the way of an acquire over several masters: no connecting, and no other thread."""
+"""The way of an acquire over several masters: it opens no connection, and waits for no other thread."""
 
 import socket
 import threading
@@ -35,7 +35,7 @@ def pair(lock: Lock) -> float:
 
 @pytest.fixture
 def slow_dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A name server that has been asked for a master's address when the event is set, and does not answer."""
+    """A name server that never answers; it sets the event once it has been asked for a master's address."""
     asked, over = threading.Event(), threading.Event()
     ask = socket.getaddrinfo
 
@@ -63,7 +63,7 @@ def is_info(words: Words) -> bool:
 
 
 def use(client: Client, name: str, is_asked: Callable[[], object]) -> None:
-    """Nobody waits for the third master: not the first acquire, and none that comes while it is being connected."""
+    """No acquire waits for the third master: not the first, and none that comes while the client connects to it."""
     assert pair(client.lock(name)) < HUGE / 2
     until(is_asked, within=20, what="the third master is being connected")
     assert max(pair(client.lock(name)) for _ in range(50)) < HUGE / 4
@@ -104,10 +104,10 @@ def test_nobody_waits_for_what_a_new_connection_asks(server: Masters, proxy: Any
 
 
 @pytest.mark.parametrize("masters_count", [3])
-def test_who_answers_is_not_accused_of_the_others_silence(
+def test_a_master_that_answers_is_not_accused_of_the_others_silence(
     server: Masters, proxy: Any, connect: Connect, name: str
 ) -> None:
-    """The others took all the time to connect: what is said of the one that is well says so."""
+    """The others took all the time to connect: the error says so of the sound one."""
     for silent_one in proxy.members[:2]:
         for _ in range(20):
             silent_one.swallow_reply(is_info, mute=True)
@@ -122,7 +122,7 @@ def test_who_answers_is_not_accused_of_the_others_silence(
 def test_a_client_that_closes_accuses_no_master_that_is_being_connected(
     server: Masters, proxy: Any, connect: Connect, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It closed that connection itself, and nobody would ever tell that the master is back."""
+    """The client closed that connection itself, and no event would ever tell that the master is back."""
     third: Proxy = proxy.members[2]
     fault = third.hold_reply(is_info)
     client = connect(Urls([*server.url[:2], third.url], server.guard), node_timeout=HUGE)

@@ -56,7 +56,7 @@ def test_more_replicas_than_there_are_is_an_error_that_counts_them(
 def test_a_user_without_the_right_to_wait_is_told_so_at_once(
     pair: tuple[Server, Server], connect: Callable[..., Client], name: str
 ) -> None:
-    """The replicas are there; it is not they that are to be looked at."""
+    """The replicas are there; the error must not send the user to look at them."""
     master, _ = pair
     master.cli("ACL", "SETUSER", "relock", "on", ">hush", "~*", "&*", "+@all", "-wait")
     lock = connect(f"redis://relock:hush@127.0.0.1:{master.port}/0", min_replicas=1, ttl=60.0).lock(name)

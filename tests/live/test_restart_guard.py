@@ -1,4 +1,4 @@
-"""Masters that may have forgotten leases have no vote until no lease that they forgot can be left."""
+"""Masters that may have forgotten leases have no vote until all these leases must have ended."""
 
 import json
 import warnings
@@ -18,13 +18,13 @@ from relock import Client, ConfigurationError, RelockWarning
 
 Connect = Callable[..., Client]
 TTL = 3.0  # and the guard
-LONG = 30.0  # where there is no guard, a lease that outlasts the test
+LONG = 30.0  # without a guard, a lease that outlasts the test
 GUARDS = pytest.mark.parametrize("guard", [TTL, 0.0], ids=["guarded", "control: without the guard"])
 
 
 @pytest.fixture
 def five(server_kind: str) -> Iterator[list[Server]]:
-    """Five masters of the test's own, that nobody has looked at."""
+    """Five masters of the test's own, which relock has never seen."""
     program = find_servers()[server_kind]
     servers = [Server(server_kind, program).start() for _ in range(5)]
     yield servers
@@ -65,13 +65,13 @@ def forget(server: Server, how: str) -> None:
 def test_masters_that_forgot_let_nobody_in_before_the_lease_is_over(
     five: list[Server], connect: Connect, name: str, how: str, guard: float
 ) -> None:
-    """Neither a client that watched them nor one that comes later; without the guard there are two holders."""
+    """Neither a client that watched them gets in, nor one that comes later; without the guard there are two holders."""
     options = {"ttl": TTL if guard else LONG, "node_timeout": 0.5}
     holder, watcher = connect(urls(five, guard), **options), connect(urls(five, guard), **options)
     vote(holder)
     vote(watcher)
     for server in five[:3]:
-        server.cli("SAVE")  # before anything is held
+        server.cli("SAVE")  # before any hold
     lock = holder.lock(name, renew=False)
     lock.acquire()
     for server in five[:3]:
@@ -101,11 +101,11 @@ class House:
         return Urls([self.place.url, *self.masters.url[1:]], None)
 
     def fall_behind(self) -> None:
-        """From now on the replica hears nothing from its master."""
+        """Makes the replica hear nothing from its master any more."""
         self.replica.cli("REPLICAOF", "127.0.0.1", free_port())
 
     def replace(self) -> None:
-        """The master dies, and its replica is promoted."""
+        """Kills the master, and promotes its replica."""
         self.masters.members[0].kill()
         self.replica.cli("REPLICAOF", "NO", "ONE")
         self.place.lead_to(self.replica.port)
@@ -159,7 +159,7 @@ def test_a_replica_that_replaced_its_master_lets_nobody_in_before_the_lease_is_o
 
 @pytest.mark.parametrize("masters_count", [3])
 def test_no_lease_above_the_guard_reaches_a_master(server: Masters, connect: Connect, name: str) -> None:
-    """Neither a lock's, nor a nested one's, nor by an extension: the hold that there is stays as it is."""
+    """Not by a lock, nor by a nested one, nor by an extension: the hold stays as it is."""
     client = connect(server.url, ttl=5.0)
     above = GUARD_SECONDS + 0.1
 
@@ -191,12 +191,12 @@ SMALL, LARGE = 0.5, 3.0
 def test_a_client_with_a_smaller_guard_takes_that_of_the_others_also_where_it_is_forgotten(
     *, start_server: Callable[..., Masters], connect: Callable[..., Client], name: str, restarted: int, late: bool
 ) -> None:
-    """A master that restarted empty has forgotten the others' guard, too: it is known by the other masters."""
+    """A master that restarted empty has forgotten the others' guard, too: clients learn it from the other masters."""
     masters = start_server()
     holder = connect(masters.url, ttl=LARGE, restart_guard=LARGE)
     wait_for_votes(holder, masters, name)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RelockWarning)  # it is told of the larger guard
+        warnings.simplefilter("ignore", RelockWarning)  # the client warns of the larger guard
         other = connect(masters.url, ttl=SMALL, restart_guard=SMALL)
         if not late:
             wait_for_votes(other, masters, name)

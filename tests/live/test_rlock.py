@@ -1,4 +1,4 @@
-"""It stands in for threading.RLock: CPython's own tests of locks and conditions say so, and a few more."""
+"""A lock can stand in for threading.RLock, as CPython's own tests of locks and conditions show, and a few more."""
 
 import gc
 import importlib.util

@@ -1,4 +1,4 @@
-"""Sentinel: the master is found anew whenever a connection is opened, and a failover is survived as the data says."""
+"""Sentinel: each new connection finds the master anew, and a hold survives a failover if the data do."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from valkey.sentinel import Sentinel as ValkeyPySentinel
 from relock import Client, ConfigurationError, LockLostError, MasterWithoutVote, QuorumError
 
 SERVICE = "mymaster"
-MOVE_SECONDS = 5.0  # by when a waiter that was deaf has had its turn
+MOVE_SECONDS = 5.0  # within this time a waiter that was deaf has had its turn
 CONFIGURATION = """
 port {port}
 bind 127.0.0.1
@@ -236,7 +236,7 @@ def test_a_sentinel_that_does_not_know_the_service_raises_at_once(
 def test_a_sentinel_that_names_a_replica_is_believed_no_more_than_that(
     house: House, connect: Callable[..., Client], name: str
 ) -> None:
-    """In a failover that happens for a moment; it will be another server then, so it is no `ConfigurationError`."""
+    """That happens for a moment in a failover. It will be another server then, so it is no `ConfigurationError`."""
     late = SentinelProcess(house.master.program, house.replica)
     try:
         client = connect(f"redis+sentinel://127.0.0.1:{late.port}/{SERVICE}")
@@ -259,7 +259,7 @@ def test_doctor_looks_at_the_present_master(house: House) -> None:
     reports: list[tuple[int, str]] = []
 
     def is_well() -> bool:
-        """The doctor asks once, and while a failover settles down it may find nobody."""
+        """The doctor asks only once, and while a failover settles down it may find no master."""
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=60, env=os.environ | {"RELOCK_NODES": ""}, check=False
         )

@@ -19,7 +19,7 @@ Connect = Callable[..., Client]
 
 
 def test_a_thread_that_does_not_wait_joins_the_hold_that_its_owner_has(client: Client, name: str) -> None:
-    """Also while others of that owner are at the gate."""
+    """Also while other threads of that owner are at the gate."""
     client.lock(name, owner="job").acquire()
     refused: list[bool] = []
 
@@ -99,10 +99,10 @@ def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(
     assert len(client.session.holds) == 3
 
 
-def test_who_comes_in_while_the_owners_hold_is_found_lost_keeps_its_own(
+def test_a_thread_that_comes_in_while_the_owners_hold_is_found_lost_keeps_its_own(
     client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release has taken the old hold out of the book, and puts it back to say that it was lost."""
+    """The release has taken the old hold out of the book, and puts it back to report that it was lost."""
     lock = client.lock(name, owner="job")
     lock.acquire()
     lock.force_release()
@@ -125,7 +125,7 @@ def test_who_comes_in_while_the_owners_hold_is_found_lost_keeps_its_own(
 
 
 class Interrupt(BaseException):
-    """What the tests raise; nothing in relock knows it."""
+    """What the tests raise; relock does not know it."""
 
 
 CALLS: dict[str, tuple[int, Callable[[Lock], object], int]] = {
@@ -133,7 +133,7 @@ CALLS: dict[str, tuple[int, Callable[[Lock], object], int]] = {
     "nested acquire": (1, Lock.acquire, 1),
     "release": (1, Lock.release, 0),
     "nested release": (2, Lock.release, 1),
-}  # the levels before it, the call, and the levels that it is to leave when it is interrupted
+}  # the levels before it, the call, and the levels that it must leave when it is interrupted
 
 
 def strike(*_: object) -> None:
@@ -145,7 +145,7 @@ def strike(*_: object) -> None:
 def test_an_interrupt_takes_nothing_from_the_next_thread_of_its_owner(
     client: Client, name: str, kind: str, monkeypatch: pytest.MonkeyPatch, *, is_over: bool
 ) -> None:
-    """That one comes in as soon as it is let in, and has a level before the interrupted call does anything more."""
+    """The other one comes in as soon as it can, and has a level before the interrupted call goes on."""
     levels, call, left = CALLS[kind]
     lock = client.lock(name, owner="job")
     for _ in range(levels):

@@ -1,4 +1,4 @@
-"""A master whose clock steps, seen by any client, loses its vote; one whose clock is merely wrong does not."""
+"""A master whose clock steps loses its vote as soon as any client sees that; one whose clock is only wrong does not."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ def votes(client: Client) -> list[bool]:
 def test_a_master_whose_clock_steps_has_no_vote_for_its_guard(
     masters: Masters, connect: Callable[..., Client], name: str, step: float
 ) -> None:
-    """The guard is long: it is to be seen from several sides before it is over."""
+    """The guard is long, so that the test can look at it from several sides before it is over."""
     group = Group([server for server, _ in masters], guard=GUARD_SECONDS).let_vote()
     client = connect(group.url, ttl=TTL)  # short: if the one reply comes late, the next renewal shows the step
     assert votes_seen(client, name) == [True, True, True]
@@ -83,7 +83,7 @@ def marker(server: Server) -> dict[str, Any]:
 def test_a_step_ahead_frees_no_lock_that_is_held(
     masters: Masters, client: Client, connect: Callable[..., Client], name: str
 ) -> None:
-    """One master stepped past the lease and another is down: what is left of the quorum does not grant."""
+    """One master stepped past the lease and another is down: the rest of the quorum does not grant."""
     watcher = connect([server.url for server, _ in masters], ttl=TTL, restart_guard=TTL)
     with watcher.lock("warm-up"):
         pass
@@ -134,7 +134,7 @@ def test_a_step_that_anybody_saw_lets_nobody_in_before_the_lease_is_over(
 def test_a_step_that_a_quorum_shows_is_our_own_and_nobody_is_accused(
     masters: Masters, client: Client, name: str
 ) -> None:
-    """As when this machine stood still: the holds end where the masters' time says so."""
+    """It looks as if this machine had stood still: the holds end when they do by the masters' time."""
     lock = client.lock(name)
     lock.acquire()
     for _, clock in masters:
@@ -148,7 +148,7 @@ def test_a_step_that_a_quorum_shows_is_our_own_and_nobody_is_accused(
 def test_a_clock_that_was_always_wrong_costs_no_vote_and_tokens_rise(
     masters: Masters, connect: Callable[..., Client], name: str
 ) -> None:
-    """Clocks that differ by more than a lease: the token is written to a quorum before acquire returns."""
+    """Clocks differ by more than a lease: acquire writes the token to a quorum before it returns."""
     for (_, clock), ahead in zip(masters, (0.0, 600.0, -600.0), strict=True):
         clock.set(ahead)
     client = connect([server.url for server, _ in masters], ttl=TTL, restart_guard=TTL)
@@ -180,7 +180,7 @@ def set_clocks(masters: Masters, *ahead: float) -> Group:
 
 
 def take_without(away: Server, lock: Lock) -> int:
-    """Takes the lock while one master is stopped; the token."""
+    """Takes the lock while one master is stopped; returns the token."""
     away.stop()
     try:
         assert lock.acquire(timeout=20)
@@ -194,7 +194,7 @@ def take_without(away: Server, lock: Lock) -> int:
 def test_tokens_rise_when_clocks_differ_by_less_than_the_lease(
     masters: Masters, connect: Callable[..., Client], name: str, how: str
 ) -> None:
-    """Only some of those who granted a token know it then: whoever ends the hold early tells the others."""
+    """Only some of the masters that granted a token know it then: the end of the hold tells the others."""
     group = set_clocks(masters, 0.0, 10.0, -10.0)
     group.guard = GUARD_SECONDS
     operator, tokens = connect(group.let_vote().url), []
@@ -218,7 +218,7 @@ def kill_the_holder(group: Group, away: Server, worker: Worker, name: str) -> in
 
 
 def lose_the_release(group: Group, away: Server, name: str) -> int:
-    """No master hears of the end, neither of this client nor of anybody else."""
+    """No master hears of the end, from this client or any other."""
     proxies = [Proxy(member.port) for member in group.members]
     with Client([proxy.url for proxy in proxies], restart_guard=GUARD_SECONDS, node_timeout=0.2) as client:
         lock = client.lock(name)
@@ -233,7 +233,7 @@ def lose_the_release(group: Group, away: Server, name: str) -> int:
 
 
 def restart_a_granter(group: Group, away: Server, name: str) -> int:
-    """One of those that granted restarts empty, and is given hold and token again when it has its vote."""
+    """One of those that granted restarts empty, and gets the hold and the token again when it has its vote."""
     with Client(group.url, restart_guard=GUARD_SECONDS) as client:
         lock = client.lock(name)
         token = take_without(away, lock)
