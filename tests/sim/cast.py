@@ -1,4 +1,4 @@
-"""Who takes part in a run: processes, their clients, and the threads that want the lock."""
+"""What takes part in a run: processes, their clients, and the threads that want the lock."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ RATE_ERROR = 0.005  # how wrong a clock's rate is at most: as much as the defaul
 
 
 class Cast:
-    """All who take part in a run.
+    """All that take part in a run.
 
     Attributes:
         processes: all of them, also the dead.
@@ -57,7 +57,7 @@ class Cast:
         return process, client
 
     def lock(self, client: Client, *, renew: bool | None = None) -> Lock:
-        """The lock that everybody wants, with the options that chance draws for this object."""
+        """The lock that all threads want, with the options that chance draws for this object."""
         owner, wide = "us" if self.plan.named else None, self.plan.wide
         if wide is None:
             return client.lock(LOCK, renew=renew, owner=owner)

@@ -8,7 +8,7 @@ from attrs import frozen
 from relock._options import Handoff
 from relock.testing._conditions import Conditions
 
-LOCK = "a"  # the one lock that everybody wants
+LOCK = "a"  # the one lock that all threads want
 TTL_SECONDS = 1.0
 MIDDLE_TTL_SECONDS = 5.0
 SETTLING_SECONDS = 6.0  # for guards and leases to end, heartbeats to come, connections to open

@@ -123,7 +123,7 @@ class Lab:
         except BaseException as error:  # of the code under test, or of pytest: the test must see it
             errors.append(error)
         finally:
-            del current_task().owner  # nobody renews the hold of a thread that has ended
+            del current_task().owner  # so that its thread counts as ended: no watchdog renews its hold
 
     def sleep(self, seconds: float) -> None:
         """Inside `run`: lets virtual time pass for the calling function."""

@@ -50,7 +50,7 @@ class World:
         self.chance = self.random.random
         self.now = 0.0  # true time, in seconds
         self.has_ended = False  # whether a task or a process has ended since `run` last looked
-        self.log: list[tuple[float, str, str]] = []  # when, who, what
+        self.log: list[tuple[float, str, str]] = []  # when, which process or server, what
         self.errors: list[tuple[str, BaseException]] = []
         self._events: list[Event] = []
         self._order = itertools.count()
