@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tarfile
 import time
 import zipfile
 from io import BytesIO
@@ -46,12 +45,12 @@ def git(*arguments: str) -> bytes:
 def neighbour(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the wheel of another commit holds."""
     try:
-        archive = git("archive", request.param)
+        archive = git("archive", "--format=zip", request.param)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("there is no history here: a source archive, or a shallow clone")
     source, dist, place = (tmp_path_factory.mktemp(name) for name in ("source", "dist", "place"))
-    with tarfile.open(fileobj=BytesIO(archive)) as packed:
-        packed.extractall(source, filter="data")
+    with zipfile.ZipFile(BytesIO(archive)) as packed:
+        packed.extractall(source)
     build = [sys.executable, "-m", "build", "--wheel", "-o", str(dist), str(source)]
     subprocess.run(build, check=True, capture_output=True)
     with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:

@@ -4,12 +4,13 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import SplitResult, parse_qs, quote, urlsplit
+from urllib.parse import SplitResult, parse_qs, quote
 
 import click
 from attrs import frozen
 
 from relock._options import ClientOptions
+from relock._urls import split_url
 from relock.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,7 +106,7 @@ def _refuse_password(url: str, number: int) -> None:
 def _split(url: str, where: str) -> SplitResult:
     """The parts of a URL; the error for one that can't be read never quotes it, because it may hold a password."""
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         _ = parts.port if "," not in parts.netloc else None
     except ValueError:
         parts = None

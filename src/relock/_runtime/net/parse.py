@@ -15,6 +15,7 @@ from relock._errors import ConfigurationError
 from relock._runtime.net.foreign import ValkeyClient, is_valkey_client, refuse_fake, valkeys_pool, whole_name
 from relock._runtime.net.node import Node, Place, Seeds, host_and_port, normal
 from relock._runtime.net.sentinel import SENTINEL_PORT, Discovery
+from relock._urls import split_url
 
 # Of what a connection of redis-py may be given, these would resend, decode or read behind our back.
 _OVERRIDDEN = (
@@ -121,7 +122,7 @@ def _node_of_url(url: str) -> Node:
         node = _READERS.get(scheme, _node_of_server_url)(url)
     except ValueError:
         raise ConfigurationError(f"nodes: {shown} can't be understood; {_HOW_TO_WRITE}", option="nodes") from None
-    may_name = "@" not in urlsplit(url).query  # else it may be what follows a ? in a password
+    may_name = "@" not in split_url(url).query  # else it may be what follows a ? in a password
     _try_out(node, shown, may_name=may_name)
     return node
 
@@ -157,7 +158,7 @@ def _node_of_sentinel_url(url: str) -> Node:
 
     The credentials are the master's; the Sentinels' own come as ``sentinel_username`` and ``sentinel_password``.
     """
-    parts = urlsplit(url)
+    parts = split_url(url)
     credentials, at, hosts = parts.netloc.rpartition("@")
     path = re.fullmatch(r"/([^/]+)(?:/([0-9]+))?", parts.path)
     if path is None or parts.fragment:
@@ -181,10 +182,8 @@ _SENTINEL_CREDENTIALS = ("sentinel_username", "sentinel_password")
 
 
 def _node_of_sentinel(at: str, credentials: dict[str, Any]) -> Node:
-    parts = urlsplit(f"//{at}")
-    if not parts.hostname or parts.path:
-        raise ValueError("no host")
-    return _node(ConnectionPool(host=parts.hostname, port=parts.port or SENTINEL_PORT, **credentials))
+    host, port = _host_and_port(at, SENTINEL_PORT)
+    return _node(ConnectionPool(host=host, port=port, **credentials))
 
 
 def _sentinel_node(
@@ -208,7 +207,7 @@ def _sentinel_node(
 
 def _node_of_cluster_url(url: str) -> Node:
     """``redis+cluster://[user:password@]host[:port],…[/0]``; raises `ValueError` for what can't be read."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     credentials, at, hosts = parts.netloc.rpartition("@")
     parse_qsl(parts.query, strict_parsing=True)
     if parts.path not in ("", "/", "/0") or parts.fragment:
@@ -218,11 +217,11 @@ def _node_of_cluster_url(url: str) -> Node:
     return _cluster_node([_with_place(template, *_host_and_port(host)) for host in hosts.split(",")])
 
 
-def _host_and_port(at: str) -> tuple[str, int]:
+def _host_and_port(at: str, usual_port: int = 6379) -> tuple[str, int]:
     parts = urlsplit(f"//{at}")
     if not parts.hostname or parts.path:
         raise ValueError("no host")
-    return parts.hostname, parts.port or 6379
+    return parts.hostname, parts.port or usual_port
 
 
 def _with_place(template: ConnectionPool, host: str, port: int) -> Node:
