@@ -257,6 +257,8 @@ class Strikes:
         """Makes everything work again, from now on."""
         world = self._world
         world.note("world", "all is healed")
+        if not self._plan.is_quiet:  # it is from here on: its conditions are those of the network
+            self._referee.leases.hindered(0.0)
         for server in self._everywhere:
             self._restart(server, None)
             server.go_on()

@@ -17,6 +17,7 @@ from sim.draws import draw
 from sim.leases import Leases
 from sim.plan import Wide
 from sim.referee import Referee
+from sim.simulation import Simulation
 from sim.special import WIDE_PART, widened
 
 KEYS = lock_keys("lock", "a")
@@ -83,6 +84,15 @@ def test_a_hold_that_could_have_been_renewed_must_not_be_lost(fault_at: float | 
         leases.hindered(seconds)
     world.run(TTL_SECONDS)
     assert leases.was_left_alone(process, lost) is (seconds < 0.5)
+
+
+def test_a_bad_network_hinders_renewals_until_it_is_healed() -> None:
+    """The loss of a hold may be found only afterwards."""
+    bad = Conditions(straggles=0.3, straggle=0.5)
+    simulation = Simulation(0, evolve(QUIET, kinds=(), conditions=bad, moves=None, names=0))
+    simulation.run()
+    assert simulation.plan.is_quiet, "its conditions are those of the network"
+    assert simulation.referee.leases.hindered_until == simulation.plan.faults + 2.0
 
 
 @pytest.mark.parametrize(("left", "seconds", "is_wrong"), [(0.0, 0.0, False), (0.5, 1.0, False), (1.0, 0.5, True)])
