@@ -393,6 +393,9 @@ SAID: dict[str, Said] = {
     "nothing, and then the reply": lambda scene, call: [[Silence, usual(scene, call)]],
     "refused": lambda scene, _call: [array(b"refused", scene.clock_us(), 5000, 0, b"you:1")],
     "refused, as others wait": lambda scene, _call: [array(b"refused", scene.clock_us(), 0, 3, b"")],
+    "refused, for a holder that is called as the usual reply": lambda scene, call: [
+        [array(b"refused", scene.clock_us(), 5000, 0, b"").removesuffix(b"$0\r\n\r\n"), usual(scene, call)]
+    ],
     "void": lambda scene, _call: [words(b"void", scene.clock_us())],
     "void, three times": lambda scene, _call: [words(b"void", scene.clock_us())] * 3,
     "absent": lambda scene, _call: [words(b"absent", scene.clock_us())],

@@ -96,6 +96,7 @@ class Connection:
         self._patience_ms = master.node_timeout * 1000
         self.is_retired = False  # it is not to be used again
         self.in_flight: deque[Round | InFlight] = deque()
+        self._is_amid = False  # what comes next may be the rest of a reply that the parser has begun
         self.channel: Channel
         self.incarnation = UNKNOWN  # of the server that its socket leads to, when that was opened
         self._opened_us = 0  # the master's clock when its incarnation was learnt
@@ -228,7 +229,7 @@ class Connection:
 
     def go_on(self, pending: Pending) -> None:
         """Reads what `exchange` has left to be read. Raises as it does."""
-        self._take_all(self.channel.parse(pending.taken), pending.now)
+        self._take_all(pending.taken, pending.now)
         self.read(pending.round)
 
     def read(self, round_: Round) -> None:
@@ -286,7 +287,7 @@ class Connection:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
         channel, in_flight, master = self.channel, self.in_flight, self.master
-        sent: Any = in_flight[0] if in_flight and not channel.has_part() else None
+        sent: Any = in_flight[0] if in_flight and not (self._is_amid or channel.has_part()) else None
         taken, now = channel.take(), master.clock()
         incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
         if sent.__class__ is Round and incarnation == self.incarnation and taken.__class__ is bytes:
@@ -298,11 +299,17 @@ class Connection:
                 sent.answers[master.index] = answer
                 sent.missing -= 1
                 return
-        self._take_all(channel.parse(taken), now)
+        self._take_all(taken, now)
 
-    def _take_all(self, replies: list[Any], now: float) -> None:
+    def _take_all(self, taken: Any, now: float) -> None:
+        """Parses what was taken, and gives each reply to the round that asked for it.
+
+        A list that ends between two of its items leaves nothing in the parser's buffer, and its next item may look like
+        a whole reply: only where nothing is owed any more does a new reply begin for sure.
+        """
         in_flight = self.in_flight
-        for reply in replies:
+        self._is_amid = True  # Mark, then parse: an interrupt may leave a list that is begun
+        for reply in self.channel.parse(taken):
             if not in_flight:
                 raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
             sent = in_flight[0]
@@ -312,6 +319,7 @@ class Connection:
                 self._answer(sent, (answer,), now, is_known=answer is not _UNKNOWN_SCRIPT)
             else:
                 self._take(reply, sent, now)  # type: ignore[arg-type]
+        self._is_amid = bool(in_flight)
 
     def _take(self, reply: Any, sent: InFlight, now: float) -> None:
         """One of the replies to a request of several calls, or to one with WAIT or ASKING."""
