@@ -73,6 +73,16 @@ def test_a_change_between_the_look_and_the_wait_is_not_missed(bell: Bell) -> Non
     assert bell.wait_for(has_changed, LONG)
 
 
+def test_a_queue_that_an_interrupt_has_left_does_not_grow(bell: Bell, platform: Clock) -> None:
+    for raise_at in range(1, INSTRUCTIONS_MAX):
+        if not _strike(bell, platform, raise_at):
+            break
+    for _ in range(3):
+        bell.ring()
+    assert bell._waiting, "one was struck where it takes its queue away"
+    assert all(rung.qsize() <= 1 for rung in bell._waiting)
+
+
 def test_an_interrupt_at_any_instruction_keeps_nobody_from_ringing(platform: Clock) -> None:
     """Also at instructions of the standard library: a signal handler may raise there, too."""
     for raise_at in range(1, INSTRUCTIONS_MAX):

@@ -62,9 +62,7 @@ class ConnectionOwner(MasterState):
 
     @abstractmethod
     def put_back(self, connection: "Connection", round_: Round, now: float) -> None:
-        """The next caller may use the connection, on which a round was asked, unless the master was silent for too
-        long.
-        """
+        """As `give_back`, after a round was asked on it; not where the master was silent for too long."""
 
     @abstractmethod
     def is_drained(self, connection: "Connection", now: float) -> bool:
@@ -287,7 +285,7 @@ class Connection:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
         channel, in_flight, master = self.channel, self.in_flight, self.master
-        sent: Any = in_flight[0] if in_flight and not (self._is_amid or channel.has_part()) else None
+        sent: Any = in_flight[0] if in_flight and not self._is_amid else None
         taken, now = channel.take(), master.clock()
         incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
         if sent.__class__ is Round and incarnation == self.incarnation and taken.__class__ is bytes:
@@ -302,13 +300,8 @@ class Connection:
         self._take_all(taken, now)
 
     def _take_all(self, taken: Any, now: float) -> None:
-        """Parses what was taken, and gives each reply to the round that asked for it.
-
-        A list that ends between two of its items leaves nothing in the parser's buffer, and its next item may look like
-        a whole reply: only where nothing is owed any more does a new reply begin for sure.
-        """
+        """Parses what was taken, and gives each reply to the round that asked for it."""
         in_flight = self.in_flight
-        self._is_amid = True  # Mark, then parse: an interrupt may leave a list that is begun
         for reply in self.channel.parse(taken):
             if not in_flight:
                 raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
@@ -319,7 +312,9 @@ class Connection:
                 self._answer(sent, (answer,), now, is_known=answer is not _UNKNOWN_SCRIPT)
             else:
                 self._take(reply, sent, now)  # type: ignore[arg-type]
-        self._is_amid = bool(in_flight)
+        # A list that was cut between two items leaves nothing in the parser's buffer, and its next item may look like a
+        # whole reply. Only where nothing is owed does a new one begin for sure.
+        self._is_amid = bool(in_flight) or self.channel.has_part()
 
     def _take(self, reply: Any, sent: InFlight, now: float) -> None:
         """One of the replies to a request of several calls, or to one with WAIT or ASKING."""
@@ -402,20 +397,19 @@ class Connection:
 
     def _count_replicas(self, sent: InFlight, confirmed: Any) -> None:
         """What was granted or renewed counts only if so many replicas have it as well."""
+        count = confirmed if confirmed.__class__ is int else 0
         if isinstance(confirmed, redis_errors.ResponseError):  # to WAIT; what was granted before it is there
             failure = evolve(self.master.refused(confirmed), sent=True)
+        elif count >= self.master.options.min_replicas:
+            return
         else:
-            count = confirmed if confirmed.__class__ is int else 0
-            if count >= self.master.options.min_replicas:
-                return
             failure = self.master.lacks_replicas(count)
         sent.replies[:] = [failure if is_given(reply) else reply for reply in sent.replies]
 
     def _failure(self, error: redis_errors.ResponseError) -> Failure:
         if isinstance(error, redis_errors.NoScriptError) or str(error).startswith("NOSCRIPT"):
             return _UNKNOWN_SCRIPT
-        words = words_of(error)
-        if any(sign in words for sign in _OF_A_REPLICA):
+        if any(sign in words_of(error) for sign in _OF_A_REPLICA):
             self.is_retired = True  # the next connection looks where the master is now
             self.master.demoted(self.incarnation)
         return self.master.refused(error)
@@ -432,11 +426,7 @@ class Connection:
     # Between two uses -----------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Takes what has come for earlier rounds, without waiting.
-
-        Raises:
-            redis.RedisError, OSError: the connection broke.
-        """
+        """Takes what has come for earlier rounds, without waiting. Raises as `read` does."""
         while self.channel.wait(0.0):
             self.receive()
 

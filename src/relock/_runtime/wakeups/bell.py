@@ -25,8 +25,8 @@ class Bell:
         Whoever makes it so must call `ring` afterwards.
         """
         rung: SimpleQueue[None] = self._platform.queue()
-        self._waiting.append(rung)  # Mark, then look: a change after the look rings
         try:
+            self._waiting.append(rung)  # Mark, then look: a change after the look rings
             while not is_so():
                 left = until - self._platform.clock()
                 if left <= 0:
@@ -35,9 +35,11 @@ class Bell:
                     rung.get(timeout=left)
             return True
         finally:
-            self._waiting.remove(rung)
+            with suppress(ValueError):  # an interrupt came before it was there
+                self._waiting.remove(rung)
 
     def ring(self) -> None:
         """Makes every thread that waits look again."""
         for rung in self._waiting.copy():
-            rung.put(None)
+            if rung.empty():  # else its thread has yet to look; or an interrupt has left it here, where nobody reads it
+                rung.put(None)
