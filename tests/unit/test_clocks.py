@@ -1,10 +1,12 @@
 """Bounds on the difference of two clocks."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.instructions import Interrupt, Strike
 
 from relock._core.clocks import STEP_SECONDS, Offset
 
@@ -179,3 +181,56 @@ def test_a_time_that_can_not_have_come_yet_shows_a_step_ahead() -> None:
     offset.see(100.0, 100.5, now=10.0)
     assert not offset.is_ahead(112.0 + 0.5 + 0.02 + STEP_SECONDS, now=12.0)
     assert offset.is_ahead(112.0 + 0.53 + STEP_SECONDS, now=12.0)
+
+
+@pytest.mark.parametrize("reply", [(90.0, 110.0), (103.0, 115.0)], ids=["agrees", "is a rival"])
+def test_an_interrupt_at_any_instruction_leaves_bounds_as_wide_as_their_age_demands(reply: tuple[float, float]) -> None:
+    """A thread that looks between two instructions finds the same."""
+
+    def first_seen() -> Offset:
+        offset = Offset(0.01)
+        offset.see(100.0, 100.5, now=0.0)
+        return offset
+
+    with Strike() as strike:
+        first_seen().see(*reply, now=10.0)
+    for raise_at in range(1, strike.count + 1):
+        offset = first_seen()
+        try:
+            with Strike(raise_at) as strike:
+                offset.see(*reply, now=10.0)
+        except Interrupt:
+            pass
+        assert offset.earliest(20.0) - 20.0 < 99.801, strike.where
+        assert 120.0 - offset.shown_at(120.0, now=20.0) > 100.704, strike.where
+
+
+UPPER: Any = Offset.__dict__["high"]
+
+
+class ReadMeanwhile(Offset):
+    """Another thread sees a reply that says little, while this one reads the upper bound."""
+
+    is_late = False
+
+    @property
+    def high(self) -> float:
+        before: float = UPPER.__get__(self)
+        if self.is_late:
+            self.is_late = False
+            self.see(90.0, 110.0, now=10.0)
+        return before
+
+    @high.setter
+    def high(self, high: float) -> None:
+        UPPER.__set__(self, high)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_reply_that_another_thread_sees_makes_no_bound_tighter_than_either_sample(*, is_late: bool) -> None:
+    offset = ReadMeanwhile(0.01)
+    offset.see(100.0, 100.5, now=0.0)
+    offset.is_late = is_late
+    assert 120.0 - offset.shown_at(120.0, now=20.0) > 100.704
+    offset.is_late = is_late
+    assert not offset.is_ahead(120.74, now=20.0)

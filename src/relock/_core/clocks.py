@@ -84,6 +84,9 @@ class Offset:
         old_low, old_high = self.low - widened, self.high + widened
         if low > old_high + STEP_SECONDS or high < old_low - STEP_SECONDS or self._rivals is not None:
             return self._see_step(asked_at, low, high, now)
+        # Widen, then date: bounds that are not as wide as their date demands promise too much: to another thread, and
+        # for good if an interrupt comes between.
+        self.low, self.high = old_low, old_high
         self.seen_at, self._asked_at = now, asked_at
         # Comparisons, not max() and min(): every reply of every master comes by here.
         self.low = low if low > old_low else old_low
@@ -119,17 +122,20 @@ class Offset:
     def _begin_to_doubt(self, old: Bounds, new: Bounds, asked_at: float, now: float) -> None:
         """Two replies that were under way together don't agree: nobody knows which of them came first."""
         self.stepped_after = min(asked_at, self._asked_at)
-        self.stepped_at = self.seen_at = now
+        self.stepped_at = now
         self._rivals = old, new
         self.low, self.high = min(*old, *new), max(*old, *new)
+        self.seen_at = now  # Widen, then date
 
     def shown_at(self, seconds: float, now: float) -> float:
         """The earliest of our times at which the master's clock may have shown `seconds`, which it did before `now`."""
-        return min(seconds - self.high - self.drift_factor * (now - self.seen_at), now)
+        widened = self.drift_factor * (now - self.seen_at)  # the date is read before the bound
+        return min(seconds - self.high - widened, now)
 
     def is_ahead(self, seconds: float, now: float) -> bool:
         """Whether the master's clock has shown a time that it can't have reached by `now`: it stepped ahead."""
-        return seconds - now > self.high + self.drift_factor * (now - self.seen_at) + STEP_SECONDS
+        widened = self.drift_factor * (now - self.seen_at)
+        return seconds - now > self.high + widened + STEP_SECONDS
 
     def not_after_us(self, until: float) -> int:
         """Our time `until` on the master's clock (us, of at most 16 digits), on the early side."""
