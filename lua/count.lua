@@ -41,6 +41,11 @@ end
 if not is_mine(lock, owner) then
   return 'absent ' .. now
 end
-lengthen(lock, lease_ms) -- first: a master that is out of memory allows it, and after it HSET
+-- A master that is out of memory allows HDEL and PEXPIRE, and after either HSET.
+if lease_ms == '0' then
+  redis.call('HDEL', lock, '') -- changes nothing: to write a lease here would end one without end
+else
+  lengthen(lock, lease_ms)
+end
 redis.call('HSET', lock, owner, count)
 return 'counted ' .. now

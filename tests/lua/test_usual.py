@@ -201,6 +201,16 @@ def test_a_count_is_written_on_a_master_that_is_out_of_memory() -> None:
     assert master.contents(KEYS.lock) == {ME: b"2"}
 
 
+def test_a_count_leaves_a_lease_without_end_on_a_master_that_is_out_of_memory() -> None:
+    """A lease has no end where keys were copied from another server without their times to live."""
+    master = VirtualMaster(Clock(), "this")
+    master.read("HSET", KEYS.lock, ME, 1)
+    master.is_full = True
+    assert call(master, "count", count=2, lease_ms=0)[0] == b"counted"
+    assert master.read("PTTL", KEYS.lock) == -1
+    assert master.contents(KEYS.lock) == {ME: b"2"}
+
+
 @pytest.mark.parametrize("name", ["acquire", "count", "extend", "release"])
 def test_a_replica_gives_keeps_and_ends_nothing(name: str) -> None:
     """It may have a copy of the hold for as long as its lease."""
