@@ -98,6 +98,7 @@ if given then
   return 'granted ' .. now .. ' ' .. digits(given)
 end
 -- A demoted master may have a copy of a hold until its lease ends, and must tell nobody of it. So this write, which
--- changes nothing, makes a replica refuse the script.
-on_own('HDEL', lock, '')
+-- changes nothing, makes a replica refuse the script. No waiter is without a name; a field of another program's hash may
+-- be.
+on_own('ZREM', queue, '')
 return { 'refused', now_us, holder and redis.call('PTTL', lock) or 0, on_own('ZCARD', queue) or 0, holder or '' }
