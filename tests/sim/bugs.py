@@ -311,7 +311,7 @@ BUGS = [
     Bug(
         "nobody gives back a grant for a waiter that has left",
         f"{RUNTIME}/session/reports.py",
-        "            session.undo(keys, owner, 0, session.options.ttl, session.clock())\n",
+        "            session.undo(keys, owner, token, session.options.ttl, session.clock())\n",
         "            pass\n",
         seed=1005,
     ),

@@ -20,6 +20,7 @@ from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 NOW = 50.0
 KEYS = lock_keys("lock", "a b")  # a name may hold blanks
 WAITER = b"me:1@3000"
+FENCE = 210
 GRANT = b"grant 1@3000 ab.7 200 100 3000 run:repl a b"
 
 
@@ -42,12 +43,14 @@ class Told(HubListener):
     def __init__(self) -> None:
         self.passed: list[bytes] = []
         self.unclaimed_holds: list[tuple[LockKeys, bytes]] = []
+        self.fences: list[int] = []
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:  # noqa: ARG002
         self.passed.append(owner)
 
-    def unclaimed(self, keys: LockKeys, owner: bytes) -> None:
+    def unclaimed(self, keys: LockKeys, owner: bytes, token: int) -> None:
         self.unclaimed_holds.append((keys, owner))
+        self.fences.append(token)
 
     def subscribed(self) -> None: ...
 
@@ -145,6 +148,31 @@ def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(h
     hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7", late_until=NOW - 0.5))
     hub.message(1, GRANT)
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
+
+
+@pytest.mark.parametrize("others", [0, 10_000])
+def test_what_ends_a_hold_that_is_being_released_brings_its_token(hub: Hub, told: Told, others: int) -> None:
+    """A master's message is very late, and the release is on its way: the masters must learn the token all the same."""
+    hub.register(WAITER, KEYS)
+    hold = _hold(b"me:1@3000~ab.7", late_until=NOW - 0.5)
+    hub.forget(WAITER, served=hold)
+    hub._clock = lambda: NOW + 1.0
+    for number in range(others):
+        hub.register(b"me:other-%d" % number, KEYS)
+        hub.forget(b"me:other-%d" % number, served=_hold(b"me:other-%d~1" % number, late_until=NOW))
+    hub._clock = lambda: NOW
+    hub.message(1, GRANT)
+    assert told.unclaimed_holds == [(KEYS, hold.owner)]
+    assert told.fences == [FENCE]
+
+
+def test_what_ends_a_hold_that_nobody_has_brings_no_token(hub: Hub, told: Told) -> None:
+    hub.register(WAITER, KEYS)
+    hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7", late_until=NOW - 0.5))
+    gc.collect()
+    hub.message(1, GRANT)
+    hub.message(1, GRANT.replace(b" 1@", b" 2@"))
+    assert told.fences == [0, 0]
 
 
 def test_a_served_waiter_is_known_for_its_time_however_many_others_are_served(hub: Hub, told: Told) -> None:
@@ -296,9 +324,6 @@ def _interrupt(*_: object) -> None:
 
 
 def _hold(owner: bytes, late_until: float = NOW + 0.5) -> Hold:
-    class Fake:
-        pass
-
-    hold: Any = Fake()
-    hold.owner, hold.late_until = owner, late_until
-    return cast("Hold", hold)
+    hold = object.__new__(Hold)
+    hold.owner, hold.late_until, hold.token, hold.settled = owner, late_until, FENCE, False
+    return hold

@@ -57,6 +57,7 @@ class Hold:
     """
 
     __slots__ = (
+        "__weakref__",
         "_awaited",
         "_cuts",
         "_silent",

@@ -31,11 +31,11 @@ class Reports(MasterListener):
         """See `relock._runtime.wakeups.hub.HubListener`."""
         self._session.janitor.hand(tasks.PassOn(keys, owner))
 
-    def unclaimed(self, keys: LockKeys, owner: bytes) -> None:
+    def unclaimed(self, keys: LockKeys, owner: bytes, token: int) -> None:
         """See `relock._runtime.wakeups.hub.HubListener`."""
         session = self._session
         if not any(hold.owner == owner and hold.loss is None for hold in session.holds.copy().values()):
-            session.undo(keys, owner, 0, session.options.ttl, session.clock())
+            session.undo(keys, owner, token, session.options.ttl, session.clock())
 
     # Of the masters -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,9 @@ queue, so that a message that comes before the wait is not lost. A message for a
 """
 
 import re
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from weakref import ref
 
 from relock._core.effects import Handed
 from relock._core.hold import Hold
@@ -22,7 +24,25 @@ from relock._scripts import TOKEN_MAX
 
 SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
 SERVED_UNSWEPT = 1024  # so many waiters that had their turn may be kept, though that is over
-_NOT_SERVED = NEVER, b"", NEVER
+
+
+class Served(NamedTuple):
+    """A waiter that has had its turn.
+
+    Attributes:
+        at: our time of that.
+        owner: the name of its hold.
+        late_until: for so long (our time), masters may say that they have given that hold.
+        hold: that hold; None once nobody has it, or ends it, any more.
+    """
+
+    at: float
+    owner: bytes
+    late_until: float
+    hold: Callable[[], Hold | None]
+
+
+_NOT_SERVED = Served(NEVER, b"", NEVER, lambda: None)
 
 _GRANT = re.compile(
     rb"grant (?P<uuid>[^ ]+) (?P<hold>[^ ]+) (?P<token>[0-9]{1,16}) (?P<granted_us>[0-9]{1,16}) "
@@ -37,8 +57,11 @@ class HubListener(Protocol):
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
         """A waiter that has left was told that it is its turn."""
 
-    def unclaimed(self, keys: LockKeys, owner: bytes) -> None:
-        """A releaser has given the hold `owner` to a waiter that has left, and perhaps has not taken it."""
+    def unclaimed(self, keys: LockKeys, owner: bytes, token: int) -> None:
+        """A releaser has given the hold `owner` to a waiter that has left, and perhaps has not taken it.
+
+        `token` is what the masters must know when it ends: 0, or that of a hold that is just being ended.
+        """
 
     def subscribed(self) -> None:
         """A subscription is confirmed (again): what was published before may be lost."""
@@ -68,7 +91,7 @@ class Hub:
         self._masters = masters
         self._quorum = quorum_of(len(masters))
         self._confirmed = Bell(platform)
-        self._served: dict[bytes, tuple[float, bytes, float]] = {}  # when, its hold, late until
+        self._served: dict[bytes, Served] = {}
         self._sweep_at = SERVED_UNSWEPT
 
     def register(self, owner: bytes, keys: LockKeys) -> Waiter:
@@ -88,15 +111,18 @@ class Hub:
         self.waiters.pop(owner, None)
         self._give_back(waiter, settled)  # Mark, then look: what has come meanwhile
         if served is not None:
-            self._served[owner] = (self._clock(), served.owner, served.late_until)
+            self._served[owner] = Served(self._clock(), served.owner, served.late_until, ref(served))
             if len(self._served) > self._sweep_at:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Forgets the waiters that had their turn so long ago that no message can come for them, and no others."""
+        """Forgets the waiters that had their turn so long ago that no message can come for them, and no others.
+
+        One whose hold goes on is kept: a message for it that comes very late must not end it without its token.
+        """
         now = self._clock()
-        for owner, (served_at, _, late_until) in self._served.copy().items():
-            if now - served_at > SERVED_SECONDS and now >= late_until:
+        for owner, served in self._served.copy().items():
+            if now - served.at > SERVED_SECONDS and now >= served.late_until and served.hold() is None:
                 self._served.pop(owner, None)
         self._sweep_at = SERVED_UNSWEPT + 2 * len(self._served)
 
@@ -104,7 +130,7 @@ class Hub:
         """Has the holds that `waiter` was given ended, but for those that are `settled`."""
         for grant in waiter.handed.copy():
             if grant.owner not in settled:
-                self._listener.unclaimed(waiter.keys, grant.owner)
+                self._listener.unclaimed(waiter.keys, grant.owner, 0)
                 settled.add(grant.owner)
 
     def handed_to(self, waiter: Waiter) -> tuple[Handed, ...]:
@@ -158,10 +184,14 @@ class Hub:
             waiter.give(grant)
             if self.waiters.get(owner) is waiter:
                 return  # Mark, then look: else it has just been forgotten, and may not have seen this
-        _, hold, late_until = self._served.get(owner, _NOT_SERVED)
-        if hold == grant.owner and self._clock() < late_until:
+        served = self._served.get(owner, _NOT_SERVED)
+        is_taken = served.owner == grant.owner
+        if is_taken and self._clock() < served.late_until:
             return  # it comes from a slower one of those that gave this hold; its release sees to all of them
-        self._listener.unclaimed(keys, grant.owner)
+        # Its release may be on its way just now. What ends it before that must bring the token as well, or the next
+        # hold could get a smaller one.
+        hold = served.hold() if is_taken else None
+        self._listener.unclaimed(keys, grant.owner, 0 if hold is None else hold.fence)
 
     def _woken(self, master: int, payload: bytes) -> None:
         _, _, rest = payload.partition(b" ")
@@ -173,7 +203,7 @@ class Hub:
         if waiter is not None:
             if self.subscriptions[master].has_vote(self._clock()):
                 waiter.wake(master)
-        elif self._clock() - self._served.get(owner, _NOT_SERVED)[0] > SERVED_SECONDS:
+        elif self._clock() - self._served.get(owner, _NOT_SERVED).at > SERVED_SECONDS:
             keys = self._keys_of(name)
             if keys is not None:
                 self._listener.pass_turn_on(keys, owner)
