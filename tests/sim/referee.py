@@ -379,12 +379,15 @@ class Referee:
         self.world.after(ACCUSED_SECONDS, check)
 
     def _check_idle(self, call: Call) -> None:
+        left_until = self._left_until
         for belief in self.beliefs:
             if not belief.has_left and belief.hold.deadline != NEVER:  # it may have run out on the masters
                 ends_at = belief.process.true(belief.hold.deadline) + self._expiry(belief.hold)
                 self._free_at = max(self._free_at, ends_at)
+                if belief.process.is_dead:
+                    left_until = max(left_until, ends_at)
         free_at = self._free_at
-        if free_at == self._left_until and sum(process.is_dead for process, _ in self._sessions) > 1:
+        if free_at == left_until and sum(process.is_dead for process, _ in self._sessions) > 1:
             # No message tells of the end of a lease, and the first waiter, which would look then, may be dead, too.
             free_at += HEARTBEAT_SECONDS
         idle = self.world.now - max(call.called_at, free_at, self.calm_at)

@@ -17,7 +17,7 @@ from relock.testing._world import World
 from sim.clocks import Clocks
 from sim.draws import draw
 from sim.plan import Moves
-from sim.referee import Referee
+from sim.referee import HAND_OFF_SECONDS, Referee
 
 EPOCH_SECONDS = 1_700_000_000.0
 LEASE_SECONDS = 1.0
@@ -33,6 +33,7 @@ class Held:
     deadline: float = NEVER
     masters: int = 1
     granted_at: float = 0.0
+    ttl: float = LEASE_SECONDS
 
     @property
     def ends(self) -> list[float]:
@@ -496,3 +497,25 @@ def test_tokens_may_fall_while_a_clock_shows_less_than_before() -> None:
     assert not game.clocks.may_tokens_fall()
     game.clocks.has_forgotten = True
     assert game.clocks.may_tokens_fall()
+
+
+@pytest.mark.parametrize("dead", [1, 2])
+def test_nobody_may_look_at_the_end_of_a_dead_holders_lease_where_another_one_has_died(
+    game: Game, monkeypatch: pytest.MonkeyPatch, dead: int
+) -> None:
+    """On the masters its lease may end a moment later than by its own clock."""
+    game.referee.calm_at = 0.0
+    holder, other = (Process(game.world, name) for name in ("holder", "other"))
+    for process in (holder, other):
+        hub = SimpleNamespace(waiters={}, subscriptions=[])
+        game.referee._sessions.append((process, cast(Any, SimpleNamespace(hub=hub))))
+    held = Held(1, 0.0, deadline=10.0, ttl=9.9)
+    game.referee.granted(cast(Any, None), cast(Any, held), game.referee.called(holder, timeout=1.0))
+    late = game.referee.called(Process(game.world, "late"), timeout=100.0)
+    game.referee.died(holder)
+    monkeypatch.setattr(Referee, "_expiry", lambda _self, _hold: 0.05)
+    for process in (holder, other)[:dead]:
+        process.is_dead = True
+    game.world.run(10.05 + HAND_OFF_SECONDS + 0.1)
+    game.referee._check_idle(late)
+    assert len(game.referee.violations) == (dead == 1)
