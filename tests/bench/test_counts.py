@@ -1,7 +1,7 @@
 """What each path takes: round trips, scripts, threads and Python calls, counted on real servers.
 
 The figures do not depend on how fast anything is. A change that adds a round trip, a command or a thread to a path
-fails here, and so does one that has the caller's thread make more calls in Python. What each path is to take is written
+fails here, and so does one that has the caller's thread make more calls in Python. What each path may take is written
 in one table; a change that makes one shorter belongs into the table as well.
 """
 

@@ -175,7 +175,7 @@ class Rig(ABC):
 
 
 class Failures(logging.Handler):
-    """What relock's background threads log as errors: a test is to end without any."""
+    """What relock's background threads log as errors: a test must end without any."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -24,7 +24,7 @@ def wait(lock: Lock, served: list[Lock]) -> None:
         served.append(lock)
 
 
-def test_who_waits_is_served_in_its_turn_whatever_other_names_its_process_uses(rig: Rig, name: str) -> None:
+def test_a_waiter_is_served_in_its_turn_whatever_other_names_its_process_uses(rig: Rig, name: str) -> None:
     client, others = rig.client(node_timeout=PATIENT), rig.client(node_timeout=PATIENT)
     rig.warm_up(client)
     rig.warm_up(others)

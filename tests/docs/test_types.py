@@ -28,7 +28,7 @@ def _without_prompts(block: str) -> str:
 
 
 def _modules(folder: Path) -> dict[str, str]:
-    """What is to be checked, by its name in an error: the page, or the file."""
+    """What must be checked, by its name in an error: the page, or the file."""
     found = {}
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         if "```python" in page.read_text() and not {"_build", "_generated"} & set(page.parts):

@@ -11,7 +11,7 @@ from support.until import until
 
 from relock import Client
 
-# The same examples in every run, unless RELOCK_FUZZ asks for others: no test is to depend on luck.
+# The same examples in every run, unless RELOCK_FUZZ asks for others: no test may depend on luck.
 settings.register_profile("relock", derandomize="RELOCK_FUZZ" not in os.environ)
 settings.load_profile("relock")
 

@@ -38,7 +38,7 @@ class State:
 
 @define
 class Master:
-    """One server, and a subscriber for each client that is to listen."""
+    """One server, and a subscriber for each client that must listen."""
 
     redis: Any
     subscribers: list[Any] = Factory(list)
@@ -182,6 +182,14 @@ def test_acquire_is_refused_while_somebody_has_it(master: Master, state: State, 
     assert (status, rest) == (b"refused", reply)
     assert 0 < pttl_ms <= LEASE_MS
     assert master.queue() == state.queue, "it never queues"
+
+
+def test_a_refused_acquire_takes_nothing_from_the_hash_of_another_program(master: Master) -> None:
+    """Whatever its fields are called."""
+    master.redis.hset(KEYS.lock, "", 1)
+    for _ in range(2):
+        assert acquire(master)[0] == b"refused"
+    assert master.redis.hgetall(KEYS.lock) == {b"": b"1"}
 
 
 def test_acquire_reads_a_foreign_lock_without_a_ttl_as_held_without_an_end(master: Master) -> None:
@@ -431,7 +439,7 @@ def test_a_release_that_comes_twice_gives_nothing_twice(master: Master) -> None:
     assert len(master.woken()) == 1
 
 
-def test_who_comes_after_a_grantee_gets_a_larger_ticket_though_the_grantee_may_give_it_back(master: Master) -> None:
+def test_a_waiter_after_a_grantee_gets_a_larger_ticket_though_the_grantee_may_give_it_back(master: Master) -> None:
     master.put(State(holder={HOLDER: 1}))
     master.redis.zadd(KEYS.queue, {GRANTEE: FAR})
     master.redis.zadd(KEYS.waiters, {GRANTEE: FAR})
@@ -452,7 +460,7 @@ def test_an_enqueue_that_arrives_twice_is_granted_by_the_first_or_not_at_all(mas
     assert master.queue() == [YOU]
 
 
-def test_who_comes_after_an_attempt_gets_a_larger_ticket_though_the_attempt_may_give_the_lock_back(
+def test_a_waiter_after_an_attempt_gets_a_larger_ticket_though_the_attempt_may_give_the_lock_back(
     master: Master,
 ) -> None:
     master.put(State(queue=[YOU]))
@@ -1002,7 +1010,7 @@ def test_every_script_that_looks_for_the_next_removes_who_is_none(master: Master
     assert master.woken() == [b"wake 1 a"]
 
 
-def test_who_has_no_deadline_goes_unless_it_listens(master: Master) -> None:
+def test_a_waiter_without_a_deadline_goes_unless_it_listens(master: Master) -> None:
     """A deadline may be lost: an evicting server takes the keys one by one."""
     queue_up(master, [b"dead:1", b"dead:2", YOU, THEY], deadline_ms=None)
     queue_up(master, [b"dead:3"], ticket=0)
@@ -1093,7 +1101,7 @@ def test_a_heartbeat_says_that_it_is_open_who_is_first_so_that_the_next_one_come
     assert len(master.queue()) == PASSED_MAX
 
 
-def test_who_was_passed_over_in_a_crowd_comes_back_to_its_place(master: Master) -> None:
+def test_a_waiter_that_was_passed_over_in_a_crowd_comes_back_to_its_place(master: Master) -> None:
     """Its subscription may just have broken."""
     queue_up(master, [ME, *[b"dead%d:1" % i for i in range(PASSED_MAX + 500)]])
     master.redis.hset(KEYS.lock, HOLDER, 1)
@@ -1161,7 +1169,7 @@ def test_a_queue_of_another_type_keeps_nobody_from_taking_the_lock_and_giving_it
     assert {name for name in (KEYS.queue, KEYS.waiters) if master.redis.exists(name)} == {key}
 
 
-def test_who_waits_is_served_though_the_deadlines_are_of_another_type(master: Master) -> None:
+def test_a_waiter_is_served_though_the_deadlines_are_of_another_type(master: Master) -> None:
     queue_up(master, [b"dead:1", GRANTEE], deadline_ms=None)
     master.redis.set(KEYS.waiters, "x")
     master.redis.hset(KEYS.lock, HOLDER, 1)
@@ -1190,7 +1198,7 @@ def test_a_holder_whose_name_ends_with_no_ticket_makes_none_wrong(master: Master
 
 
 @pytest.mark.parametrize("score", ["-inf", "-5", "0.5", "1e-9"])
-def test_who_has_an_odd_place_is_served_all_the_same(master: Master, score: Any) -> None:
+def test_a_waiter_with_an_odd_place_is_served_all_the_same(master: Master, score: Any) -> None:
     master.redis.zadd(KEYS.queue, {GRANTEE: score})
     master.redis.zadd(KEYS.waiters, {GRANTEE: FAR})
     master.redis.hset(KEYS.lock, HOLDER, 1)
@@ -1201,7 +1209,7 @@ def test_who_has_an_odd_place_is_served_all_the_same(master: Master, score: Any)
 
 
 @pytest.mark.parametrize("mark", [b"@", b"@x", b"@9999999999999", b"@-5", b"@1.5", b"@3000!"])
-def test_who_takes_a_lease_that_there_is_not_is_woken(master: Master, mark: bytes) -> None:
+def test_a_waiter_whose_lease_can_not_be_is_woken(master: Master, mark: bytes) -> None:
     waiter = b"you:1" + mark
     queue_up(master, [waiter])
     master.redis.hset(KEYS.lock, HOLDER, 1)
@@ -1317,7 +1325,7 @@ def test_long_names_that_are_overdue_go_a_few_at_a_time(real: Master) -> None:
 
 
 @pytest.mark.parametrize("ticket", [0, 1_700_000_000_000_000])
-def test_who_can_have_no_place_leaves_none(master: Master, ticket: int) -> None:
+def test_a_waiter_that_can_have_no_place_leaves_none(master: Master, ticket: int) -> None:
     """Else whoever comes next finds a queue, and what waits there is in nobody's hands."""
     acquire(master, YOU)
     master.redis.rpush(KEYS.waiters, "x")

@@ -346,7 +346,7 @@ def test_a_connection_is_not_overdue_with_what_it_was_sent_while_its_late_replie
     assert master.is_drained(connection, master.clock()) is is_drained
     assert len(connection.in_flight) == in_flight
     assert (b"EVAL\r\n" in channel.sent) is (is_drained and in_flight == 1), (
-        "it is sent, and the connection is to wait for it"
+        "it is sent, and the connection must wait for it"
     )
 
 
