@@ -40,11 +40,15 @@ class House:
 
     def vote(self) -> None:
         """Makes it so that clients looked at the masters long ago, and the replicas know that."""
+        self._spread("first")  # a master makes itself a new replication ID when its first replica comes
         if self.guard:
             Masters(self.masters, guard=self.guard).let_vote()
+        self._spread("second")
+
+    def _spread(self, news: str) -> None:
         for master, replica in zip(self.masters, self.replicas, strict=True):
-            master.cli("SET", "news", "1")
-            until(lambda one=replica: one.cli("EXISTS", "news"), within=30, what="the replica is in step")  # type: ignore[misc]
+            master.cli("SET", news, "1")
+            until(lambda one=replica: one.cli("EXISTS", news), within=30, what="the replica is in step")  # type: ignore[misc]
 
     def part(self) -> None:
         """Makes the replicas masters of their own: they do not hear of grants from now on."""

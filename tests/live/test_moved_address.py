@@ -35,6 +35,7 @@ class Pair:
 
     def vote(self, guard: float) -> None:
         """With a guard, makes it so that a client looked at the master long ago."""
+        self.in_step()  # a master makes itself a new replication ID when its first replica comes
         if guard:
             Masters([self.master], guard=guard).let_vote()
         self.in_step()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from support.servers import Server, find_servers
 from support.until import until
 from support.urls import GUARD_SECONDS, Urls
 
-from relock import Client, QuorumError
+from relock import Client, LockLostError, QuorumError
 from relock.lock import Lock
 
 TTL = 3.0  # a machine that is busy elsewhere for two seconds loses no lock here
@@ -139,10 +140,17 @@ def test_a_step_that_a_quorum_shows_is_our_own_and_nobody_is_accused(
     lock.acquire()
     for _, clock in masters:
         clock.set(3600.0)
-    until(lambda: lock.lost, within=20, what="its lease is over on every master")
+    until(lambda: lock.lost, within=20, what="its lease is over on a quorum")
+
+    def is_kept() -> bool:
+        """Not where a reply to this very call shows the step of the last master: what that has given is in doubt."""
+        with suppress(LockLostError), client.lock(f"{name}-more"):
+            return True
+        return False
+
+    until(is_kept, within=20, what="every step was seen")
     assert votes(client) == [True, True, True]
-    with client.lock(f"{name}-more"):
-        assert not any(marker(server)["no_vote"] for server, _ in masters)
+    assert not any(marker(server)["no_vote"] for server, _ in masters)
 
 
 def test_a_clock_that_was_always_wrong_costs_no_vote_and_tokens_rise(
