@@ -46,6 +46,7 @@ EXPIRY_PART = 0.02  # the part of a long lease to add to that
 HAND_OFF_SECONDS = 0.5  # from the end of a hold to the next grant, when all is well and a thread waits
 RELEASED_SECONDS = 0.6  # from a release until no master has that hold, when all is well
 SPLIT_SECONDS = 2.0  # how long after a split tokens may fall: the clocks behind one address differ by less
+UNHEARD_SECONDS = 0.05  # for so long, releasers may give the lock to a process that has just crashed
 OVERSHOOT_SECONDS = 0.7  # how much longer than its timeout a wait may be: two node timeouts, and some
 
 
@@ -194,11 +195,23 @@ class Referee:
             self.world.after(RELEASED_SECONDS, lambda: self._check_released(belief))
 
     def died(self, process: Process) -> None:
-        """A process has crashed; what it held ends with its lease."""
-        leases = [belief.hold.ttl for belief in self.beliefs if belief.process is process and not belief.is_over]
+        """A process has crashed; what it held ends with its lease, and so does what its waiters were given."""
+        self._leave([belief.hold.ttl for belief in self.beliefs if belief.process is process and not belief.is_over])
+        self._leave(self._given_to(process))
+        self.world.after(UNHEARD_SECONDS, lambda: self._leave(self._given_to(process)))
+
+    def _leave(self, leases: list[float]) -> None:
+        """Nobody ends the holds that have so long to go (s)."""
         if leases:
             self._left_until = self.world.now + max(leases)
             self._free_at = max(self._free_at, self._left_until)
+
+    def _given_to(self, process: Process) -> list[float]:
+        """How long the holds of a process's clients last on the masters (s): no thread may know of one yet."""
+        clients = [session.hub.client.encode() for one, session in self._sessions if one is process]
+        masters = [server.master for server in self.servers]
+        owners = [(master, owner) for master in masters for owner in master.contents(LOCK_KEY) or ()]
+        return [master.read("PTTL", LOCK_KEY) / 1000 for master, owner in owners if owner.split(b":")[0] in clients]
 
     # What becomes of leases -----------------------------------------------------------------------------------------
 

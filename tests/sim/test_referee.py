@@ -16,6 +16,7 @@ from relock.testing._server import Server
 from relock.testing._world import World
 from sim.clocks import Clocks
 from sim.draws import draw
+from sim.leftovers import LOCK_KEY
 from sim.plan import Moves
 from sim.referee import HAND_OFF_SECONDS, Referee
 
@@ -507,7 +508,7 @@ def test_nobody_may_look_at_the_end_of_a_dead_holders_lease_where_another_one_ha
     game.referee.calm_at = 0.0
     holder, other = (Process(game.world, name) for name in ("holder", "other"))
     for process in (holder, other):
-        hub = SimpleNamespace(waiters={}, subscriptions=[])
+        hub = SimpleNamespace(client=process.name, waiters={}, subscriptions=[])
         game.referee._sessions.append((process, cast(Any, SimpleNamespace(hub=hub))))
     held = Held(1, 0.0, deadline=10.0, ttl=9.9)
     game.referee.granted(cast(Any, None), cast(Any, held), game.referee.called(holder, timeout=1.0))
@@ -519,3 +520,27 @@ def test_nobody_may_look_at_the_end_of_a_dead_holders_lease_where_another_one_ha
     game.world.run(10.05 + HAND_OFF_SECONDS + 0.1)
     game.referee._check_idle(late)
     assert len(game.referee.violations) == (dead == 1)
+
+
+@pytest.mark.parametrize(("owner", "is_wrong"), [(b"dead:1@3000~ab.7", False), (b"other:1@3000~ab.7", True)])
+@pytest.mark.parametrize("given_at", [0.5, 1.01], ids=["before it died", "just after"])
+def test_a_hold_that_nobody_lived_to_hear_of_ends_with_its_lease(
+    game: Game, owner: bytes, given_at: float, *, is_wrong: bool
+) -> None:
+    """A releaser has given it to a waiter whose process crashed."""
+    game.referee.calm_at = 0.0
+    dead, master = Process(game.world, "dead"), game.referee.servers[0].master
+    hub = SimpleNamespace(client="dead", waiters={}, subscriptions=[])
+    game.referee._sessions.append((dead, cast(Any, SimpleNamespace(hub=hub))))
+    late = game.referee.called(Process(game.world, "late"), timeout=100.0)
+
+    def give() -> None:
+        master.read("HSET", LOCK_KEY, owner, 1)
+        master.read("PEXPIRE", LOCK_KEY, 3000)
+
+    game.world.after(given_at, give)
+    game.world.run(1.0)
+    game.referee.died(dead)
+    game.world.run(given_at + 3.0 + HAND_OFF_SECONDS - 0.1)
+    game.referee._check_idle(late)
+    assert bool(game.referee.violations) == is_wrong
