@@ -90,6 +90,20 @@ def test_if_masters_moved_the_time_counts_from_then() -> None:
     assert tallies["FAILOVER"].longest == pytest.approx(4.0)
 
 
+@pytest.mark.parametrize(
+    ("begins", "granted", "is_late"), [(4.5, 14.5, False), (4.5, 44.5, True), (10.0, 14.5, True), (14.6, 14.5, True)]
+)
+def test_a_fault_that_came_before_the_next_grant_and_within_the_bound_may_delay_it_too(
+    begins: float, granted: float, *, is_late: bool
+) -> None:
+    """A wave of several faults does not wait for their effect. But a stuck lock is not excused by more faults."""
+    operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 2.5, granted, granted + 1)
+    first = [blow("masters stopped", 3.0, 3.5, wave=1), blow("lost replies", 3.1, 3.5, wave=1)]
+    finding = verdict(operations, *first, blow("waiter stopped", begins, 16.5, masters=(), process="p2", wave=2))
+    assert bool([one for one in finding.late if "lost replies" in one]) == is_late
+    assert finding.faults["several at once"].longest == pytest.approx(granted - 4.0)
+
+
 def crowd(count: int) -> list[Operation]:
     """So many turns, of half a second each, of one worker that comes again and again."""
     turns = [turn(10 + 2 * i, "p1.t0", 2.0 + 0.5 * i, 2.1 + 0.5 * i, 2.4 + 0.5 * i) for i in range(count)]

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from attrs import define, evolve, field
 
@@ -126,7 +127,7 @@ def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float
     finding.contended = _count_contended(operations)
     finding.losses = Counter(loss.reason for loss in history.losses)
     _count_late_writes(history, finding)
-    _count_faults(plan, Timeline(operations, plan.ttl), blows, finding, end)
+    _count_faults(plan, Timeline(operations, plan.ttl, end), blows, finding)
     return finding
 
 
@@ -178,11 +179,19 @@ class Calls:
         return [one for one in self.all[first:last] if one.returned >= moment]
 
 
-class Timeline:
-    """What was under way at a moment."""
+class Wait(NamedTuple):
+    """For how long (s) a lock was free, or somebody asked for it, until a grant at `granted_at`, or the end."""
 
-    def __init__(self, operations: Sequence[Operation], ttl: float) -> None:
-        self._ttl = ttl
+    seconds: float
+    lock: str
+    granted_at: float
+
+
+class Timeline:
+    """What was under way at a moment, of an episode whose faults were over by `end`."""
+
+    def __init__(self, operations: Sequence[Operation], ttl: float, end: float) -> None:
+        self._ttl, self._end = ttl, end
         self._by_number = holds_of_all(operations)
         self._holds = list(self._by_number.values())
         self._waits = [one for one in operations if one.kind == "acquire" and one.level == 0]
@@ -228,28 +237,27 @@ class Timeline:
         held = {hold.grant.lock for hold in self._open_holds(blow)}
         return sorted(held - {one.lock for one in self._open_waits(blow)})
 
-    def longest_wait(self, locks: Iterable[str], since: float, until: float, end: float) -> tuple[float, str]:
-        """The longest wait for a free lock, from `since` to the first grant after `until`, and the lock.
+    def waits(self, locks: Iterable[str], since: float, until: float) -> list[Wait]:
+        """The waits for free locks, from `since` to the first grant of each after `until`.
 
         A lock counts as free from the moment when its holder began to give it back, or when its lease was over, or when
         the holder was last seen alive.
         """
-        waits = [(self._wait(lock, i, since, end), lock) for lock in locks for i in self._within(lock, since, until)]
-        return max(waits, default=(0.0, ""))
+        return [self._wait(lock, i, since) for lock in locks for i in self._within(lock, since, until)]
 
     def _within(self, lock: str, since: float, until: float) -> range:
         """The indices of the grants to look at; the one after the last stands for a grant that never came."""
         times = self._times[lock]
         return range(bisect_right(times, since), min(bisect_right(times, until), len(times)) + 1)
 
-    def _wait(self, lock: str, place: int, since: float, end: float) -> float:
+    def _wait(self, lock: str, place: int, since: float) -> Wait:
         grants_ = self._grants[lock]
-        granted = grants_[place].returned if place < len(grants_) else end
+        granted = grants_[place].returned if place < len(grants_) else self._end
         asked = [one.called for one in self._asked[lock].under_way(granted)]
         if not asked:
-            return 0.0
+            return Wait(0.0, lock, granted)
         free = self._by_number[grants_[place - 1].number].end if place else since
-        return max(0.0, granted - max(since, min(asked), free))
+        return Wait(max(0.0, granted - max(since, min(asked), free)), lock, granted)
 
 
 def _lease_end(hold: Hold) -> float:
@@ -257,32 +265,46 @@ def _lease_end(hold: Hold) -> float:
     return hold.end if hold.grant.killed == FOREVER else hold.grant.until
 
 
-def _count_faults(plan: FieldPlan, timeline: Timeline, blows: Sequence[Blow], finding: Finding, end: float) -> None:
+def _count_faults(plan: FieldPlan, timeline: Timeline, blows: Sequence[Blow], finding: Finding) -> None:
     waves: dict[int, list[Blow]] = defaultdict(list)
     for blow in blows:
         waves[blow.wave].append(blow)
-    for wave in waves.values():
+    for number, wave in waves.items():
         tallies = [timeline.struck(blow) for blow in wave]
         for blow, tally in zip(wave, tallies, strict=True):
             tally.bound = _bound(plan, blow)[0]
             finding.faults[_name(plan, blow)].add(tally)
         if any(tally.struck for tally in tallies):
-            _count_wait(plan, timeline, wave, finding, end)
+            later = [blow for blow in blows if blow.wave > number]
+            _count_waits(plan, timeline, wave, later, finding)
 
 
-def _count_wait(plan: FieldPlan, timeline: Timeline, wave: Sequence[Blow], finding: Finding, end: float) -> None:
-    """The time to the next grant against its bound; several at once may take all their bounds together."""
+def _count_waits(
+    plan: FieldPlan, timeline: Timeline, wave: Sequence[Blow], later: Sequence[Blow], finding: Finding
+) -> None:
+    """The time to the next grant against its bound; several at once may take all their bounds together.
+
+    A fault of a later wave is one of several, too, if it came before that grant and within the bound.
+    """
     bounds, anchors = zip(*(_bound(plan, blow) for blow in wave), strict=True)
-    bound, since = sum(bounds), anchors[0] if len(wave) == 1 else max(blow.end for blow in wave)
+    since = anchors[0] if len(wave) == 1 else max(blow.end for blow in wave)
     locks = timeline.locks_of(wave[0]) if len(wave) == 1 else timeline.locks
-    longest, lock = timeline.longest_wait(locks, since, max(since, *(blow.end for blow in wave)), end)
+    for wait in timeline.waits(locks, since, max(since, *(blow.end for blow in wave))):
+        together, bound = [*wave], sum(bounds)
+        for blow in later:
+            if blow.begin < min(wait.granted_at, wait.granted_at - wait.seconds + bound):
+                together.append(blow)
+                bound += _bound(plan, blow)[0]
+        name = _name(plan, wave[0]) if len(together) == 1 else MIXED
+        finding.faults[name].add(Tally(longest=wait.seconds, bound=bound))
+        if wait.seconds > bound + SLACK_SECONDS + 2 * finding.stall:
+            what = " + ".join(f"{blow.kind} ({blow.reach})" for blow in together)
+            finding.late.append(
+                f"{wait.seconds:.2f} s to the next grant of {wait.lock} after {what} at {since:.6f}, "
+                f"and {bound:.2f} s are allowed"
+            )
     name = _name(plan, wave[0]) if len(wave) == 1 else MIXED
-    finding.faults[name].add(Tally(longest=longest, bound=bound, struck=int(len(wave) > 1), alone=int(len(wave) == 1)))
-    if longest > bound + SLACK_SECONDS + 2 * finding.stall:
-        what = " + ".join(f"{blow.kind} ({blow.reach})" for blow in wave)
-        finding.late.append(
-            f"{longest:.2f} s to the next grant of {lock} after {what} at {since:.6f}, and {bound:.2f} s are allowed"
-        )
+    finding.faults[name].add(Tally(struck=int(len(wave) > 1), alone=int(len(wave) == 1)))
 
 
 def _name(plan: FieldPlan, blow: Blow) -> str:
