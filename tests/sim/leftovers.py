@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from relock._core.quorum import quorum_of
 from relock._runtime.session.session import Session
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -30,6 +31,21 @@ def released(servers: Sequence[Server], belief: Belief) -> Iterator[str]:
     for server in servers:
         if belief.hold.owner in (server.master.contents(belief.hold.keys.lock) or ()):
             yield f"{server.name} has a hold that {belief.process.name} has released"
+
+
+def miscounted(servers: Sequence[Server], belief: Belief, levels: int) -> Iterator[str]:
+    """Whether fewer than a quorum of the masters have this count of a hold."""
+    counts = [server.master.contents(belief.hold.keys.lock) for server in servers]
+    right = sum(isinstance(found, dict) and found == {belief.hold.owner: b"%d" % levels} for found in counts)
+    if right < quorum_of(len(servers)):
+        yield f"{belief.process.name} has {levels} levels, but the masters say {counts}"
+
+
+def given_to(process: Process, servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]]) -> list[float]:
+    """How long the holds of a process's clients last on the masters (s): none of its threads may know of them."""
+    clients = [session.client_id.encode() for one, session in sessions if one is process]
+    owners = [(server.master, owner) for server in servers for owner in server.master.contents(LOCK_KEY) or ()]
+    return [master.read("PTTL", LOCK_KEY) / 1000 for master, owner in owners if owner.split(b":")[0] in clients]
 
 
 def in_the_end(servers: Sequence[Server]) -> Iterator[str]:

@@ -180,7 +180,7 @@ class Referee:
         if counted != levels:
             self.violate(f"{belief.process.name} counts {counted}, not {levels}")
         if self.is_calm and not self.operators and self.world.now - belief.counted_at > COUNT_SECONDS:
-            self._check_count(belief, levels)
+            self._violate_all(leftovers.miscounted(self.servers, belief, levels))
 
     def counted(self, belief: Belief) -> None:
         """A holder took or left a level."""
@@ -197,21 +197,14 @@ class Referee:
     def died(self, process: Process) -> None:
         """A process has crashed; what it held ends with its lease, and so does what its waiters were given."""
         self._leave([belief.hold.ttl for belief in self.beliefs if belief.process is process and not belief.is_over])
-        self._leave(self._given_to(process))
-        self.world.after(UNHEARD_SECONDS, lambda: self._leave(self._given_to(process)))
+        for seconds in (0.0, UNHEARD_SECONDS):
+            self.world.after(seconds, lambda: self._leave(leftovers.given_to(process, self.servers, self._sessions)))
 
     def _leave(self, leases: list[float]) -> None:
         """Nobody ends the holds that have so long to go (s)."""
         if leases:
             self._left_until = self.world.now + max(leases)
             self._free_at = max(self._free_at, self._left_until)
-
-    def _given_to(self, process: Process) -> list[float]:
-        """How long the holds of a process's clients last on the masters (s): no thread may know of one yet."""
-        clients = [session.hub.client.encode() for one, session in self._sessions if one is process]
-        masters = [server.master for server in self.servers]
-        owners = [(master, owner) for master in masters for owner in master.contents(LOCK_KEY) or ()]
-        return [master.read("PTTL", LOCK_KEY) / 1000 for master, owner in owners if owner.split(b":")[0] in clients]
 
     # What becomes of leases -----------------------------------------------------------------------------------------
 
@@ -430,13 +423,6 @@ class Referee:
             self.plan.wide and self._is_undisturbed(belief) and self.leases.was_left_alone(belief.process, belief.hold)
         ):
             self.violate(f"{belief.process.name} lost it though it could have been renewed: {belief.hold.loss}")
-
-    def _check_count(self, belief: Belief, levels: int) -> None:
-        owner, key = belief.hold.owner, belief.hold.keys.lock
-        counts = [server.master.contents(key) for server in self.servers]
-        right = sum(isinstance(found, dict) and found == {owner: b"%d" % levels} for found in counts)
-        if right < quorum_of(len(self.servers)):
-            self.violate(f"{belief.process.name} has {levels} levels, but the masters say {counts}")
 
     def believers(self) -> list[Belief]:
         """The beliefs of the owners that believe at this moment that they have the lock."""

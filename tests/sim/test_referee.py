@@ -508,8 +508,8 @@ def test_nobody_may_look_at_the_end_of_a_dead_holders_lease_where_another_one_ha
     game.referee.calm_at = 0.0
     holder, other = (Process(game.world, name) for name in ("holder", "other"))
     for process in (holder, other):
-        hub = SimpleNamespace(client=process.name, waiters={}, subscriptions=[])
-        game.referee._sessions.append((process, cast(Any, SimpleNamespace(hub=hub))))
+        hub = SimpleNamespace(waiters={}, subscriptions=[])
+        game.referee._sessions.append((process, cast(Any, SimpleNamespace(hub=hub, client_id=process.name))))
     held = Held(1, 0.0, deadline=10.0, ttl=9.9)
     game.referee.granted(cast(Any, None), cast(Any, held), game.referee.called(holder, timeout=1.0))
     late = game.referee.called(Process(game.world, "late"), timeout=100.0)
@@ -530,8 +530,8 @@ def test_a_hold_that_nobody_lived_to_hear_of_ends_with_its_lease(
     """A releaser has given it to a waiter whose process crashed."""
     game.referee.calm_at = 0.0
     dead, master = Process(game.world, "dead"), game.referee.servers[0].master
-    hub = SimpleNamespace(client="dead", waiters={}, subscriptions=[])
-    game.referee._sessions.append((dead, cast(Any, SimpleNamespace(hub=hub))))
+    hub = SimpleNamespace(waiters={}, subscriptions=[])
+    game.referee._sessions.append((dead, cast(Any, SimpleNamespace(hub=hub, client_id="dead"))))
     late = game.referee.called(Process(game.world, "late"), timeout=100.0)
 
     def give() -> None:
