@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.instructions import Interrupt, Strike
 from support.until import until
 
 from relock._core.clocks import ClockStep, Offset
@@ -15,7 +16,7 @@ from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import lock_keys
-from relock._runtime.background.janitor import BATCH, Janitor
+from relock._runtime.background.janitor import BATCH, CHECK_SECONDS, Janitor
 from relock._runtime.background.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, UndoTask
 from relock._runtime.machine import THREADS, Machine
 from relock._runtime.wakeups.waiter import Waiter
@@ -122,22 +123,64 @@ def test_a_step_of_ours_is_known_as_such_however_long_a_silent_master_was_waited
     assert session.masters[0].trusted == [STEP.shown_us]
 
 
-def test_an_interrupt_of_a_thread_that_brings_a_check_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt between any two instructions: the janitor does later tasks, and in the end the check."""
-    session: Any = FakeSession([b"quarantined", 0, 1])
+CHECK = PendingCheck(lambda: False, [], 10.0, lambda: UNDO)
+
+
+def quiet_janitor(session: Any) -> Janitor:
+    """One without masters or waiters, whose thread the test is."""
     session.masters, session.hub = (), FakeHub()
     janitor = Janitor(session)
-    monkeypatch.setattr(janitor, "ensure", lambda: None)
-    with monkeypatch.context() as patch:
-        patch.setattr(session, "clock", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            janitor.look_later(PendingCheck(lambda: False, [], 10.0, lambda: UNDO))
-    for task in (Sample(), Sample()):
-        janitor.hand(task)
+    janitor.ensure = lambda: None  # type: ignore[method-assign]
+    return janitor
+
+
+def test_an_interrupt_of_a_thread_that_brings_a_check_holds_nothing_up() -> None:
+    """An interrupt between any two instructions: the janitor does later tasks, and looks at the check with the next."""
+    with Strike() as strike:
+        quiet_janitor(FakeSession(None)).look_later(CHECK)
+    for raise_at in range(1, strike.count + 1):
+        session: Any = FakeSession([b"quarantined", 0, 1])
+        janitor = quiet_janitor(session)
+        try:
+            with Strike(raise_at):
+                janitor.look_later(CHECK)
+        except Interrupt:
+            pass
+        janitor.look_later(CHECK)
+        assert not janitor._incoming.empty(), f"the thread is woken, whatever struck at {strike.where}"
+        for task in (Sample(), Sample()):
+            janitor.hand(task)
+            janitor.step()
+            session.now += 1.0
+        assert session.runs == 2
+        assert not janitor._checks
+
+
+@pytest.mark.parametrize("meanwhile", ["drain", "clock"])
+def test_a_check_that_comes_while_the_janitor_looks_at_others_does_not_keep_later_ones_asleep(meanwhile: str) -> None:
+    """It may see to that one as well, at once: then it has nothing to wake up for, and the next one must wake it."""
+    session: Any = FakeSession(None)
+    janitor = quiet_janitor(session)
+    janitor.look_later(CHECK)
+    janitor.step()
+    session.now += 1.0
+    came: list[None] = []
+
+    def come() -> float:
+        if not came:
+            came.append(None)
+            janitor.look_later(CHECK)
+        return float(session.now)
+
+    session.masters = (SimpleNamespace(drain=come if meanwhile == "drain" else lambda: None),)
+    session.clock = come if meanwhile == "clock" else session.clock
+    janitor._run_checks()
+    while not janitor._incoming.empty():
         janitor.step()
-        session.now += 1.0
-    assert session.runs == 2
-    assert not janitor._checks
+    asleep_until = janitor._next_moment()
+    janitor.look_later(CHECK)
+    wakes_in_time = asleep_until is not None and asleep_until <= session.now + CHECK_SECONDS
+    assert wakes_in_time or not janitor._incoming.empty()
 
 
 def test_a_failure_of_one_kind_of_task_loses_none_of_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ class Janitor(Service):
         self._wakes_at = FOREVER  # until when the thread sleeps
         self._is_closing = False
         self._checks: deque[PendingCheck] = deque()
-        self._checks_at = FOREVER
+        self._checks_at = FOREVER  # when the next look at them is due; set by this thread alone
         self._deeds: dict[type[Any], Callable[[Sequence[Any]], None]] = {
             UndoTask: self._undo,
             PassOn: self._pass_on,
@@ -83,8 +83,7 @@ class Janitor(Service):
     def look_later(self, check: PendingCheck) -> None:
         """Looks at it when all answers should have come; the thread is woken for the first of many only."""
         self._checks.append(check)
-        if self._checks_at == FOREVER:
-            self._checks_at = self._session.clock() + CHECK_SECONDS
+        if self._checks_at == FOREVER:  # Mark, then look: else the thread looks at it as well, then or later
             self._incoming.put(None)
         self.ensure()  # for each: the first one may not have got it started
 
@@ -133,9 +132,9 @@ class Janitor(Service):
 
     def _next_moment(self) -> float | None:
         moments = []
-        if self._checks:
-            if self._checks_at == FOREVER:  # the caller that brought the first one was interrupted before it said when
-                self._checks_at = self._session.clock() + CHECK_SECONDS
+        if self._checks and self._checks_at == FOREVER:
+            self._checks_at = self._session.clock() + CHECK_SECONDS
+        if self._checks_at < FOREVER:
             moments.append(self._checks_at)
         if self._due:
             moments.append(self._due[0].at)
