@@ -88,6 +88,7 @@ end
 --#include on_own
 --#include holder
 --#include lengthen
+--#include counts
 --#include queue
 --#include waiter
 --#include grant

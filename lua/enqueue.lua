@@ -15,7 +15,7 @@
 --   ticket        int    the agreed ticket; 0: this master's proposal is agreed; -1: propose one, and write nothing
 --   alive_ms      ms     how long the waiter counts as alive without a heartbeat
 --   queue_ms      ms     how long the queue outlives its last heartbeat
---   not_after_us  us     time on this master's clock after which this call does nothing
+--   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
 --   guard_ms      ms     how long a master that may have forgotten leases has no vote
 -- RETURNS
@@ -36,19 +36,8 @@
 --   A second arrival finds its ticket, or its hold.
 
 --#include time
---#include clock
---#include digits
---#include spare
---#include on_own
---#include holder
---#include lengthen
---#include remember
+--#include now
 --#include just_now
---#include vote
---#include queue
---#include waiter
---#include grant
---#include take
 
 local lock = KEYS[1]
 local queue = KEYS[2]
@@ -65,11 +54,47 @@ local queue_ms = ARGV[7]
 local not_after_us = ARGV[8]
 local incarnation = ARGV[9]
 local guard_ms = ARGV[10]
-local waiter = waiter_of(owner)
 
-if now_us > tonumber(not_after_us) then
-  return { 'void', now_us }
+if now > not_after_us and tonumber(now) > tonumber(not_after_us) then
+  return { 'void', tonumber(now) }
 end
+
+--#include has_vote
+
+if ticket == '0' and has_vote and redis.pcall('HLEN', lock) == 1 then
+  -- Somebody has it, and the caller is new: the usual case ends here, before it pays for the functions of the others.
+  local holder = redis.call('HKEYS', lock)[1]
+  local given = string.match(holder, '~%x+%.(%d+)$') -- the holder's ticket, which it may come back with; see below
+  if holder ~= owner and (not given or (#given == #now and given < now))
+    and redis.pcall('ZCOUNT', queue, now, '+inf') == 0 then
+    local waiter = string.match(owner, '^[^~]*')
+    redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
+    redis.call('PEXPIRE', waiters, queue_ms)
+    if redis.call('ZADD', queue, 'NX', now, waiter) == 1 then
+      local ahead = redis.call('ZCARD', queue) - 1
+      if ahead == 0 then -- else whoever was there before has done so, and does so with each heartbeat
+        redis.call('PEXPIRE', queue, queue_ms)
+      end
+      return { 'queued', tonumber(now), redis.call('PTTL', lock), ahead, holder, tonumber(now) }
+    end
+  end
+end
+
+--#include clock
+--#include digits
+--#include spare
+--#include on_own
+--#include holder
+--#include lengthen
+--#include remember
+--#include vote
+--#include counts
+--#include queue
+--#include waiter
+--#include grant
+--#include take
+
+local waiter = waiter_of(owner)
 
 -- The place comes last: where the key of deadlines belongs to another program, this fails before the queue has an entry
 -- without a deadline.

@@ -27,6 +27,7 @@
 --#include remember
 --#include last_token
 --#include on_own
+--#include counts
 --#include queue
 
 local lock = KEYS[1]

@@ -25,7 +25,6 @@
 --#include clock
 --#include digits
 --#include on_own
---#include queue
 --#include waiter
 
 local lock = KEYS[1]
@@ -47,6 +46,9 @@ if ended and ticket ~= '0' and now_us <= tonumber(not_after_us) then
   redis.call('PEXPIRE', waiters, queue_ms)
 end
 if redis.call('EXISTS', queue) == 1 and redis.call('EXISTS', lock) == 0 then
+  --#include counts
+  --#include queue
+
   drop_overdue(queue, waiters, now_us)
   wake_first(lock, queue, waiters, waiter)
 end

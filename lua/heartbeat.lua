@@ -27,6 +27,7 @@
 --#include digits
 --#include on_own
 --#include holder
+--#include counts
 --#include queue
 --#include waiter
 

@@ -18,9 +18,7 @@
 
 --#include time
 --#include clock
---#include digits
 --#include on_own
---#include queue
 
 local lock = KEYS[1]
 local queue = KEYS[2]
@@ -30,6 +28,10 @@ local owner = ARGV[1]
 local left = on_own('ZREM', queue, owner) == 1
 on_own('ZREM', waiters, owner)
 if redis.call('EXISTS', lock) == 0 then
+  --#include digits
+  --#include counts
+  --#include queue
+
   drop_overdue(queue, waiters, now_us)
   wake_first(lock, queue, waiters, nil)
 end

@@ -11,9 +11,9 @@
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold, which is never used again
 --   fence         int    its fencing token, written here if it is missing; 0 where every master knows it
---   lease_ms      ms     how long the token is remembered at least
+--   token_ms      ms     how long a fencing token is remembered at least
 --   hand          flag   1: a waiter that takes grants is given the lock; 0: it is told that it is its turn
---   not_after_us  us     time on this master's clock after which nobody is given anything
+--   not_after_us  us     time on this master's clock after which nobody is given anything, in 16 digits
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
 --   guard_ms      ms     how long a master that may have forgotten leases has no vote
 -- RETURNS
@@ -31,17 +31,40 @@
 
 --#include time
 --#include now
+--#include counts
+--#include just_now
 
 local lock = KEYS[1]
 local queue = KEYS[2]
+local waiters = KEYS[3]
+local token = KEYS[4]
+local master = KEYS[5]
 local owner = ARGV[1]
 local fence = ARGV[2]
+local token_ms = ARGV[3]
+local hand = ARGV[4]
+local not_after_us = ARGV[5]
+local incarnation = ARGV[6]
+local guard_ms = ARGV[7]
 
 -- HDEL comes first: a master that is out of memory allows it, and after it the writes that follow.
 local ended = redis.pcall('HDEL', lock, owner)
-if ended == 1 and fence == '0' and redis.call('EXISTS', queue) == 0 then
-  -- Nobody waits: the usual case ends here, before it pays for the functions of the others.
-  return 'released ' .. now
+local last -- token, where a new one has just been written
+if ended == 1 then
+  -- The usual case ends here, before it pays for the functions of the others: nobody waits, or the first one gets it.
+  local kept = redis.call('EXISTS', lock, queue)
+  if kept == 0 and fence == '0' then
+    return 'released ' .. now
+  end
+  -- A larger token than the fence, which the waiter gets, is as good as the fence: this master remembers it.
+  if kept == 1 and hand == '1' and publish_counts and (fence == '0' or (#fence == #now and fence < now))
+    and (now <= not_after_us or tonumber(now) <= tonumber(not_after_us)) then
+    --#include has_vote
+    --#include hand_usual
+    if is_handed then
+      return 'released ' .. now
+    end
+  end
 end
 
 --#include clock
@@ -51,26 +74,19 @@ end
 --#include last_token
 --#include on_own
 
-local waiters = KEYS[3]
-local token = KEYS[4]
-local master = KEYS[5]
-local lease_ms = ARGV[3]
-local hand = ARGV[4]
-local not_after_us = ARGV[5]
-local incarnation = ARGV[6]
-local guard_ms = ARGV[7]
-
+if last then
+  token_above(last, token, now_us, token_ms) -- the waiter has not heard of the one that was written
+end
 if ended ~= 1 then
   ended = on_own('HDEL', lock, owner) -- again: a key of another type is no error, and others are raised
 end
 -- Even where there is no such hold: a master that has forgotten the token must know it again.
 if fence ~= '0' and tonumber(fence) > last_token(token) then
-  remember(token, tonumber(fence), now_us, lease_ms)
+  remember(token, tonumber(fence), now_us, token_ms)
 end
 if redis.call('EXISTS', queue) == 1 then
   --#include queue
   --#include waiter
-  --#include just_now
   --#include vote
   --#include hand_over
 
@@ -78,8 +94,8 @@ if redis.call('EXISTS', queue) == 1 then
   if on_own('ZREM', queue, waiter) == 1 then
     on_own('ZREM', waiters, waiter)
   end
-  -- A hold is the only field of its hash: without it the lock is free.
-  if ended == 1 or redis.call('EXISTS', lock) == 0 then
+  -- That this hold has ended does not make the lock free: its hash may have more fields.
+  if redis.call('EXISTS', lock) == 0 then
     drop_overdue(queue, waiters, now_us)
     if hand == '1' and now_us <= tonumber(not_after_us) and not no_vote_until(master, incarnation, guard_ms, now_us) then
       hand_over(lock, queue, waiters, token, owner, incarnation, now_us)

@@ -2,7 +2,8 @@
 -- and tells it so in one message. A waiter that takes no grants is woken instead.
 --
 -- The name of a waiter that takes grants ends with @<lease in ms>, the lease that a
--- releaser may give it. That lease is short, because a message may be lost.
+-- releaser may give it. That lease is short, because a message may be lost. A name with
+-- `&` or `#` asks for what this version doesn't know: such a waiter is woken.
 --
 -- The hold is named after the waiter, the hold that made room for it, and the
 -- waiter's ticket. So its name is the same on all masters, and new. The ticket is in
@@ -12,12 +13,13 @@
 -- Where PUBLISH does not count, nobody knows whether the first waiter lives. There,
 -- waiters are only woken.
 local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
-  local room = string.sub(string.match(releaser, '^[^:]*:([^@~]*)'), -16) .. '.'
+  local room = string.sub(string.match(releaser, '^[^:]*:([^@~&#]*)'), -16) .. '.'
   local server = string.match(incarnation, '^[^?]+') or '-'
   local lease_ms, hold
   local token, kept_ms, told = nil, 0, 0
   local grantee = tell_first(lock, queue, waiters, nil, function(uuid, name, waiter, ticket)
-    lease_ms = publish_counts and string.match(uuid, '@(%d+)$', -13) -- the longest lease has 12 digits
+    -- The longest lease has 12 digits.
+    lease_ms = publish_counts and not string.find(uuid, '[&#]') and string.match(uuid, '@(%d+)$', -13)
     if not lease_ms then
       return wake(uuid, name)
     end

@@ -4,9 +4,7 @@
 -- returns how many clients received the message. If none did, the waiter's process has
 -- died, and the script passes it over at once. The waiter keeps its entry until its
 -- deadline in `waiters`, because a live client whose subscription just broke looks the
--- same. A cluster counts the subscribers of one node only, so nobody is passed over
--- there: the next line is then sent with false.
-local publish_counts = true
+-- same. Where PUBLISH does not count, nobody is passed over.
 
 -- A longer name is no waiter's: a client's name has at most 64 readable characters and
 -- less than 64 others, and a uuid with its lease less than 64. To read a megabyte takes

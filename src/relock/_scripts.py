@@ -35,7 +35,7 @@ REST = "..."
 # The beginning of a command but for the lock's key, which stands between each two of these parts.
 Frame = tuple[bytes, ...]
 
-# The only line of `lua/_lib/queue.lua` in which a cluster's scripts differ.
+# The only line of `lua/_lib/counts.lua` in which a cluster's scripts differ.
 _COUNTS, _COUNTS_NOT = b"local publish_counts = true\n", b"local publish_counts = false\n"
 
 _INCLUDE = re.compile(r"^ *--#include (\w+)$", re.MULTILINE)

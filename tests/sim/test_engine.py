@@ -454,7 +454,7 @@ def test_a_subscriber_may_run_a_script_at_once() -> None:
         replies.append(master.execute(second, FAR, b"this", 0))
 
     master.subscribe(b"lock:client:you", take)
-    ended = master.execute(release.call(KEYS, owner=b"me:1", fence=0, lease_ms=60_000, hand=0), FAR, b"this", 0)
+    ended = master.execute(release.call(KEYS, owner=b"me:1", fence=0, token_ms=61_000, hand=0), FAR, b"this", 0)
     assert ended == b"released %d" % START_US
     assert [as_list(reply)[0] for reply in replies] == [b"granted", b"queued", b"granted"]
 

@@ -88,6 +88,7 @@ SHAPES: list[tuple[Any, ...]] = [
     (b"ZADD", sets, st.sampled_from([(), (b"NX",), (b"nx",)]), some(st.tuples(scores, texts))),
     (b"ZREM", sets, some(texts)),
     (b"ZCARD", sets),
+    (b"ZCOUNT", sets, bounds, bounds),
     (b"ZSCORE", sets, texts),
     (b"ZRANK", sets, texts),
     (b"ZRANGE", sets, ranks, ranks, st.sampled_from([(), (b"WITHSCORES",)])),

@@ -44,7 +44,7 @@ class Wording(NamedTuple):
 
     def release_with(self, fence: int, ttl: float) -> Prepared:
         """As `release`, where a master may not know the token `fence` (0: all know it), or of another lease (s)."""
-        return self.release.script.prepare(fence=fence, lease_ms=lease_ms(ttl), hand=self.hand)
+        return self.release.script.prepare(fence=fence, token_ms=token_ms(ttl), hand=self.hand)
 
 
 Options = tuple[float, bool, bool, bool]
@@ -64,7 +64,7 @@ def _wording(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> Wo
         mark=b"@%d" % lease_ms(min(ttl, HANDED_LEASE_SECONDS)) if takes_grants else b"",
         acquire=load("acquire").prepare(count=1, lease_ms=lease, token_ms=token, fair=is_fair),
         enqueue=load("enqueue").prepare(**taking, **queueing),
-        release=load("release").prepare(fence=0, lease_ms=lease, hand=hand),
+        release=load("release").prepare(fence=0, token_ms=token, hand=hand),
         extend=load("extend").prepare(lease_ms=lease, token_ms=token),
     )
 

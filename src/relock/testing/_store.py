@@ -378,17 +378,22 @@ class Store:
     def zrangebyscore(self, key: bytes, smallest: Argument, largest: Argument, *options: Argument) -> tuple[bytes, ...]:
         """ZRANGEBYSCORE key min max [LIMIT offset count]."""
         offset, limit = limit_of(options)
+        within = self._within(key, smallest, largest)
+        return () if offset < 0 else listed(within[offset : None if limit < 0 else offset + limit], False)
+
+    def zcount(self, key: bytes, smallest: Argument, largest: Argument) -> int:
+        """ZCOUNT key min max."""
+        return len(self._within(key, smallest, largest))
+
+    def _within(self, key: bytes, smallest: Argument, largest: Argument) -> list[tuple[float, bytes]]:
         low, low_open = as_bound(smallest)
         high, high_open = as_bound(largest)
         found = self._set(key)
-        if found is None or offset < 0:
-            return ()
-        within = [
+        return [
             (score, member)
-            for score, member in found.order
+            for score, member in (found.order if found is not None else ())
             if (low < score if low_open else low <= score) and (score < high if high_open else score <= high)
         ]
-        return listed(within[offset : None if limit < 0 else offset + limit], False)
 
     # Pub/Sub --------------------------------------------------------------------------------------------------------
 
@@ -404,7 +409,7 @@ COMMANDS = {
     **{name.upper(): name for name in ("time", "info", "exists", "pexpire", "pttl", "type", "get", "set", "incr")},
     **{name.upper(): name for name in ("hset", "hincrby", "hget", "hmget", "hexists", "hkeys", "hlen", "hdel")},
     **{name.upper(): name for name in ("zadd", "zrem", "zcard", "zscore", "zrank")},
-    **{name.upper(): name for name in ("zrange", "zrevrange", "zrangebyscore")},
+    **{name.upper(): name for name in ("zcount", "zrange", "zrevrange", "zrangebyscore")},
     "DEL": "delete",
     "PUBLISH": "publish",
 }

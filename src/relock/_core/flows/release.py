@@ -7,7 +7,7 @@ from relock._caches import Cache
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.flows.ask import first_of_each, nth_of_each
 from relock._core.hold import Hold
-from relock._core.lock_spec import ALIVE_MS, QUEUE_MS, LockSpec, lease_ms
+from relock._core.lock_spec import ALIVE_MS, QUEUE_MS, LockSpec, token_ms
 from relock._core.quorum import count_status, is_count_certain, is_release_certain, is_status
 from relock._keys import LockKeys
 from relock._scripts import Call, Prepared, load
@@ -19,7 +19,7 @@ Certain = Callable[[Sequence[Answer]], bool]
 
 def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
     """Ends the hold of `owner`, and the place of its waiter; the next waiter gets the lock, or is woken."""
-    return load("release").call(keys, owner=owner, fence=fence, lease_ms=lease_ms(ttl), hand=0)
+    return load("release").call(keys, owner=owner, fence=fence, token_ms=token_ms(ttl), hand=0)
 
 
 def end(hold: Hold, until: float) -> Ask:

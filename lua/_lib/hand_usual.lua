@@ -1,0 +1,34 @@
+-- Provides is_handed: true if the lock is the first waiter's now. That is the usual case
+-- of hand_over, and this writes and says the same: the lock is free, nobody is overdue,
+-- and the first one listens and takes grants. If it is false, hand_over must decide, and
+-- `last` is the token that was overwritten, if one was.
+--
+-- It comes where either the lock or the queue exists: if somebody is queued, the lock is
+-- free. It reads what the script has named, has_vote and now. It is no function, because
+-- to define one takes a good part of the time.
+local is_handed = false
+local head = has_vote and redis.pcall('ZCOUNT', waiters, '-inf', string.sub(now, 1, -4)) == 0
+  and redis.pcall('ZRANGE', queue, '0', '0', 'WITHSCORES')
+local grantee, ticket = head and head[1] or '', head and head[2]
+local own, room = string.match(owner, '^([^:]*:([^@~&#]*)[^~]*)')
+local client, uuid, lease_ms
+if #grantee <= 512 and grantee ~= own then
+  client, uuid, lease_ms = string.match(grantee, '^([!-9;-}]+):([!"$%%\'-9;-?A-}]+@(%d+))$')
+end
+if client and lease_ms + 1000 <= tonumber(token_ms) and not string.find(ticket, '%D') then
+  last = redis.call('SET', token, now, 'PX', token_ms, 'GET')
+  if not last or (#last == #now and last < now) then
+    local prefix, name = string.match(lock, '^([^{]*:){(.*)}$')
+    local hold = string.sub(room, -16) .. '.' .. ticket
+    local server = string.match(incarnation, '^[^?]+') or '-'
+    local message = 'grant ' .. uuid .. ' ' .. hold .. ' ' .. now .. ' ' .. now .. ' ' .. lease_ms .. ' ' .. server
+      .. ' ' .. name
+    if redis.call('PUBLISH', prefix .. 'client:' .. client, message) > 0 then
+      redis.call('HSET', lock, grantee .. '~' .. hold, '1')
+      redis.call('PEXPIRE', lock, lease_ms)
+      redis.call('ZREM', queue, grantee, own) -- a healing may have left the second one behind
+      redis.call('ZREM', waiters, grantee, own)
+      is_handed = true
+    end
+  end
+end
