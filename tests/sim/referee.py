@@ -75,7 +75,7 @@ class Referee:
     _leader: Process | None = None  # the process that got it
     clocks: Clocks = field(init=False)
     leases: Leases = field(init=False)
-    _left_until: float = NEVER  # when the leases of the last process that died end
+    _left_until: float = NEVER  # when the last lease of a process that died ends
     _judges_votes: bool = field(init=False)  # by the plan at the beginning: to heal changes its network
     _free_at: float = 0.0  # since when no thread has had the lock
     _sessions: list[tuple[Process, Session]] = field(factory=list)
@@ -203,7 +203,7 @@ class Referee:
     def _leave(self, leases: list[float]) -> None:
         """Nobody ends the holds that have so long to go (s)."""
         if leases:
-            self._left_until = self.world.now + max(leases)
+            self._left_until = max(self._left_until, self.world.now + max(leases))
             self._free_at = max(self._free_at, self._left_until)
 
     # What becomes of leases -----------------------------------------------------------------------------------------

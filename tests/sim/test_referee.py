@@ -544,3 +544,23 @@ def test_a_hold_that_nobody_lived_to_hear_of_ends_with_its_lease(
     game.world.run(given_at + 3.0 + HAND_OFF_SECONDS - 0.1)
     game.referee._check_idle(late)
     assert bool(game.referee.violations) == is_wrong
+
+
+def test_a_lease_that_its_dead_owner_believed_in_for_longer_than_the_masters_have_it_is_waited_for(game: Game) -> None:
+    """Two have died, so perhaps nobody looks when the longer one is over: the shorter one must not be taken for it."""
+    game.referee.calm_at = 0.0
+    dead = Process(game.world, "dead")
+    for name in ("dead", "other"):
+        process = dead if name == "dead" else Process(game.world, name)
+        process.is_dead = True
+        session = SimpleNamespace(hub=SimpleNamespace(waiters={}, subscriptions=[]), client_id=name)
+        game.referee._sessions.append((process, cast(Any, session)))
+    game.referee.granted(cast(Any, None), cast(Any, Held(1, 0.0)), game.referee.called(dead, timeout=1.0))
+    late = game.referee.called(Process(game.world, "late"), timeout=100.0)
+    master = game.referee.servers[0].master
+    master.read("HSET", LOCK_KEY, b"dead:1", 1)
+    master.read("PEXPIRE", LOCK_KEY, 500)
+    game.referee.died(dead)
+    game.world.run(LEASE_SECONDS + HAND_OFF_SECONDS + 0.2)
+    game.referee._check_idle(late)
+    assert game.referee.violations == []
