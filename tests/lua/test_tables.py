@@ -372,6 +372,20 @@ def test_a_dead_waiter_looks_alive_to_a_release_while_somebody_else_watches_the_
     assert holder.startswith(b"dead:1@3000~")
 
 
+@pytest.mark.parametrize("fence", [0, 7])
+def test_a_release_beside_another_hold_of_the_same_hash_gives_nothing_and_wakes_nobody(
+    master: Master, fence: int
+) -> None:
+    """That one's own field has ended does not make the lock free."""
+    master.put(State(holder={HOLDER: 1}, queue=[GRANTEE]))
+    master.redis.hset(KEYS.lock, THEY, 1)
+    master.listen("you")
+    assert release(master, HOLDER, fence=fence)[0] == b"released"
+    assert master.holder() == {THEY: b"1"}
+    assert master.woken() == []
+    assert master.queue() == [GRANTEE]
+
+
 def test_no_two_that_are_told_have_one_token(master: Master) -> None:
     """Who does not listen here may hear of it at a replica."""
     master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", b"dead:2@3000", b"late:1@3000", GRANTEE]))
