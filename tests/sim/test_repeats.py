@@ -41,7 +41,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
         for fair, ticket in product((0, 1), (-1, 0, 15, 25))
     ],
     *[("give_back", {**QUEUEING, "ticket": ticket}) for ticket in (0, 15, 25)],
-    *[("release", {"fence": 0, "lease_ms": LEASE_MS, "hand": hand}) for hand in (0, 1)],
+    *[("release", {"fence": 0, "token_ms": LEASE_MS + 1_000, "hand": hand}) for hand in (0, 1)],
     ("leave", {}),
     ("extend", {"lease_ms": LEASE_MS, "token_ms": LEASE_MS + 1_000}),
     ("heal", {**TAKING, "fence": NOW_US}),

@@ -1,0 +1,28 @@
+"""Every contestant that needs no other package makes its pairs, so that a changed script can't leave the benchmark behind.
+
+The peers are not here: their packages come with the extra ``bench`` alone.
+"""
+
+import pytest
+from support.servers import Server
+
+from bench.contestants import AFRESH, BARE, CONTESTANTS, CONTESTANTS_OF_SEVERAL, FLOOR, REENTRY, RELOCK
+
+PAIRS = 3
+
+# A contestant ends with the process that it is measured in: nobody closes its sockets.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.mark.parametrize("name", [BARE, FLOOR, RELOCK, REENTRY, AFRESH, "redis-py Lock"])
+def test_a_contestant_on_one_master_makes_its_pairs(name: str, server: Server) -> None:
+    pair = CONTESTANTS[name](server.port)
+    for _ in range(PAIRS):
+        pair()
+
+
+@pytest.mark.parametrize("name", [BARE, FLOOR, "relock's scripts, bare"])
+def test_a_contestant_on_several_masters_makes_its_pairs(name: str, server: Server) -> None:
+    pair = CONTESTANTS_OF_SEVERAL[name]([server.port])
+    for _ in range(PAIRS):
+        pair()
