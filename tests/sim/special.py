@@ -27,6 +27,7 @@ CROSSED_PART = 0.06  # of all runs,
 CROWDED_PART = 0.05  # and
 BLOCKED_PART = 0.05
 OTHER_NAMES = (2, 5)
+TRUSTED_PART = 0.04
 MOVED_PART = 0.15  # of all runs
 WIDE_PART = 0.25  # of the others
 LENGTHENED_PART = 0.3  # of these
@@ -35,7 +36,7 @@ LENGTHENED_PART = 0.3  # of these
 def plan_of(seed: int, random: Random) -> Plan:
     """The plan of a seed. `random` draws most of it."""
     plan = widened(seed, draw(random))
-    return crowded(seed, moved(seed) or crossed(seed) or plan)
+    return crowded(seed, moved(seed) or crossed(seed) or trusted(seed) or plan)
 
 
 def crossed(seed: int) -> Plan | None:
@@ -65,6 +66,51 @@ def _draw_crossed(random: Random) -> Plan:
         named=False,
         turns=16,
         pause=0.02,
+    )
+
+
+def trusted(seed: int) -> Plan | None:
+    """The plan of a seed in which holders stay to the end of what they trust in; None in most runs."""
+    random = Random(f"trusted {seed}")
+    return random.choice([_draw_shortened, _draw_stalled])(random) if random.random() < TRUSTED_PART else None
+
+
+def _draw_shortened(random: Random) -> Plan:
+    """Holds that get a longer lease once, while a request for the shorter one comes again; nobody renews them."""
+    ttl, longest, node_timeout = 3 * TTL_SECONDS, 9 * TTL_SECONDS, 1.0
+    begins = longest + CALM_SECONDS  # with the masters' first votes, and connections
+    plan = _draw_trusted(random, ())
+    return evolve(
+        plan,
+        ttl=ttl,
+        conditions=evolve(plan.conditions, repeats=0.5, repeated_after=(0.9 * node_timeout,)),
+        node_timeout=node_timeout,
+        begins=begins,
+        faults=begins + 60.0,
+        settling=2 * longest + SETTLING_SECONDS,
+        wide=Wide(ttls=(ttl, ttl, longest), fair=(True,), renew=(False,), handoffs=("grant",), levels=1, extends=0.15),
+    )
+
+
+def _draw_stalled(random: Random) -> Plan:
+    """Clients whose machines stand still, with their clocks, while they have the lock."""
+    begins = TTL_SECONDS + CALM_SECONDS  # with the masters' first votes, and connections
+    return evolve(_draw_trusted(random, ("stop clock",)), begins=begins, faults=begins + 10.0, fault_pause=1.0)
+
+
+def _draw_trusted(random: Random, kinds: tuple[str, ...]) -> Plan:
+    """Holders that stay until their holds end, while others wait."""
+    return evolve(
+        draw_any(random, kinds, is_calm=True),
+        masters=random.choice([1, 1, 3]),
+        clients=3,
+        threads=1,
+        turns=6,
+        stays=(float("inf"),),
+        timeouts=(20.0,),
+        fair=True,
+        renew=False,
+        named=False,
     )
 
 
