@@ -1,7 +1,9 @@
-"""Every contestant that needs no other package makes its pairs, so that a changed script can't leave the benchmark behind.
+"""Every contestant that needs no other package makes its pairs: no changed script leaves the benchmark behind.
 
 The peers are not here: their packages come with the extra ``bench`` alone.
 """
+
+from typing import Any
 
 import pytest
 from support.servers import Server
@@ -16,13 +18,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.mark.parametrize("name", [BARE, FLOOR, RELOCK, REENTRY, AFRESH, "redis-py Lock"])
 def test_a_contestant_on_one_master_makes_its_pairs(name: str, server: Server) -> None:
-    pair = CONTESTANTS[name](server.port)
+    pair: Any = CONTESTANTS[name](server.port)
     for _ in range(PAIRS):
         pair()
 
 
 @pytest.mark.parametrize("name", [BARE, FLOOR, "relock's scripts, bare"])
 def test_a_contestant_on_several_masters_makes_its_pairs(name: str, server: Server) -> None:
-    pair = CONTESTANTS_OF_SEVERAL[name]([server.port])
+    pair: Any = CONTESTANTS_OF_SEVERAL[name]([server.port])
     for _ in range(PAIRS):
         pair()
