@@ -71,10 +71,8 @@ if ticket == '0' and has_vote and redis.pcall('HLEN', lock) == 1 then
     redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
     redis.call('PEXPIRE', waiters, queue_ms)
     if redis.call('ZADD', queue, 'NX', now, waiter) == 1 then
+      redis.call('PEXPIRE', queue, queue_ms) -- whoever was there before may have died: nobody else does it then
       local ahead = redis.call('ZCARD', queue) - 1
-      if ahead == 0 then -- else whoever was there before has done so, and does so with each heartbeat
-        redis.call('PEXPIRE', queue, queue_ms)
-      end
       return { 'queued', tonumber(now), redis.call('PTTL', lock), ahead, holder, tonumber(now) }
     end
   end

@@ -278,6 +278,14 @@ def test_enqueue_waits_at_the_end_and_keeps_its_ticket(master: Master) -> None:
         assert 0 < master.redis.pttl(key) <= 30_000
 
 
+def test_enqueue_behind_the_dead_has_its_place_for_as_long_as_any(master: Master) -> None:
+    """Nobody sends heartbeats for a waiter that has died, so the time of the queue may be nearly over."""
+    master.put(State(holder={THEY: 1}, queue=[YOU]))
+    master.redis.pexpire(KEYS.queue, 500)
+    assert enqueue(master)[0] == b"queued"
+    assert master.redis.pttl(KEYS.queue) > 29_000
+
+
 def test_enqueue_gives_tickets_above_one_that_is_ahead_of_the_clock(master: Master) -> None:
     master.put(State(holder={THEY: 1}))
     ahead = master.now_us() + 3_600_000_000

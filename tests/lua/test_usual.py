@@ -26,7 +26,7 @@ OWN: dict[str, Any] = {"owner": ME, "count": 1, "lease_ms": 5_000, "token_ms": 6
 OWN |= {"ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000}
 TAKES = {"cmdstat_time": 1, "cmdstat_exists": 1, "cmdstat_hset": 1, "cmdstat_pexpire": 1, "cmdstat_set": 1}
 QUEUES = {"cmdstat_time": 1, "cmdstat_hlen": 1, "cmdstat_hkeys": 1, "cmdstat_zcount": 1, "cmdstat_zadd": 2}
-QUEUES |= {"cmdstat_zcard": 1, "cmdstat_pttl": 1}
+QUEUES |= {"cmdstat_zcard": 1, "cmdstat_pttl": 1, "cmdstat_pexpire": 2}
 HANDS = {"cmdstat_time": 1, "cmdstat_hdel": 1, "cmdstat_exists": 1, "cmdstat_zcount": 1, "cmdstat_zrange": 1}
 HANDS |= {"cmdstat_set": 1, "cmdstat_publish": 1, "cmdstat_hset": 1, "cmdstat_pexpire": 1, "cmdstat_zrem": 2}
 COMMANDS = {
@@ -35,8 +35,8 @@ COMMANDS = {
     "count": {"cmdstat_time": 1, "cmdstat_hexists": 1, "cmdstat_hset": 1},
     "extend": {"cmdstat_time": 1, "cmdstat_hexists": 1, "cmdstat_pttl": 2, "cmdstat_pexpire": 2},
     "release": {"cmdstat_time": 1, "cmdstat_hdel": 1, "cmdstat_exists": 1},
-    "enqueue": {**QUEUES, "cmdstat_pexpire": 2},
-    "enqueue, behind others": {**QUEUES, "cmdstat_pexpire": 1},
+    "enqueue": QUEUES,
+    "enqueue, behind others": QUEUES,
     "release, hands over": HANDS,
 }
 
