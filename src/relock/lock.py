@@ -366,7 +366,7 @@ class Lock:
         record = CallRecord()
         session = self._client.session
         try:
-            outcome = session.calls.take_again(record, self._spec, self._who(), hold, count)
+            outcome = session.calls.take_again(record, self._who(), hold, count)
             if outcome is not None and not self._refusal(outcome):
                 raise self._timeout_error(outcome)
         except BaseException as error:

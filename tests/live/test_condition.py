@@ -151,6 +151,33 @@ def test_each_level_of_a_hold_that_a_wait_found_lost_says_so(
     assert client.statistics().held == 0
 
 
+def test_a_wait_takes_the_lock_again_as_it_was(client: Client, name: str) -> None:
+    """The condition's lock is a nested one, with a short lease that nobody renews: the outer level's goes on."""
+    told: list[str] = []
+    outer = client.lock(name, ttl=30.0, on_lost=lambda _: told.append("outer"))
+    inner = client.lock(name, ttl=1.0, renew=False, on_lost=lambda _: told.append("inner"))
+    condition = over(inner)
+    outer.acquire()
+    with condition:
+        condition.wait(0.01)
+    assert outer.hold_count == 1
+    assert outer.remaining() > 20.0
+    assert client.session.holds.of_name(name)[0].renew
+    client.force_release(name)
+    with pytest.raises(LockLostError):
+        outer.extend()
+    until(lambda: sorted(told) == ["inner", "outer"], within=LONG, what="both are told")
+
+
+def test_a_wait_takes_the_lock_again_for_as_long_as_was_asked(client: Client, name: str) -> None:
+    lock = client.lock(name, ttl=5.0)
+    condition = over(lock)
+    with condition:
+        lock.extend(10.0)
+        condition.wait(0.01)
+        assert lock.remaining() > 8.0
+
+
 def test_a_wait_that_lost_its_hold_leaves_no_waiter_that_takes_a_notify(client: Client, name: str) -> None:
     lock, condition = client.lock(name), over(client.lock(name))
     lock.acquire()

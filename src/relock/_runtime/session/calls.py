@@ -299,19 +299,32 @@ class Calls:
 
     # A condition's wait ---------------------------------------------------------------------------------------------
 
-    def take_again(self, record: CallRecord, spec: LockSpec, who: Who, hold: Hold, count: int) -> Outcome | None:
+    def take_again(self, record: CallRecord, who: Who, hold: Hold, count: int) -> Outcome | None:
         """Takes `count` levels for the owner of `hold`, which a wait has given up; waits until the masters are back.
 
+        It is taken as it was before: with the options of its outermost level, and what its other levels have asked for.
         If that hold was found lost, it is in the book again afterwards, with its levels, for its owner to be told.
         Another one stands in for it until they are left: what runs after the wait runs with the lock.
         """
-        spec = evolve(spec, patience=FOREVER)
+        spec = evolve(hold.spec, patience=FOREVER)
         if hold.loss is None:
-            return self.acquire(record, spec, who, FOREVER, count=count)
+            outcome = self.acquire(record, spec, who, FOREVER, count=count)
+            if outcome is None:
+                self._restore(self._session.holds[spec.keys.name, who.key], hold)
+            return outcome
         outcome = self.acquire(record, spec, who._replace(key=stand_in(hold)), FOREVER)
         if outcome is None:
             self._book_waited(hold, count)
         return outcome
+
+    def _restore(self, hold: Hold, before: Hold) -> None:
+        """Gives `hold` what nested levels, or `extend`, had added to the one before: callbacks, and a longer ttl."""
+        session = self._session
+        hold.callbacks[:] = before.callbacks
+        if before.ttl > hold.ttl:
+            hold.ask_for(before.ttl)
+            session.run(extend_flow((hold,), session.clock, session.node_timeout))
+            session.watchdog.watch(hold)
 
     def lose_waited(self, hold: Hold, count: int, error: BaseException) -> None:
         """The `count` levels of `hold` that a wait gave up are not to be had again: its owner has lost them."""
