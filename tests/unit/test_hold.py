@@ -198,6 +198,60 @@ def test_what_was_confirmed_before_a_clock_went_ahead_has_not_its_full_length(
     assert one.remaining(2.0) == remaining
 
 
+class Struck(list[float]):
+    """The ends of a hold; another thread sees a step of the first master's clock just before one of them is written."""
+
+    def __init__(self, one: Hold, step: ClockStep) -> None:
+        super().__init__(one.ends)
+        self._hold, self._step = one, step
+
+    def __setitem__(self, place: Any, end: Any) -> None:
+        if not self._hold._cuts:
+            self._hold.shift(self._step)
+        super().__setitem__(place, end)
+
+
+@pytest.mark.parametrize("status", [b"extended", b"healed"])
+def test_a_clock_that_goes_ahead_while_a_lease_is_counted_shortens_it(status: bytes) -> None:
+    """It was confirmed before the step, until 20.0; by the master's clock as it is now that is 16.0."""
+    one = hold()
+    one.ends = Struck(one, ClockStep(3.0, 0, 4.0, 1000))
+    count = one.count_renewal if status == b"extended" else one.count_healing
+    count([[status, 999]], 1.0, 20.0, 2.0)
+    assert one.deadline == 16.0
+
+
+def test_a_clock_that_goes_ahead_while_a_late_grant_is_counted_shortens_it() -> None:
+    base = hold(masters=3, ends=[9.0, 9.0, NEVER])
+    answers: list[Any] = [*base.answers[:2], [UNREAD]]
+    three = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
+    answers[2] = [[b"granted", 999, 7]]
+    three.ends = Struck(three, ClockStep(1.0, 2, 4.0, 1000))
+    three.drop_absent([SILENT, SILENT, SILENT])
+    assert three.ends == [9.0, 9.0, 5.0]
+
+
+class Changed(list[float]):
+    """The ends of a hold; another thread sees a step while the deadline is worked out."""
+
+    def __init__(self, one: Hold, step: ClockStep) -> None:
+        super().__init__(one.ends)
+        self._hold, self._step = one, step
+
+    def copy(self) -> list[float]:
+        before = super().copy()
+        if not self._hold._cuts:
+            self._hold.shift(self._step)
+        return before
+
+
+def test_a_clock_that_goes_ahead_while_the_deadline_is_worked_out_counts() -> None:
+    one = hold()
+    one.ends = Changed(one, ClockStep(1.0, 0, 4.0, 1000))
+    one.drop_absent([SILENT])
+    assert one.deadline == 5.0
+
+
 def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> None:
     """Also of the masters whose grant came after a quorum had been enough."""
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
@@ -285,6 +339,16 @@ def test_a_place_in_the_queue_may_be_given_after_the_release(was_silent: bool) -
     one = Hold(base.spec, b"me:1~2.7", Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
     answers[2] = [queued]
     assert one.may_be_left([[RELEASED], [RELEASED], [ABSENT]]) == was_silent
+
+
+@pytest.mark.parametrize(("owner", "may_be_left"), [(b"me:1~2", False), (b"me:1~2.7", True)])
+def test_a_place_may_be_given_after_the_release_by_a_master_without_a_vote(owner: bytes, *, may_be_left: bool) -> None:
+    """A request with a ticket writes the place before it asks whether the master has a vote."""
+    base = hold(masters=3, ends=[9.0, 9.0, NEVER])
+    answers: list[Any] = [*base.answers[:2], [SILENT]]
+    one = Hold(base.spec, owner, Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
+    answers[2] = [[b"no_vote", 0, 1]]
+    assert one.may_be_left([[RELEASED], [RELEASED], [ABSENT]]) == may_be_left
 
 
 @pytest.mark.parametrize("acquired", [DOWN, [b"queued", 0, 5_000, 0, b"other:1", 7]])

@@ -238,12 +238,14 @@ class Hold:
         """
         self._count_late_grants()
         is_in_time = now < deadline_of(self.ends, self.quorum)
+        cuts = self._cuts.copy()
         extended = [
-            is_status(answer, b"extended") and self._is_of_now(i, answer, sent_at) for i, answer in enumerate(answers)
+            is_status(answer, b"extended") and _is_of_now(cuts.get(i), answer, sent_at)
+            for i, answer in enumerate(answers)
         ]
         for i, yes in enumerate(extended):
             if yes and is_in_time:
-                self.ends[i] = max(self.ends[i], end)
+                self._lengthen(i, end, cuts.get(i))
         self.drop_absent(answers)
         if not is_in_time:
             return False
@@ -271,7 +273,7 @@ class Hold:
                 self.ends[i] = NEVER
             elif i in self._awaited and (is_status(answer, b"counted") or is_status(answer, b"extended")):
                 self._count_late_grant(i)
-        self.deadline = deadline_of(self.ends, self.quorum)
+        self._set_deadline()
 
     def _count_late_grants(self) -> None:
         """A grant that came after a quorum had been enough is as good as theirs; each is counted once."""
@@ -289,16 +291,35 @@ class Hold:
         self._awaited.discard(master)
         step, reply = self._cuts.get(master), self.answers[master][0]
         if step is None or (is_status(reply, b"granted") and reply[1] >= step.shown_us):  # type: ignore[index]
-            self.ends[master] = max(self.ends[master], self.granted_at + self.spec.validity)
+            self._lengthen(master, self.granted_at + self.spec.validity, step)
+
+    def _lengthen(self, master: int, end: float, known: ClockStep | None) -> None:
+        """A master keeps the lease until `end`, judged by the last step of its clock that was `known`.
+
+        Mark, then look: another thread may see a step just now. It shortens this end, or it is seen here; if both, the
+        end is earlier than it need be.
+        """
+        self.ends[master] = max(self.ends[master], end)
+        step = self._cuts.get(master)
+        if step is not None and step is not known:
+            self.ends[master] -= step.seconds
+
+    def _set_deadline(self) -> None:
+        """Works the deadline out again. Mark, then look: of two threads that do so, the last sees what both changed."""
+        ends: list[float] = []
+        while ends != self.ends:
+            ends = self.ends.copy()
+            self.deadline = deadline_of(ends, self.quorum)
 
     def count_healing(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> None:
         """Counts the masters that were given the hold again; only before the deadline, as with a renewal."""
         if now >= self.deadline:
             return
+        cuts = self._cuts.copy()
         for i, answer in enumerate(answers):
-            if is_status(answer, b"healed") and self._is_of_now(i, answer, sent_at):
-                self.ends[i] = max(self.ends[i], end)
-        self.deadline = deadline_of(self.ends, self.quorum)
+            if is_status(answer, b"healed") and _is_of_now(cuts.get(i), answer, sent_at):
+                self._lengthen(i, end, cuts.get(i))
+        self._set_deadline()
 
     def may_be_left(self, released: Sequence[Answer]) -> bool:
         """Whether a master may have the hold still, or get it yet, after it answered `released` to the release.
@@ -307,7 +328,7 @@ class Hold:
         * A master that says *absent* may still get it, unless the request that gives it the hold is known to have
           failed.
         * A master that was silent at first, and then gave the waiter a place in the queue, may have done so after the
-          release.
+          release. One that has no vote gives a waiter with a ticket its place, too.
         * A master that did not hear of the release keeps what it has: the hold, or a place from an earlier request.
         * A healing that is under way may arrive after either.
         """
@@ -320,7 +341,7 @@ class Hold:
                 continue
             if is_status(first, b"granted") or (isinstance(first, Failure) and first.sent):
                 return True
-            if is_status(first, b"queued") and i in self._silent:
+            if i in self._silent and (is_status(first, b"queued") or (was_queued and is_status(first, b"no_vote"))):
                 return True
             if isinstance(reply, Failure) and (was_queued or end != NEVER):  # it has the place, or the hold by healing
                 return True
@@ -329,14 +350,14 @@ class Hold:
     def shift(self, step: ClockStep) -> None:
         """A master's clock ran ahead all at once: its lease ends that much earlier."""
         self._count_late_grants()
-        self._cuts[step.master] = step
+        self._cuts[step.master] = step  # Mark, then look: see `_lengthen`
         self.ends[step.master] -= step.seconds
-        self.deadline = deadline_of(self.ends, self.quorum)
+        self._set_deadline()
 
-    def _is_of_now(self, master: int, answer: Any, sent_at: float) -> bool:
-        """Whether a lease that a master confirmed has its full length: its clock has not gone ahead since.
 
-        What was asked before a step was seen may have been answered before the step, and read by another thread.
-        """
-        step = self._cuts.get(master)
-        return step is None or sent_at > step.seen_at or answer[1] >= step.shown_us
+def _is_of_now(step: ClockStep | None, answer: Any, sent_at: float) -> bool:
+    """Whether a lease that a master confirmed has its full length: its clock has not gone ahead since, by `step`.
+
+    What was asked before a step was seen may have been answered before the step, and read by another thread.
+    """
+    return step is None or sent_at > step.seen_at or answer[1] >= step.shown_us
