@@ -204,5 +204,23 @@ def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(
     assert master.line._ours.fileno() == -1
 
 
+def test_a_connection_that_was_about_to_be_made_when_the_client_was_closed_is_closed(
+    hub: Hub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a Sentinel is asked first, that takes a while; and there is nothing yet that `stop` could close."""
+    subscription = hub.subscriptions[0]
+
+    def raw_connection() -> Line:
+        subscription.stop()
+        return master.line
+
+    monkeypatch.setattr(master, "raw_connection", raw_connection)
+    master.server.sendall(CONFIRMED)
+    subscription.step()
+    assert not subscription.is_confirmed
+    assert subscription._raw is None
+    assert master.line._sock is None
+
+
 def _introduce(line: Any) -> None:
     line._parser.on_connect(line)

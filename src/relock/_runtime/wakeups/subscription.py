@@ -98,6 +98,8 @@ class Subscription(Service):
 
     def _connect(self) -> None:
         raw = self._raw = self._master.raw_connection()
+        if self.stopping:  # Mark, then look: `stop` closes what is here, or this finds `stop`
+            raise redis_errors.ConnectionError("it was stopped before it was there")
         raw.connect()
         if self._raw is not raw:
             raw.disconnect()
