@@ -233,9 +233,9 @@ def learn_scripts(server: Deployment) -> None:
 
 
 @pytest.fixture
-def scene(server: Deployment, name: str) -> Iterator[Scene]:
-    learn_scripts(server)
-    made = Scene(server, name)
+def scene(own_server: Deployment, name: str) -> Iterator[Scene]:
+    learn_scripts(own_server)  # its own: what other tests' clients have left to do would be counted
+    made = Scene(own_server, name)
     yield made
     made.close()
 
