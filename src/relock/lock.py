@@ -93,14 +93,19 @@ class Lock:
         limit = self._longest if timeout is NOT_PASSED and blocking is True else self._limit(blocking, timeout)
         record = CallRecord()
         session = self._client.session
-        # The `try` must stand in relock's outermost frame, here and in each door below: an exception may strike between
-        # any two instructions, when a callee's frame, with a `try` of its own, is not entered yet or is left already.
+        # Each `try` must stand in relock's outermost frame, here and in each door below: an exception may strike
+        # between any two instructions, when a callee's frame, with a `try` of its own, is not entered yet or is left
+        # already. There are two, because another one may strike in the midst of cleaning up after an error, or a first.
         try:
-            who = self._named_owner or session.platform.who()
-            outcome = session.calls.acquire(record, self._spec, who, session.clock() + limit)
-            if session.unsaid:
-                session.say_warnings()
-            return outcome is None or self._refusal(outcome)
+            try:
+                who = self._named_owner or session.platform.who()
+                outcome = session.calls.acquire(record, self._spec, who, session.clock() + limit)
+                if session.unsaid:
+                    session.say_warnings()
+                return outcome is None or self._refusal(outcome)
+            except BaseException:
+                session.interrupted.abandon(record)
+                raise
         except BaseException as error:
             session.interrupted.abandon(record)
             if session.unsaid:
@@ -119,12 +124,18 @@ class Lock:
         record = CallRecord()
         session = self._client.session
         try:
-            session.calls.release(record, self.name, self._named_owner or session.platform.who())
+            try:
+                session.calls.release(record, self.name, self._named_owner or session.platform.who())
+            except RelockError:
+                session.interrupted.fail(record)
+                raise
+            except BaseException:
+                session.interrupted.give_up(record, self.name, self._who(), 1)
+                raise
         except RelockError:
-            self._client.session.interrupted.leave_gate(record)
             raise
         except BaseException:
-            self._client.session.interrupted.give_up(record, self.name, self._who(), 1)
+            session.interrupted.give_up(record, self.name, self._who(), 1)
             raise
         if self._client.session.unsaid:
             self._client.session.say_warnings()
@@ -139,13 +150,17 @@ class Lock:
         record = CallRecord()
         session = self._client.session
         try:
-            who = self._named_owner or session.platform.who()
-            outcome = session.calls.acquire(record, self._spec, who, session.clock() + self._longest)
-            if session.unsaid:
-                session.say_warnings()
-            if outcome is None or self._refusal(outcome):
-                return self
-            raise self._timeout_error(outcome)
+            try:
+                who = self._named_owner or session.platform.who()
+                outcome = session.calls.acquire(record, self._spec, who, session.clock() + self._longest)
+                if session.unsaid:
+                    session.say_warnings()
+                if outcome is None or self._refusal(outcome):
+                    return self
+                raise self._timeout_error(outcome)
+            except BaseException:
+                session.interrupted.abandon(record)
+                raise
         except BaseException as error:
             session.interrupted.abandon(record)
             if session.unsaid:
@@ -164,13 +179,19 @@ class Lock:
         record = CallRecord()
         session = self._client.session
         try:
-            session.calls.release(record, self.name, self._named_owner or session.platform.who())
+            try:
+                session.calls.release(record, self.name, self._named_owner or session.platform.who())
+            except RelockError:
+                session.interrupted.fail(record)
+                raise
+            except BaseException:
+                session.interrupted.give_up(record, self.name, self._who(), 1)
+                raise
         except RelockError:
-            self._client.session.interrupted.leave_gate(record)
             if kind is None:
                 raise
         except BaseException:
-            self._client.session.interrupted.give_up(record, self.name, self._who(), 1)
+            session.interrupted.give_up(record, self.name, self._who(), 1)
             raise
         if kind is None and self._client.session.unsaid:
             self._client.session.say_warnings()
@@ -344,9 +365,15 @@ class Lock:
             raise not_owned(self.name)
         count, record, session = hold.count, CallRecord(), self._client.session
         try:
-            session.calls.release(record, self.name, self._who(), levels=0)
+            try:
+                session.calls.release(record, self.name, self._who(), levels=0)
+            except RelockError:
+                session.interrupted.fail(record)
+                raise
+            except BaseException:
+                session.interrupted.give_up(record, self.name, self._who(), 0)
+                raise
         except RelockError as error:
-            session.interrupted.leave_gate(record)
             if not isinstance(error, LockLostError):  # see `_acquire_restore`
                 raise
         except BaseException as error:  # it is an interrupt, and the levels are given up all the same
@@ -366,9 +393,13 @@ class Lock:
         record = CallRecord()
         session = self._client.session
         try:
-            outcome = session.calls.take_again(record, self._who(), hold, count)
-            if outcome is not None and not self._refusal(outcome):
-                raise self._timeout_error(outcome)
+            try:
+                outcome = session.calls.take_again(record, self._who(), hold, count)
+                if outcome is not None and not self._refusal(outcome):
+                    raise self._timeout_error(outcome)
+            except BaseException:
+                session.interrupted.abandon(record)
+                raise
         except BaseException as error:
             session.interrupted.abandon(record)
             session.calls.lose_waited(hold, count, error)

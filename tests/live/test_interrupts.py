@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -20,9 +21,11 @@ from support.masters import Deployment
 from support.until import until
 
 from relock import Client, Lock, LockLostError, NotOwnedError, QuorumError
+from relock._core.call_record import CallRecord
 from relock._core.hold import Hold
 from relock._runtime.machine import Machine
 from relock._runtime.session import closing
+from relock._runtime.session.interrupts import Interrupted
 
 pytestmark = pytest.mark.every_quorum
 
@@ -187,6 +190,83 @@ def test_an_exception_in_a_wait_leaves_nothing_in_the_queue(
     assert client.statistics().waiting == 0
     holder.release()
     until(lambda: not redis.exists(f"lock:{{{name}}}"), within=10.0, what="a free lock")
+
+
+@pytest.mark.parametrize("which", ["acquire", "release", "leave"])
+def test_an_exception_while_a_call_fails_lets_other_threads_of_its_owner_in(
+    which: str, client: Client, server: Deployment, name: str, seed: int
+) -> None:
+    """The hold of an ``owner=`` was lost, and an exception strikes while the call that says so is about to raise."""
+
+    def play(number: int, strike: Strike) -> None:
+        lock = client.lock(f"{name}-{number}", owner="job")
+        lock.acquire()
+        client.force_release(lock.name)
+        with contextlib.suppress(LockLostError):
+            lock.extend()
+        with strike, contextlib.suppress(Interrupt, LockLostError):
+            if which == "acquire":
+                lock.acquire(timeout=0.1)
+            elif which == "release":
+                lock.release()
+            else:
+                lock.__exit__(None, None, None)
+
+    play(0, counted := Strike())
+    for point in points(counted.count, server, seed):
+        play(point, strike := Strike(raise_at=point))
+        gate = client.session.gates._gates.get((f"{name}-{point}", ("owner", "job")))
+        assert gate is None or is_open(gate), f"nobody is in after an interrupt in {strike.where}"
+
+
+def is_open(gate: Any) -> bool:
+    """Whether another thread can enter a gate."""
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(gate.acquire(blocking=False)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.parametrize("action", [acquire, acquire_nested, release, release_nested])
+def test_an_exception_while_another_one_is_cleaned_up_after_leaves_the_hold_with_the_caller_or_undone(
+    action: Callable[[Lock], None], client: Client, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one strikes where the request was sent; the second at each instruction of the clean-up in turn."""
+    masters = [one.client() for one in server.members]
+
+    def play(number: int, second: Strike) -> Lock:
+        lock = client.lock(f"{name}-{number}")
+        prepare(action, lock)
+        abandon = Interrupted.abandon
+
+        def struck(self: Interrupted, record: CallRecord) -> None:
+            monkeypatch.undo()
+            with second:
+                abandon(self, record)
+
+        monkeypatch.setattr(Interrupted, "abandon", struck)
+        with Strike(raise_at=halfway), contextlib.suppress(Interrupt):
+            action(lock)
+        monkeypatch.undo()
+        return lock
+
+    halfway = count_instructions(action, client, name) // 2
+    leave(play(0, counted := Strike()))
+    assert counted.count > 50, "the clean-up is seen"
+    for point in points(counted.count, server, 0):
+        second = Strike(raise_at=point)
+        lock = play(point, second)
+        if lock.owned():
+            until(lambda lock=lock: same_count(masters, lock), within=10.0, what="one count")
+            leave(lock)
+        until(
+            lambda lock=lock: is_free(masters, lock.name),
+            within=10.0,
+            what=f"nothing left after a second interrupt in {second.where}",
+        )
+    assert not client.session.hub.waiters
+    assert not client.session.all_holds()
 
 
 def wait(lock: Lock) -> None:

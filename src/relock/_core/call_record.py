@@ -14,6 +14,6 @@ class CallRecord:
     owners: list[bytes] = []  # the waiter, and every name under which it has asked for the lock
     hold: Hold | None = None  # of a nested acquire, or a release
     count: int = 0  # what an interrupt must leave of that hold's levels
-    over: tuple[Hold | None, int] | None = None  # the work is done: what is taken of which hold, and others come in
+    over: tuple[Hold | None, int] | None = None  # the work is done: what must be given back of which hold, and no more
     gate: Any = None
     gate_key: HoldKey | None = None

@@ -22,16 +22,26 @@ class Interrupted:
 
         It comes after an error of the call's own, too, and then finds nothing to do. Other threads of its ``owner=``
         are let in only then: what they do with the hold must stay.
+
+        Each door calls it again where another exception leaves it: what has been done is not done once more.
         """
         try:
             if record.over is not None:
                 record.spec = record.hold = None
                 self._record_giving_back(record, *record.over)
+                if record.hold is not None:
+                    record.over = None  # what must be given back is noted; counted again, it would be a level more
             self._take_back(record)
+            record.over = None, 0
         finally:
             if record.spec is not None or record.hold is not None:
                 self.leave_gate(record)
             self._session.gates.leave(record)  # it may not even have come in
+
+    def fail(self, record: CallRecord) -> None:
+        """A call ends with an error of its own, and leaves nothing: other threads of its ``owner=`` may come in."""
+        record.over = None, 0
+        self.leave_gate(record)
 
     def _take_back(self, record: CallRecord) -> None:
         session = self._session
