@@ -1,4 +1,4 @@
-"""The nemesis on locks without one of the guards: it must find each of these locks broken."""
+"""The nemesis on locks without one of the safety checks: it must find each of these locks broken."""
 
 from attrs import evolve, frozen
 
@@ -19,7 +19,7 @@ EAGER = evolve(PLAN, tries=0.8)  # so that one tries while masters have forgotte
 
 @frozen
 class Control:
-    """One guard that is taken out, and the faults against which it guards.
+    """One safety check that is taken out, and the faults against which it guards.
 
     Attributes:
         shows: the check that must find something.

@@ -69,7 +69,7 @@ def _controls(runs: Iterable[Json]) -> str:
         for name, checks in run["controls"].items():
             found.setdefault(name, []).append(bool(checks))
     rows = [[name, f"{sum(times)} of {len(times)} times"] for name, times in sorted(found.items())]
-    return _table(["guard taken out", "reported as broken"], rows)
+    return _table(["safety check taken out", "reported as broken"], rows)
 
 
 def _runs(runs: Iterable[Json]) -> str:

@@ -1,4 +1,4 @@
-"""The nemesis finds each lock broken that lacks a guard. Otherwise it would mean nothing that it finds relock sound."""
+"""The nemesis finds each lock broken that lacks a safety check. Else it means nothing that it finds relock sound."""
 
 import os
 

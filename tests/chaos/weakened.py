@@ -1,4 +1,4 @@
-"""CONTROLS ONLY: takes guards out of relock in a worker's own process, to show that the nemesis notices.
+"""CONTROLS ONLY: takes safety checks out of relock in a worker's own process, to show that the nemesis notices.
 
 The package itself stays as it is: this replaces code only in the memory of a worker that was told to.
 """
@@ -17,7 +17,7 @@ RECONNECTS_MAX = 250
 
 
 def guard(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Registers the function that takes this guard out."""
+    """Registers the function that takes this safety check out."""
 
     def keep(take_out: Callable[[], None]) -> Callable[[], None]:
         GUARDS[name] = take_out

@@ -1,6 +1,6 @@
-"""Bugs that the simulator must find: each a change to the shipped files, which takes one guard away.
+"""Bugs that the simulator must find: each a change to the shipped files, which takes one safety check away.
 
-They are the control of the whole proof: a run of seeds that passes says something only if the same run fails where
+They are the control of the simulator: a run of seeds that passes says something only if the same run fails where
 something is wrong.
 """
 

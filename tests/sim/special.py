@@ -23,14 +23,14 @@ from sim.plan import (
 
 MUCH_LONGER = 20.0  # times a lease, so that its tenth, after which a failed renewal is tried again, is over a lease
 AROUND = ("kill normal", "drop client", "stall replica")  # in runs in which masters move
-CROSSED_PART = 0.06  # of all runs,
-CROWDED_PART = 0.05  # and
-BLOCKED_PART = 0.05
-OTHER_NAMES = (2, 5)
-TRUSTED_PART = 0.04
 MOVED_PART = 0.15  # of all runs
-WIDE_PART = 0.25  # of the others
-LENGTHENED_PART = 0.3  # of these
+CROSSED_PART = 0.06  # of the runs in which no master moves
+TRUSTED_PART = 0.04  # of those that are not crossed either
+WIDE_PART = 0.25  # of those that are not trusted either
+LENGTHENED_PART = 0.3  # of the wide runs
+CROWDED_PART = 0.05  # of all runs, whatever else they are
+BLOCKED_PART = 0.05  # of all runs, whatever else they are
+OTHER_NAMES = (2, 5)
 
 
 def plan_of(seed: int, random: Random) -> Plan:
@@ -203,7 +203,7 @@ def _draw_moved(random: Random) -> Plan:
 
 
 def widened(seed: int, plan: Plan) -> Plan:
-    """The plan of a seed; one run in four is a wider one. It has a generator of its own."""
+    """The plan of a seed; one in four of those that are of no other kind is wider. It has a generator of its own."""
     random = Random(f"wide {seed}")
     if random.random() >= WIDE_PART:
         return plan
