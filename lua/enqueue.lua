@@ -94,8 +94,8 @@ end
 
 local waiter = waiter_of(owner)
 
--- The place comes last: where the key of deadlines belongs to another program, this fails before the queue has an entry
--- without a deadline.
+-- The place comes last: where the key of the waiters' deadlines belongs to another program, this fails before the queue
+-- has an entry without a deadline.
 local function place(agreed)
   redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
   redis.call('PEXPIRE', waiters, queue_ms)

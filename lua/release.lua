@@ -56,7 +56,7 @@ if ended == 1 then
   if kept == 0 and fence == '0' then
     return 'released ' .. now
   end
-  -- A larger token than the fence, which the waiter gets, is as good as the fence: this master remembers it.
+  -- The waiter's token is larger than the fence, so writing it takes the place of writing the fence.
   if kept == 1 and hand == '1' and publish_counts and (fence == '0' or (#fence == #now and fence < now))
     and (now <= not_after_us or tonumber(now) <= tonumber(not_after_us)) then
     --#include has_vote
@@ -75,7 +75,7 @@ end
 --#include on_own
 
 if last then
-  token_above(last, token, now_us, token_ms) -- the waiter has not heard of the one that was written
+  token_above(last, token, now_us, token_ms) -- nobody got the lock with the one that was written
 end
 if ended ~= 1 then
   ended = on_own('HDEL', lock, owner) -- again: a key of another type is no error, and others are raised

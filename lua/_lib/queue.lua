@@ -3,8 +3,8 @@
 -- A waiter's name is <client>:<uuid>; its client listens on one channel. PUBLISH
 -- returns how many clients received the message. If none did, the waiter's process has
 -- died, and the script passes it over at once. The waiter keeps its entry until its
--- deadline in `waiters`, because a live client whose subscription just broke looks the
--- same. Where PUBLISH does not count, nobody is passed over.
+-- deadline, which is its score in `waiters`, because a live client whose subscription
+-- just broke looks the same. Where PUBLISH does not count, nobody is passed over.
 
 -- A longer name is no waiter's: a client's name has at most 64 readable characters and
 -- less than 64 others, and a uuid with its lease less than 64. To read a megabyte takes

@@ -2,7 +2,7 @@
 
 The figures do not depend on how fast anything is. A change that adds a round trip, a command or a thread to a path
 fails here, and so does one that has the caller's thread make more calls in Python. What each path may take is written
-in one table; a change that makes one shorter belongs into the table as well.
+in one table; a change that makes one shorter belongs in the table as well.
 """
 
 import sys
@@ -30,7 +30,7 @@ from relock._runtime.machine import Machine
 from relock._scripts import Prepared, load, script_names
 
 PATIENCE_SECONDS = 60.0
-OPTIONS = {"ttl": 120.0, "node_timeout": 40.0}  # a machine that stands still for a while is to change nothing
+OPTIONS = {"ttl": 120.0, "node_timeout": 40.0}  # a machine that stands still for a while must change nothing
 Asked = Ask | Prepared
 PACKAGE = str(Path(relock.__file__).parent)
 BACKGROUND = ("relock-hub", "relock-janitor", "relock-watchdog")

@@ -327,7 +327,7 @@ def is_token_safe(grant: Grant, lease_ms: int) -> bool:
 
     A master that does not know the token proposes at least its clock by the time this lease has ended there; so the
     token must lie below that, for each grant that was counted. Otherwise it has to be written to a quorum first.
-    ``docs/internals/argument.md`` has the proof.
+    ``docs/internals/argument.md`` has the argument.
     """
     for answer in grant.answers:
         reply = answer[0]

@@ -3,7 +3,7 @@
 Every primitive that waits does it here: look, and if there is nothing to be had, sleep until woken or until the next
 moment at which another look makes sense. The moments, each of which bounds a sleep:
 
-* the caller's deadline;
+* the end of the caller's timeout;
 * the end of the holder's lease, for the head of the queue: nobody publishes when a lease runs out;
 * a back-off, while too few masters answer, or while wake-ups can't be received;
 * `LOOK_AGAIN_SECONDS_MAX`, for whatever nobody has thought of. The driver's heartbeat comes much more often: it
@@ -47,7 +47,7 @@ class Wait(NamedTuple):
 
     Attributes:
         waiter: ``<client>:<uuid>`` of the wait, and of its first attempt.
-        until: the caller's deadline on the local clock; 0 or less for a single look.
+        until: when the caller's timeout ends, on the local clock; 0 or less for a single look.
         levels: the hold count to begin with.
         jitter: returns a random number from 0 to 1.
         owners: every name under which the lock has been asked for, the waiter's first; filled before anything is sent.
@@ -65,7 +65,7 @@ class Wait(NamedTuple):
 
 
 def acquire(wait: Wait, first: First | None = None) -> Generator[Effect, Any, Outcome]:
-    """Looks until the lock is granted, the deadline has come, or patience is over; leaves nothing behind.
+    """Looks until the lock is granted, the timeout is over, or patience is; leaves nothing behind.
 
     A grant was made to the last of the wait's `owners`. Where the caller has looked once before, this goes on from
     what it found.

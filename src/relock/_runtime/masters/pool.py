@@ -44,8 +44,8 @@ class Prober(Protocol):
 class Pool(ConnectionOwner):
     """The connections to one master.
 
-    Of the connections, ``max_connections`` are for everybody. Renewals, undoing and heartbeats have their own beside
-    these, once none of them is free: it must not wait behind calls, and must not keep theirs from them.
+    Of the connections, ``max_connections`` are for everybody. Renewals, undoing and heartbeats use connections of their
+    own when none of these is free, so that they neither wait for calls nor block them.
     """
 
     asked_late: Failure
@@ -359,7 +359,7 @@ class Pool(ConnectionOwner):
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
         """The `Failure` for a connection that broke or was never made.
 
-        Idle ones to the same server are suspect, unless just no new one can be had: our holds live on by those.
+        Idle ones to the same server are suspect, unless only a new one was refused: our holds live on by those.
         """
         failure = failure_of(self.address, error, sent=sent)
         self._answers_since = None

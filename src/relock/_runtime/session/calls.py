@@ -119,7 +119,7 @@ class Calls:
             wait = Wait(spec, waiter, count, until, session.clock, session.platform.chance, owners, in_line)
             outcome = session.run(acquire(wait, first))
         if session.is_closing:
-            session.check_open()  # what it was granted is given back still, and nobody could do so later
+            session.check_open()  # the grant can still be given back here; after `close` nothing could do it
         if outcome.__class__ is not Grant:
             session.hub.forget(waiter)
             record.spec = None  # the flow has left nothing; the error that may follow is no interrupt
@@ -360,8 +360,8 @@ class Calls:
     def _renew(self, hold: Hold) -> Sequence[Reply | Failure]:
         """What the masters say to a renewal of `hold`.
 
-        They are asked again for a node timeout where a quorum lacks one that is well, and to which no connection was
-        free: nobody waits for such a one as long as the others may be enough.
+        They are asked again, for a node timeout, if a quorum fails and a master that seems to be well could not be
+        asked, because no connection to it was free.
         """
         session = self._session
         until, pause = session.clock() + session.node_timeout, CONNECTING_SECONDS_MIN
