@@ -158,4 +158,4 @@ def test_a_show_in_which_nothing_was_lost_without_the_lock_shows_nothing() -> No
     record = good()
     assert record.without is not None
     record.without.entries = [Entry("w.1", 0, 0), Entry("w.1", 1, 0)]
-    assert bad(record) == ["without a lock, updates are lost"]
+    assert bad(record) == ["without a lock, updates are lost, as expected"]

@@ -132,7 +132,9 @@ class Director:
         plan, crew = self.plan, self.crew
         total = len(plan.processes) * plan.threads
         self.stage.act(
-            WITHOUT_A_LOCK, f"{total} threads in {len(plan.processes)} processes read a file, think and write it back."
+            WITHOUT_A_LOCK,
+            f"{total} threads in {len(plan.processes)} processes read a file, think and write it back; "
+            f"{plan.processes[0]}.1 is a thread of {plan.processes[0]}.",
         )
         self._wait(lambda: crew.ready >= set(crew.alive), 2 * plan.patience_seconds)
         ledger = self._begin("without", locked=False)
@@ -198,7 +200,8 @@ class Director:
         """A hold outlasts its lease, because it is renewed; then its process dies, and nobody renews it."""
         crew, plan = self.crew, self.plan
         self.stage.act(
-            HOLDER_KILLED, f"A holder stays inside for longer than its lease of {plan.ttl:g} s: it is renewed."
+            HOLDER_KILLED,
+            f"First a holder is renewed and stays inside for longer than its lease of {plan.ttl:g} s. Then it dies.",
         )
         stay = self._stay()
         if stay is None:
@@ -232,7 +235,9 @@ class Director:
         crew.kill(victim)
         queue = [process_of(waiter) for waiter in self._info().queue]
         dead = next((i for i, process in enumerate(queue) if process not in crew.killed), len(queue))
-        self.stage.say(f"{victim} is killed (SIGKILL) as first in the queue: {dead} dead waiters there now")
+        self.stage.say(
+            f"{victim} is killed (SIGKILL) as first in the queue, with all its threads: {dead} dead waiters there now"
+        )
         self._pause(plan.short_stay_seconds)
         caption = "It was killed. The holder leaves: the next waiter that lives must have the lock at once."
         self.stage.act(WAITER_KILLED, caption)

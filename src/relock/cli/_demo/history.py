@@ -178,7 +178,7 @@ def _missing(what: str) -> Finding:
 
 def _without(history: History | None) -> Finding:
     """The show means something only if the race does harm."""
-    what = "without a lock, updates are lost"
+    what = "without a lock, updates are lost, as expected"
     if history is None:
         return _missing(what)
     made, lost, both = len(history.updates), lost_updates(history), overlaps(history.updates)
@@ -196,16 +196,17 @@ def _under(history: History | None) -> list[Finding]:
     falling = falling_tokens(history.entries)
     wrong = sum((update.levels, update.levels_after) != (2, 1) for update in history.updates)
     some = made > 0
-    text = f"{lost:,} of {made:,} lost; {strange} entries twice or of nobody"
+    text = f"{lost:,} of {made:,} lost; {strange} entries that are double or unknown"
     if broken_off:
-        text += f"; {broken_off} of a killed process that could not tell of it"
+        text += f"; {broken_off} written by a process that was killed before it could tell"
     return [
         Finding(whats[0], text, some and lost == strange == 0,
                 {"made": made, "lost": lost, "strangers": strange, "untold": broken_off}),
         Finding(whats[1], f"{both:,} overlaps in {made:,} turns", some and both == 0, {"overlaps": both}),
-        Finding(whats[2], f"{falling:,} of {len(history.entries):,} entries not above the one before",
+        Finding(whats[2], f"in {len(history.entries):,} entries, {falling:,} fell or came twice",
                 some and falling == 0, {"falling": falling}),
-        Finding(whats[3], f"{wrong:,} of {made:,} not 2 inside and 1 after", some and wrong == 0, {"wrong": wrong}),
+        Finding(whats[3], f"{made - wrong:,} of {made:,} turns counted 2 inside and 1 after",
+                some and wrong == 0, {"wrong": wrong}),
     ]  # fmt: skip
 
 
@@ -267,7 +268,10 @@ def _waiter(killed: WaiterKilled | None) -> Finding:
     numbers = {"dead": killed.dead, "seconds": killed.seconds}
     if killed.seconds is None:
         return Finding(
-            what, f"{killed.dead} dead at the head of the queue; no next holder", good=False, numbers=numbers
+            what, f"{killed.dead} dead waiters at the head of the queue; no next holder", good=False, numbers=numbers
         )
-    text = f"{killed.dead} dead at the head of the queue, next holder {1000 * killed.seconds:.1f} ms after the release"
+    text = (
+        f"{killed.dead} dead waiters at the head of the queue, "
+        f"next holder {1000 * killed.seconds:.1f} ms after the release"
+    )
     return Finding(what, text, killed.dead > 0 and killed.seconds <= HANDOVER_SECONDS_MAX, numbers)
