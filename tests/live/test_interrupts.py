@@ -21,7 +21,6 @@ from support.masters import Deployment
 from support.until import until
 
 from relock import Client, Lock, LockLostError, NotOwnedError, QuorumError
-from relock._core.call_record import CallRecord
 from relock._core.hold import Hold
 from relock._runtime.machine import Machine
 from relock._runtime.session import closing
@@ -228,40 +227,50 @@ def is_open(gate: Any) -> bool:
     return found[0]
 
 
+@pytest.mark.parametrize("part", [0.1, 0.5])
+@pytest.mark.parametrize("ttl", [NESTED_TTL])
 @pytest.mark.parametrize("action", [acquire, acquire_nested, release, release_nested])
 def test_an_exception_while_another_one_is_cleaned_up_after_leaves_the_hold_with_the_caller_or_undone(
-    action: Callable[[Lock], None], client: Client, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
+    action: Callable[[Lock], None],
+    client: Client,
+    server: Deployment,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    part: float,
 ) -> None:
-    """The first one strikes where the request was sent; the second at each instruction of the clean-up in turn."""
+    """The first one strikes before anything is noted, or after that; the second at each instruction of the clean-up."""
     masters = [one.client() for one in server.members]
 
     def play(number: int, second: Strike) -> Lock:
         lock = client.lock(f"{name}-{number}")
         prepare(action, lock)
-        abandon = Interrupted.abandon
+        clean_up = getattr(Interrupted, method)
 
-        def struck(self: Interrupted, record: CallRecord) -> None:
+        def struck(self: Interrupted, *words: Any) -> None:
             monkeypatch.undo()
             with second:
-                abandon(self, record)
+                clean_up(self, *words)
 
-        monkeypatch.setattr(Interrupted, "abandon", struck)
-        with Strike(raise_at=halfway), contextlib.suppress(Interrupt):
+        monkeypatch.setattr(Interrupted, method, struck)
+        with Strike(raise_at=first), contextlib.suppress(Interrupt):
             action(lock)
         monkeypatch.undo()
         return lock
 
-    halfway = count_instructions(action, client, name) // 2
+    method = "abandon" if action in (acquire, acquire_nested) else "give_up"
+    first = int(part * count_instructions(action, client, name))
     leave(play(0, counted := Strike()))
-    assert counted.count > 50, "the clean-up is seen"
+    assert counted.count > 40, "the clean-up is seen"
     for point in points(counted.count, server, 0):
         second = Strike(raise_at=point)
         lock = play(point, second)
+        assert lock.owned() or not action.__name__.endswith("_nested"), f"the outer level went in {second.where}"
         if lock.owned():
-            until(lambda lock=lock: same_count(masters, lock), within=10.0, what="one count")
+            until(partial(same_count, masters, lock), within=10.0, what="one count")
             leave(lock)
         until(
-            lambda lock=lock: is_free(masters, lock.name),
+            partial(is_free, masters, lock.name),
             within=10.0,
             what=f"nothing left after a second interrupt in {second.where}",
         )

@@ -75,7 +75,8 @@ class Interrupted:
             session.gates.leave(record)  # the interrupt may have struck when it was in
             session.gates.enter(record, key, session.clock() + session.node_timeout)
         if session.holds.get(key) is hold and hold.count > 0:
-            record.hold, record.count = hold, max(0, hold.count - levels) if levels else 0
+            record.count = max(0, hold.count - levels) if levels else 0
+            record.hold = hold  # last: with the hold, the count is noted
 
     def give_up(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
         """An interrupt has left a release: the background gives back what the release should have given back.
