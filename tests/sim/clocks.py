@@ -161,12 +161,11 @@ class Clocks:
         ahead = [self._ahead(i, late[i]) for i in range(len(self.servers))]
         lately = min(since, self.world.now - SAME_STEP_SECONDS)
         is_majority = len({step.server for step in self.steps if step.at >= lately}) >= quorum_of(len(self.servers))
-        left = hold.remaining(process.local())
+        ends = [end - process.stood_still(late[i]) for i, end in enumerate(hold.ends)]
+        left = deadline_of(ends, hold.quorum) - process.local()  # for so long it would believe if its clock had gone on
         ends = [
-            end
-            - process.stood_still(late[i])
-            - sum(step.seconds for step in ahead[i] if is_majority or self._is_hidden(step, other, left))
-            for i, end in enumerate(hold.ends)
+            end - sum(step.seconds for step in ahead[i] if is_majority or self._is_hidden(step, other, left))
+            for i, end in enumerate(ends)
         ]
         if is_majority:
             ends = [

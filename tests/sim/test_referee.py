@@ -429,10 +429,15 @@ def test_a_minority_that_steps_deceives_only_through_a_client_that_never_saw_it(
     assert game.is_deceived() == excused
 
 
-def test_a_step_too_small_to_be_seen_deceives_for_no_longer_than_its_size() -> None:
+@pytest.mark.parametrize("stands_still", [False, True])
+def test_a_step_too_small_to_be_seen_deceives_for_no_longer_than_its_size(*, stands_still: bool) -> None:
+    """Also where the holder's clock stands still: by that, there is much left of its lease."""
     game = two(3)
     game.held.masters = 2
     game.clocks.step(0, 0.06)
+    game.world.run(0.5)
+    if stands_still:
+        game.holder.pause(stops_clock=True)
     game.world.run(0.93)
     assert not game.is_deceived()
     game.world.run(0.95)
