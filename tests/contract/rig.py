@@ -158,6 +158,11 @@ class Rig(ABC):
 
         self.until(is_taken, "every master has it")
 
+    def until_heard_by_all(self, client: Client) -> None:
+        """Until every master counts the client as listening: a call goes on once a quorum does."""
+        subscriptions = client.session.hub.subscriptions
+        self.until(lambda: all(one.is_confirmed for one in subscriptions), "it listens to every master")
+
     # Faults ---------------------------------------------------------------------------------------------------------
 
     def struck(self, faults: Sequence[Fault]) -> list[Fault]:
