@@ -44,14 +44,21 @@ if now_us > tonumber(not_after_us) then
 end
 local holder = holder_of(lock)
 local alive_until_ms = digits(now_us / 1000 + alive_ms)
-local grantee = ''
+local granted, grantee = holder and waiter_of(holder), ''
+local deadlines, places = {}, {}
 for i = 5, #ARGV, 2 do
-  if holder and ARGV[i + 1] == waiter_of(holder) then
-    grantee = ARGV[i + 1] -- It has the lock, though it may not know yet.
+  local waiter = ARGV[i + 1]
+  if waiter == granted then
+    grantee = waiter -- It has the lock, though it may not know yet.
   else
-    redis.call('ZADD', queue, 'NX', ARGV[i], ARGV[i + 1])
-    redis.call('ZADD', waiters, alive_until_ms, ARGV[i + 1])
+    local last = #places
+    deadlines[last + 1], deadlines[last + 2] = alive_until_ms, waiter
+    places[last + 1], places[last + 2] = ARGV[i], waiter
   end
+end
+if #places > 0 then -- two commands, however many wait; the places come last, so that none is without a deadline
+  redis.call('ZADD', waiters, unpack(deadlines))
+  redis.call('ZADD', queue, 'NX', unpack(places))
 end
 redis.call('PEXPIRE', queue, queue_ms)
 redis.call('PEXPIRE', waiters, queue_ms)

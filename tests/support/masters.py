@@ -182,6 +182,10 @@ class Masters:
         """How many of these commands clients have sent to the one that got most."""
         return max(server.client_commands() for server in self.members)
 
+    def commands(self) -> int:
+        """How often any command was called, by clients and by scripts, on the one where most were."""
+        return max(server.commands() for server in self.members)
+
     def stop(self) -> None:
         """Freezes them (SIGSTOP)."""
         for server in self.members:

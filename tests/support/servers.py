@@ -155,6 +155,11 @@ class Server:
         """How many of these commands clients have sent since the server started: the sum of `calls`."""
         return sum(self.calls().values())
 
+    def commands(self) -> int:
+        """How often any command was called since the server started, by clients and by scripts."""
+        with self.client() as client:
+            return sum(entry["calls"] for entry in client.info("commandstats").values())
+
     def stop(self) -> None:
         """Freezes it (SIGSTOP)."""
         freeze(self.pid)
