@@ -11,9 +11,16 @@ from contract.rig import BRIEF, Rig, all_done, all_struck, calls, key_of, releas
 from contract.watch import At
 from relock import Client, Lock, QuorumError
 from relock._core.flows.release import give_back
+from relock._runtime.wakeups.hub import Hub
 
 PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
 HELP_SECONDS = 8.0  # a waiter that is not told looks again after that time
+
+
+def has_come(hub: Hub) -> bool:
+    """Whether a message is in a waiter's queue, or at a socket that the waiter itself will read."""
+    is_woken = any(not waiter.wakes.empty() for waiter in hub.waiters.values())
+    return is_woken or any(ear.channel.wait(0.0) for ear in hub.reading._shared.copy())
 
 
 def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
@@ -24,7 +31,7 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
     client, others = rig.client(node_timeout=PATIENT), rig.client(node_timeout=PATIENT)
     rig.warm_up(client)
     rig.warm_up(others)
-    waiters = client.session.hub.waiters
+    hub = client.session.hub
     for number in count(1):
         lock, holder = client.lock(f"{name}-{number}"), others.lock(f"{name}-{number}", owner="holder")
         take(holder, 1)
@@ -35,10 +42,11 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
             is_queued = rig.is_queued(holder.name)
             holder.release()
             if is_queued:
-                rig.until(lambda: any(not one.wakes.empty() for one in waiters.values()), "the message has come")
+                rig.until(partial(has_come, hub), "the message has come")
 
         def begins_to_wait(what: str, holder: Lock = holder) -> bool:
-            return what == "before queue.get" and rig.is_queued(holder.name)
+            leads = what == "before poller.poll" and any(waiter.is_polling for waiter in hub.waiters.values())
+            return leads or (what == "before queue.get" and rig.is_queued(holder.name))
 
         strike = At(number, let_go, at_latest=begins_to_wait)
         begin = rig.clock()

@@ -41,6 +41,7 @@ ACTS = (
     "channel.take",
     "open",
     "start",
+    "waker.wake",
 )
 """What changes something, or may take long: there, before and after are two moments."""
 
@@ -133,6 +134,7 @@ class WatchedPlatform(Machine):
         self.queue = watched("queue")
         self.gate = watched("gate")
         self.poller = watched("poller")
+        self.waker = watched("waker")
         self.sleep = watch.around("sleep", inner.sleep)
         self.chance = watch.around("chance", inner.chance)
         self.who: Callable[[], Who] = watch.around("who", inner.who)

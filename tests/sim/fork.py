@@ -12,6 +12,7 @@ from relock._runtime.masters.master import Master
 from relock._runtime.net.parse import parse_nodes
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.subscription import Subscription
 from relock.testing._lab import VirtualClient
 from relock.testing._network import VirtualConnection, node_of
@@ -66,12 +67,14 @@ def _session(session: Session, platform: VirtualPlatform) -> Session:
 def _hub(hub: Hub, child: Process) -> Hub:
     own = copy(hub)
     own.waiters = dict(hub.waiters)
-    own.subscriptions = tuple(_subscription(one, child) for one in hub.subscriptions)
+    own.reading = Reading(VirtualPlatform(child))
+    own.subscriptions = tuple(_subscription(one, own.reading, child) for one in hub.subscriptions)
     return own
 
 
-def _subscription(subscription: Subscription, child: Process) -> Subscription:
+def _subscription(subscription: Subscription, reading: Reading, child: Process) -> Subscription:
     own = copy(subscription)
+    own._reading = reading
     own._raw = _raw(subscription._raw, child)
     return own
 

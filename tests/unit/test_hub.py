@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from queue import Empty
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from relock._keys import LockKeys, lock_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
 from relock._runtime.wakeups.hub import Hub, HubListener
+from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 
 NOW = 50.0
@@ -216,7 +218,8 @@ class Messages:
         self.moments = [*moments]
         self.items: list[int | None] = []
         self.put = self.items.append
-        self.waiter = Waiter(WAITER, KEYS, cast("Any", self), lambda: self.now)
+        platform = cast("Any", SimpleNamespace(clock=lambda: self.now))
+        self.waiter = Waiter(WAITER, KEYS, cast("Any", self), Reading(platform))
 
     def get(self, timeout: float) -> int | None:
         until = self.now + timeout

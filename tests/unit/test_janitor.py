@@ -19,6 +19,7 @@ from relock._keys import lock_keys
 from relock._runtime.background.janitor import BATCH, CHECK_SECONDS, Janitor
 from relock._runtime.background.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, UndoTask
 from relock._runtime.machine import THREADS, Machine
+from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.waiter import Waiter
 from relock.testing._master import unpack_arguments
 
@@ -415,7 +416,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def queued(number: int) -> Waiter:
-    waiter = Waiter(b"me:%d" % number, KEYS, SimpleQueue(), time.monotonic)
+    waiter = Waiter(b"me:%d" % number, KEYS, SimpleQueue(), Reading(THREADS))
     waiter.tickets[:] = [number]
     return waiter
 

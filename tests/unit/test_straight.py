@@ -34,6 +34,7 @@ STRAIGHT, FANNED_OUT, PARSED = WAYS = "straight", "fanned out", "parsed"
 NAMES = {load(name).sha.encode(): name for name in script_names()}
 AHEAD_SECONDS = 1_700_000_000.0  # how far the master's clock is ahead of ours
 TRIP_SECONDS = 0.001
+PATIENCE_SECONDS = 20.0  # of a caller that waits
 REPLICATION = b"role:master\r\nmaster_replid:repl\r\n"
 
 
@@ -48,6 +49,7 @@ class Scene:
     Attributes:
         said: what it says to the next requests: bytes, a function that makes them, several of them, an error, silence.
         sent: every request since the connection was opened.
+    published: what it publishes, one message whenever the client sleeps.
         run_id: which server a new connection finds.
     """
 
@@ -57,6 +59,26 @@ class Scene:
     run_id: bytes = b"run"
     move: Callable[[bytes], object] = repr
     marker: bytes | None = None
+    published: list[Callable[["Scene"], bytes]] = Factory(list)
+    hear: Callable[[int, bytes], object] = print
+
+    waiters: dict[bytes, Any] = Factory(dict)
+    subscription: Any = None
+
+    def grant(self, *, token: int = 0, age: float = 0.0, lease_ms: int = 3000, name: bytes = b"a") -> bytes:
+        """What a releaser's script publishes that has given the lock to the only waiter `age` seconds ago."""
+        owner = next(iter(self.waiters), b"c:nobody").partition(b":")[2]
+        us = self.clock_us() - int(age * 1e6)
+        return b"grant %b %b.%d %d %d %d %b:repl a" % (owner, name * 16, us, token or us, us, lease_ms, self.run_id)
+
+    def lose_subscription(self) -> bytes:
+        """The subscription breaks, and can't be made again; that wakes the waiter."""
+        self.subscription.is_confirmed = False
+        return self.wake()
+
+    def wake(self) -> bytes:
+        """What a script publishes where it is the only waiter's turn."""
+        return b"wake %b a" % next(iter(self.waiters), b"c:nobody").partition(b":")[2]
 
     def clock_us(self) -> int:
         return int((self.now + AHEAD_SECONDS) * 1e6)
@@ -73,6 +95,10 @@ class Scene:
         name = next(name for sha, name in NAMES.items() if sha in packed or load(name).source in packed)
         if name == "acquire":
             return words(b"granted", self.clock_us(), self.clock_us())
+        if name == "enqueue":
+            return array(b"granted", self.clock_us(), self.clock_us())
+        if name in ("leave", "give_back"):
+            return array({"leave": b"left", "give_back": b"released"}[name], self.clock_us())
         usual = {"release": b"released", "count": b"counted", "extend": b"extended"}[name]
         return words(usual, self.clock_us())
 
@@ -180,7 +206,12 @@ class ScriptedQueue:
     def empty(self) -> bool:
         return not self._items
 
+    def get_nowait(self) -> Any:
+        return self._items.pop(0)
+
     def get(self, timeout: float) -> Any:
+        if not self._items and self._scene.published:
+            self._scene.hear(0, self._scene.published.pop(0)(self._scene))
         if not self._items:
             self._scene.now += timeout
             raise Empty
@@ -196,6 +227,7 @@ class ScriptedMachine(Machine):
         self.started: list[str] = []
         self.clock = lambda: scene.now
         self.sleep = self._sleep
+        self.chance = lambda: 0.5
         self.queue = lambda: ScriptedQueue(scene)  # type: ignore[assignment,return-value]
         self.open_channel = lambda _raw, _timeout: ScriptedChannel(scene)
 
@@ -252,6 +284,8 @@ class Play:
             "counters": repr([getattr(session.counters, name) for name in ("grants", "refusals", "waits", "losses")]),
             "handed": [_without_moments(task) for task in self.handed],
             "waiting": list(session.hub.waiters),
+            "served": list(session.hub._served),
+            "beats_at": session.janitor._asked_for,
             "idle": [link_state(connection) for connection in master._idle],
             "open": master.connections,
             "down": master.down,
@@ -260,7 +294,7 @@ class Play:
             "incarnation": master.incarnation,
             "clock": [getattr(master.offset, name) for name in ("low", "high", "seen_at", "stepped_at", "_rivals")],
             "watch_at": session.watchdog._pokes.qsize(),
-            "started": session.platform.started,
+            "started": set(session.platform.started),  # again and again: here none of them runs
             "unsaid": list(session.unsaid),
         }
 
@@ -309,6 +343,13 @@ def _play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str
     warm = client.lock("warm")
     warm.acquire()
     warm.release()
+    scene.waiters, scene.subscription = session.hub.waiters, session.hub.subscriptions[0]
+    scene.hear = session.hub.message
+    if call is queue:
+        session.waited_at = scene.now
+        session.hub.listen(scene.now)
+        session.hub.subscriptions[0].is_confirmed = True
+        session.hub.subscriptions[0]._incarnation = session.masters[0].incarnation
     for _ in range(LEVELS_BEFORE.get(call, 0)):
         made.lock.acquire()
     scene.move = session.masters[0].see_incarnation
@@ -364,6 +405,11 @@ USUAL |= {nest: b"counted", leave_inner: b"counted", leave: b"released", leave_b
 def usual(scene: Scene, call: Deed, ahead: float = 0.0, token: int | None = None) -> bytes:
     shown = scene.clock_us() + int(ahead * 1e6)
     return words(USUAL[call], shown, *([shown if token is None else token] if USUAL[call] == b"granted" else []))
+
+
+def queue(lock: Lock) -> bool:
+    """By a client that has waited a moment ago, and so asks for a place at once."""
+    return lock.acquire(timeout=PATIENCE_SECONDS)
 
 
 Said = Callable[[Scene, Deed], list[Any]]
@@ -443,6 +489,107 @@ def test_the_straight_way_comes_to_what_the_general_one_does(call: Deed, said: s
     straight, fanned_out, parsed = (play(call, say, guard, way).state() for way in WAYS)
     assert straight == parsed
     assert fanned_out == parsed
+
+
+def behind(scene: Scene, ahead: int = 0, left_ms: int = 9000, holder: bytes = b"you:1") -> bytes:
+    """The reply to an enqueue: a place behind somebody else."""
+    return array(b"queued", scene.clock_us(), left_ms, ahead, holder, scene.clock_us())
+
+
+Queued = Callable[[Scene], tuple[list[Any], list[Callable[[Scene], bytes]]]]
+QUEUED: dict[str, Queued] = {
+    "given": lambda scene: ([behind(scene)], [Scene.grant]),
+    "given, behind others": lambda scene: ([behind(scene, ahead=3)], [Scene.grant]),
+    "given, after a lease without an end": lambda scene: ([behind(scene, left_ms=-1)], [Scene.grant]),
+    "given, with a lease as long as the lock's": lambda scene: (
+        [behind(scene)],
+        [partial(Scene.grant, lease_ms=10_000)],
+    ),
+    "given, by a clock that is off": lambda scene: ([behind(scene)], [partial(Scene.grant, age=-1.0)]),
+    "given a moment ago": lambda scene: ([behind(scene)], [partial(Scene.grant, age=0.5)]),
+    "given, and nearly over": lambda scene: ([behind(scene)], [partial(Scene.grant, age=2.96)]),
+    "given too long ago": lambda scene: ([behind(scene)], [partial(Scene.grant, age=5.0)]),
+    "given too long ago, and then again": lambda scene: (
+        [behind(scene), array(b"released", scene.clock_us()), behind(scene)],
+        [partial(Scene.grant, age=5.0), partial(Scene.grant, name=b"b")],
+    ),
+    "given with the largest token": lambda scene: ([behind(scene)], [partial(Scene.grant, token=TOKEN_MAX)]),
+    "given with too large a token": lambda scene: ([behind(scene)], [partial(Scene.grant, token=TOKEN_MAX + 1)]),
+    "woken, and granted": lambda scene: ([behind(scene)], [Scene.wake]),
+    "woken, and still behind": lambda scene: ([behind(scene), behind(scene)], [Scene.wake, Scene.grant]),
+    "the holder's lease is over": lambda scene: ([behind(scene, left_ms=300)], []),
+    "nobody has it, and others are first": lambda scene: ([behind(scene, left_ms=0, holder=b"")], []),
+    "it has it itself": lambda scene: ([partial(_behind_itself, scene)], [Scene.grant]),
+    "nothing comes": lambda scene: ([behind(scene, ahead=1, left_ms=-1)] * 2, []),
+    "nothing comes, but at the last look": lambda scene: ([behind(scene, ahead=1, left_ms=-1)], []),
+    "its subscription breaks while it sleeps": lambda scene: (
+        [behind(scene, ahead=1, left_ms=-1)] * 2,
+        [Scene.lose_subscription],
+    ),
+    "its subscription breaks, and what was given is too old": lambda scene: (
+        [behind(scene), array(b"released", scene.clock_us()), *[behind(scene)] * 2],
+        [Scene.lose_subscription, partial(Scene.grant, age=5.0)],
+    ),
+    "nothing comes, and it has no place": lambda scene: (
+        [behind(scene, ahead=1, left_ms=-1)] * 2 + [array(b"absent", scene.clock_us())],
+        [],
+    ),
+    "granted at once": lambda scene: ([array(b"granted", scene.clock_us(), scene.clock_us())], []),
+    "a place in two pieces": lambda scene: ([[behind(scene)[:20], behind(scene)[20:]]], [Scene.grant]),
+    "a place, and then something": lambda scene: ([behind(scene) + b":1\r\n"], [Scene.grant]),
+    "a clock that went ahead": lambda scene: (
+        [array(b"queued", scene.clock_us() + 5_000_000, 9000, 0, b"you:1", scene.clock_us())],
+        [Scene.grant],
+    ),
+    "no place": lambda scene: ([array(b"queued", scene.clock_us(), 9000, 0, b"you:1")], []),
+    "void": lambda scene: ([array(b"void", scene.clock_us()), behind(scene)], [Scene.grant]),
+    "no vote": lambda scene: ([array(b"no_vote", scene.clock_us(), scene.clock_us() + 100_000)], []),
+    "nothing": lambda _scene: ([[Silence, Silence]], []),
+    "no such script": lambda scene: ([b"-NOSCRIPT No matching script.\r\n", behind(scene)], [Scene.grant]),
+    "a replica": lambda _scene: ([b"-READONLY You can't write against a read only replica.\r\n"], []),
+    "out of memory": lambda _scene: ([b"-OOM command not allowed\r\n"], []),
+    "no right": lambda _scene: ([b"-NOPERM this user has no permissions\r\n"], []),
+    "the end": lambda _scene: ([b""], []),
+    "a reset": lambda _scene: ([ConnectionResetError()], []),
+    "nonsense": lambda _scene: ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], []),
+}
+
+
+def _behind_itself(scene: Scene) -> bytes:
+    return behind(scene, holder=next(iter(scene.waiters)) + b"~" + b"a" * 16)
+
+
+@pytest.mark.parametrize("guard", [0.0, 30.0], ids=["no guard", "guard"])
+@pytest.mark.parametrize("said", QUEUED)
+def test_a_straight_wait_comes_to_what_the_general_one_does(said: str, guard: float) -> None:
+    def say(scene: Scene) -> list[Any]:
+        replies, scene.published[:] = QUEUED[said](scene)
+        return replies
+
+    straight, fanned_out, parsed = (play(queue, say, guard, way).state() for way in WAYS)
+    assert straight == parsed
+    assert fanned_out == parsed
+
+
+def test_the_usual_wait_goes_straight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the test above does not compare one way with itself."""
+    runs, run = list[str](), Session.run
+
+    def note(session: Session, flow: Any) -> Any:
+        runs.append(flow.__name__)
+        return run(session, flow)
+
+    def say(scene: Scene) -> list[Any]:
+        replies, scene.published[:] = QUEUED["given"](scene)
+        return replies
+
+    monkeypatch.setattr(Session, "run", note)
+    made = play(queue, say, 0.0, STRAIGHT)
+    assert made.told[:2] == ["True", "1"]
+    runs_of_first_look = [name for name in runs if name == "acquire"]
+    play(queue, say, 0.0, FANNED_OUT)
+    assert runs_of_first_look == []
+    assert runs.count("acquire") == 1
 
 
 def _say(said: Said, call: Deed, scene: Scene) -> list[Any]:

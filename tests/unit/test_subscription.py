@@ -14,6 +14,7 @@ from relock._runtime.masters.master import Master
 from relock._runtime.net import channel
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.wakeups.hub import Hub, HubListener
+from relock._runtime.wakeups.reading import STUCK_SECONDS
 
 KEYS = lock_keys("lock", "a")
 WAITER = b"me:1@3000"
@@ -134,10 +135,10 @@ def test_a_subscription_moves_when_another_socket_finds_the_master_elsewhere(hub
     subscription.step()
     subscription.look()
     assert subscription.is_confirmed
-    assert subscription._channel is not None, "nothing has changed"
+    assert subscription._ear is not None, "nothing has changed"
     master.incarnation = b"another:repl"
     subscription.look()
-    assert subscription._channel is None
+    assert subscription._ear is None
     assert master.line._ours.fileno() == -1
 
 
@@ -224,3 +225,21 @@ def test_a_connection_that_was_about_to_be_made_when_the_client_was_closed_is_cl
 
 def _introduce(line: Any) -> None:
     line._parser.on_connect(line)
+
+
+def test_a_leader_that_stands_still_with_what_it_has_taken_is_deposed(
+    hub: Hub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing lies at the socket then."""
+    subscription, now, deposed = hub.subscriptions[0], [50.0], list[object]()
+    master.server.sendall(CONFIRMED)
+    subscription.step()
+    ear = subscription._ear
+    assert ear is not None
+    monkeypatch.setattr(subscription, "_clock", lambda: now[0])
+    monkeypatch.setattr(hub.reading, "depose", lambda ear, _: deposed.append(ear))
+    ear._replies.append([b"message", b"channel", b"wake 1@3000 a"])
+    for seconds in (0.0, STUCK_SECONDS / 2, STUCK_SECONDS):
+        now[0] = 50.0 + seconds
+        subscription._check_is_read(ear)
+        assert deposed == ([ear] if seconds == STUCK_SECONDS else [])

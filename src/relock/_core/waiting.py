@@ -64,17 +64,50 @@ class Wait(NamedTuple):
     in_line: bool = False
 
 
-def acquire(wait: Wait, first: First | None = None) -> Generator[Effect, Any, Outcome]:
+class Place(NamedTuple):
+    """A waiter's place in the queue of a lone master, where somebody else has the lock.
+
+    Attributes:
+        lease_end: when the holder's lease ends; infinity for never.
+        until: how long to sleep there.
+    """
+
+    ticket: int
+    lease_end: float
+    until: float
+
+
+def judge_place(answers: Sequence[Answer], waiter: bytes, until: float, now: float) -> Place | None:
+    """The place that a first look has taken, and nothing else; None for whatever else it has come to by `now`.
+
+    What is to be done about that, `acquire` knows. So the wait that begins here is the one that `acquire` would begin.
+    """
+    reply: Any = answers[0][0]
+    if reply.__class__ is not list or reply[0] != b"queued" or now >= until:
+        return None
+    _, _, left_ms, ahead, holder, ticket = reply
+    pause = LOOK_AGAIN_SECONDS_MAX
+    if ahead == 0 and left_ms >= 0:
+        if not holder or waiter_name(holder) == waiter:
+            return None
+        pause = min(left_ms / 1000 + EXPIRY_SECONDS, pause)
+    lease_end = now + left_ms / 1000 if left_ms >= 0 else float("inf")
+    return Place(ticket, lease_end, min(until, now + pause))
+
+
+def acquire(
+    wait: Wait, first: First | None = None, grants: Sequence[Handed] | None = None
+) -> Generator[Effect, Any, Outcome]:
     """Looks until the lock is granted, the timeout is over, or patience is; leaves nothing behind.
 
     A grant was made to the last of the wait's `owners`. Where the caller has looked once before, this goes on from
-    what it found.
+    what it found; where the caller has slept in its place, too, from the `grants` that woke it.
     """
     spec, clock = wait.spec, wait.clock
     now = clock()
     limit = max(wait.until, now) + spec.node_timeout
-    if wait.in_line and now < wait.until:
-        return (yield from _Waiting(wait, limit).begin_in_line())
+    if wait.in_line and (first is not None or now < wait.until):
+        return (yield from _Waiting(wait, limit).begin_in_line(first, grants))
     outcome, answers = yield from attempt(spec, take_call(spec, wait.waiter, wait.levels), clock, limit, first)
     if outcome.__class__ is Grant:
         return outcome
@@ -101,11 +134,14 @@ class _Waiting:
         """The name under which the masters are asked for the lock."""
         return self.wait.owners[-1]
 
-    def begin_in_line(self) -> Generator[Effect, Any, Outcome]:
+    def begin_in_line(self, first: First | None, grants: Sequence[Handed] | None) -> Generator[Effect, Any, Outcome]:
         """The first look takes a place in the queue, if wake-ups are subscribed to, and then others."""
-        yield from self._listen()
-        outcome, answers = yield from attempt(self.wait.spec, self._next_call(), self.wait.clock, self.limit)
-        return outcome if isinstance(outcome, Grant) else (yield from self.run(outcome, answers))
+        if first is None:
+            yield from self._listen()
+        else:
+            self.listening = True  # the place was taken by one who listened
+        outcome, answers = yield from attempt(self.wait.spec, self._next_call(), self.wait.clock, self.limit, first)
+        return outcome if isinstance(outcome, Grant) else (yield from self.run(outcome, answers, grants))
 
     def _listen(self) -> Generator[Effect, Any, None]:
         """Subscribes; from then on the masters may be asked for a place."""
@@ -115,7 +151,9 @@ class _Waiting:
         if len(spec.masters) > 1 and self.owner == wait.waiter:
             self._rename()  # so that what an attempt gives back is never its place in the queue
 
-    def run(self, outcome: Outcome, answers: Sequence[Answer]) -> Generator[Effect, Any, Outcome]:
+    def run(
+        self, outcome: Outcome, answers: Sequence[Answer], grants: Sequence[Handed] | None = None
+    ) -> Generator[Effect, Any, Outcome]:
         """Looks again and again; see `acquire`."""
         wait, spec, clock = self.wait, self.wait.spec, self.wait.clock
         patience = _Patience(wait)
@@ -123,15 +161,17 @@ class _Waiting:
             if outcome.undecided:
                 yield from self._settle(answers)
             now = clock()
-            if now >= wait.until or patience.is_over(outcome, now):
+            if grants is None and (now >= wait.until or patience.is_over(outcome, now)):
                 yield from self._leave(outcome)
                 break
             if not self.listening and isinstance(outcome, Refused):
                 yield from self._listen()
             elif not self._must_place(outcome):
-                look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
-                grants = yield Park(spec.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
+                if grants is None:
+                    look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
+                    grants = yield Park(spec.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
                 granted = yield from self._take_over(grants, outcome)
+                grants = None
                 if granted is not None:
                     outcome = granted
                     break

@@ -19,6 +19,7 @@ from relock._core.effects import Clock
 from relock._owner import Who, current_thread, running_loop, running_task
 from relock._runtime.net.channel import Channel, open_channel
 from relock._runtime.net.raw_connection import RawConnection
+from relock._runtime.net.waker import Waker
 
 #: The one clock of the client side. It goes on while the machine is suspended, where the system has such a clock.
 CLOCK: Clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
@@ -57,6 +58,7 @@ class Platform:
         queue: makes a `queue.SimpleQueue`, which may be used at any moment, also by an interrupted thread.
         gate: makes a `threading.RLock`.
         poller: makes a `select.poll`.
+        waker: makes what ends such a poll.
         sleep: sleeps for so many seconds.
         chance: draws a number from 0 to 1.
         who: who calls.
@@ -70,6 +72,7 @@ class Platform:
     queue: Callable[[], "SimpleQueue[Any]"] = SimpleQueue
     gate: Callable[[], Any] = staticmethod(threading.RLock)
     poller: Callable[[], Any] = staticmethod(select.poll)
+    waker: Callable[[], Waker] = Waker
     sleep: Callable[[float], object] = staticmethod(time.sleep)
     chance: Callable[[], float] = staticmethod(random.random)
     who: Callable[[], Who] = staticmethod(current_thread)

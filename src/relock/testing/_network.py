@@ -240,7 +240,7 @@ class VirtualChannel(Channel):
         self.fileno = raw.fileno
         self.send = raw.send
         self.ready = self._ready
-        self.take = self._take
+        self.take = self.take_now = self._take
 
     def parse(self, taken: bytes | list[Any]) -> list[Any]:
         """See `Channel`. What was taken is one string as bytes of the wire, or a list of replies."""

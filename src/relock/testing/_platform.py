@@ -14,6 +14,7 @@ from relock._owner import Who
 from relock._runtime.machine import Machine
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.raw_connection import RawConnection
+from relock._runtime.net.waker import Waker
 from relock.testing._process import Parking, Process, Task, current_task
 
 
@@ -131,6 +132,38 @@ class VirtualPoller:
         return [(fileno, 1) for fileno, channel in self._channels.items() if channel.is_readable()]
 
 
+class VirtualWaker:
+    """A `relock._runtime.net.waker.Waker` for tasks."""
+
+    def __init__(self, process: Process) -> None:
+        self.fileno = process.world.fileno()
+        self._is_set = False
+        self._watching: list[Parking] = []
+        process.channels[self.fileno] = self
+
+    def wake(self) -> None:
+        """See `Waker`."""
+        self._is_set = True
+        watching, self._watching = self._watching, []
+        for parking in watching:
+            parking.wake()
+
+    def clear(self) -> None:
+        """See `Waker`."""
+        self._is_set = False
+
+    def close(self) -> None:
+        """See `Waker`."""
+
+    def is_readable(self) -> bool:
+        """Whether a poll finds it."""
+        return self._is_set
+
+    def watch(self, parking: Parking) -> None:
+        """Wakes the tasks that poll it."""
+        self._watching.append(parking)
+
+
 class VirtualPlatform(Machine):
     """What the runtime takes from a virtual process."""
 
@@ -141,6 +174,7 @@ class VirtualPlatform(Machine):
     poller: Callable[[], Any]
     queue: Callable[[], SimpleQueue[Any]]
     sleep: Callable[[float], object]
+    waker: Callable[[], Waker]
     who: Callable[[], Who]
 
     def __init__(self, process: Process) -> None:
@@ -150,6 +184,7 @@ class VirtualPlatform(Machine):
         self.queue = lambda: VirtualQueue(process)  # type: ignore[assignment,return-value]
         self.gate = lambda: VirtualGate(process)
         self.poller = lambda: VirtualPoller(process)
+        self.waker = lambda: VirtualWaker(process)  # type: ignore[assignment,return-value]
         self.sleep = process.sleep
         self.chance = world.chance
         self.who = self._who

@@ -220,14 +220,17 @@ class Connection:
         found = script.match_usual(taken) if is_known else None
         if found is not None:
             return self._credit([found[1], *map(int, found.groups()[1:])], offset, sent_at, now)
+        replies = channel.parse(taken)
+        if len(replies) == 1 and replies[0].__class__ is list and not channel.has_part():
+            return self._judge(replies[0], script, sent_at, now)
         round_ = Round((request.call(keys, owner),), until, sent_at, [master.no_reply_yet])
         round_.missing = 1
         self.in_flight.append(round_)
-        return Pending(round_, taken, now)
+        return Pending(round_, replies, now)
 
     def go_on(self, pending: Pending) -> None:
         """Reads what `exchange` has left to be read. Raises as it does."""
-        self._take_all(pending.taken, pending.now)
+        self._hand_out(pending.replies, pending.now)
         self.read(pending.round)
 
     def read(self, round_: Round) -> None:
@@ -297,12 +300,12 @@ class Connection:
                 sent.answers[master.index] = answer
                 sent.missing -= 1
                 return
-        self._take_all(taken, now)
+        self._hand_out(channel.parse(taken), now)
 
-    def _take_all(self, taken: Any, now: float) -> None:
-        """Parses what was taken, and gives each reply to the round that asked for it."""
+    def _hand_out(self, replies: Sequence[Any], now: float) -> None:
+        """Gives each reply to the round that asked for it."""
         in_flight = self.in_flight
-        for reply in self.channel.parse(taken):
+        for reply in replies:
             if not in_flight:
                 raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
             sent = in_flight[0]

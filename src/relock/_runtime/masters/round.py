@@ -62,12 +62,12 @@ class Pending(NamedTuple):
 
     Attributes:
         round: what it is owed to.
-        taken: what has come by now, as it came.
+        replies: what has come by now.
         now: when that was.
     """
 
     round: Round
-    taken: Any
+    replies: Sequence[Any]
     now: float
 
 

@@ -46,6 +46,8 @@ class Channel(ABC):
         ready: whether something can be received within so many milliseconds, as a truth value.
         take: what has come, as it came; waits for the first bytes, for the connection's timeout at most. `parse` makes
             replies of it. ``redis.RedisError`` or ``OSError`` where it broke, or nothing came in time.
+        take_now: as `take`, but never waits: ``BlockingIOError`` if nothing is there. None where that can't be had, or
+            `fileno` does not tell when something is there.
         has_part: whether `parse` has been given a part of a reply whose rest is yet to be taken.
     """
 
@@ -53,6 +55,7 @@ class Channel(ABC):
     fileno: int
     ready: Callable[[float], object]
     take: Callable[[], Any]
+    take_now: Callable[[], Any] | None = None
     has_part: Callable[[], bool] = bool  # never
 
     @abstractmethod
@@ -91,6 +94,8 @@ class SocketChannel(Channel):
         self.ready = poller.poll
         self.send = sock.sendall
         self.take = partial(sock.recv, CHUNK_BYTES)
+        if not isinstance(sock, ssl.SSLSocket):
+            self.take_now = partial(sock.recv, CHUNK_BYTES, socket.MSG_DONTWAIT)
         self._feed = reader.feed
         self._gets = reader.gets
         self.has_part = reader.has_data

@@ -14,22 +14,24 @@ from attrs import evolve
 
 from relock._core.book import HoldKey, lost_error, not_owned, stand_in
 from relock._core.call_record import CallRecord
-from relock._core.effects import Answer, Ask, Failure, Reply
+from relock._core.effects import Answer, Ask, Failure, Handed, Reply
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
-from relock._core.flows.acquire import judge_first
+from relock._core.flows.accept import judge_one
+from relock._core.flows.acquire import First, judge_first
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.flows.extend import needs_healing
 from relock._core.hold import FOREVER, FORGOTTEN, Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, NoQuorum, Outcome, Refused, count_status, is_attempt_certain, is_status
-from relock._core.waiting import Wait, acquire
+from relock._core.waiting import Wait, acquire, judge_place
 from relock._errors import LockLostError
 from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._options import LockOptions
 from relock._owner import Who, may_nest, still_inside, taker_of
 from relock._runtime.background import tasks
+from relock._runtime.masters.master import Master
 from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.session.loops import inside_already
@@ -107,25 +109,24 @@ class Calls:
         in_line = started_at < until and started_at - session.waited_at < IN_LINE_SECONDS
         if session.closed:
             session.check_open()
-        first, lone, request = None, session.lone, spec.wording.acquire
-        if not in_line and count == 1:
+        first, grants, lone, request = None, None, session.lone, spec.wording.acquire
+        outcome: Outcome | None = None
+        if in_line and lone is not None and count == 1:
+            outcome, first, grants = self._queue(lone, spec, owners, started_at, until)
+        elif not in_line and count == 1:
             end = started_at + spec.node_timeout
             answers = None if lone is None else lone.exchange(request, spec.keys, waiter, started_at, end)
             if answers is None:
                 answers = session.ask(Ask((request.call(spec.keys, waiter),), end, is_attempt_certain))
             first = started_at, answers
-        outcome: Outcome | None = first and judge_first(spec, first, session.clock(), until)
+            outcome = judge_first(spec, first, session.clock(), until)
         if outcome is None:
             wait = Wait(spec, waiter, count, until, session.clock, session.platform.chance, owners, in_line)
-            outcome = session.run(acquire(wait, first))
+            outcome = session.run(acquire(wait, first, grants))
         if session.is_closing:
             session.check_open()  # the grant can still be given back here; after `close` nothing could do it
         if outcome.__class__ is not Grant:
-            session.hub.forget(waiter)
-            record.spec = None  # the flow has left nothing; the error that may follow is no interrupt
-            if outcome.__class__ is Refused:
-                self._tell_refusal(spec, started_at)
-            return outcome
+            return self._go_without(record, spec, started_at, outcome)
         hold = session.holds[spec.keys.name, who.key] = Hold(spec, owners[-1], who, outcome, count)
         if who.name is None and session.platform.loop() is not None:
             hold.taker = taker_of(session.platform.task(), 0)
@@ -138,6 +139,40 @@ class Calls:
         if session.hears(logging.DEBUG):
             session.emit(Granted(spec.keys.name, session.clock() - started_at, outcome.token))
         return None
+
+    def _go_without(self, record: CallRecord, spec: LockSpec, came_at: float, outcome: Outcome) -> Outcome:
+        """The caller that came at `came_at` has given up."""
+        self._session.hub.forget(record.owners[0])
+        record.spec = None  # the flow has left nothing; the error that may follow is no interrupt
+        if isinstance(outcome, Refused):
+            self._tell_refusal(spec, came_at)
+        return outcome
+
+    def _queue(
+        self, lone: Master, spec: LockSpec, owners: list[bytes], started_at: float, until: float
+    ) -> tuple[Grant | None, First | None, Sequence[Handed] | None]:
+        """Takes a place in the queue and sleeps there until a releaser gives the lock: the usual case of a busy lock.
+
+        Returns the grant; or, where there is none, what was found and what woke the caller, as far as it has come.
+        """
+        session, waiter = self._session, owners[0]
+        sleeper = session.hub.register(waiter, spec.keys)
+        if not session.hub.listen(started_at):
+            return None, None, None
+        end = started_at + spec.node_timeout
+        answers = lone.exchange(spec.wording.enqueue, spec.keys, waiter, started_at, end)
+        if answers is None:
+            return None, None, None
+        first, now = (started_at, answers), session.clock()
+        place = judge_place(answers, waiter, until, now)
+        if place is None:
+            granted = judge_first(spec, first, now, FOREVER)  # refused, it has a place, which it must give up
+            return granted, first, None  # type: ignore[return-value]
+        grants = session.park(sleeper, *place)
+        granted = judge_one(spec, grants, session.clock())
+        if granted is not None:
+            owners.append(grants[0].owner)
+        return granted, first, grants
 
     def _tell_refusal(self, spec: LockSpec, came_at: float) -> None:
         """Somebody else has the lock; the caller that came at `came_at` has given up."""

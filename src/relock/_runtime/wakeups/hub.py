@@ -18,6 +18,7 @@ from relock._keys import LockKeys, lock_keys
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.bell import Bell
+from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.subscription import Subscription
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 from relock._scripts import TOKEN_MAX
@@ -73,6 +74,7 @@ class Hub:
     Attributes:
         waiters: by their owners' names.
         subscriptions: in the order of the masters.
+        reading: which thread reads them.
     """
 
     subscriptions: tuple[Subscription, ...]
@@ -87,6 +89,7 @@ class Hub:
         self.platform = platform
         self._clock = platform.clock
         self._listener = owner
+        self.reading = Reading(platform)
         self.subscriptions = tuple(Subscription(self, master) for master in masters)
         self._masters = masters
         self._quorum = quorum_of(len(masters))
@@ -98,7 +101,7 @@ class Hub:
         """The waiter `owner`, from now on found by its wake-ups."""
         waiter = self.waiters.get(owner)
         if waiter is None:
-            waiter = self.waiters.setdefault(owner, Waiter(owner, keys, self.platform.queue(), self._clock))
+            waiter = self.waiters.setdefault(owner, Waiter(owner, keys, self.platform.queue(), self.reading))
         return waiter
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
@@ -107,6 +110,7 @@ class Hub:
         if waiter is None:
             return
         settled = set() if served is None else {served.owner}
+        self.reading.leave(waiter)  # once more: an interrupt may have struck as it left
         self._give_back(waiter, settled)  # Undo, then forget: an interrupt must find it
         self.waiters.pop(owner, None)
         self._give_back(waiter, settled)  # Mark, then look: what has come meanwhile
@@ -114,6 +118,8 @@ class Hub:
             self._served[owner] = Served(self._clock(), served.owner, served.late_until, ref(served))
             if len(self._served) > self._sweep_at:
                 self._sweep()
+        else:
+            self.reading.gave_up()
 
     def _sweep(self) -> None:
         """Forgets the waiters that had their turn so long ago that no message can come for them, and no others.
@@ -133,12 +139,12 @@ class Hub:
                 self._listener.unclaimed(waiter.keys, grant.owner, 0)
                 settled.add(grant.owner)
 
-    def handed_to(self, waiter: Waiter) -> tuple[Handed, ...]:
+    def handed_to(self, waiter: Waiter) -> list[Handed]:
         """What releasers have given `waiter`. Of what came before its master's clock stepped no time is known."""
-        return tuple(
+        return [
             grant if self.subscriptions[grant.master].trusts(grant.begins) else grant._replace(begins=NEVER)
             for grant in waiter.handed.copy()
-        )
+        ]
 
     def gather_seconds(self) -> float:
         """For how long a waiter that one master has given the lock waits for a quorum of them."""
@@ -239,8 +245,10 @@ class Hub:
         """Waits for the threads to end, `timeout` seconds at most for each."""
         for subscription in self.subscriptions:
             subscription.join(timeout)
+        self.reading.stop()
 
     def abandon(self) -> None:
         """In a forked child: closes the copies of the parent's sockets."""
         for subscription in self.subscriptions:
             subscription.disconnect()
+        self.reading.abandon()

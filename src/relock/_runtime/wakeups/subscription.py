@@ -1,7 +1,6 @@
 """The subscription to one master."""
 
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -18,6 +17,8 @@ from relock._runtime.net.channel import Channel
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
+from relock._runtime.wakeups.ear import Ear
+from relock._runtime.wakeups.reading import STUCK_SECONDS, Reading
 from relock._runtime.wakeups.waiter import Waiter
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class Receiver(Protocol):
     client: str
     platform: Platform
     prefix: str
+    reading: Reading
     waiters: dict[bytes, Waiter]
 
     def message(self, master: int, payload: bytes) -> None:
@@ -71,20 +73,28 @@ class Subscription(Service):
         self._master = master
         self._clock = hub.platform.clock
         self._raw: RawConnection | None = None
-        self._channel: Channel | None = None  # of the connection, once it is subscribed
+        self._reading = hub.reading
+        self._ear: Ear | None = None  # of the connection, once it is subscribed
         self._incarnation = UNKNOWN  # of the server that the socket leads to
         self._stands_since = 0.0
         self._is_misled = False  # it has heard of a grant that another incarnation made
         self._strangers: set[bytes] = set()  # the names of such ones
         self._pinged = False
+        self._heard = 0  # how often the leader had heard something by the last look
+        self._is_read = False  # it has heard something between the last two looks
+        self._heard_at = 0.0  # when that look was
+        self._unread_since: float | None = None  # since this look, something lies there that the leader does not read
         self._failures = 0
-        self._stopped: SimpleQueue[None] = hub.platform.queue()
+        self._called: SimpleQueue[None] = hub.platform.queue()
 
     def step(self) -> None:
-        """Reads one message, or pings, or connects."""
+        """Reads one message, or pings, or connects; or looks after a connection that a waiting thread reads."""
         try:
-            if self._channel is not None:
-                self._read(self._channel)
+            ear = self._ear
+            if ear is not None:
+                self._tend(ear) if ear.is_led else self._read(ear)
+            elif self.is_confirmed:
+                raise redis_errors.ConnectionError("it was closed")
             else:
                 with understood():
                     self._connect()
@@ -114,14 +124,15 @@ class Subscription(Service):
         confirmation, *messages = replies[len(questions) :]
         if confirmation[0] != b"subscribe":
             raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation[0]!r}")
-        self._channel = channel
+        ear = self._ear = Ear(channel, self._act_on, self.call)
         self._stands_since, self._is_misled = self._clock(), False
         self._pinged = False
         if self._has_moved():  # Mark, then look: a thread that found the move had nothing to close until now
             raise redis_errors.ConnectionError("another server has taken the place of the master")
         self.is_confirmed = True
         self._hub.subscribed()
-        self._act_on(messages)
+        ear.act_on(messages)
+        self._share(ear)
 
     def _first_replies(self, channel: Channel, count: int) -> list[Any]:
         """At least `count`, within the time for the master."""
@@ -133,13 +144,46 @@ class Subscription(Service):
             replies += channel.receive()
         return replies
 
-    def _read(self, channel: Channel) -> None:
+    def _read(self, ear: Ear) -> None:
         try:
-            replies = channel.receive()
-        except redis_errors.TimeoutError:
-            self._ping(channel)
+            ear.hear(ear.channel.take)
+        except (BlockingIOError, TimeoutError, redis_errors.TimeoutError):
+            self._ping(ear.channel)
+        self._check_place()
+        self._share(ear)
+
+    def _share(self, ear: Ear) -> None:
+        self._reading.share(ear)
+        self._heard, self._heard_at, self._unread_since = ear.heard, self._clock(), None
+
+    def _tend(self, ear: Ear) -> None:
+        """Looks after a connection that the leader reads; takes it back if nobody leads, and acts on what was left."""
+        self._reading.nap(ear, self._called, is_read=self._is_read, is_unread=self._unread_since is not None)
+        if ear.error is not None:
+            raise ear.error
+        self._check_place()
+        if self._reading.take_back(ear):
+            ear.act()
         else:
-            self._act_on(replies)
+            self._check_is_read(ear)
+
+    def _check_is_read(self, ear: Ear) -> None:
+        """Pings where nothing comes; deposes the leader where something has come that it does not read."""
+        now = self._clock()
+        self._is_read = ear.heard != self._heard
+        if self._is_read:
+            self._heard, self._heard_at, self._unread_since = ear.heard, now, None
+        elif not (ear.is_amid or ear.channel.wait(0.0)):
+            self._unread_since = None
+            if now - self._heard_at >= PING_SECONDS:
+                self._heard_at = now
+                self._ping(ear.channel)
+        elif self._unread_since is None:
+            self._unread_since = now
+        elif now - self._unread_since >= STUCK_SECONDS:
+            self._reading.depose(ear, redis_errors.TimeoutError("the thread that reads it stands still"))
+
+    def _check_place(self) -> None:
         if self._has_moved():
             raise redis_errors.ConnectionError("another server has taken the place of the master")
 
@@ -149,24 +193,23 @@ class Subscription(Service):
 
     def look(self) -> None:
         """Another server may be the master now: the subscription moves there at once; called by any thread."""
-        if self._channel is not None and self._has_moved():
+        if self._ear is not None and self._has_moved():
             self.disconnect()
 
     def doubt(self) -> None:
         """A server without a name was connected to: none tells whether the subscription is at that one."""
-        if self._channel is not None and self._clock() - self._stands_since > BELIEVED_SECONDS:
+        if self._ear is not None and self._clock() - self._stands_since > BELIEVED_SECONDS:
             self.disconnect()
 
-    def _act_on(self, replies: Sequence[Any]) -> None:
+    def _act_on(self, reply: Any) -> None:
         """Raises `redis.InvalidResponse` for what nobody sends here: what comes next may be cut in two just as well."""
-        for reply in replies:
-            match reply:
-                case [b"message", bytes(), bytes(payload)]:
-                    self._hub.message(self._master.index, payload)
-                case [b"pong", _]:
-                    self._pinged = False
-                case _:
-                    raise redis_errors.InvalidResponse(f"no message: {reply!r:.100}")
+        match reply:
+            case [b"message", bytes(), bytes(payload)]:
+                self._hub.message(self._master.index, payload)
+            case [b"pong", _]:
+                self._pinged = False
+            case _:
+                raise redis_errors.InvalidResponse(f"no message: {reply!r:.100}")
 
     def _ping(self, channel: Channel) -> None:
         """Somebody waits and nothing has come for a while: is anybody there?"""
@@ -191,8 +234,10 @@ class Subscription(Service):
             self._hub.wake_all()
         pause = min(RECONNECT_SECONDS_MIN * 2 ** min(self._failures, 10), RECONNECT_SECONDS_MAX)
         self._failures += 1
-        with suppress(Empty):
-            self._stopped.get(timeout=pause)
+        until = self._clock() + pause
+        while not self.stopping and (left := until - self._clock()) > 0:
+            with suppress(Empty):
+                self._called.get(timeout=left)
 
     def has_vote(self, now: float) -> bool:
         """Whether what the master says of turns counts: one that may have forgotten a hold finds every lock free."""
@@ -223,19 +268,29 @@ class Subscription(Service):
             self._strangers.clear()
         self._strangers.add(incarnation)
         self._is_misled = True
+        self.call()
 
     def disconnect(self) -> None:
         """Closes the socket; from another thread, this ends a read that is under way."""
-        raw, self._raw, self._channel = self._raw, None, None
+        raw, self._raw = self._raw, None
+        ear, self._ear = self._ear, None
+        if ear is not None:
+            self._reading.unshare(ear)
         if raw is not None:
             try:
                 raw.disconnect()
             except NETWORK_ERRORS:
                 text = "closing the subscription to %s failed"
                 self._platform.log.debug(logger, text, self._master.address, exc_info=True)
+        if ear is not None and ear.is_led:
+            self.call()
+
+    def call(self) -> None:
+        """Wakes the thread, if it naps."""
+        self._called.put(None)
 
     def stop(self) -> None:
         """Ends the thread, wherever it sleeps."""
         super().stop()
-        self._stopped.put(None)
+        self.call()
         self.disconnect()

@@ -5,8 +5,9 @@ from queue import Empty, SimpleQueue
 
 from attrs import define, field
 
-from relock._core.effects import Clock, Handed
+from relock._core.effects import Handed
 from relock._keys import LockKeys
+from relock._runtime.wakeups.reading import Reading
 
 GATHER_SECONDS = 0.03  # after the first wake-up, wait this long for a quorum; after the first grant, longer
 
@@ -18,42 +19,47 @@ class Waiter:
     owner: bytes
     keys: LockKeys
     wakes: "SimpleQueue[int | None]"  # the master that woke it, or None
-    clock: Clock
+    reading: Reading
     tickets: list[int] = field(factory=list)  # at most one: empty until it is queued
     handed: list[Handed] = field(factory=list)  # what releasers have given it, so far
     parks: int = 0  # how often it has gone to sleep
     is_given: bool = False  # since it last woke, a releaser has given it the lock on some master
+    is_polling: bool = False  # it leads, and polls: see `Reading`
 
     def wake(self, master: int | None = None) -> None:
         """Master number `master` says that it is its turn there; None: it must look again in any case."""
         self.wakes.put(master)
+        if self.is_polling:
+            self.reading.rouse()
 
     def give(self, grant: Handed) -> None:
         """A releaser has given it the lock on one master."""
         self.handed.append(grant)
         self.is_given = True
-        self.wakes.put(grant.master)
+        self.wake(grant.master)
 
-    def park(self, seconds: float, quorum: int, gathers: Callable[[], float]) -> None:
-        """Sleeps until `quorum` masters, or a moment ago fewer, have woken it; `seconds` at most.
+    def park(self, until: float, quorum: int, gathers: Callable[[], float]) -> None:
+        """Sleeps until `quorum` masters, or a moment ago fewer, have woken it; until the clock's `until` (s) at most.
 
         `gathers` says how long that moment is (s) where one of them has given it the lock.
         """
+        clock, reading = self.reading.clock, self.reading
         masters: tuple[int, ...] = ()  # a set, which takes 200 bytes for as long as this waits
-        until = last = self.clock() + max(0.0, seconds)
-        first_at = None
-        while len(masters) < quorum:
-            try:
-                master = self.wakes.get(timeout=max(0.0, until - self.clock()))
-            except Empty:
-                break
-            if master is None:
-                break
-            if master not in masters:
-                masters += (master,)
-            if len(masters) < quorum:
-                first_at = self.clock() if first_at is None else first_at
-                until = min(last, first_at + (gathers() if self.is_given else GATHER_SECONDS))
+        last, first_at = until, None
+        try:
+            while len(masters) < quorum:
+                master = reading.next_for(self, until)
+                if master is None:
+                    break
+                if master not in masters:
+                    masters += (master,)
+                if len(masters) < quorum:
+                    first_at = clock() if first_at is None else first_at
+                    until = min(last, first_at + (gathers() if self.is_given else GATHER_SECONDS))
+        except Empty:
+            pass
+        finally:
+            reading.leave(self)
         while not self.wakes.empty():  # several reasons to look are one
             self.wakes.get_nowait()
         self.is_given = False

@@ -1,0 +1,109 @@
+"""What comes on one connection of a subscription, on its way to those that it is for.
+
+A thread of the user's may read here, and an exception may strike it between any two instructions: a signal handler's,
+say. So whatever has come is always in one of three places, and whoever reads next goes on from there. Only an exception
+in the midst of parsing leaves bytes half parsed; then the connection is given up, and everybody looks for themselves.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import starmap
+from typing import Any
+
+from redis import exceptions as redis_errors
+
+from relock._runtime.net.channel import Channel
+
+_ONCE: Iterable[tuple[()]] = ((),)
+TRIES_MAX = 3  # of one message: whatever strikes whoever acts on it, it must not strike everybody
+
+
+class Ear:
+    """One connection that is subscribed. One thread at a time reads it: see `relock._runtime.wakeups.reading`.
+
+    Args:
+        act: acts on one reply. Acting twice on the same one does no harm.
+
+    Attributes:
+        call: wakes the thread of the subscription.
+        error: why the connection can't be used any more; None while it can.
+        heard: how often something has come.
+        is_led: the leader of the waiters reads it; only the thread of the subscription decides that.
+    """
+
+    def __init__(self, channel: Channel, act: Callable[[Any], object], call: Callable[[], object]) -> None:
+        self.channel = channel
+        self.error: Exception | None = None
+        self.heard = 0
+        self.is_led = False
+        self._act_on = act
+        self.call = call
+        self._taken: deque[Any] = deque()  # as it came
+        self._replies: deque[Any] = deque()
+        self._is_parsing = False
+        self._tries = 0  # of the first reply
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether something has come that nobody has acted on yet: an exception has struck whoever took it."""
+        return bool(self._taken or self._replies)
+
+    def hear(self, take: Callable[[], Any]) -> None:
+        """Takes what has come, by one of the ways of its channel, and acts on it.
+
+        Raises:
+            redis.RedisError, OSError: it broke.
+        """
+        self._taken.extend(starmap(take, _ONCE))  # one step: no handler runs between receiving and storing
+        self.heard += 1
+        self.act()
+
+    def hear_now(self) -> None:
+        """As `hear`, for the leader: never waits, and what is an error of the socket's is one of redis-py's."""
+        take = self.channel.take_now
+        try:
+            if take is not None:
+                self._taken.extend(starmap(take, _ONCE))
+        except OSError as error:
+            if error.errno is None:
+                raise  # none of the socket's: a signal handler's
+            if isinstance(error, BlockingIOError):
+                return
+            raise redis_errors.ConnectionError(f"reading failed: {error}") from error
+        self.heard += 1
+        self.act()
+
+    def act_on(self, replies: Sequence[Any]) -> None:
+        """Acts on what has come before; raises as `act` does."""
+        self._replies.extend(replies)
+        self.act()
+
+    def act(self) -> None:
+        """Acts on all that was taken.
+
+        Raises:
+            redis.RedisError: no server sends this; or an exception has struck in the midst of parsing, or again and
+                again whoever acts on the same reply.
+        """
+        replies, taken = self._replies, self._taken
+        while True:
+            while replies:
+                self._tries += 1
+                if self._tries > TRIES_MAX:
+                    raise redis_errors.ConnectionError(f"nobody could act on a message: {replies[0]!r:.100}")
+                self._act_on(replies[0])
+                self._tries = 0
+                replies.popleft()  # Act, then forget
+            if self._is_parsing:
+                raise redis_errors.ConnectionError("an exception has struck while a message was parsed")
+            if not taken:
+                return
+            self._is_parsing = True
+            replies.extend(self.channel.parse(taken[0]))
+            taken.popleft()
+            self._is_parsing = False
+
+    def fail(self, error: Exception) -> None:
+        """The connection can't be used any more: the thread of the subscription opens another one."""
+        self.error = error
+        self.call()

@@ -1,0 +1,300 @@
+"""Who reads the subscriptions of a client: one of its own waiting threads, or a thread in the background for each.
+
+A message is for a thread that waits. If another thread reads it, the two have to change places before anything goes on,
+which takes longer than the message was on its way. So one of the waiting threads, the *leader*, polls the sockets for
+all of them; the others, its *followers*, sleep on their queues as before. When the leader leaves, it makes a follower
+the leader. (Leader and followers: Schmidt, Stal, Rohnert and Buschmann, "Pattern-Oriented Software Architecture",
+volume 2, 2000.)
+
+Nobody may stay away for long: a master counts whoever subscribes as listening, and gives the lock to a waiter whose
+message nobody reads. So each subscription has a thread of its own, too:
+
+* It opens the connection, and pings. It reads as long as no thread waits, or the socket can't be polled (TLS).
+* When it has heard something while a thread waits, it *shares* its socket with the leader, and naps.
+* When nobody has led for `VACANT_SECONDS`, it takes the socket back; at once if the last waiter has given up. A waiter
+  that has got the lock usually comes again soon, so it does not call this thread when it leaves. While leaders come and
+  go, and read, the thread looks every `BUSY_SECONDS` only: the many processes of a busy lock would wake up for nothing.
+* When something has lain at the socket for `STUCK_SECONDS`, the leader stands still: in a signal handler, say, or in a
+  debugger. Then another connection is opened, and the leader is deposed.
+
+The rules, each of which the code below keeps in one place:
+
+* The leader is the one value in `_role`, set by `dict.setdefault` and removed by whoever has it. To depose the leader
+  is to put a new dictionary in its place. A deposed one notices before it reads again; what it is reading just then is
+  a connection that is closed by now, which nobody else reads.
+* A socket is shared, and taken back, by the thread of its subscription alone, and taken back in the leader's role: so
+  nobody else reads just then.
+* Who leaves looks for a follower after it has let the role go, and who comes is in `_parked` before it looks for the
+  role. Of two that meet, at least one sees the other.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple
+
+from redis import exceptions as redis_errors
+
+from relock._core.effects import Clock
+from relock._core.quorum import NEVER
+from relock._runtime.net.waker import Waker
+from relock._runtime.wakeups.ear import Ear
+
+if TYPE_CHECKING:
+    from relock._runtime.platform import Platform
+    from relock._runtime.wakeups.waiter import Waiter
+
+LEAD = -1  # in a waiter's queue, beside the numbers of masters: nobody leads
+VACANT_SECONDS = 0.05
+BUSY_SECONDS = 0.25
+DOZE_SECONDS = 1.0
+STUCK_SECONDS = 1.0
+POLLIN = 1  # as select has it
+_LEADER = "leader"
+
+
+class _Ring(NamedTuple):
+    """What the leader polls.
+
+    Attributes:
+        made_for: the sockets that were shared then.
+        poll: waits for the sockets; milliseconds.
+        ears: by the numbers of their sockets.
+        waker: ends a poll; None where nothing was shared yet.
+    """
+
+    made_for: object
+    poll: Callable[[float], list[tuple[int, int]]]
+    ears: dict[int, Ear]
+    waker: Waker | None
+
+
+_NO_RING = _Ring(None, lambda _: [], {}, None)
+
+
+class Reading:
+    """The shared sockets of one client, and which of its waiting threads reads them.
+
+    Attributes:
+        clock: the client's.
+        left_at: when a leader has left the role to nobody for the last time.
+    """
+
+    def __init__(self, platform: "Platform") -> None:
+        self._platform = platform
+        self.clock: Clock = platform.clock
+        self._role: dict[str, object] = {}
+        self._parked: dict[Waiter, None] = {}
+        self._shared: dict[Ear, None] = {}
+        self._wanted = object()  # another one whenever `_shared` has changed
+        self._ring = _NO_RING
+        self._wakers: dict[str, Waker] = {}  # one, once a socket was shared
+        self._dozing: dict[Ear, None] = {}  # those whose threads look again only when they are called
+        self.left_at = NEVER
+
+    # A thread that waits --------------------------------------------------------------------------------------------
+
+    def next_for(self, waiter: "Waiter", until: float) -> int | None:
+        """What wakes `waiter` next; it leads meanwhile if nobody else does.
+
+        Raises:
+            queue.Empty: nothing has until the clock's `until` (s).
+        """
+        while True:
+            self._parked[waiter] = None  # Mark, then look
+            is_asked = self._shared or self._role.get(_LEADER) is waiter  # it must not keep the role in its sleep
+            if is_asked and waiter.wakes.empty() and not self._lead(waiter, until):
+                continue
+            token = waiter.wakes.get(timeout=max(0.0, until - self.clock()))
+            if token != LEAD:
+                return token
+
+    def leave(self, waiter: "Waiter") -> None:
+        """`waiter` sleeps no more."""
+        self._parked.pop(waiter, None)
+        waiter.is_polling = False
+        role = self._role
+        if role.get(_LEADER) is waiter:
+            self.left_at = self.clock()
+            self._resign(role)
+        elif self._shared:
+            self._hand_on()
+
+    def gave_up(self) -> None:
+        """A waiter is gone for good without the lock: what may come for it is to be given back at once."""
+        if self._shared and not self._parked and _LEADER not in self._role:
+            self.left_at = NEVER
+            for ear in self._shared.copy():
+                ear.call()
+
+    def _lead(self, waiter: "Waiter", until: float) -> bool:
+        """Reads for all until `waiter` is woken, nothing is shared, or it is `until`; not where another one leads.
+
+        Returns False where it was deposed.
+        """
+        role = self._role
+        if role.setdefault(_LEADER, waiter) is not waiter:
+            return True
+        ring = self._ring if self._ring.made_for is self._wanted else self._gather()
+        if self._role is not role:
+            return False  # deposed, before it had begun
+        for ear in ring.ears.values():
+            if ear.is_amid:  # the last leader was struck
+                self._try(ear, ear.act)
+        while waiter.wakes.empty():
+            ring = self._ring if self._ring.made_for is self._wanted else self._gather()
+            if self._role is not role:
+                return False
+            if not ring.ears:
+                self._resign(role)
+                return True  # the threads of the subscriptions read
+            left = until - self.clock()
+            if left <= 0:
+                return True
+            waiter.is_polling = True
+            ready = ring.poll(left * 1000) if waiter.wakes.empty() else ()  # Mark, then look
+            waiter.is_polling = False
+            for fileno, _ in ready:
+                self._hear(ring, fileno)
+        return True
+
+    def _resign(self, role: dict[str, object]) -> None:
+        """Lets the role go; what was shared meanwhile needs another leader."""
+        role.pop(_LEADER, None)
+        if self._shared:
+            self._hand_on()
+
+    def _gather(self) -> _Ring:
+        wanted = self._wanted  # first: what is shared from here on makes the ring an old one
+        poller = self._platform.poller()
+        ears = {ear.channel.fileno: ear for ear in self._shared.copy()}
+        for fileno in ears:
+            poller.register(fileno, POLLIN)
+        waker = self._wakers.get(_LEADER)
+        if waker is not None:
+            poller.register(waker.fileno, POLLIN)
+        self._ring = ring = _Ring(wanted, poller.poll, ears, waker)
+        return ring
+
+    def _hear(self, ring: _Ring, fileno: int) -> None:
+        ear = ring.ears.get(fileno)
+        if ear is not None:
+            self._try(ear, ear.hear_now)
+        elif ring.waker is not None:
+            ring.waker.clear()
+
+    def _try(self, ear: Ear, hear: Callable[[], object]) -> None:
+        """Has the leader read or act on what has come; gives the connection up where it broke."""
+        try:
+            hear()
+        except redis_errors.RedisError as error:
+            self._give_up(ear, error)
+
+    def _give_up(self, ear: Ear, error: Exception) -> None:
+        ear.fail(error)  # first: its thread must know, wherever an exception strikes
+        self.unshare(ear)
+
+    def _hand_on(self) -> None:
+        """Makes a follower the leader if nobody is; if nobody waits, has the threads of the subscriptions look."""
+        if _LEADER in self._role:
+            return
+        follower = self._any_parked()
+        if follower is not None:
+            follower.wake(LEAD)
+        for ear in self._dozing.copy():
+            ear.call()
+
+    def _any_parked(self) -> "Waiter | None":
+        while True:
+            try:
+                return next(iter(self._parked), None)
+            except RuntimeError:  # another thread has just come or gone
+                continue
+
+    # The thread of a subscription -----------------------------------------------------------------------------------
+
+    def share(self, ear: Ear) -> None:
+        """Lets the leader read `ear`, if a thread waits and the socket can be polled."""
+        if not self._parked or ear.channel.take_now is None:
+            return
+        if not self._wakers:
+            try:
+                self._wakers.setdefault(_LEADER, self._platform.waker())
+            except OSError:
+                return  # too many files are open
+        self.left_at = self.clock()
+        ear.is_led = True
+        self._shared[ear] = None
+        self._changed()
+        self._hand_on()
+
+    def take_back(self, ear: Ear) -> bool:
+        """Whether nobody reads `ear` any more, because nobody leads, and has not for a moment."""
+        if self.clock() - self.left_at < VACANT_SECONDS:
+            return False
+        role = self._role
+        if role.setdefault(_LEADER, ear) is not ear:
+            return False
+        is_ours = ear in self._shared and self._role is role
+        if is_ours:
+            self.unshare(ear)
+            ear.is_led = False
+        self._resign(role)
+        return is_ours
+
+    def unshare(self, ear: Ear) -> None:
+        """The leader reads `ear` no more, from its next look on."""
+        if ear in self._shared:
+            self._shared.pop(ear, None)
+            self._changed()
+
+    def nap(self, ear: Ear, called: "SimpleQueue[None]", *, is_read: bool, is_unread: bool) -> None:
+        """Sleeps until the thread of `ear`, which is shared, is called, or may have something to do.
+
+        `is_read`: a leader has read it between the last two looks; `is_unread`: something lay there at the last one.
+        """
+        with suppress(Empty):
+            if is_unread or self.clock() - self.left_at < DOZE_SECONDS:
+                called.get(timeout=BUSY_SECONDS if is_read else VACANT_SECONDS)
+                return
+            self._dozing[ear] = None  # Mark, then look
+            try:
+                if _LEADER in self._role:
+                    called.get(timeout=DOZE_SECONDS)
+            finally:
+                self._dozing.pop(ear, None)
+
+    def depose(self, ear: Ear, error: Exception) -> None:
+        """The leader stands still: every shared connection is given up, for it may be in the midst of reading one."""
+        role: dict[str, object] = {_LEADER: ear}  # so that nobody else leads until these are gone
+        deposed, self._role = self._role.get(_LEADER), role
+        self._parked.pop(deposed, None)  # type: ignore[call-overload]  # it could not lead before it goes on
+        # It may be in a poll, which goes on when its handler returns, perhaps on a socket of the same number: the waker
+        # stays as it is then, for nobody else's poll.
+        wakers, self._wakers = self._wakers, {}
+        self._changed()
+        for shared in self._shared.copy():
+            self._give_up(shared, error)
+        for waker in wakers.values():
+            waker.wake()
+        self._resign(role)
+
+    def stop(self) -> None:
+        """Nothing is shared any more; what a leader still polls goes with its poll."""
+        self._ring, self._wakers = _NO_RING, {}
+
+    def abandon(self) -> None:
+        """In a forked child: closes the copies of the parent's pipe."""
+        wakers, self._wakers = self._wakers, {}
+        for waker in wakers.values():
+            waker.close()
+
+    def _changed(self) -> None:
+        self._wanted = object()
+        if _LEADER in self._role:
+            self.rouse()
+
+    def rouse(self) -> None:
+        """Ends the leader's poll."""
+        for waker in self._wakers.values():
+            waker.wake()

@@ -1,0 +1,558 @@
+"""Who reads the subscriptions: no message is lost, wherever an exception strikes the thread that reads, or will read.
+
+No thread of a subscription helps here: what it would find later must not be needed. Each rule that keeps a message has
+a control, in which it is switched off, and a message must then be lost.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from types import CodeType
+from typing import Any, cast
+
+import pytest
+from redis import exceptions as redis_errors
+from support.instructions import Interrupt, Strike, is_of_relock
+
+from relock._keys import lock_keys
+from relock._runtime.machine import THREADS
+from relock._runtime.net.channel import Channel
+from relock._runtime.wakeups.ear import TRIES_MAX, Ear
+from relock._runtime.wakeups.reading import Reading
+from relock._runtime.wakeups.waiter import Waiter
+
+LONG = 20.0  # seconds that nothing here must take
+POLL_SECONDS = 0.0002  # thousands of scenes are played
+LOST_SECONDS = 0.2  # what has not come by then is lost: only in a control
+
+
+def until(predicate: Callable[[], object], *, within: float = LONG, what: str) -> None:
+    """As `support.until`, but it looks more often."""
+    end = time.monotonic() + within
+    while not predicate():
+        assert time.monotonic() < end, f"not within {within} s: {what}"
+        time.sleep(POLL_SECONDS)
+
+
+class Line(Channel):
+    """One socket on which the masters' messages are single lines: the names of those that they are for."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.fileno = self.ours.fileno()
+        self.take = partial(self.ours.recv, 1024)
+        self.take_now = partial(self.ours.recv, 1024, socket.MSG_DONTWAIT)
+
+    def parse(self, taken: bytes) -> list[bytes]:
+        if not taken:
+            raise redis_errors.ConnectionError("it was closed")
+        return taken.split()
+
+    def say(self, *names: str) -> None:
+        self.theirs.sendall(" ".join(names).encode() + b"\n")
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+class Unlooked:
+    """A queue that seems empty at the first looks."""
+
+    def __init__(self, inner: "SimpleQueue[Any]") -> None:
+        self.get, self.get_nowait, self.put = inner.get, inner.get_nowait, inner.put
+        self._looks = iter([True] * 3)
+        self._inner = inner
+
+    def empty(self) -> bool:
+        return next(self._looks, False) or self._inner.empty()
+
+
+class Scene:
+    """Waiters of one client, and a socket that is shared among them."""
+
+    def __init__(self) -> None:
+        self.reading = Reading(THREADS)
+        self.lines: list[Line] = []
+        self.line = self.another_line()
+        self.waiters: dict[bytes, Waiter] = {}
+        self.threads: list[threading.Thread] = []
+        self.heard: list[str] = []
+        self.ear = self.listen(self.line)
+
+    def another_line(self) -> Line:
+        """A socket, until the scene ends."""
+        self.lines.append(Line())
+        return self.lines[-1]
+
+    def listen(self, line: Line) -> Ear:
+        """The connection of one master, whose thread only opens it."""
+        return Ear(line, self.act_on, lambda: None)
+
+    def act_on(self, name: bytes) -> None:
+        waiter = self.waiters.get(name)
+        if waiter is not None:
+            waiter.wake(0)
+
+    def waiter(self, name: str) -> Waiter:
+        waiter = Waiter(name.encode(), lock_keys("lock", "any"), SimpleQueue(), self.reading)
+        self.waiters[name.encode()] = waiter
+        return waiter
+
+    def sleep(self, waiter: Waiter, seconds: float = LONG) -> None:
+        """As a call does that waits."""
+        waiter.park(self.reading.clock() + seconds, 1, lambda: 0.0)
+
+    def sleeps(self, name: str) -> Waiter:
+        """A thread that waits, until it is woken, and leads if it is asked to."""
+        waiter = self.waiter(name)
+
+        def run() -> None:
+            begin = self.reading.clock()
+            self.sleep(waiter)
+            if self.reading.clock() - begin < LONG:
+                self.heard.append(name)
+
+        thread = threading.Thread(target=run, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        until(lambda: waiter in self.reading._parked, what="it sleeps")
+        return waiter
+
+    def share(self) -> None:
+        self.reading.share(self.ear)
+        assert self.ear in self.reading._shared
+
+    def leads(self, waiter: Waiter) -> bool:
+        return waiter in self.reading._role.values()
+
+    def has_heard(self, name: str, within: float = LONG) -> bool:
+        """Whether `name` has heard its message; or must look again, because the connection was given up."""
+        try:
+            until(lambda: name in self.heard or self.ear.error is not None, within=within, what="a message")
+        except AssertionError:
+            return False
+        return True
+
+    def end(self) -> None:
+        for waiter in self.waiters.values():
+            waiter.wake()
+        for thread in self.threads:
+            thread.join(LONG)
+        for line in self.lines:
+            line.close()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    scene = Scene()
+    yield scene
+    scene.end()
+
+
+def counts(code: CodeType) -> bool:
+    """Whether an exception may strike in this function: Python swallows those in a finalizer, of an earlier scene's."""
+    return code in MISTAKEN or (is_of_relock(code) and code.co_qualname not in ("Waker.__del__", "Waker.close"))
+
+
+def leave_at_last(scene: Scene, waiter: Waiter) -> None:
+    """What a call does that an exception has left: see `Hub.forget`."""
+    scene.waiters.pop(waiter.owner)
+    scene.reading.leave(waiter)
+
+
+def strike_at(
+    number: int, messages: Sequence[str], *, again: int | None = None, ends: bool = False
+) -> tuple[Scene, Strike]:
+    """A thread that leads is struck at an instruction, while a follower waits; and at one of its clean-up, too.
+
+    The messages have come by then, at once, or one after the other.
+    """
+    scene = Scene()
+    own = scene.waiter("own")
+    scene.reading._parked[own] = None  # so that it is the one that is shared with
+    scene.reading._wakers.setdefault("leader", THREADS.waker())
+    scene.reading._shared[scene.ear] = None
+    scene.reading._wanted = object()
+    assert scene.reading._role.setdefault("leader", own) is own
+    scene.sleeps("other")
+    scene.reading._role.pop("leader")
+    for message in messages:
+        scene.line.say(message)
+    if ends:
+        scene.line.theirs.close()
+        own.wake(0)  # there is nothing that it would hear; below, it looks at the socket first
+        own.wakes = Unlooked(own.wakes)  # type: ignore[assignment]
+    strike = Strike(number, counts)
+    try:
+        with strike:
+            scene.sleep(own)
+    except Interrupt:
+        clean_up = Strike(again, counts)
+        try:
+            with clean_up:
+                leave_at_last(scene, own)
+        except Interrupt:
+            leave_at_last(scene, scene.waiters.setdefault(b"own", own))
+        if again is not None and not clean_up.where:
+            strike.where = ""  # there are no more
+    return scene, strike
+
+
+LEADERS = {
+    "the follower's message, then its own": ("other own",),
+    "its own, and then the follower's": ("own", "other"),
+    "both at once": ("own other",),
+}
+
+
+def struck(messages: Sequence[str]) -> Iterator[tuple[Scene, Strike]]:
+    """The scene after an exception at each instruction of the leader, up to the last one."""
+    number = 1
+    while True:
+        scene, strike = strike_at(number, messages)
+        yield scene, strike
+        scene.end()
+        if not strike.where:
+            return
+        number += 1
+
+
+@pytest.mark.parametrize("messages", LEADERS.values(), ids=LEADERS)
+def test_no_message_is_lost_where_an_exception_strikes_the_leader(messages: Sequence[str]) -> None:
+    given_up = set()
+    number = 0
+    for number, (scene, strike) in enumerate(struck(messages), start=1):  # noqa: B007 - it counts
+        assert scene.has_heard("other"), f"an exception at {strike.where}"
+        if scene.ear.error is not None:
+            given_up.add(strike.where.partition(":")[0])
+    assert number > 100
+    assert given_up <= {"Ear.act"}, "the connection is given up only where a message was half parsed"
+
+
+def test_no_message_is_lost_where_another_exception_strikes_the_clean_up() -> None:
+    """The first one strikes a leader that is about to leave, by its own message."""
+    leaving = [
+        number
+        for number, (_, strike) in enumerate(struck(("own", "other")), start=1)
+        if strike.where.startswith(("Reading.leave", "Reading._resign", "Reading._hand_on", "Ear.act:"))
+    ]
+    assert leaving
+    for number in leaving[:: max(1, len(leaving) // 12)]:
+        again = 1
+        while True:
+            scene, strike = strike_at(number, ("own", "other"), again=again)
+            assert scene.has_heard("other"), f"two exceptions, the first one at {strike.where}"
+            scene.end()
+            if not strike.where:
+                break
+            again += 1
+        assert again > 20
+
+
+def promote(number: int | None) -> tuple[Scene, Strike]:
+    """A leader leaves; a follower that it makes the leader is struck; and then a message comes for the next one."""
+    scene = Scene()
+    first = scene.sleeps("first")
+    scene.share()
+    until(lambda: scene.leads(first), what="the first one leads")
+    own, strike = scene.waiter("own"), Strike(number, counts)
+    is_over = threading.Event()
+
+    def direct() -> None:
+        until(lambda: own in scene.reading._parked or is_over.is_set(), what="it sleeps")
+        last = scene.sleeps("last")
+        scene.line.say("first")
+        until(lambda: not scene.leads(first), what="the first one has left")
+        until(lambda: scene.leads(own) or scene.leads(last) or is_over.is_set(), what="another one leads")
+        scene.line.say("last")
+        until(lambda: scene.has_heard("last"), what="the last one has heard")
+        scene.line.say("own")
+
+    director = threading.Thread(target=direct)
+    director.start()
+    try:
+        with strike:
+            scene.sleep(own)
+    except Interrupt:
+        leave_at_last(scene, own)
+    is_over.set()
+    director.join()
+    return scene, strike
+
+
+def test_no_message_is_lost_where_an_exception_strikes_the_next_leader() -> None:
+    number = 1
+    while True:
+        scene, strike = promote(number)
+        assert "last" in scene.heard or scene.ear.error is not None, f"an exception at {strike.where}"
+        scene.end()
+        if not strike.where:
+            break
+        number += 1
+    assert number > 100
+
+
+# Controls -------------------------------------------------------------------------------------------------------------
+
+
+def _store_later(self: Ear) -> None:
+    taken = cast("Any", self.channel.take_now)()
+    self._taken.append(taken)
+    self.heard += 1
+    self.act()
+
+
+def _forget_first(self: Ear) -> None:
+    while self._taken:
+        self._replies.extend(self.channel.parse(self._taken.popleft()))
+    while self._replies:
+        reply = self._replies.popleft()
+        self._act_on(reply)
+
+
+def _leave_alone(self: Reading, waiter: Waiter) -> None:
+    self._parked.pop(waiter, None)
+    self._role.pop("leader", None)
+
+
+def _keep_the_role(self: Reading, waiter: Waiter) -> None:
+    self._parked.pop(waiter, None)
+
+
+CONTROLS: dict[str, tuple[type, str, Any]] = {
+    "it is stored in another step than it is received in": (Ear, "hear_now", _store_later),
+    "it is forgotten before it is acted on": (Ear, "act", _forget_first),
+    "the next leader does not act on what the last one has left": (Ear, "is_amid", False),
+    "a leader makes nobody the next one": (Reading, "leave", _leave_alone),
+    "a leader that leaves keeps the role": (Reading, "leave", _keep_the_role),
+}
+
+
+MISTAKEN = {_store_later.__code__, _forget_first.__code__, _leave_alone.__code__, _keep_the_role.__code__}
+
+
+@pytest.mark.parametrize("bug", CONTROLS.values(), ids=CONTROLS)
+def test_control_a_message_is_lost_without_a_rule(bug: tuple[type, str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    where, name, instead = bug
+    monkeypatch.setattr(where, name, instead)
+    for scene, _ in struck(("own other",)):
+        if not scene.has_heard("other", within=LOST_SECONDS):
+            scene.end()
+            return
+    pytest.fail("no message was lost")
+
+
+# Other ways to leave --------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_whose_time_is_over_makes_another_one_lead(scene: Scene) -> None:
+    own = scene.waiter("own")
+    scene.reading._parked[own] = None
+    scene.share()
+    with pytest.raises(Empty):
+        scene.reading.next_for(own, scene.reading.clock())
+    other = scene.sleeps("other")
+    scene.reading.leave(own)
+    until(lambda: scene.leads(other), what="the other one leads")
+    scene.line.say("other")
+    assert scene.has_heard("other")
+
+
+def test_a_message_that_strikes_whoever_acts_on_it_costs_the_connection_and_not_every_waiter(scene: Scene) -> None:
+    def fail(_: bytes) -> None:
+        raise ValueError("a mistake")
+
+    ear = Ear(scene.line, fail, lambda: None)
+    scene.line.say("any")
+    with pytest.raises(ValueError, match="a mistake"):
+        ear.hear(cast("Any", scene.line.take_now))
+    for _ in range(TRIES_MAX - 1):
+        with pytest.raises(ValueError, match="a mistake"):
+            ear.act()
+    with pytest.raises(redis_errors.ConnectionError, match="nobody could act on a message: b'any'"):
+        ear.act()
+
+
+def test_what_was_shared_while_the_leader_saw_nothing_to_read_has_a_leader(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader has gathered no socket, and one is shared before it lets the role go."""
+    gather, own = scene.reading._gather, scene.waiter("own")
+
+    def gather_and_share() -> Any:
+        scene.reading._shared.clear()
+        ring = gather()
+        monkeypatch.setattr(scene.reading, "_gather", gather)
+        scene.reading.share(scene.ear)
+        return ring
+
+    scene.reading._shared[scene.ear] = None
+    monkeypatch.setattr(scene.reading, "_gather", gather_and_share)
+    scene.line.say("own")
+    scene.reading._parked[own] = None
+    assert scene.reading.next_for(own, scene.reading.clock() + LONG) == 0
+
+
+def test_a_leader_that_stands_still_is_deposed_and_reads_nothing_any_more(scene: Scene) -> None:
+    """It acts on a message for long; meanwhile the others get theirs on another connection."""
+    begun, go_on = threading.Event(), threading.Event()
+    act_on = scene.act_on
+
+    def stand_still(name: bytes) -> None:
+        if name == b"slow":
+            begun.set()
+            go_on.wait(LONG)
+        act_on(name)
+
+    scene.act_on = stand_still  # type: ignore[method-assign]
+    old = scene.ear = scene.listen(scene.line)
+    first = scene.sleeps("first")
+    scene.share()
+    until(lambda: scene.leads(first), what="it leads")
+    scene.line.say("slow")
+    begun.wait(LONG)
+    other = scene.sleeps("other")
+    assert not scene.leads(other)
+    scene.reading.depose(old, redis_errors.TimeoutError("it stands still"))
+    assert old.error is not None
+    line = scene.another_line()
+    scene.ear = scene.listen(line)
+    scene.share()
+    until(lambda: scene.leads(other), what="another one leads")
+    line.say("other")
+    assert scene.has_heard("other")
+    scene.line.say("nobody")
+    go_on.set()
+    until(lambda: scene.leads(first), what="it leads again, as the only one that waits")
+    line.say("first")
+    assert scene.has_heard("first")
+    assert scene.line.ours.recv(64) == b"nobody\n", "it has not read what the old connection still brought"
+
+
+def test_a_socket_is_taken_back_only_where_nobody_leads(scene: Scene) -> None:
+    first = scene.sleeps("first")
+    scene.share()
+    until(lambda: scene.leads(first), what="it leads")
+    scene.reading.left_at = float("-inf")
+    assert not scene.reading.take_back(scene.ear)
+    scene.line.say("first")
+    until(lambda: not scene.leads(first), what="it has left")
+    assert not scene.reading.take_back(scene.ear), "the next one may come in a moment"
+    scene.reading.gave_up()
+    assert scene.reading.take_back(scene.ear), "nobody waits any more"
+    assert scene.ear not in scene.reading._shared
+
+
+def test_a_leader_that_is_deposed_in_its_poll_is_woken_as_a_follower(scene: Scene) -> None:
+    """Python begins a poll again when a handler has returned: perhaps on another connection of the same number."""
+    first = scene.sleeps("first")
+    scene.share()
+    until(lambda: first.is_polling, what="it polls")
+    scene.reading.depose(scene.ear, redis_errors.TimeoutError("it stands still"))
+    line = scene.another_line()
+    scene.ear = scene.listen(line)
+    until(lambda: first in scene.reading._parked, what="it goes on")
+    scene.share()
+    until(lambda: scene.leads(first), what="it leads again, as the only one that waits")
+    line.say("first")
+    assert scene.has_heard("first")
+
+
+def test_a_leader_that_is_deposed_before_it_reads_acts_on_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, acted = scene.waiter("own"), list[Any]()
+    scene.reading._parked[own] = None
+    scene.share()
+    gather = scene.reading._gather
+
+    def stand_still() -> Any:
+        monkeypatch.setattr(scene.reading, "_gather", gather)
+        scene.reading.depose(scene.ear, redis_errors.TimeoutError("it stands still"))
+        other = Ear(scene.another_line(), acted.append, lambda: None)
+        other._replies.append("for another one")
+        scene.reading._parked[own] = None
+        scene.reading.share(other)
+        return gather()
+
+    monkeypatch.setattr(scene.reading, "_gather", stand_still)
+    assert not scene.reading._lead(own, scene.reading.clock() + LONG)
+    assert acted == []
+
+
+def test_a_socket_that_was_given_up_is_not_taken_back(scene: Scene) -> None:
+    scene.reading._parked[scene.waiter("own")] = None
+    scene.share()
+    other = Ear(scene.another_line(), print, lambda: None)
+    scene.reading.share(other)
+    scene.reading.depose(scene.ear, redis_errors.TimeoutError("it stands still"))
+    scene.reading.left_at = float("-inf")
+    assert other.error is not None
+    assert not scene.reading.take_back(other)
+    assert scene.reading._role == {}
+
+
+def test_a_leader_with_nothing_to_read_lets_the_role_go_before_it_sleeps(scene: Scene) -> None:
+    own = scene.waiter("own")
+    scene.reading._role["leader"] = own
+    with pytest.raises(Empty):
+        scene.reading.next_for(own, scene.reading.clock())
+    assert scene.reading._role == {}
+
+
+def test_threads_that_doze_look_when_a_leader_leaves_also_where_another_one_follows(scene: Scene) -> None:
+    """The follower may stand still."""
+    called: list[str] = []
+    scene.reading._dozing[Ear(scene.line, print, lambda: called.append("called"))] = None
+    scene.sleeps("other")
+    scene.reading._hand_on()
+    assert called == ["called"]
+
+
+def test_a_connection_that_ends_is_given_up_or_still_read_wherever_an_exception_strikes() -> None:
+    number = 1
+    while True:
+        scene, strike = strike_at(number, (), ends=True)
+        assert scene.ear.error is not None or scene.ear in scene.reading._shared, f"an exception at {strike.where}"
+        scene.end()
+        if not strike.where:
+            break
+        number += 1
+    assert number > 100
+
+
+def test_a_handler_s_error_of_the_system_is_no_error_of_the_connection(scene: Scene) -> None:
+    def fail(_: bytes) -> None:
+        raise TimeoutError(110, "too late")
+
+    ear = Ear(scene.line, fail, lambda: None)
+    scene.line.say("any")
+    with pytest.raises(TimeoutError, match="too late"):
+        scene.reading._try(ear, ear.hear_now)
+    assert ear.error is None
+
+
+def test_a_pipe_goes_with_its_client_and_not_only_with_the_garbage(scene: Scene) -> None:
+    scene.reading._parked[scene.waiter("own")] = None
+    scene.share()
+    waker = scene.reading._wakers["leader"]
+    scene.reading.stop()
+    assert not scene.reading._wakers
+    waker.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(waker.fileno)
+    waker.close()
+
+
+def test_a_child_closes_its_copy_of_the_pipe(scene: Scene) -> None:
+    scene.reading._parked[scene.waiter("own")] = None
+    scene.share()
+    waker = scene.reading._wakers["leader"]
+    scene.reading.abandon()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(waker.fileno)
