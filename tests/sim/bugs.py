@@ -187,8 +187,8 @@ BUGS = [
     Bug(
         "a wait is over before its place is given up",
         f"{CORE}/waiting.py",
-        "patience.is_over(outcome, now):\n                yield from self._leave(outcome)\n",
-        "patience.is_over(outcome, now):\n",
+        "patience.is_over(outcome, now)):\n                yield from self._leave(outcome)\n",
+        "patience.is_over(outcome, now)):\n",
         seed=1089,
     ),
     Bug(
@@ -257,13 +257,20 @@ BUGS = [
         f"{CORE}/quorum.py",
         "grant.token >= reply[1] + lease_ms * 1000",
         "grant.token < 0",
-        seed=1493,
+        seed=1337,
+    ),
+    Bug(
+        "a waiting thread that leaves lets no other one read the subscriptions",
+        "src/relock/_runtime/wakeups/reading.py",
+        "        if _LEADER in self._role:\n            return\n        follower",
+        "        if self._role is not None:\n            return\n        follower",
+        seed=1458,
     ),
     Bug(
         "heartbeats are never sent",
         "lua/heartbeat.lua",
-        "    redis.call('ZADD', waiters, alive_until_ms, ARGV[i + 1])\n",
-        "    redis.call('ZADD', waiters, 'NX', alive_until_ms, ARGV[i + 1])\n",
+        "redis.call('ZADD', waiters, unpack(deadlines))",
+        "redis.call('ZADD', waiters, 'NX', unpack(deadlines))",
         seed=1002,
     ),
     Bug(

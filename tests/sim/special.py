@@ -7,6 +7,7 @@ from random import Random
 
 from attrs import evolve
 
+from relock.testing._conditions import Conditions
 from sim.draws import draw, draw_any
 from sim.plan import (
     CALLS,
@@ -26,7 +27,9 @@ AROUND = ("kill normal", "drop client", "stall replica")  # in runs in which mas
 MOVED_PART = 0.15  # of all runs
 CROSSED_PART = 0.06  # of the runs in which no master moves
 TRUSTED_PART = 0.04  # of those that are not crossed either
-WIDE_PART = 0.25  # of those that are not trusted either
+APART_PART = 0.03  # of those that are not trusted either
+APART_SECONDS = 20.0  # by so much at most, masters' clocks differ from the true time there
+WIDE_PART = 0.25  # of those that are not apart either
 LENGTHENED_PART = 0.3  # of the wide runs
 CROWDED_PART = 0.05  # of all runs, whatever else they are
 BLOCKED_PART = 0.05  # of all runs, whatever else they are
@@ -36,7 +39,7 @@ OTHER_NAMES = (2, 5)
 def plan_of(seed: int, random: Random) -> Plan:
     """The plan of a seed. `random` draws most of it."""
     plan = widened(seed, draw(random))
-    return crowded(seed, moved(seed) or crossed(seed) or trusted(seed) or plan)
+    return crowded(seed, moved(seed) or crossed(seed) or trusted(seed) or apart(seed) or plan)
 
 
 def crossed(seed: int) -> Plan | None:
@@ -111,6 +114,30 @@ def _draw_trusted(random: Random, kinds: tuple[str, ...]) -> Plan:
         fair=True,
         renew=False,
         named=False,
+    )
+
+
+def apart(seed: int) -> Plan | None:
+    """The plan of a seed in which the masters' clocks differ by many leases, and holders die; None in most runs."""
+    random = Random(f"apart {seed}")
+    if random.random() >= APART_PART:
+        return None
+    return evolve(
+        draw_any(random, ("isolate client",), is_calm=True),
+        masters=3,
+        clients=3,
+        threads=1,
+        turns=5,
+        skew=APART_SECONDS,
+        conditions=Conditions(delay=0.0005),
+        stays=(float("inf"),),  # no release tells the others the token
+        timeouts=(20.0,),
+        node_timeout=0.3,
+        fault_pause=0.6,
+        faults=6.0,
+        lasting=(0.8, 1.5),
+        renew=False,
+        fair=True,
     )
 
 
