@@ -44,11 +44,11 @@ if now_us > tonumber(not_after_us) then
 end
 local holder = holder_of(lock)
 local alive_until_ms = digits(now_us / 1000 + alive_ms)
-local granted, grantee = holder and waiter_of(holder), ''
+local granted_waiter, grantee = holder and waiter_of(holder), ''
 local deadlines, places = {}, {}
 for i = 5, #ARGV, 2 do
   local waiter = ARGV[i + 1]
-  if waiter == granted then
+  if waiter == granted_waiter then
     grantee = waiter -- It has the lock, though it may not know yet.
   else
     local last = #places

@@ -11,7 +11,6 @@ from support.masters import Deployment
 from support.until import until
 
 from relock import Client, Lock
-from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.waiter import Waiter
 
 pytestmark = pytest.mark.every_quorum
@@ -20,9 +19,12 @@ LONG = 60.0  # seconds that nothing here must take
 Connect = Callable[..., Client]
 
 
-def leads(reading: Reading, name: str) -> bool:
-    """Whether the thread that waits for the lock `name` reads the subscriptions."""
-    leaders = list(reading._role.values())
+def leads(client: Client, name: str) -> bool:
+    """Whether the thread that waits for the lock `name` reads the subscriptions: all of them, after a moment."""
+    ears = [subscription._ear for subscription in client.session.hub.subscriptions]
+    if not all(ear is not None and ear.is_led for ear in ears):
+        return False
+    leaders = list(client.session.hub.reading._role.values())
     return any(isinstance(leader, Waiter) and leader.keys.name == name for leader in leaders)
 
 
@@ -58,7 +60,7 @@ def once_it_leads(client: Client, own: Lock, then: Callable[[], None]) -> None:
     """Calls `then`, in another thread, once a thread that waits for `own` reads the subscriptions of `client`."""
 
     def run() -> None:
-        until(lambda: leads(client.session.hub.reading, own.name), within=LONG, what="it leads")
+        until(lambda: leads(client, own.name), within=LONG, what="it leads")
         then()
 
     threading.Thread(target=run).start()
@@ -113,7 +115,7 @@ def test_a_leader_that_a_signal_interrupts_leaves_the_role_to_a_follower(
     once_it_leads(client, own, strike)
     with pytest.raises(AlarmError):
         client.lock(own.name).acquire()
-    until(lambda: leads(client.session.hub.reading, other.name), within=LONG, what="the follower leads")
+    until(lambda: leads(client, other.name), within=LONG, what="the follower leads")
     other.release()
     assert followers[0].has_it.wait(LONG)
     followers[0].join()
@@ -124,7 +126,7 @@ def test_a_leader_that_a_signal_interrupts_leaves_the_role_to_a_follower(
 def test_a_child_of_a_leader_s_process_leaves_the_leader_alone(client: Client, held: tuple[Lock, Lock]) -> None:
     own, other = held
     waiting = Follower(client.lock(own.name))
-    until(lambda: leads(client.session.hub.reading, own.name), within=LONG, what="it leads")
+    until(lambda: leads(client, own.name), within=LONG, what="it leads")
     pid = os.fork()
     if pid == 0:
         try:

@@ -1,7 +1,8 @@
 """The only wait loop.
 
-Every primitive that waits does it here: look, and if there is nothing to be had, sleep until woken or until the next
-moment at which another look makes sense. The moments, each of which bounds a sleep:
+Every primitive that waits does it here (but for the first sleep of a client in line, see `judge_place`): look, and if
+there is nothing to be had, sleep until woken or until the next moment at which another look makes sense. The moments,
+each of which bounds a sleep:
 
 * the end of the caller's timeout;
 * the end of the holder's lease, for the head of the queue: nobody publishes when a lease runs out;
@@ -51,7 +52,7 @@ class Wait(NamedTuple):
         levels: the hold count to begin with.
         jitter: returns a random number from 0 to 1.
         owners: every name under which the lock has been asked for, the waiter's first; filled before anything is sent.
-        in_line: the lock is likely to be taken, and wake-ups are subscribed to: the first look takes a place at once.
+        in_line: the lock is likely to be taken: subscribe first, so that the first look takes a place at once.
     """
 
     spec: LockSpec
@@ -65,11 +66,11 @@ class Wait(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A waiter's place in the queue of a lone master, where somebody else has the lock.
+    """A waiter's place in the queue of a lone master.
 
     Attributes:
         lease_end: when the holder's lease ends; infinity for never.
-        until: how long to sleep there.
+        until: until when to sleep there, on the local clock.
     """
 
     ticket: int
@@ -78,9 +79,9 @@ class Place(NamedTuple):
 
 
 def judge_place(answers: Sequence[Answer], waiter: bytes, until: float, now: float) -> Place | None:
-    """The place that a first look has taken, and nothing else; None for whatever else it has come to by `now`.
+    """The place, if the master has queued the waiter and there is nothing else to do by `now`; else None.
 
-    What is to be done about that, `acquire` knows. So the wait that begins here is the one that `acquire` would begin.
+    `acquire` does the rest. The sleep is the one that `acquire` would begin.
     """
     reply: Any = answers[0][0]
     if reply.__class__ is not list or reply[0] != b"queued" or now >= until:

@@ -36,7 +36,7 @@ from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.session.loops import inside_already
 
-IN_LINE_SECONDS = 1.0  # for so long after a wait, the next acquire is likely to wait as well
+IN_LINE_SECONDS = 1.0  # for so long after a wait has begun, the next acquire is likely to wait as well
 CONNECTING_SECONDS_MIN = 0.005  # before a master is asked again that was being connected; then twice as long
 
 
@@ -151,13 +151,13 @@ class Calls:
     def _queue(
         self, lone: Master, spec: LockSpec, owners: list[bytes], started_at: float, until: float
     ) -> tuple[Grant | None, First | None, Sequence[Handed] | None]:
-        """Takes a place in the queue and sleeps there until a releaser gives the lock: the usual case of a busy lock.
+        """Asks for a place in the queue, and sleeps there once: usually, until a releaser gives the lock.
 
-        Returns the grant; or, where there is none, what was found and what woke the caller, as far as it has come.
+        Returns the grant, what the first look has found, and what woke the caller; None for what it has not come to.
         """
         session, waiter = self._session, owners[0]
         sleeper = session.hub.register(waiter, spec.keys)
-        if not session.hub.listen(started_at):
+        if not session.hub.listen(until=started_at):  # it is over: nothing is waited for
             return None, None, None
         end = started_at + spec.node_timeout
         answers = lone.exchange(spec.wording.enqueue, spec.keys, waiter, started_at, end)
@@ -166,7 +166,7 @@ class Calls:
         first, now = (started_at, answers), session.clock()
         place = judge_place(answers, waiter, until, now)
         if place is None:
-            granted = judge_first(spec, first, now, FOREVER)  # refused, it has a place, which it must give up
+            granted = judge_first(spec, first, now, FOREVER)  # no refusal ends here: the place must be given up
             return granted, first, None  # type: ignore[return-value]
         grants = session.park(sleeper, *place)
         granted = judge_one(spec, grants, session.clock())

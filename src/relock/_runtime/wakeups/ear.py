@@ -1,8 +1,9 @@
 """What comes on one connection of a subscription, on its way to those that it is for.
 
 A thread of the user's may read here, and an exception may strike it between any two instructions: a signal handler's,
-say. So whatever has come is always in one of three places, and whoever reads next goes on from there. Only an exception
-in the midst of parsing leaves bytes half parsed; then the connection is given up, and everybody looks for themselves.
+say. So what has come is in `_taken` until it is parsed, then in `_replies` until it is acted on, and the next reader
+goes on there. Only an exception in the midst of parsing leaves bytes half parsed. Then the connection is given up; when
+another one stands, a heartbeat finds out whose turn it is.
 """
 
 from collections import deque
@@ -15,7 +16,7 @@ from redis import exceptions as redis_errors
 from relock._runtime.net.channel import Channel
 
 _ONCE: Iterable[tuple[()]] = ((),)
-TRIES_MAX = 3  # of one message: whatever strikes whoever acts on it, it must not strike everybody
+TRIES_MAX = 3  # of one message: then the connection is given up, or it would fail in every waiting thread
 
 
 class Ear:
@@ -28,7 +29,7 @@ class Ear:
         call: wakes the thread of the subscription.
         error: why the connection can't be used any more; None while it can.
         heard: how often something has come.
-        is_led: the leader of the waiters reads it; only the thread of the subscription decides that.
+        is_led: it is shared with the waiting threads, and its own thread does not read it.
     """
 
     def __init__(self, channel: Channel, act: Callable[[Any], object], call: Callable[[], object]) -> None:
@@ -45,7 +46,7 @@ class Ear:
 
     @property
     def is_amid(self) -> bool:
-        """Whether something has come that nobody has acted on yet: an exception has struck whoever took it."""
+        """Whether something has come that is not acted on yet: the reader is about to, or was struck."""
         return bool(self._taken or self._replies)
 
     def hear(self, take: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Who reads the subscriptions of a client: one of its own waiting threads, or a thread in the background for each.
+"""Which thread reads the subscriptions of a client: one of its waiting threads, or a thread in the background for each.
 
 A message is for a thread that waits. If another thread reads it, the two have to change places before anything goes on,
 which takes longer than the message was on its way. So one of the waiting threads, the *leader*, polls the sockets for
@@ -6,26 +6,31 @@ all of them; the others, its *followers*, sleep on their queues as before. When 
 the leader. (Leader and followers: Schmidt, Stal, Rohnert and Buschmann, "Pattern-Oriented Software Architecture",
 volume 2, 2000.)
 
-Nobody may stay away for long: a master counts whoever subscribes as listening, and gives the lock to a waiter whose
-message nobody reads. So each subscription has a thread of its own, too:
+A shared socket must always have a reader. A master counts a client that has subscribed as listening, and grants it the
+lock even if no thread reads the message. So each subscription has a thread of its own, too:
 
-* It opens the connection, and pings. It reads as long as no thread waits, or the socket can't be polled (TLS).
-* When it has heard something while a thread waits, it *shares* its socket with the leader, and naps.
-* When nobody has led for `VACANT_SECONDS`, it takes the socket back; at once if the last waiter has given up. A waiter
-  that has got the lock usually comes again soon, so it does not call this thread when it leaves. While leaders come and
-  go, and read, the thread looks every `BUSY_SECONDS` only: the many processes of a busy lock would wake up for nothing.
-* When something has lain at the socket for `STUCK_SECONDS`, the leader stands still: in a signal handler, say, or in a
-  debugger. Then another connection is opened, and the leader is deposed.
+* It opens the connection, and pings. It reads while no thread waits, and where a socket can't be read without waiting
+  (TLS, or no hiredis).
+* It *shares* its socket with the waiting threads, if there are any: once it is connected, and after each read, which
+  ends after the time between two pings at the latest. Then it naps.
+* When no leader has read for `VACANT_SECONDS`, it takes the socket back at its next look; at once if the last waiter
+  has given up. A waiter that has got the lock usually comes again soon, so it does not call this thread when it leaves.
+* It looks every `VACANT_SECONDS`. While leaders come and go, and read, it looks every `BUSY_SECONDS`: the many
+  processes of a busy lock would wake up for nothing. While one leader stays, it looks every `DOZE_SECONDS`, and a
+  leader that leaves calls it.
+* When something has lain unread for `STUCK_SECONDS`, the leader stands still: in a signal handler, say, or in a
+  debugger. Then the shared connections are given up, others are opened, and the leader is deposed.
 
-The rules, each of which the code below keeps in one place:
+The rules:
 
-* The leader is the one value in `_role`, set by `dict.setdefault` and removed by whoever has it. To depose the leader
-  is to put a new dictionary in its place. A deposed one notices before it reads again; what it is reading just then is
-  a connection that is closed by now, which nobody else reads.
+* The leader is the one value in `_role`, set by `dict.setdefault` and removed by whichever thread set it; `take_back`
+  and `depose` put an `Ear` there for a moment, so that no thread leads. To depose the leader is to put a new dictionary
+  in place of the old one. A deposed leader notices before it polls again; until then it reads only connections that
+  were given up, which no other thread reads.
 * A socket is shared, and taken back, by the thread of its subscription alone, and taken back in the leader's role: so
-  nobody else reads just then.
-* Who leaves looks for a follower after it has let the role go, and who comes is in `_parked` before it looks for the
-  role. Of two that meet, at least one sees the other.
+  no other thread reads just then. Any thread may unshare a connection that is closed or given up.
+* A leader that leaves gives up the role first, and looks for a follower then. A thread that comes enters `_parked`
+  first, and tries for the role then. Of the two, at least one sees the other.
 """
 
 from collections.abc import Callable
@@ -57,7 +62,7 @@ class _Ring(NamedTuple):
     """What the leader polls.
 
     Attributes:
-        made_for: the sockets that were shared then.
+        made_for: the value of `_wanted` for which it was made.
         poll: waits for the sockets; milliseconds.
         ears: by the numbers of their sockets.
         waker: ends a poll; None where nothing was shared yet.
@@ -77,7 +82,7 @@ class Reading:
 
     Attributes:
         clock: the client's.
-        left_at: when a leader has left the role to nobody for the last time.
+        left_at: when a leader last left, or a socket was last shared; `NEVER` once the last waiter has given up.
     """
 
     def __init__(self, platform: "Platform") -> None:
@@ -95,7 +100,9 @@ class Reading:
     # A thread that waits --------------------------------------------------------------------------------------------
 
     def next_for(self, waiter: "Waiter", until: float) -> int | None:
-        """What wakes `waiter` next; it leads meanwhile if nobody else does.
+        """Sleeps until `waiter` is woken, and leads meanwhile if no other thread does.
+
+        Returns the number of the master that woke it; None where it must look in any case.
 
         Raises:
             queue.Empty: nothing has until the clock's `until` (s).
@@ -130,7 +137,7 @@ class Reading:
     def _lead(self, waiter: "Waiter", until: float) -> bool:
         """Reads for all until `waiter` is woken, nothing is shared, or it is `until`; not where another one leads.
 
-        Returns False where it was deposed.
+        Returns False where it was deposed: ask again; else True, also where another one leads.
         """
         role = self._role
         if role.setdefault(_LEADER, waiter) is not waiter:
@@ -195,7 +202,7 @@ class Reading:
         self.unshare(ear)
 
     def _hand_on(self) -> None:
-        """Makes a follower the leader if nobody is; if nobody waits, has the threads of the subscriptions look."""
+        """If no thread leads, asks one follower to, and calls the threads of the subscriptions that doze."""
         if _LEADER in self._role:
             return
         follower = self._any_parked()
@@ -214,7 +221,7 @@ class Reading:
     # The thread of a subscription -----------------------------------------------------------------------------------
 
     def share(self, ear: Ear) -> None:
-        """Lets the leader read `ear`, if a thread waits and the socket can be polled."""
+        """Lets the leader read `ear`, if a thread waits, and the socket can be read without waiting."""
         if not self._parked or ear.channel.take_now is None:
             return
         if not self._wakers:
@@ -229,7 +236,7 @@ class Reading:
         self._hand_on()
 
     def take_back(self, ear: Ear) -> bool:
-        """Whether nobody reads `ear` any more, because nobody leads, and has not for a moment."""
+        """Takes `ear` back from the waiting threads if none has led for a moment. Returns whether it did."""
         if self.clock() - self.left_at < VACANT_SECONDS:
             return False
         role = self._role
@@ -280,7 +287,7 @@ class Reading:
         self._resign(role)
 
     def stop(self) -> None:
-        """Nothing is shared any more; what a leader still polls goes with its poll."""
+        """Nothing is shared any more. The pipe is closed when the last poll that uses it has returned."""
         self._ring, self._wakers = _NO_RING, {}
 
     def abandon(self) -> None:

@@ -39,12 +39,12 @@ class Waiter:
         self.wake(grant.master)
 
     def park(self, until: float, quorum: int, gathers: Callable[[], float]) -> None:
-        """Sleeps until `quorum` masters, or a moment ago fewer, have woken it; until the clock's `until` (s) at most.
+        """Sleeps until `quorum` masters have woken it, a moment after the first has, or until the clock's `until` (s).
 
-        `gathers` says how long that moment is (s) where one of them has given it the lock.
+        `gathers` says how long that moment is (s) where one of them has given it the lock. None in `wakes` ends it.
         """
         clock, reading = self.reading.clock, self.reading
-        masters: tuple[int, ...] = ()  # a set, which takes 200 bytes for as long as this waits
+        masters: tuple[int, ...] = ()  # used as a set; a real one would take 200 bytes for as long as this waits
         last, first_at = until, None
         try:
             while len(masters) < quorum:
