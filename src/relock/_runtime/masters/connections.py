@@ -211,8 +211,7 @@ class Connection:
         master, channel, script = self.master, self.channel, request.script
         own = self._own_arguments(script, until)
         channel.send(request.pack(keys, owner, own, self.guarded and script.is_vote))
-        # Not left to the limit of the socket: that begins anew with each signal that this thread handles.
-        if not channel.ready(self._patience_ms):
+        if not channel.ready(self._patience_ms):  # as in `read`
             raise redis_errors.TimeoutError("Timeout reading from the master")
         taken, now = channel.take(), master.clock()
         incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there

@@ -36,18 +36,15 @@ The rules:
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Clock
 from relock._core.quorum import NEVER
 from relock._runtime.net.waker import Waker
+from relock._runtime.platform import Platform
 from relock._runtime.wakeups.ear import Ear
-
-if TYPE_CHECKING:
-    from relock._runtime.platform import Platform
-    from relock._runtime.wakeups.waiter import Waiter
 
 LEAD = -1  # in a waiter's queue, beside the numbers of masters: nobody leads
 VACANT_SECONDS = 0.05
@@ -56,6 +53,21 @@ DOZE_SECONDS = 1.0
 STUCK_SECONDS = 1.0
 POLLIN = 1  # as select has it
 _LEADER = "leader"
+
+
+class Sleeper(Protocol):
+    """A waiter, as the reading sees it.
+
+    Attributes:
+        wakes: the number of a master that has woken it, or None; or `LEAD`.
+        is_polling: it leads, and polls.
+    """
+
+    wakes: "SimpleQueue[int | None]"
+    is_polling: bool
+
+    def wake(self, master: int | None = None) -> None:
+        """Puts one more into `wakes`, and ends its poll."""
 
 
 class _Ring(NamedTuple):
@@ -85,11 +97,11 @@ class Reading:
         left_at: when a leader last left, or a socket was last shared; `NEVER` once the last waiter has given up.
     """
 
-    def __init__(self, platform: "Platform") -> None:
+    def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self.clock: Clock = platform.clock
         self._role: dict[str, object] = {}
-        self._parked: dict[Waiter, None] = {}
+        self._parked: dict[Sleeper, None] = {}
         self._shared: dict[Ear, None] = {}
         self._wanted = object()  # another one whenever `_shared` has changed
         self._ring = _NO_RING
@@ -99,7 +111,7 @@ class Reading:
 
     # A thread that waits --------------------------------------------------------------------------------------------
 
-    def next_for(self, waiter: "Waiter", until: float) -> int | None:
+    def next_for(self, waiter: Sleeper, until: float) -> int | None:
         """Sleeps until `waiter` is woken, and leads meanwhile if no other thread does.
 
         Returns the number of the master that woke it; None where it must look in any case.
@@ -116,7 +128,7 @@ class Reading:
             if token != LEAD:
                 return token
 
-    def leave(self, waiter: "Waiter") -> None:
+    def leave(self, waiter: Sleeper) -> None:
         """`waiter` sleeps no more."""
         self._parked.pop(waiter, None)
         waiter.is_polling = False
@@ -134,7 +146,7 @@ class Reading:
             for ear in self._shared.copy():
                 ear.call()
 
-    def _lead(self, waiter: "Waiter", until: float) -> bool:
+    def _lead(self, waiter: Sleeper, until: float) -> bool:
         """Reads for all until `waiter` is woken, nothing is shared, or it is `until`; not where another one leads.
 
         Returns False where it was deposed: ask again; else True, also where another one leads.
@@ -211,7 +223,7 @@ class Reading:
         for ear in self._dozing.copy():
             ear.call()
 
-    def _any_parked(self) -> "Waiter | None":
+    def _any_parked(self) -> Sleeper | None:
         while True:
             try:
                 return next(iter(self._parked), None)
