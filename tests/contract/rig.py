@@ -9,7 +9,7 @@ from support.proxy import Fault, Line, Match, calls_script
 
 from contract.calls import leave, take
 from contract.watch import Watch
-from relock import Client, Lock
+from relock import Client, Lock, QuorumError
 
 NODE_TIMEOUT = 2.0  # seconds: longer than any machine is busy with something else
 BRIEF = 0.1  # seconds: the node timeout where masters are silent, and that is waited for; whatever else fails by it is
@@ -140,8 +140,16 @@ class Rig(ABC):
     def warm_up(self, client: Client) -> None:
         """Connections to all masters are open and scripts loaded, so that each call takes the same way."""
         lock = client.lock("warm")
-        self.take_everywhere(lock, 2)
-        lock.extend()
+
+        def is_warm() -> bool:
+            try:
+                self.take_everywhere(lock, 2)
+                lock.extend()
+            except QuorumError:  # a busy machine looks like silent masters where the node timeout is brief
+                return False
+            return True
+
+        self.until(is_warm, "every master has answered in time")
         leave(lock)
 
     def take_everywhere(self, lock: Lock, levels: int) -> None:
