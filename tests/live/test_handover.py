@@ -149,6 +149,7 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
     thread.start()
     until(lambda: is_queued(server, name), within=30, what="it waits")
     session = waiter.session
+    until(lambda: session.hub.reading._parked, within=30, what="it sleeps: else it finds the client closed, and leaves")
     leave_queues, message = closing._leave_queues, session.hub.message
     is_left_and_waits = threading.Event()
     released_at = []

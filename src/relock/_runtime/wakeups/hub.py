@@ -77,6 +77,7 @@ class Hub:
         reading: which thread reads them.
     """
 
+    reading: Reading
     subscriptions: tuple[Subscription, ...]
 
     def __init__(

@@ -97,9 +97,12 @@ class Reading:
         left_at: when a leader last left, or a socket was last shared; `NEVER` once the last waiter has given up.
     """
 
+    clock: Clock
+    left_at: float
+
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self.clock: Clock = platform.clock
+        self.clock = platform.clock
         self._role: dict[str, object] = {}
         self._parked: dict[Sleeper, None] = {}
         self._shared: dict[Ear, None] = {}
