@@ -101,6 +101,23 @@ def test_a_leader_in_a_signal_handler_is_deposed(client: Client, held: tuple[Loc
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_leader_hears_its_own_message(
+    client: Client, held: tuple[Lock, Lock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread is switched between the message and the only thread that waits."""
+    own, _ = held
+    readers, message = list[int](), client.session.hub.message
+
+    def note(master: int, payload: bytes) -> None:
+        readers.append(threading.get_ident())
+        message(master, payload)
+
+    monkeypatch.setattr(client.session.hub, "message", note)
+    once_it_leads(client, own, own.release)
+    with client.lock(own.name):
+        assert {*readers} == {threading.get_ident()}
+
+
 @pytest.mark.usefixtures("alarms")
 def test_a_leader_that_a_signal_interrupts_leaves_the_role_to_a_follower(
     client: Client, held: tuple[Lock, Lock]
@@ -127,6 +144,7 @@ def test_a_child_of_a_leader_s_process_leaves_the_leader_alone(client: Client, h
     own, other = held
     waiting = Follower(client.lock(own.name))
     until(lambda: leads(client, own.name), within=LONG, what="it leads")
+    ears = [subscription._ear for subscription in client.session.hub.subscriptions]
     pid = os.fork()
     if pid == 0:
         try:
@@ -137,4 +155,7 @@ def test_a_child_of_a_leader_s_process_leaves_the_leader_alone(client: Client, h
     assert os.waitpid(pid, 0)[1] == 0
     own.release()
     assert waiting.has_it.wait(LONG)
+    assert [subscription._ear for subscription in client.session.hub.subscriptions] == ears, (
+        "the parent's are as before"
+    )
     waiting.join()

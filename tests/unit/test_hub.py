@@ -16,7 +16,7 @@ from relock._keys import LockKeys, lock_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
 from relock._runtime.wakeups.hub import Hub, HubListener
-from relock._runtime.wakeups.reading import Reading
+from relock._runtime.wakeups.reading import LEAD, Reading
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 
 NOW = 50.0
@@ -142,6 +142,18 @@ def test_an_interrupt_loses_nothing_that_is_to_be_given_back(
     hub.forget(WAITER)
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
     assert not hub.waiters
+
+
+def test_a_waiter_that_is_forgotten_leads_no_more(hub: Hub) -> None:
+    """An interrupt may have struck it as it left: nobody would read what is shared."""
+    leader, follower = hub.register(WAITER, KEYS), hub.register(b"me:2", KEYS)
+    hub.reading._role["leader"] = leader
+    hub.reading._parked |= {leader: None, follower: None}
+    hub.reading._shared[cast("Any", object())] = None
+    hub.forget(WAITER)
+    assert hub.reading._role == {}
+    assert list(hub.reading._parked) == [follower]
+    assert follower.wakes.get_nowait() == LEAD
 
 
 def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(hub: Hub, told: Told) -> None:

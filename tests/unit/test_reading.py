@@ -4,6 +4,8 @@ No thread of a subscription helps here: what it would find later must not be nee
 a control, in which it is switched off, and a message must then be lost.
 """
 
+import errno
+import gc
 import os
 import socket
 import threading
@@ -19,10 +21,10 @@ from redis import exceptions as redis_errors
 from support.instructions import Interrupt, Strike, is_of_relock
 
 from relock._keys import lock_keys
-from relock._runtime.machine import THREADS
+from relock._runtime.machine import THREADS, Machine
 from relock._runtime.net.channel import Channel
 from relock._runtime.wakeups.ear import TRIES_MAX, Ear
-from relock._runtime.wakeups.reading import Reading
+from relock._runtime.wakeups.reading import BUSY_SECONDS, DOZE_SECONDS, STUCK_SECONDS, VACANT_SECONDS, Reading
 from relock._runtime.wakeups.waiter import Waiter
 
 LONG = 20.0  # seconds that nothing here must take
@@ -210,48 +212,41 @@ LEADERS = {
 }
 
 
-def struck(messages: Sequence[str]) -> Iterator[tuple[Scene, Strike]]:
-    """The scene after an exception at each instruction of the leader, up to the last one."""
+def struck(play: Callable[[int], tuple[Scene, Strike]], least: int) -> Iterator[tuple[Scene, Strike]]:
+    """What `play` comes to with an exception at each instruction, up to the last one: there must be `least` or more."""
     number = 1
     while True:
-        scene, strike = strike_at(number, messages)
+        scene, strike = play(number)
         yield scene, strike
         scene.end()
         if not strike.where:
-            return
+            break
         number += 1
+    assert number >= least
 
 
 @pytest.mark.parametrize("messages", LEADERS.values(), ids=LEADERS)
 def test_no_message_is_lost_where_an_exception_strikes_the_leader(messages: Sequence[str]) -> None:
     given_up = set()
-    number = 0
-    for number, (scene, strike) in enumerate(struck(messages), start=1):  # noqa: B007 - it counts
+    for scene, strike in struck(partial(strike_at, messages=messages), 100):
         assert scene.has_heard("other"), f"an exception at {strike.where}"
         if scene.ear.error is not None:
             given_up.add(strike.where.partition(":")[0])
-    assert number > 100
     assert given_up <= {"Ear.act"}, "the connection is given up only where a message was half parsed"
 
 
 def test_no_message_is_lost_where_another_exception_strikes_the_clean_up() -> None:
     """The first one strikes a leader that is about to leave, by its own message."""
+    messages = ("own", "other")
     leaving = [
         number
-        for number, (_, strike) in enumerate(struck(("own", "other")), start=1)
+        for number, (_, strike) in enumerate(struck(partial(strike_at, messages=messages), 100), start=1)
         if strike.where.startswith(("Reading.leave", "Reading._resign", "Reading._hand_on", "Ear.act:"))
     ]
     assert leaving
     for number in leaving[:: max(1, len(leaving) // 12)]:
-        again = 1
-        while True:
-            scene, strike = strike_at(number, ("own", "other"), again=again)
+        for scene, strike in struck(lambda again, number=number: strike_at(number, messages, again=again), 20):  # type: ignore[misc]
             assert scene.has_heard("other"), f"two exceptions, the first one at {strike.where}"
-            scene.end()
-            if not strike.where:
-                break
-            again += 1
-        assert again > 20
 
 
 def promote(number: int | None) -> tuple[Scene, Strike]:
@@ -286,15 +281,8 @@ def promote(number: int | None) -> tuple[Scene, Strike]:
 
 
 def test_no_message_is_lost_where_an_exception_strikes_the_next_leader() -> None:
-    number = 1
-    while True:
-        scene, strike = promote(number)
+    for scene, strike in struck(promote, 100):
         assert "last" in scene.heard or scene.ear.error is not None, f"an exception at {strike.where}"
-        scene.end()
-        if not strike.where:
-            break
-        number += 1
-    assert number > 100
 
 
 # Controls -------------------------------------------------------------------------------------------------------------
@@ -340,7 +328,7 @@ MISTAKEN = {_store_later.__code__, _forget_first.__code__, _leave_alone.__code__
 def test_control_a_message_is_lost_without_a_rule(bug: tuple[type, str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, instead = bug
     monkeypatch.setattr(where, name, instead)
-    for scene, _ in struck(("own other",)):
+    for scene, _ in struck(partial(strike_at, messages=("own other",)), 0):
         if not scene.has_heard("other", within=LOST_SECONDS):
             scene.end()
             return
@@ -378,23 +366,18 @@ def test_a_message_that_strikes_whoever_acts_on_it_costs_the_connection_and_not_
         ear.act()
 
 
-def test_what_was_shared_while_the_leader_saw_nothing_to_read_has_a_leader(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The leader has gathered no socket, and one is shared before it lets the role go."""
-    gather, own = scene.reading._gather, scene.waiter("own")
+def test_what_was_shared_while_the_leader_saw_nothing_to_read_has_a_leader(scene: Scene) -> None:
+    """A socket is shared after the leader has looked, and before it lets the role go."""
 
-    def gather_and_share() -> Any:
-        scene.reading._shared.clear()
-        ring = gather()
-        monkeypatch.setattr(scene.reading, "_gather", gather)
-        scene.reading.share(scene.ear)
-        return ring
+    class Role(dict[str, object]):
+        def pop(self, *args: Any) -> Any:
+            if scene.ear not in scene.reading._shared:
+                scene.reading.share(scene.ear)
+            return super().pop(*args)
 
-    scene.reading._shared[scene.ear] = None
-    monkeypatch.setattr(scene.reading, "_gather", gather_and_share)
+    own = scene.waiter("own")
+    scene.reading._role = Role(leader=own)
     scene.line.say("own")
-    scene.reading._parked[own] = None
     assert scene.reading.next_for(own, scene.reading.clock() + LONG) == 0
 
 
@@ -463,6 +446,20 @@ def test_a_leader_that_is_deposed_in_its_poll_is_woken_as_a_follower(scene: Scen
     assert scene.has_heard("first")
 
 
+def test_the_poll_of_a_deposed_leader_has_a_pipe_that_nobody_clears(scene: Scene) -> None:
+    """It goes on when its handler returns, perhaps after the next leader has cleared a pipe that they share."""
+    scene.reading._role["leader"] = scene.waiter("first")
+    scene.reading._parked[scene.waiter("next")] = None
+    scene.share()
+    ring = scene.reading._gather()
+    scene.reading.depose(scene.ear, redis_errors.TimeoutError("it stands still"))
+    scene.ear = scene.listen(scene.another_line())
+    scene.share()
+    scene.reading._wakers["leader"].clear()
+    assert ring.waker is not None
+    assert ring.waker.fileno in [fileno for fileno, _ in ring.poll(0.0)]
+
+
 def test_a_leader_that_is_deposed_before_it_reads_acts_on_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -515,15 +512,8 @@ def test_threads_that_doze_look_when_a_leader_leaves_also_where_another_one_foll
 
 
 def test_a_connection_that_ends_is_given_up_or_still_read_wherever_an_exception_strikes() -> None:
-    number = 1
-    while True:
-        scene, strike = strike_at(number, (), ends=True)
+    for scene, strike in struck(partial(strike_at, messages=(), ends=True), 100):
         assert scene.ear.error is not None or scene.ear in scene.reading._shared, f"an exception at {strike.where}"
-        scene.end()
-        if not strike.where:
-            break
-        number += 1
-    assert number > 100
 
 
 def test_a_handler_s_error_of_the_system_is_no_error_of_the_connection(scene: Scene) -> None:
@@ -538,15 +528,21 @@ def test_a_handler_s_error_of_the_system_is_no_error_of_the_connection(scene: Sc
 
 
 def test_a_pipe_goes_with_its_client_and_not_only_with_the_garbage(scene: Scene) -> None:
-    scene.reading._parked[scene.waiter("own")] = None
+    own = scene.waiter("own")
+    scene.reading._parked[own] = None
     scene.share()
-    waker = scene.reading._wakers["leader"]
-    scene.reading.stop()
-    assert not scene.reading._wakers
-    waker.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(waker.fileno)
-    waker.close()
+    scene.line.say("own")
+    assert scene.reading.next_for(own, scene.reading.clock() + LONG) == 0
+    scene.reading.leave(own)
+    number = scene.reading._wakers["leader"].fileno
+    os.fstat(number)
+    gc.disable()
+    try:
+        scene.reading.stop()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
+    finally:
+        gc.enable()
 
 
 def test_a_child_closes_its_copy_of_the_pipe(scene: Scene) -> None:
@@ -556,3 +552,61 @@ def test_a_child_closes_its_copy_of_the_pipe(scene: Scene) -> None:
     scene.reading.abandon()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(waker.fileno)
+
+
+def test_nothing_is_shared_where_too_many_files_are_open() -> None:
+    """A leader could not be woken: the thread of the subscription goes on reading."""
+
+    class Full(Machine):
+        def waker(self) -> Any:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    reading, line = Reading(Full()), Line()
+    reading._parked[Waiter(b"own", lock_keys("lock", "any"), SimpleQueue(), reading)] = None
+    ear = Ear(line, print, lambda: None)
+    reading.share(ear)
+    assert not ear.is_led
+    assert not reading._shared
+    line.close()
+
+
+class Naps:
+    """The queue of a subscription's thread, which notes for how long that sleeps."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def get(self, timeout: float) -> None:
+        self.slept.append(timeout)
+        raise Empty
+
+
+@pytest.mark.parametrize(
+    ("left_before", "is_read", "is_unread", "seconds"),
+    [
+        (0.0, False, False, VACANT_SECONDS),
+        (0.0, True, False, BUSY_SECONDS),
+        (0.0, False, True, VACANT_SECONDS),
+        (2 * DOZE_SECONDS, False, False, DOZE_SECONDS),
+        (2 * DOZE_SECONDS, True, False, DOZE_SECONDS),
+        (2 * DOZE_SECONDS, False, True, VACANT_SECONDS),
+    ],
+)
+def test_how_long_the_thread_of_a_shared_subscription_sleeps(
+    left_before: float, is_read: bool, is_unread: bool, seconds: float, scene: Scene
+) -> None:
+    """What the page on concurrency says of a vacant role, and of a leader that stands still, are sums of these."""
+    naps = Naps()
+    scene.reading._role["leader"] = scene.waiter("own")
+    scene.reading.left_at = scene.reading.clock() - left_before
+    scene.reading.nap(scene.ear, cast("Any", naps), is_read=is_read, is_unread=is_unread)
+    assert naps.slept == [seconds]
+    assert scene.reading._dozing == {}
+    assert BUSY_SECONDS + VACANT_SECONDS <= 0.3
+    assert 2 * DOZE_SECONDS + STUCK_SECONDS + 2 * VACANT_SECONDS <= 3.1
+
+
+def test_a_thread_does_not_doze_where_nobody_leads(scene: Scene) -> None:
+    naps = Naps()
+    scene.reading.nap(scene.ear, cast("Any", naps), is_read=False, is_unread=False)
+    assert naps.slept == []

@@ -49,7 +49,7 @@ class Scene:
     Attributes:
         said: what it says to the next requests: bytes, a function that makes them, several of them, an error, silence.
         sent: every request since the connection was opened.
-    published: what it publishes, one message whenever the client sleeps.
+        published: what it publishes, one message whenever the client sleeps.
         run_id: which server a new connection finds.
     """
 
@@ -515,6 +515,11 @@ QUEUED: dict[str, Queued] = {
     ),
     "given with the largest token": lambda scene: ([behind(scene)], [partial(Scene.grant, token=TOKEN_MAX)]),
     "given with too large a token": lambda scene: ([behind(scene)], [partial(Scene.grant, token=TOKEN_MAX + 1)]),
+    "given under two names at once": lambda scene: ([behind(scene)], [_give_twice]),
+    "given under two names at once, one of them too long ago": lambda scene: (
+        [behind(scene), array(b"released", scene.clock_us())],
+        [partial(_give_twice, age=5.0)],
+    ),
     "woken, and granted": lambda scene: ([behind(scene)], [Scene.wake]),
     "woken, and still behind": lambda scene: ([behind(scene), behind(scene)], [Scene.wake, Scene.grant]),
     "the holder's lease is over": lambda scene: ([behind(scene, left_ms=300)], []),
@@ -553,6 +558,11 @@ QUEUED: dict[str, Queued] = {
     "a reset": lambda _scene: ([ConnectionResetError()], []),
     "nonsense": lambda _scene: ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], []),
 }
+
+
+def _give_twice(scene: Scene, age: float = 1.0) -> bytes:
+    scene.hear(0, scene.grant(name=b"b", age=age))
+    return scene.grant()
 
 
 def _behind_itself(scene: Scene) -> bytes:

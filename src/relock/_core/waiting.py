@@ -1,6 +1,6 @@
 """The only wait loop.
 
-Every primitive that waits does it here (but for the first sleep of a client in line, see `judge_place`): look, and if
+Every primitive that waits does it here (but for the first sleep of a client in line, see `judge_queued`): look, and if
 there is nothing to be had, sleep until woken or until the next moment at which another look makes sense. The moments,
 each of which bounds a sleep:
 
@@ -33,6 +33,7 @@ from relock._core.flows.acquire import First, attempt, enqueue_call, take_call
 from relock._core.flows.release import end_wait, give_back
 from relock._core.lock_spec import TICKET_AT_ONCE, TICKET_PROPOSAL, LockSpec
 from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, count_status, is_status
+from relock._keys import LockKeys
 from relock._owner import attempt_name, waiter_name
 from relock._scripts import Call
 
@@ -65,35 +66,19 @@ class Wait(NamedTuple):
     in_line: bool = False
 
 
-class Place(NamedTuple):
-    """A waiter's place in the queue of a lone master.
+def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until: float, now: float) -> Park | None:
+    """The first sleep of a waiter, if a lone master has queued it and there is nothing else to do by `now`; else None.
 
-    Attributes:
-        lease_end: when the holder's lease ends; infinity for never.
-        until: until when to sleep there, on the local clock.
-    """
-
-    ticket: int
-    lease_end: float
-    until: float
-
-
-def judge_place(answers: Sequence[Answer], waiter: bytes, until: float, now: float) -> Place | None:
-    """The place, if the master has queued the waiter and there is nothing else to do by `now`; else None.
-
-    `acquire` does the rest. The sleep is the one that `acquire` would begin.
+    It is the one that `acquire` would begin, which does the rest.
     """
     reply: Any = answers[0][0]
     if reply.__class__ is not list or reply[0] != b"queued" or now >= until:
         return None
     _, _, left_ms, ahead, holder, ticket = reply
-    pause = LOOK_AGAIN_SECONDS_MAX
-    if ahead == 0 and left_ms >= 0:
-        if not holder or waiter_name(holder) == waiter:
-            return None
-        pause = min(left_ms / 1000 + EXPIRY_SECONDS, pause)
-    lease_end = now + left_ms / 1000 if left_ms >= 0 else float("inf")
-    return Place(ticket, lease_end, min(until, now + pause))
+    left = left_ms / 1000
+    if ahead == 0 and left >= 0 and (not holder or waiter_name(holder) == waiter):
+        return None
+    return Park(keys, waiter, ticket, _lease_end(left, now), min(until, now + _pause_behind(ahead, left)))
 
 
 def acquire(
@@ -140,7 +125,7 @@ class _Waiting:
         if first is None:
             yield from self._listen()
         else:
-            self.listening = True  # the place was taken by one who listened
+            self.listening = True  # the caller has subscribed, before it took the place
         outcome, answers = yield from attempt(self.wait.spec, self._next_call(), self.wait.clock, self.limit, first)
         return outcome if isinstance(outcome, Grant) else (yield from self.run(outcome, answers, grants))
 
@@ -170,7 +155,8 @@ class _Waiting:
             elif not self._must_place(outcome):
                 if grants is None:
                     look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
-                    grants = yield Park(spec.keys, wait.waiter, self.ticket, _lease_end(outcome, now), look_at)
+                    lease_end = _lease_end(outcome.lease_left if isinstance(outcome, Refused) else -1.0, now)
+                    grants = yield Park(spec.keys, wait.waiter, self.ticket, lease_end, look_at)
                 granted = yield from self._take_over(grants, outcome)
                 grants = None
                 if granted is not None:
@@ -318,11 +304,16 @@ def _is_kept(answers: Sequence[Answer], left: Sequence[Answer]) -> bool:
     return any(is_status(granted[0], b"granted") and isinstance(heard[0], Failure) for granted, heard in pairs)
 
 
-def _lease_end(outcome: Refused | NoQuorum, now: float) -> float:
-    """When the holder's lease ends, as far as the last look has shown; infinity for never, or not known."""
-    if isinstance(outcome, Refused) and outcome.lease_left >= 0:
-        return now + outcome.lease_left
-    return float("inf")
+def _lease_end(lease_left: float, now: float) -> float:
+    """When the holder's lease ends of which `lease_left` seconds are left; infinity where that is below 0."""
+    return now + lease_left if lease_left >= 0 else float("inf")
+
+
+def _pause_behind(ahead: int, lease_left: float) -> float:
+    """For how many seconds to sleep behind `ahead` others and a holder, unless woken."""
+    if ahead == 0 and lease_left >= 0:
+        return min(lease_left + EXPIRY_SECONDS, LOOK_AGAIN_SECONDS_MAX)
+    return LOOK_AGAIN_SECONDS_MAX
 
 
 class _Patience:
@@ -354,12 +345,12 @@ class _Patience:
                 return min(max(BACKOFF_SECONDS_MIN, outcome.vote_in), longest)
             return self._backoff(self._failures, self._patience_left())
         if isinstance(outcome, Refused) and listening:
-            if outcome.ahead == 0 and outcome.lease_left >= 0:
+            left = outcome.lease_left
+            if outcome.ahead == 0 and left >= 0:
                 if self._is_own(outcome.holder):
                     return self._backoff(1, BACKOFF_SECONDS_MAX)  # its undo is under way, and will wake nobody
-                left = max(BACKOFF_SECONDS_MIN if outcome.holder is None else 0.0, outcome.lease_left)
-                return min(left + EXPIRY_SECONDS, LOOK_AGAIN_SECONDS_MAX)
-            return LOOK_AGAIN_SECONDS_MAX
+                left = max(BACKOFF_SECONDS_MIN if outcome.holder is None else 0.0, left)
+            return _pause_behind(outcome.ahead, left)
         self._failures += 1
         return self._backoff(self._failures, LOOK_AGAIN_SECONDS_MAX)
 

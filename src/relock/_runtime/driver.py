@@ -12,7 +12,6 @@ from relock._runtime.masters.make import lone_master, make_fan_out
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.hub import Hub
-from relock._runtime.wakeups.waiter import Waiter
 
 Flow = Generator[Effect, Any, Any]
 
@@ -42,7 +41,7 @@ class Driver:
         self._handlers: dict[type, Callable[[Any], Any]] = {
             Ask: self.ask,
             Listen: self._listen,
-            Park: self._park,
+            Park: self.park,
             Leave: self._leave,
             Undo: self._undo,
         }
@@ -117,19 +116,17 @@ class Driver:
         self.hub.register(listen.owner, listen.keys)
         return self.hub.listen(listen.until)
 
-    def _park(self, park: Park) -> list[Handed]:
-        return self.park(self.hub.register(park.owner, park.keys), park.ticket, park.lease_end, park.until)
-
-    def park(self, waiter: Waiter, ticket: int | None, lease_end: float, until: float) -> list[Handed]:
-        """Carries out a `Park` of `waiter`."""
+    def park(self, park: Park) -> list[Handed]:
+        """Carries out `park`, in a flow or out of it."""
+        waiter = self.hub.register(park.owner, park.keys)
         if not waiter.parks:
-            self.waits(waiter.keys)
+            self.waits(park.keys)
         waiter.parks += 1
-        if ticket is not None:
-            waiter.tickets[:] = [ticket]
-            self.queued(lease_end)
+        if park.ticket is not None:
+            waiter.tickets[:] = [park.ticket]
+            self.queued(park.lease_end)
         self.check_open()  # Mark, then look: `close` finds the waiter, or this finds the client closed
-        waiter.park(until, self.quorum, self.hub.gather_seconds)
+        waiter.park(park.until, self.quorum, self.hub.gather_seconds)
         self.check_open()
         return self.hub.handed_to(waiter)
 

@@ -11,6 +11,7 @@ An address may come to lead to another server. Open connections stay with the ol
 
 from collections import deque
 from collections.abc import Sequence
+from errno import EAGAIN
 from functools import lru_cache, partial
 from math import log
 from typing import Any
@@ -240,7 +241,8 @@ class VirtualChannel(Channel):
         self.fileno = raw.fileno
         self.send = raw.send
         self.ready = self._ready
-        self.take = self.take_now = self._take
+        self.take = self._take
+        self.take_now = self._take_now
 
     def parse(self, taken: bytes | list[Any]) -> list[Any]:
         """See `Channel`. What was taken is one string as bytes of the wire, or a list of replies."""
@@ -254,6 +256,11 @@ class VirtualChannel(Channel):
         if len(replies) == 1 and isinstance(replies[0], bytes) and b"\r\n" not in replies[0]:
             return b"$%d\r\n%b\r\n" % (len(replies[0]), replies[0])
         return replies
+
+    def _take_now(self) -> bytes | list[Any]:
+        if not self._raw.can_read(0.0):
+            raise BlockingIOError(EAGAIN, "nothing is there")
+        return self._take()
 
     def _ready(self, milliseconds: float) -> bool:
         return self._raw.can_read(milliseconds / 1000)

@@ -10,20 +10,7 @@ from typing import Any
 from relock._core.effects import Clock, Effect, Handed
 from relock._core.flows.acquire import write_token
 from relock._core.lock_spec import LockSpec, lease_ms
-from relock._core.quorum import Grant, drift_of, is_token_safe, judge_handed
-
-
-def judge_one(spec: LockSpec, grants: Sequence[Handed], now: float) -> Grant | None:
-    """The usual case of `accept`: the only master's releaser has given one hold, in time."""
-    if len(grants) != 1:
-        return None
-    _, _, token, granted_us, lease, begins = grants[0]
-    end = begins + lease - drift_of(lease, spec.drift_factor)
-    if now >= end:
-        return None
-    answers = [([b"granted", granted_us, token],)]
-    # All fields of a Grant; the class itself would make one by a function in Python.
-    return tuple.__new__(Grant, (token, end, [end], True, answers, begins, lease < spec.ttl, False))
+from relock._core.quorum import Grant, is_token_safe, judge_handed
 
 
 def accept(

@@ -17,15 +17,24 @@ from relock._core.call_record import CallRecord
 from relock._core.effects import Answer, Ask, Failure, Handed, Reply
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
-from relock._core.flows.accept import judge_one
 from relock._core.flows.acquire import First, judge_first
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.flows.extend import needs_healing
 from relock._core.hold import FOREVER, FORGOTTEN, Hold
 from relock._core.lock_spec import LockSpec
-from relock._core.quorum import NEVER, Grant, NoQuorum, Outcome, Refused, count_status, is_attempt_certain, is_status
-from relock._core.waiting import Wait, acquire, judge_place
+from relock._core.quorum import (
+    NEVER,
+    Grant,
+    NoQuorum,
+    Outcome,
+    Refused,
+    count_status,
+    is_attempt_certain,
+    is_status,
+    judge_handed,
+)
+from relock._core.waiting import Wait, acquire, judge_queued
 from relock._errors import LockLostError
 from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._options import LockOptions
@@ -156,7 +165,7 @@ class Calls:
         Returns the grant, what the first look has found, and what woke the caller; None for what it has not come to.
         """
         session, waiter = self._session, owners[0]
-        sleeper = session.hub.register(waiter, spec.keys)
+        session.hub.register(waiter, spec.keys)  # a message may come before the reply
         if not session.hub.listen(until=started_at):  # it is over: nothing is waited for
             return None, None, None
         end = started_at + spec.node_timeout
@@ -164,12 +173,14 @@ class Calls:
         if answers is None:
             return None, None, None
         first, now = (started_at, answers), session.clock()
-        place = judge_place(answers, waiter, until, now)
-        if place is None:
+        park = judge_queued(spec.keys, waiter, answers, until, now)
+        if park is None:
             granted = judge_first(spec, first, now, FOREVER)  # no refusal ends here: the place must be given up
             return granted, first, None  # type: ignore[return-value]
-        grants = session.park(sleeper, *place)
-        granted = judge_one(spec, grants, session.clock())
+        grants = session.park(park)
+        if len(grants) != 1:
+            return None, first, grants
+        granted = judge_handed(grants, spec.masters, spec.ttl, spec.drift_factor, session.clock())
         if granted is not None:
             owners.append(grants[0].owner)
         return granted, first, grants

@@ -81,8 +81,8 @@ class Subscription(Service):
         self._strangers: set[bytes] = set()  # the names of such ones
         self._pinged = False
         self._heard = 0  # how often the leader had heard something by the last look
-        self._is_read = False  # it has heard something between the last two looks
         self._heard_at = 0.0  # when that look was
+        self._is_read = False  # it has heard something between the last two looks
         self._unread_since: float | None = None  # since this look, something lies there that the leader does not read
         self._failures = 0
         self._called: SimpleQueue[None] = hub.platform.queue()
