@@ -109,8 +109,6 @@ def main() -> None:
             "this CPython was not optimised by a profile, so users get other figures, and these are not published: "
             "use one that was built with --enable-optimizations, or write the figures elsewhere with --output"
         )
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
     console = Console(stderr=True)
     for line in missing():
         console.print(line)
@@ -124,4 +122,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
     main()
