@@ -12,6 +12,7 @@
 --   lease_ms      ms     lease of the hold
 --   token_ms      ms     how long the fencing token is remembered at least; more than the lease
 --   fair          flag   1: a waiter that listens comes first
+--   proposal      us     a fencing token for all of several masters to give, in 16 digits; 0: none
 --   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
 --   guard_ms      ms     how long a master that may have forgotten leases has no vote
@@ -43,9 +44,10 @@ local count = ARGV[2]
 local lease_ms = ARGV[3]
 local token_ms = ARGV[4]
 local fair = ARGV[5]
-local not_after_us = ARGV[6]
-local incarnation = ARGV[7]
-local guard_ms = ARGV[8]
+local proposal = ARGV[6]
+local not_after_us = ARGV[7]
+local incarnation = ARGV[8]
+local guard_ms = ARGV[9]
 
 if now > not_after_us and tonumber(now) > tonumber(not_after_us) then
   return 'void ' .. now
@@ -64,14 +66,20 @@ if not has_vote then
   end
 end
 
+-- Masters that give the same token need not be told of it by the release. What is proposed lies above their clocks, but
+-- by no more than half of what the key of a token has to spare.
+local ours = now
+if proposal > now and proposal - now <= 500000 then
+  ours = proposal
+end
 local last -- token, where the hold has just been written
 if redis.call('EXISTS', lock, queue) == 0 then
   -- Nobody has it and nobody waits: the usual case ends here, before it pays for the functions of the others.
   redis.call('HSET', lock, owner, count)
   redis.call('PEXPIRE', lock, lease_ms)
-  last = redis.call('SET', token, now, 'PX', token_ms, 'GET')
-  if not last or (#last == #now and last < now) then
-    return 'granted ' .. now .. ' ' .. now
+  last = redis.call('SET', token, ours, 'PX', token_ms, 'GET')
+  if not last or (#last == #ours and last < ours) then
+    return 'granted ' .. now .. ' ' .. ours
   end
 end
 
@@ -81,8 +89,9 @@ end
 --#include remember
 
 if last then
-  -- The clock was set back, or this is not the first grant in a microsecond, or another program wrote the token.
-  return 'granted ' .. now .. ' ' .. digits(token_above(last, token, now_us, lease_ms))
+  -- A larger one is known: another caller has proposed it, the clock was set back, or this is not the first grant in a
+  -- microsecond. Or another program wrote it.
+  return 'granted ' .. now .. ' ' .. digits(token_above(last, token, tonumber(ours), lease_ms))
 end
 
 --#include on_own

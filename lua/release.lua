@@ -10,7 +10,7 @@
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold, which is never used again
---   fence         int    its fencing token, written here if it is missing; 0 where every master knows it
+--   fence         int    its fencing token, written here if it is missing; 0 where a quorum of masters gave it
 --   token_ms      ms     how long a fencing token is remembered at least
 --   hand          flag   1: a waiter that takes grants is given the lock; 0: it is told that it is its turn
 --   not_after_us  us     time on this master's clock after which nobody is given anything, in 16 digits

@@ -175,10 +175,12 @@ class Script:
     def prepare(self, **arguments: bytes | str | int) -> "Prepared":
         """A call that is made again and again: all of its own arguments but the first, which comes with each call.
 
+        The last may be missing as well: `Prepared.completed` adds it.
+
         Raises:
             TypeError: the names are not those of the header.
         """
-        if tuple(arguments) != self.own_arguments[1:]:
+        if tuple(arguments) not in (self.own_arguments[1:], self.own_arguments[1:-1]):
             raise TypeError(f"{self.name} is prepared with {self.own_arguments[1:]}, not {tuple(arguments)}")
         return Prepared(self, b"".join([_bulk(_encode(value)) for value in arguments.values()]))
 
@@ -239,10 +241,14 @@ class Call(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A call of which only the keys and the first argument are missing."""
+    """A call of which only the keys and the first argument are missing; or the last one as well, until `completed`."""
 
     script: Script
     others: bytes
+
+    def completed(self, last: int) -> "Prepared":
+        """The same with its last argument."""
+        return Prepared(self.script, self.others + _bulk(b"%d" % last))
 
     def call(self, keys: LockKeys, first: bytes) -> Call:
         """The call with these keys and this first argument."""

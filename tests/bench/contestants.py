@@ -206,7 +206,7 @@ def _with_own_scripts(port: int) -> _Bare:
     bare.call(packed("HSET", keys.master, *marker))
     lease_ms = LEASE_SECONDS * 1000
     known = b"".join(map(pack_argument, (VOID_US, f"{incarnation}?{0:016d}".encode(), GUARD_MS)))
-    take = acquire.call(keys, owner=OWNER, count=1, lease_ms=lease_ms, token_ms=lease_ms + 1000, fair=1)
+    take = acquire.call(keys, owner=OWNER, count=1, lease_ms=lease_ms, token_ms=lease_ms + 1000, fair=1, proposal=0)
     give = release.call(keys, owner=OWNER, fence=0, token_ms=lease_ms + 1000, hand=1)
     return _Bare(bare, take.pack(known, guarded=True), give.pack(known, guarded=True))
 

@@ -35,7 +35,7 @@ def draw(report: dict[str, Any], folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     rows = where(report["handoffs"], masters=1, section_ms=0.0)
     pinned = [row for row in rows if row["placement"] != "unpinned"]
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type,unused-ignore]  # names of later versions are literals
         _save(_alone(report["pairs"]), folder / "alone.svg")
         for name, figure, label, scale in (
             ("rate", "handoffs_per_second", "hand-offs a second", "log"),

@@ -121,7 +121,7 @@ def _held(bare: BareSocket, folder: Path | None, keys: LockKeys, name: str) -> S
 def _call(script: Script, keys: LockKeys, **other: bytes | int) -> Call:
     given: dict[str, bytes | int] = {"owner": OWNER, "count": 1, "fair": 1, "fence": 0, "hand": 1}
     given |= {"lease_ms": LEASE_MS, "token_ms": LEASE_MS + 1000}
-    given |= {"ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000, **other}
+    given |= {"proposal": 0, "ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000, **other}
     return script.call(keys, **{name: given[name] for name in script.own_arguments})
 
 

@@ -64,7 +64,7 @@ class Master:
         socket = f"{self.incarnation}?{0:016d}" if guarded and version == NEW else self.incarnation
         given = {"owner": owner, "client": owner.partition(b":")[0], "count": 1, "fair": 1, "fence": 0, "hand": 1}
         given |= {"lease_ms": LEASE_MS, "token_ms": LEASE_MS + 1_000, "alive_ms": 7_000, "queue_ms": 30_000}
-        given |= {"ticket": 0, "not_after_us": FAR, "incarnation": socket, "guard_ms": GUARD_MS, **other}
+        given |= {"proposal": 0, "ticket": 0, "not_after_us": FAR, "incarnation": socket, "guard_ms": GUARD_MS, **other}
         named = [getattr(KEYS, key) for key in keys if guarded or key != "master"]
         given["void_us"] = given["not_after_us"]
         ordered = [given[argument] for argument in arguments if argument != "..."]

@@ -127,7 +127,7 @@ def real(server: Server) -> Iterator[Master]:
 
 
 def acquire(master: Master, owner: bytes = ME, count: int = 1, fair: int = 1, **other: Any) -> list[Any]:
-    own = {"owner": owner, "count": count, "lease_ms": LEASE_MS, "token_ms": TOKEN_MS, "fair": fair}
+    own = {"owner": owner, "count": count, "lease_ms": LEASE_MS, "token_ms": TOKEN_MS, "fair": fair, "proposal": 0}
     return master.call("acquire", **own, **other)
 
 
@@ -246,6 +246,7 @@ def test_what_comes_after_its_not_after_time_does_nothing(master: Master, name: 
         "queue_ms": 30_000,
         "client": "me",
         "fence": 0,
+        "proposal": 0,
         "ticket": 0,
     }
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
@@ -1021,7 +1022,7 @@ def test_what_is_no_waiters_name_goes_and_holds_up_nobody(
 @pytest.mark.parametrize("name", ["acquire", "enqueue", "release", "leave", "give_back", "heartbeat", "force_release"])
 def test_every_script_that_looks_for_the_next_removes_who_is_none(master: Master, name: str) -> None:
     arguments = {"owner": ME, "count": 1, "lease_ms": LEASE_MS, "fair": 1, "hand": 1, "fence": 0, "ticket": 0}
-    arguments["token_ms"] = TOKEN_MS
+    arguments |= {"token_ms": TOKEN_MS, "proposal": 0}
     arguments |= {"client": "me", "alive_ms": 7_000, "queue_ms": 30_000}
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
     queue_up(master, [b"nobody", b"they:1"], deadline_ms=None)
@@ -1439,7 +1440,7 @@ def call_with(master: Master, name: str, fence: int) -> None:
     """Calls any script."""
     arguments = {"owner": THEY if name == "leave" else MINE, "count": 1, "lease_ms": LEASE_MS, "fair": 1, "hand": 1}
     arguments |= {"ticket": 7, "alive_ms": 7_000, "queue_ms": QUEUE_MS, "client": "me", "limit": 9}
-    arguments |= {"fence": fence, "accused": master.incarnation, "token_ms": TOKEN_MS}
+    arguments |= {"fence": fence, "accused": master.incarnation, "token_ms": TOKEN_MS, "proposal": 0}
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
     master.call(name, *([7, b"me:2"] if name == "heartbeat" else []), **own, guarded=True)
 

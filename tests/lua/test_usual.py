@@ -23,7 +23,7 @@ FAR = 9 * 10**15
 NOW_US = 1_700_000_000_000_000
 GUARD_MS = 900
 OWN: dict[str, Any] = {"owner": ME, "count": 1, "lease_ms": 5_000, "token_ms": 6_000, "fair": 1, "fence": 0, "hand": 1}
-OWN |= {"ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000}
+OWN |= {"proposal": 0, "ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000}
 TAKES = {"cmdstat_time": 1, "cmdstat_exists": 1, "cmdstat_hset": 1, "cmdstat_pexpire": 1, "cmdstat_set": 1}
 QUEUES = {"cmdstat_time": 1, "cmdstat_hlen": 1, "cmdstat_hkeys": 1, "cmdstat_zcount": 1, "cmdstat_zadd": 2}
 QUEUES |= {"cmdstat_zcard": 1, "cmdstat_pttl": 1, "cmdstat_pexpire": 2}
@@ -122,6 +122,37 @@ def test_tokens_rise_though_the_clock_was_set_back_and_are_remembered_until_it_h
     clock.now_us -= 60_000_000
     assert call(master, "acquire") == [b"granted", clock.now_us, NOW_US + 1]
     assert master.read("PTTL", KEYS.token) > 60_000 + OWN["lease_ms"]
+
+
+@pytest.mark.parametrize(
+    ("ahead_us", "given"),
+    [(-(10**9), False), (-1, False), (0, True), (1, True), (500_000, True), (500_001, False), (10**9, False)],
+)
+def test_a_proposed_token_is_given_where_it_lies_a_little_above_the_clock(ahead_us: int, given: bool) -> None:
+    master = VirtualMaster(Clock(), "this")
+    token = NOW_US + ahead_us if given else NOW_US
+    assert call(master, "acquire", proposal=NOW_US + ahead_us) == [b"granted", NOW_US, token]
+    assert master.contents(KEYS.token) == b"%d" % token
+    ahead_ms = max(0, token - NOW_US) / 1000
+    assert master.read("PTTL", KEYS.token) >= OWN["lease_ms"] + ahead_ms + 500
+
+
+def test_masters_whose_clocks_differ_give_the_token_that_is_proposed_to_all() -> None:
+    masters = [VirtualMaster(Clock(NOW_US + skew_us), "this") for skew_us in (0, 400, -90_000)]
+    for proposal in (NOW_US + 1_000, NOW_US + 1_700):
+        replies = [call(master, "acquire", proposal=proposal) for master in masters]
+        assert [reply[2] for reply in replies] == [proposal] * 3
+        for master in masters:
+            call(master, "release")
+
+
+@pytest.mark.parametrize("proposal", [0, NOW_US + 800, NOW_US + 1_000])
+def test_a_token_is_above_one_that_another_caller_has_proposed(proposal: int) -> None:
+    master = VirtualMaster(Clock(), "this")
+    call(master, "acquire", proposal=NOW_US + 1_000)
+    call(master, "release")
+    assert call(master, "acquire", proposal=proposal)[2] == NOW_US + 1_001
+    assert master.contents(KEYS.token) == b"%d" % (NOW_US + 1_001)
 
 
 @pytest.mark.parametrize("now_us", [5_123_456, 999_999_999_999_999, NOW_US, NOW_US + 7, NOW_US + 999_999])

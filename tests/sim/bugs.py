@@ -210,7 +210,21 @@ BUGS = [
         "lua/release.lua",
         "if fence ~= '0' and tonumber(fence) > last_token(token) then",
         "if false then",
-        seed=1016,
+        seed=1009,
+    ),
+    Bug(
+        "a token counts as known to a quorum that only one master gave",
+        f"{CORE}/quorum.py",
+        "settled = tokens.count(token) >= quorum_of(len(answers))",
+        "settled = True",
+        seed=1009,
+    ),
+    Bug(
+        "a proposed token is given, whatever was given before",
+        "lua/acquire.lua",
+        "  if not last or (#last == #ours and last < ours) then",
+        "  if true then",
+        seed=1000,
     ),
     Bug("no restart guard", "lua/_lib/vote.lua", "  if now_us < until_us then\n", "  if false then\n", seed=1101),
     Bug(
@@ -237,7 +251,7 @@ BUGS = [
     Bug(
         "a token does not rise with the clock where the last one is not known",
         "lua/acquire.lua",
-        "  last = redis.call('SET', token, now, 'PX', token_ms, 'GET')\n",
+        "  last = redis.call('SET', token, ours, 'PX', token_ms, 'GET')\n",
         (
             "  last = redis.call('GET', token) or 0\n"
             "  redis.call('SET', token, last + 1, 'PX', token_ms)\n"

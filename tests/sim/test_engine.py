@@ -41,7 +41,7 @@ ALL_KEYS = (KEYS.lock, KEYS.queue, KEYS.waiters, KEYS.token, KEYS.master)
 CLIENTS = ("me", "you", "they")
 FAR = 2**52
 START_US = 1_700_000_000_000_000
-TAKING = {"count": 1, "lease_ms": 60_000, "token_ms": 61_000, "fair": 1}
+TAKING = {"count": 1, "lease_ms": 60_000, "token_ms": 61_000, "fair": 1, "proposal": 0}
 COMMAND_US = 7  # how long a script takes if the test sets the clock
 SLACK_MS = 2_000  # how long after the time in its reply a server on a busy machine may look at its clock again
 ROUNDING_MS = 2  # fakeredis computes with seconds
@@ -75,6 +75,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "alive_ms": st.sampled_from([0, 1, 10_000]),
     "queue_ms": st.sampled_from([30_000, 60_000]),
     "fence": relative,
+    "proposal": relative,
     "client": st.sampled_from([b"me", b"you", b"they"]),
     "hand": st.integers(0, 1),
     "limit": st.integers(0, 3),

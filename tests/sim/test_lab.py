@@ -260,3 +260,16 @@ def closed_after(use: Callable[[Lab], None]) -> "weakref.ref[Lab]":
     use(lab)
     lab.close()
     return weakref.ref(lab)
+
+
+def test_masters_give_the_token_that_is_proposed_to_them() -> None:
+    """So no release has to bring it along."""
+    with Lab(masters=3) as lab:
+        client = lab.client("one")
+
+        def take() -> list[bool]:
+            with client.lock("a"):
+                return [hold.settled for hold in client.session.holds.values()]
+
+        lab.run(take)  # the first opens the connections, which show the masters' clocks
+        assert [lab.run(take) for _ in range(5)] == [[[True]]] * 5

@@ -35,7 +35,7 @@ STATES = [
 TAKING = {"count": 1, "lease_ms": LEASE_MS}
 QUEUEING = {"alive_ms": ALIVE_MS, "queue_ms": 30_000}
 CALLS: list[tuple[str, dict[str, Any]]] = [
-    *[("acquire", {**TAKING, "token_ms": LEASE_MS + 1_000, "fair": fair}) for fair in (0, 1)],
+    *[("acquire", {**TAKING, "token_ms": LEASE_MS + 1_000, "fair": fair, "proposal": 0}) for fair in (0, 1)],
     *[
         ("enqueue", {**TAKING, **QUEUEING, "fair": fair, "ticket": ticket})
         for fair, ticket in product((0, 1), (-1, 0, 15, 25))

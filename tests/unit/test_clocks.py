@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.instructions import Interrupt, Strike
 
-from relock._core.clocks import STEP_SECONDS, Offset
+from relock._core.clocks import LEAD_SECONDS, STEP_SECONDS, Offset, propose
 
 
 def test_the_first_reply_bounds_the_difference() -> None:
@@ -234,3 +234,25 @@ def test_a_reply_that_another_thread_sees_makes_no_bound_tighter_than_either_sam
     assert 120.0 - offset.shown_at(120.0, now=20.0) > 100.704
     offset.is_late = is_late
     assert not offset.is_ahead(120.74, now=20.0)
+
+
+YEAR_2023 = 1_700_000_000.0
+
+
+def offset_of(ahead: float, round_trip: float) -> Offset:
+    offset = Offset(0.0)
+    offset.see(ahead, ahead + round_trip, now=0.0)
+    return offset
+
+
+def test_what_is_proposed_is_above_every_clock_when_the_request_arrives() -> None:
+    near, far = offset_of(YEAR_2023, 0.001), offset_of(YEAR_2023 - 0.1, 0.2)
+    proposal = propose([near, Offset(0.0), far], now=50.0)
+    assert proposal == round((YEAR_2023 - 0.1 + 0.2 + 0.2 + 50.0 + LEAD_SECONDS) * 1e6)
+    assert proposal >= max(near.high, far.high) * 1e6 + 50e6
+    assert propose([near], now=50.001) > propose([near], now=50.0), "proposals rise with the time"
+
+
+@pytest.mark.parametrize("offsets", [[], [Offset(0.0)], [offset_of(1000.0, 0.1)], [offset_of(1e12, 0.1)]])
+def test_nothing_is_proposed_where_no_clock_is_known_or_one_shows_another_age(offsets: list[Offset]) -> None:
+    assert propose(offsets, now=50.0) == 0

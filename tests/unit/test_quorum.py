@@ -73,12 +73,19 @@ def test_a_grant_counts_while_its_lease_runs() -> None:
     assert late.undecided, "what a master granted must be undone"
 
 
-def test_the_token_is_the_largest_and_is_settled_only_where_all_know_it() -> None:
-    answers = said(GRANTED, [b"granted", 10, 101], SILENT)
+def test_the_token_is_the_largest_and_is_settled_only_where_a_quorum_gave_it() -> None:
+    above = [b"granted", 10, 101]
+    answers = said(GRANTED, above, SILENT)
     assert judge(answers, MASTERS[:3], end=5.0, now=1.0) == Grant(101, 5.0, [5.0, 5.0, NEVER], False, answers)
-    same = judge(said(GRANTED, GRANTED, GRANTED), MASTERS[:3], end=5.0, now=1.0)
-    assert isinstance(same, Grant)
-    assert same.settled
+    for replies, settled in (
+        ((GRANTED, GRANTED, GRANTED), True),
+        ((above, above, SILENT), True),
+        ((above, GRANTED, above), True),
+        ((GRANTED, above, GRANTED), False),  # a quorum gave the same one, but not the largest
+    ):
+        grant = judge(said(*replies), MASTERS[:3], end=5.0, now=1.0)
+        assert isinstance(grant, Grant)
+        assert grant.settled == settled
 
 
 def test_a_token_is_safe_only_below_the_clock_that_ends_each_lease() -> None:

@@ -169,14 +169,14 @@ def test_what_the_connection_knows_stands_between_a_calls_own_arguments_and_the_
 
 def test_a_prepared_call_is_the_same_as_one_that_was_made_at_once() -> None:
     script, keys = load("acquire"), lock_keys("lock", "a")
-    others = {"count": 1, "lease_ms": 5, "token_ms": 6, "fair": 1}
+    others = {"count": 1, "lease_ms": 5, "token_ms": 6, "fair": 1, "proposal": 0}
     assert script.prepare(**others).call(keys, b"me:1") == script.call(keys, owner=b"me:1", **others)
     with pytest.raises(TypeError, match="is prepared with"):
         script.prepare(count=1)
 
 
 def test_only_a_guarded_call_names_the_master_key() -> None:
-    call = load("acquire").call(lock_keys("lock", "a"), owner="me", count=1, lease_ms=5, token_ms=6, fair=1)
+    call = load("acquire").call(lock_keys("lock", "a"), owner="me", count=1, lease_ms=5, token_ms=6, fair=1, proposal=0)
     assert call.keys.master not in call.pack(b"", guarded=False)
     assert call.keys.master in call.pack(b"", guarded=True)
 

@@ -1,5 +1,6 @@
 """How far a master's clock is ahead of ours: bounds that every reply narrows and time widens."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from attrs import define, field
@@ -7,6 +8,9 @@ from attrs import define, field
 Bounds = tuple[float, float]  # low and high (s)
 
 NOT_AFTER_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
+PROPOSAL_US_MIN = 10**15  # in the year 2001
+UNKNOWN = float("inf")
+LEAD_SECONDS = 0.001  # what a request may take beyond the round trips that were seen
 STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the next have not stepped
 
 
@@ -148,3 +152,17 @@ class Offset:
         """The master's clock at our time `when`, on the early side."""
         ahead = when - self.seen_at
         return when + self.low - (self.drift_factor * ahead if ahead > 0 else 0.0)
+
+
+def propose(offsets: Iterable[Offset], now: float) -> int:
+    """A time (us, in 16 digits) that no master's clock has reached when it acts on a request that is sent `now`.
+
+    That is likely, and not sure. 0 where nothing is known of their clocks, or one shows another age.
+    """
+    ahead = 0.0
+    for offset in offsets:
+        most = offset.high + offset.round_trip  # infinite where it was not heard of yet
+        if ahead < most < UNKNOWN:
+            ahead = most
+    proposal = int((now + ahead + LEAD_SECONDS) * 1e6)
+    return proposal if PROPOSAL_US_MIN <= proposal <= NOT_AFTER_US_MAX else 0

@@ -38,7 +38,7 @@ class Hold:
         thread: the owner thread, or None where ``owner=`` names the owner.
         ttl: seconds; later renewals ask for this lease.
         leased: the last lease that a quorum confirmed, where a longer one was asked for since; None: that is the ttl.
-        settled: every master knows the token, so the release need not write it back.
+        settled: a quorum of masters gave the token, so the release need not write it to the others.
         ends: until when each master surely keeps the lease.
         deadline: D, until when a quorum of them does.
         ending: the request that ends it, prepared but for the owner.
@@ -155,7 +155,7 @@ class Hold:
 
     @property
     def fence(self) -> int:
-        """The token that the release must write back; 0 where every master knows it."""
+        """The token that the release must write to the masters; 0 where a quorum of them gave it."""
         return 0 if self.settled else self.token
 
     @property

@@ -26,9 +26,10 @@ class Wording(NamedTuple):
         fair: a newcomer goes behind the queue.
         hand: a release gives the lock to the first waiter; else it only wakes it.
         mark: what the names of its waiters end with: the lease that a releaser may give them, if any.
-        acquire: the script that takes the lock for one level, prepared but for the owner.
+        taking: the script that takes the lock for one level, prepared but for the owner and the proposed token.
+        acquire: the same without such a token, prepared but for the owner.
         enqueue: the script that takes it or a place in the queue of a lone master, for one level, prepared likewise.
-        release: the script that ends a hold whose token every master knows, prepared likewise.
+        release: the script that ends a hold whose token a quorum gave, prepared likewise.
         extend: the script that renews a hold, prepared likewise.
     """
 
@@ -37,13 +38,18 @@ class Wording(NamedTuple):
     fair: bytes
     hand: bytes
     mark: bytes
+    taking: Prepared
     acquire: Prepared
     enqueue: Prepared
     release: Prepared
     extend: Prepared
 
+    def acquire_with(self, proposal: int) -> Prepared:
+        """As `acquire`, with a fencing token for all of several masters to give; 0: none."""
+        return self.taking.completed(proposal) if proposal else self.acquire
+
     def release_with(self, fence: int, ttl: float) -> Prepared:
-        """As `release`, where a master may not know the token `fence` (0: all know it), or of another lease (s)."""
+        """As `release`, where masters must be told the token `fence` (0: a quorum gave it), or of another lease (s)."""
         return self.release.script.prepare(fence=fence, token_ms=token_ms(ttl), hand=self.hand)
 
 
@@ -54,7 +60,7 @@ _wordings: Cache[Options, Wording] = Cache()
 def _wording(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> Wording:
     load_all()
     lease, token, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % token_ms(ttl), b"%d" % fair, b"%d" % hands_over
-    taking: dict[str, bytes | int] = {"count": 1, "lease_ms": lease, "fair": is_fair}
+    taking = load("acquire").prepare(count=1, lease_ms=lease, token_ms=token, fair=is_fair)
     queueing: dict[str, bytes | int] = {"ticket": TICKET_AT_ONCE, "alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS}
     return Wording(
         lease_ms=lease,
@@ -62,8 +68,9 @@ def _wording(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> Wo
         fair=is_fair,
         hand=hand,
         mark=b"@%d" % lease_ms(min(ttl, HANDED_LEASE_SECONDS)) if takes_grants else b"",
-        acquire=load("acquire").prepare(count=1, lease_ms=lease, token_ms=token, fair=is_fair),
-        enqueue=load("enqueue").prepare(**taking, **queueing),
+        taking=taking,
+        acquire=taking.completed(0),
+        enqueue=load("enqueue").prepare(count=1, lease_ms=lease, fair=is_fair, **queueing),
         release=load("release").prepare(fence=0, token_ms=token, hand=hand),
         extend=load("extend").prepare(lease_ms=lease, token_ms=token),
     )

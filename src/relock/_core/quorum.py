@@ -48,7 +48,7 @@ class Grant(NamedTuple):
         token: its fencing token, the largest that was granted.
         end: until when it is surely valid.
         ends: until when each master surely keeps it.
-        settled: every master knows that token, so the release need not write it back.
+        settled: a quorum gave that very token, so the release need not write it to the others.
         answers: what each master said, or may yet say: the list is the driver's, and it goes on being filled.
         begins: the moment before which nobody granted it; None: the masters were asked, for the lease of the lock.
         is_short: a releaser gave it, for less than that lease, which is yet to be asked for.
@@ -152,10 +152,9 @@ def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: fl
     if len(tokens) < quorum_of(len(answers)) or now >= end:
         return _judge_failure(answers, masters)
     token = max(tokens)
-    if len(tokens) == len(answers):
-        return Grant(token, end, [end] * len(tokens), tokens.count(token) == len(tokens), answers)
+    settled = tokens.count(token) >= quorum_of(len(answers))
     ends = [end if is_status(answer[0], b"granted") else NEVER for answer in answers]
-    return Grant(token, end, ends, False, answers)
+    return Grant(token, end, ends, settled, answers)
 
 
 def judge_handed(

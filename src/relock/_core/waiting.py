@@ -54,6 +54,7 @@ class Wait(NamedTuple):
         jitter: returns a random number from 0 to 1.
         owners: every name under which the lock has been asked for, the waiter's first; filled before anything is sent.
         in_line: the lock is likely to be taken: subscribe first, so that the first look takes a place at once.
+        propose: returns a fencing token for all of several masters to give; 0 for none.
     """
 
     spec: LockSpec
@@ -64,6 +65,11 @@ class Wait(NamedTuple):
     jitter: Callable[[], float]
     owners: list[bytes]
     in_line: bool = False
+    propose: Callable[[], int] = int  # none
+
+    def take_call(self, owner: bytes) -> Call:
+        """Takes the lock for `owner` if it is free and nobody else's turn."""
+        return take_call(self.spec, owner, self.levels, self.propose())
 
 
 def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until: float, now: float) -> Park | None:
@@ -94,7 +100,7 @@ def acquire(
     limit = max(wait.until, now) + spec.node_timeout
     if wait.in_line and (first is not None or now < wait.until):
         return (yield from _Waiting(wait, limit).begin_in_line(first, grants))
-    outcome, answers = yield from attempt(spec, take_call(spec, wait.waiter, wait.levels), clock, limit, first)
+    outcome, answers = yield from attempt(spec, wait.take_call(wait.waiter), clock, limit, first)
     if outcome.__class__ is Grant:
         return outcome
     return (yield from _Waiting(wait, limit).run(outcome, answers))
@@ -240,7 +246,7 @@ class _Waiting:
     def _next_call(self) -> Call:
         wait, spec = self.wait, self.wait.spec
         if not self.listening:
-            return take_call(spec, self.owner, wait.levels)
+            return wait.take_call(self.owner)
         ticket = self.ticket
         if ticket is None:
             ticket = TICKET_AT_ONCE if len(spec.masters) == 1 else TICKET_PROPOSAL

@@ -25,6 +25,7 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "fair": 1,
     "ticket": 0,
     "fence": 1,
+    "proposal": 0,
     "hand": 1,
     "limit": 10,
     "lease_ms": SCRATCH_LEASE_MS,

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator
 from typing import Any
 
+from relock._core.clocks import propose
 from relock._core.effects import Answer, Ask, Clock, Effect, Handed, Leave, Listen, Park, Undo
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
@@ -68,6 +69,12 @@ class Driver:
     @abstractmethod
     def undo_attempt(self, undo: Undo) -> None:
         """Carries out what a flow asks to be undone, in the background."""
+
+    def propose(self) -> int:
+        """A fencing token for all of several masters to give; 0 for a lone one, whose own token is the only one."""
+        if len(self.masters) == 1:
+            return 0
+        return propose([master.known.offset for master in self.masters], self.clock())
 
     def run(self, flow: Flow) -> Any:
         """Carries out what `flow` asks for, to its end; returns what the flow returns."""

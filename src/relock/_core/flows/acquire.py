@@ -29,10 +29,13 @@ First = tuple[float, Sequence[Answer]]
 Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer]]]
 
 
-def take_call(spec: LockSpec, owner: bytes, count: int) -> Call:
-    """Takes the lock if it is free and nobody else's turn."""
+def take_call(spec: LockSpec, owner: bytes, count: int, proposal: int) -> Call:
+    """Takes the lock if it is free and nobody else's turn.
+
+    `proposal` is a fencing token for all of several masters to give; 0: none.
+    """
     if count == 1:
-        return spec.wording.acquire.call(spec.keys, owner)
+        return spec.wording.acquire_with(proposal).call(spec.keys, owner)
     return load("acquire").call(
         spec.keys,
         owner=owner,
@@ -40,6 +43,7 @@ def take_call(spec: LockSpec, owner: bytes, count: int) -> Call:
         lease_ms=spec.wording.lease_ms,
         token_ms=spec.wording.token_ms,
         fair=spec.wording.fair,
+        proposal=proposal,
     )
 
 

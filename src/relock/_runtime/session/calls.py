@@ -118,19 +118,21 @@ class Calls:
         in_line = started_at < until and started_at - session.waited_at < IN_LINE_SECONDS
         if session.closed:
             session.check_open()
-        first, grants, lone, request = None, None, session.lone, spec.wording.acquire
+        first, grants, lone = None, None, session.lone
         outcome: Outcome | None = None
         if in_line and lone is not None and count == 1:
             outcome, first, grants = self._queue(lone, spec, owners, started_at, until)
         elif not in_line and count == 1:
             end = started_at + spec.node_timeout
+            request = spec.wording.acquire if lone is not None else spec.wording.acquire_with(session.propose())
             answers = None if lone is None else lone.exchange(request, spec.keys, waiter, started_at, end)
             if answers is None:
                 answers = session.ask(Ask((request.call(spec.keys, waiter),), end, is_attempt_certain))
             first = started_at, answers
             outcome = judge_first(spec, first, session.clock(), until)
         if outcome is None:
-            wait = Wait(spec, waiter, count, until, session.clock, session.platform.chance, owners, in_line)
+            jitter, propose = session.platform.chance, session.propose
+            wait = Wait(spec, waiter, count, until, session.clock, jitter, owners, in_line, propose)
             outcome = session.run(acquire(wait, first, grants))
         if session.is_closing:
             session.check_open()  # the grant can still be given back here; after `close` nothing could do it
