@@ -215,8 +215,8 @@ BUGS = [
     Bug(
         "a token counts as known to a quorum that only one master gave",
         f"{CORE}/quorum.py",
-        "settled = tokens.count(token) >= quorum_of(len(answers))",
-        "settled = True",
+        "tokens.count(token) >= quorum, answers",
+        "True, answers",
         seed=1009,
     ),
     Bug(
@@ -269,8 +269,8 @@ BUGS = [
     Bug(
         "a token that clocks far apart made is not written to a quorum",
         f"{CORE}/quorum.py",
-        "grant.token >= reply[1] + lease_ms * 1000",
-        "grant.token < 0",
+        "highest >= reply[1]:",
+        "False:",
         seed=1337,
     ),
     Bug(

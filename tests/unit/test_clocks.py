@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.instructions import Interrupt, Strike
 
-from relock._core.clocks import LEAD_SECONDS, STEP_SECONDS, Offset, propose
+from relock._core.clocks import LEAD_SECONDS, LOOK_SECONDS, STEP_SECONDS, Offset, propose
 
 
 def test_the_first_reply_bounds_the_difference() -> None:
@@ -256,3 +256,7 @@ def test_what_is_proposed_is_above_every_clock_when_the_request_arrives() -> Non
 @pytest.mark.parametrize("offsets", [[], [Offset(0.0)], [offset_of(1000.0, 0.1)], [offset_of(1e12, 0.1)]])
 def test_nothing_is_proposed_where_no_clock_is_known_or_one_shows_another_age(offsets: list[Offset]) -> None:
     assert propose(offsets, now=50.0) == 0
+
+
+def test_where_a_step_is_in_doubt_no_reply_that_comes_soon_shows_nothing_new() -> None:
+    assert LOOK_SECONDS < STEP_SECONDS

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import redis
 
-from relock._core.clocks import Offset
+from relock._core.clocks import LOOK_SECONDS, Offset
 from relock._core.effects import Failure
 from relock._core.quorum import NEVER
 from relock._errors import ConfigurationError
@@ -18,7 +18,7 @@ from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import THREADS
 from relock._runtime.masters import known
-from relock._runtime.masters.connections import Connection
+from relock._runtime.masters.connections import NOT_AFTER_PART, Connection
 from relock._runtime.masters.known import NAMELESS, Known, MasterListener, MasterState
 from relock._runtime.masters.master import Master, Reconnector
 from relock._runtime.masters.round import Round
@@ -235,6 +235,54 @@ def test_a_server_that_refuses_info_gets_an_unknown_incarnation() -> None:
     made.offset.see(100.0, 100.0, 10.0)
     assert made.granted_at(110_000_000, NAMELESS, 10.0) == NEVER
     assert ["refuses INFO" in text for text in told.texts] == [True]
+
+
+def packed_us(connection: Connection, until: float) -> int:
+    """The not-after time of a request."""
+    return int(connection._own_arguments(load("count"), until).split(b"\r\n")[1])
+
+
+def test_a_not_after_time_is_packed_for_the_requests_of_a_moment() -> None:
+    master = make()
+    connection, offset = connected(master, SERVER), master.offset
+    first, spare = offset.not_after_us(20.0), NOT_AFTER_PART * master.node_timeout
+    assert [packed_us(connection, 20.0 + later) for later in (0.0, spare / 2, spare)] == [first] * 3
+    late = 20.0 + 1.01 * spare
+    assert packed_us(connection, late) == offset.not_after_us(late) > first, "a request has most of its time"
+    assert packed_us(connection, 20.0) == first, "nor is it too late for one that has less time"
+
+
+@pytest.mark.parametrize("bounds", [(100.05, 100.06), (105.0, 105.0), (95.0, 95.0)], ids=["tighter", "ahead", "back"])
+def test_a_not_after_time_is_that_of_the_bounds_that_are_known(bounds: tuple[float, float]) -> None:
+    master = make()
+    connection = connected(master, SERVER)
+    before = packed_us(connection, 20.0)
+    master.offset.see(*bounds, 15.0)
+    assert packed_us(connection, 20.0) == master.offset.not_after_us(20.0) != before
+    master.see_incarnation(OTHER)
+    assert packed_us(connection, 20.0) == 0
+
+
+def see(connection: Connection, low: float, high: float, now: float) -> Any:
+    """Reads a reply, by which the master's clock is ahead of ours by `low` to `high` (s)."""
+    return connection._judge([b"absent", round((now + low) * 1e6)], load("extend"), now + low - high, now)
+
+
+def test_a_reply_that_shows_nothing_new_changes_nothing_for_a_moment() -> None:
+    master = make()
+    connection, offset = connected(master, SERVER), master.offset
+    see(connection, 99.9, 100.1, 10.0 + LOOK_SECONDS / 2)
+    assert offset.seen_at == 10.0
+    see(connection, 99.9, 100.1, 10.0 + LOOK_SECONDS * 2)
+    assert offset.seen_at == 10.0 + LOOK_SECONDS * 2, "the bounds have widened by then"
+    assert (offset.low, offset.high) == pytest.approx((100.0, 100.0), abs=0.001)
+
+
+@pytest.mark.parametrize("ahead", [0.1, -0.1])
+def test_a_step_is_seen_at_once(ahead: float) -> None:
+    master = make()
+    see(connected(master, SERVER), 100.0 + ahead, 100.0 + ahead, 10.0 + LOOK_SECONDS / 10)
+    assert master.offset.stepped_at == 10.0 + LOOK_SECONDS / 10
 
 
 class Doubter(MasterListener):

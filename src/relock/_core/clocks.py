@@ -12,6 +12,9 @@ PROPOSAL_US_MIN = 10**15  # in the year 2001
 UNKNOWN = float("inf")
 LEAD_SECONDS = 0.001  # what a request may take beyond the round trips that were seen
 STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the next have not stepped
+# For so long the bounds may go without a new date. Where a step is in doubt, they are farther apart than any reply
+# shows that comes so soon: so that one is looked at.
+LOOK_SECONDS = 0.02
 
 
 class ClockStep(NamedTuple):
@@ -50,6 +53,8 @@ class Offset:
     late that both may have become what it shows, the clock counts as gone ahead.
 
     Attributes:
+        look_by: our time until which a reply that would make neither bound tighter shows nothing new, and need not be
+            seen.
         stepped_at: our time at which a step was seen last. Replies to requests from before it may show the time from
             before the step, and say nothing of the bounds.
         stepped_after: our time before which that step did not happen.
@@ -61,6 +66,7 @@ class Offset:
     seen_at: float = field(default=0.0)
     stepped_at: float = float("-inf")
     stepped_after: float = float("-inf")
+    look_by: float = float("-inf")
     _asked_at: float = float("-inf")  # when the last reply that counted was asked for
     _rivals: tuple[Bounds, Bounds] | None = None  # where a step is in doubt: one of the two is from before it
 
@@ -95,6 +101,7 @@ class Offset:
         # Comparisons, not max() and min(): every reply of every master comes by here.
         self.low = low if low > old_low else old_low
         self.high = high if high < old_high else old_high
+        self.look_by = now + LOOK_SECONDS
         return 0.0
 
     def _see_step(self, asked_at: float, low: float, high: float, now: float) -> float:

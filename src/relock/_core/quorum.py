@@ -144,17 +144,18 @@ def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: fl
         end: until when what was granted is surely valid: ``t0 + ttl - drift``.
         now: the moment at which the answers have been processed.
     """
-    tokens = []
+    tokens, ends, quorum = [], [], quorum_of(len(answers))
     for answer in answers:
         reply = answer[0]
         if reply.__class__ is list and reply[0] == b"granted":
             tokens.append(reply[2])
-    if len(tokens) < quorum_of(len(answers)) or now >= end:
+            ends.append(end)
+        else:
+            ends.append(NEVER)
+    if len(tokens) < quorum or now >= end:
         return _judge_failure(answers, masters)
     token = max(tokens)
-    settled = tokens.count(token) >= quorum_of(len(answers))
-    ends = [end if is_status(answer[0], b"granted") else NEVER for answer in answers]
-    return Grant(token, end, ends, settled, answers)
+    return Grant(token, end, ends, tokens.count(token) >= quorum, answers)
 
 
 def judge_handed(
@@ -328,8 +329,9 @@ def is_token_safe(grant: Grant, lease_ms: int) -> bool:
     token must lie below that, for each grant that was counted. Otherwise it has to be written to a quorum first.
     ``docs/internals/argument.md`` has the argument.
     """
+    highest = grant.token - lease_ms * 1000
     for answer in grant.answers:
-        reply = answer[0]
-        if is_status(reply, b"granted") and grant.token >= reply[1] + lease_ms * 1000:  # type: ignore[index]
+        reply: Any = answer[0]
+        if reply.__class__ is list and reply[0] == b"granted" and highest >= reply[1]:
             return False
     return True

@@ -16,13 +16,12 @@ from redis import exceptions as redis_errors
 
 from relock._core.clocks import Offset
 from relock._core.effects import Failure, Reply
-from relock._core.quorum import is_given
+from relock._core.quorum import NEVER, is_given
 from relock._keys import LockKeys
-from relock._runtime.masters.errors import NETWORK_ERRORS, understood
-from relock._runtime.masters.introduction import guard_of_others, numbers_of
-from relock._runtime.masters.known import INTRODUCTION, UNKNOWN, MasterState, server_of
+from relock._runtime.masters.errors import NETWORK_ERRORS
+from relock._runtime.masters.introduction import Introduced, NamingMaster
+from relock._runtime.masters.known import server_of
 from relock._runtime.masters.round import InFlight, Pending, Round
-from relock._runtime.net.channel import Channel
 from relock._runtime.net.failures import words_of
 from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import TOKEN_MAX, WORDS_BYTES_MAX, Call, Prepared, Script, pack_argument
@@ -32,21 +31,17 @@ logger = logging.getLogger(__name__)
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
 _OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # Redis 6.2 puts more words before what a command in a script says
 PATIENT_PART = 0.9  # of the node timeout; a master that has owed a reply for longer is silent
+NOT_AFTER_PART = 0.1  # of the node timeout, by which a not-after time may be too early
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 _VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
-class ConnectionOwner(MasterState):
+class ConnectionOwner(NamingMaster):
     """A master, as its connections see it."""
 
     asked_late: Failure
-
-    @property
-    @abstractmethod
-    def naming(self) -> tuple[tuple[str, ...], ...]:
-        """What gives a new connection its name on the server; nothing without one."""
 
     @abstractmethod
     def forget(self, connection: "Connection") -> None:
@@ -73,100 +68,27 @@ class ConnectionOwner(MasterState):
         """A connection broke: nobody uses it again."""
 
 
-class Connection:
+class Connection(Introduced):
     """One open connection, with what its socket has shown of the master: incarnation, marker and clock."""
 
-    guard_ms: int
-    guarded: bool
     idle_since: float
-    incarnation: bytes
     is_own: bool
     is_retired: bool
 
     def __init__(self, master: ConnectionOwner, raw: RawConnection, *, is_own: bool = False) -> None:
-        self.master = master
-        self.raw = raw
+        super().__init__(master, raw)
+        self.master: ConnectionOwner = master
         self.is_own = is_own  # it is for what has connections of its own, never for calls
-        self.guard_ms = master.guard_ms
-        self.guarded = master.guard_ms > 0
         self.idle_since = 0.0
         self._min_replicas = master.options.min_replicas
         self._patience_ms = master.node_timeout * 1000
         self.is_retired = False  # it is not to be used again
         self.in_flight: deque[Round | InFlight] = deque()
         self._is_amid = False  # what comes next may be the rest of a reply that the parser has begun
-        self.channel: Channel
-        self.incarnation = UNKNOWN  # of the server that its socket leads to, when that was opened
-        self._opened_us = 0  # the master's clock when its incarnation was learnt
         self._voted_us = 0  # the master's clock when a vote was written on this socket last
-        self._identity = b""  # the arguments after the not-after time, packed: incarnation and guard
-        self._identity_head = self._identity_tail = b""  # with a guard: what the time of the last vote stands between
-
-    def open(self) -> None:
-        """Connects and learns what a script must be told of this socket.
-
-        Raises:
-            redis.RedisError, OSError: the master can't be reached, or refuses.
-            ConfigurationError: it is a replica, or lacks what the options ask for.
-        """
-        with understood():
-            self._open()
-
-    def _open(self) -> None:
-        self.raw.connect()
-        marker, naming = self.master.marker, self.master.naming
-        commands: list[tuple[str, ...]] = [*naming, *INTRODUCTION, ("TIME",)]
-        if marker is not None:
-            commands.append(("HMGET", marker, "guard_ms"))
-        sent_at = self.master.clock()
-        self._send_plain(*commands)
-        replies = [self._read_plain() for _ in commands][len(naming) :]
-        self.incarnation = self.master.introduce(replies[:-2] if marker is not None else replies[:-1])
-        time_reply = numbers_of(replies[len(INTRODUCTION)], 2)
-        if marker is not None:
-            self._learn_marker(replies[-1])
-        self._identify()
-        self._opened_us = time_reply[0] * 1_000_000 + time_reply[1]
-        self._see_clock(sent_at)
-        self.channel = self.master.platform.open_channel(self.raw, self.master.node_timeout)
-
-    def _see_clock(self, sent_at: float) -> None:
-        """The first sample of the master's clock, unless another thread has found another server there meanwhile."""
-        incarnation, offset = self.master.known
-        if incarnation == self.incarnation:
-            seconds, now = self._opened_us / 1e6, self.master.clock()
-            step = offset.see(seconds - now, seconds - sent_at, now)
-            if step:
-                self.master.stepped(step, [b"time", self._opened_us])
-
-    def _identify(self) -> None:
-        """The guard is the largest that any master of this client has shown: one that restarted has forgotten it."""
-        self.guard_ms = max(self.guard_ms, self.master.guard_ms)
-        self.guarded = self.guarded or self.guard_ms > 0
-        guard = pack_argument(b"%d" % self.guard_ms)
-        self._identity = pack_argument(self.incarnation) + guard
-        self._identity_head = b"$%d\r\n%b?" % (len(self.incarnation) + 17, self.incarnation)
-        self._identity_tail = b"\r\n" + guard
-
-    def _send_plain(self, *commands: tuple[str, ...]) -> None:
-        packed = self.raw.pack_commands(commands)
-        self.raw.send_packed_command(packed, check_health=False)
-
-    def _read_plain(self) -> Any:
-        try:
-            return self.raw.read_response()
-        except redis_errors.ResponseError as error:
-            return error
-
-    def _learn_marker(self, marker: Any) -> None:
-        """Obeys the marker that another client has left, and takes the larger guard."""
-        found_ms = guard_of_others(self.master, marker, self.incarnation, self.guard_ms)
-        if found_ms is None:
-            return
-        self.guarded = True
-        self.guard_ms = max(self.guard_ms, found_ms)
-        if found_ms > self.master.guard_ms:  # else it was found on another master while this connection was opened
-            self.master.larger_guard_found(found_ms)
+        self._not_after = b""  # the not-after time, packed, of requests until `_until` and a little later
+        self._until = self._until_low = NEVER
+        self._until_spare = NOT_AFTER_PART * master.node_timeout
 
     # Requests and replies -------------------------------------------------------------------------------------------
 
@@ -187,16 +109,27 @@ class Connection:
         count = script.connection_argument_count
         if not count:
             return b""
-        not_after_us = self.master.known.offset.not_after_us(until)
+        offset = self.master.known.offset
+        if not self._until <= until <= self._until + self._until_spare or offset.low != self._until_low:
+            self._pack_not_after(offset, until)
         if count == 1:
-            return b"$16\r\n%016d\r\n" % not_after_us
+            return self._not_after
         if self.guard_ms < self.master.guard_ms:
             self._identify()
         if not self.guarded:
-            return b"$16\r\n%016d\r\n%b" % (not_after_us, self._identity)
+            return self._not_after + self._identity
         # The script must prove the incarnation: see lua/_lib/vote.lua.
-        proof = self._identity_head, self._voted_us, self._identity_tail
-        return b"$16\r\n%016d\r\n%b%016d%b" % (not_after_us, *proof)
+        return b"%b%b%016d%b" % (self._not_after, self._identity_head, self._voted_us, self._identity_tail)
+
+    def _pack_not_after(self, offset: Offset, until: float) -> None:
+        """Packs the not-after time for `until`, for requests of the next moment as well: theirs would be later.
+
+        Not for longer, because a request that takes most of its time would be void too early; nor when the bounds of
+        the clock have changed, be it by a step, by another server, or because a reply has made them tighter.
+        """
+        low = offset.low  # before it is used: another thread may make the bounds tighter
+        self._not_after = b"$16\r\n%016d\r\n" % offset.not_after_us(until)
+        self._until, self._until_low = until, low
 
     def exchange(
         self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
@@ -363,8 +296,10 @@ class Connection:
 
     def _credit(self, reply: Reply, offset: Offset, sent_at: float, now: float) -> Reply | Failure:
         """What a reply of the master is worth, by its clock, which has another sample with it."""
-        status, seconds = reply[0], reply[1] / 1e6
-        step = offset.see(seconds - now, seconds - sent_at, now)
+        status, seconds, step = reply[0], reply[1] / 1e6, 0.0
+        low, high = seconds - now, seconds - sent_at
+        if low > offset.low or high < offset.high or now > offset.look_by:  # else it shows nothing new
+            step = offset.see(low, high, now)
         # Date, then change: another thread may have dated a step, and have yet to say from when the master is trusted.
         if step or sent_at < self.master.trusted_from or sent_at < offset.stepped_at or status == b"no_vote":
             return self._look_into(reply, step, sent_at, now)

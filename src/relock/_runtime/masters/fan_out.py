@@ -12,13 +12,14 @@ and the janitor tells the masters, on a connection of its own. If releases were 
 threads would open a thousand connections.
 """
 
-import select
+from collections import deque
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError
+from relock._runtime.masters.bundle import Bundle
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.lines import LOOK_SECONDS, Line, Place
@@ -38,6 +39,8 @@ class FanOut:
         self._platform = platform
         self._clock = platform.clock
         self._quorum = quorum_of(len(masters))
+        self._spared = len(masters) - self._quorum
+        self._bundles: deque[Bundle] = deque()  # those that no call has just now; the last one is used next
         self._no_replies_yet: list[Answer] = [master.no_reply_yet for master in masters]
         self._line = masters[0].line
         for master in masters:
@@ -83,6 +86,7 @@ class FanOut:
         except BaseException:  # an interrupt: what they owe dies with them, also where somebody keeps this exception
             for connection in connections:
                 connection.close()
+            self._bundles.clear()  # these must not keep one open that was just let go of, and is nobody's any more
             raise
         return answers
 
@@ -287,26 +291,27 @@ class FanOut:
             connection.master.drop(connection, round_, error)
 
     def _read_whoever_is_ready(self, round_: Round, connections: list[Connection], ask: Ask) -> None:
-        poller = self._platform.poller()
-        by_fileno = {}
-        for connection in connections:
-            poller.register(connection.channel.fileno, select.POLLIN)
-            by_fileno[connection.channel.fileno] = connection
-        spared = len(self._masters) - self._quorum
+        try:
+            bundle = self._bundles.pop()
+        except IndexError:
+            bundle = Bundle(self._platform)
+        bundle.take(connections)
+        poll, by_fileno, is_certain = bundle.poll, bundle.by_fileno, ask.is_certain
         while round_.missing:
-            if round_.missing <= spared and ask.is_certain is not None and ask.is_certain(round_.answers):
-                return
-            ready = poller.poll(max(0.0, round_.until - self._clock()) * 1000)
+            if round_.missing <= self._spared and is_certain is not None and is_certain(round_.answers):
+                break
+            ready = poll(max(0.0, round_.until - self._clock()) * 1000)
             if not ready:
-                return
+                break
             for fileno, _ in ready:
                 connection = by_fileno[fileno]
                 try:
                     connection.receive()
                 except NETWORK_ERRORS as error:
-                    poller.unregister(fileno)
+                    bundle.drop(fileno)
                     connections.remove(connection)
                     connection.master.drop(connection, round_, error)
+        self._bundles.append(bundle)
 
     def _give_back(self, round_: Round, connections: list[Connection]) -> None:
         """Returns the connections to their pools, but for those whose masters have been silent for too long."""

@@ -1,0 +1,43 @@
+"""The connections of one round to several masters, and the poller that tells which of them can be read."""
+
+import select
+from collections.abc import Sequence
+
+from relock._runtime.masters.connections import Connection
+from relock._runtime.platform import Platform
+
+
+class Bundle:
+    """A poller that goes on knowing the connections of the round before: those of the next one are mostly the same.
+
+    It is one caller's at a time. That a connection is in it says nothing of whether it is open still.
+
+    Attributes:
+        poll: see `select.poll`.
+        by_fileno: the connections that are polled.
+    """
+
+    __slots__ = ("_poller", "by_fileno", "poll")
+
+    by_fileno: dict[int, Connection]
+
+    def __init__(self, platform: Platform) -> None:
+        self._poller = platform.poller()
+        self.poll = self._poller.poll
+        self.by_fileno = {}
+
+    def take(self, connections: Sequence[Connection]) -> None:
+        """Polls these from here on, and no others."""
+        before = self.by_fileno
+        if [*before.values()] == connections:
+            return
+        self.by_fileno = wanted = {connection.channel.fileno: connection for connection in connections}
+        for fileno in before.keys() - wanted.keys():
+            self._poller.unregister(fileno)
+        for fileno in wanted:
+            self._poller.register(fileno, select.POLLIN)
+
+    def drop(self, fileno: int) -> None:
+        """Polls this one no more: it broke."""
+        del self.by_fileno[fileno]
+        self._poller.unregister(fileno)
