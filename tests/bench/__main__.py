@@ -22,12 +22,15 @@ from rich.console import Console
 from rich.table import Table
 from support.servers import Server
 
-from bench.contestants import BARE, CONTESTANTS, CONTESTANTS_OF_SEVERAL, FLOOR, Pair, relock_of_several
+from bench.contestants import CONTESTANTS, CONTESTANTS_OF_SEVERAL, relock_of_several
 from bench.footprint import import_seconds
+from bench.goals import Goal, of_pairs
 from bench.machine import placed, placements, program_for_servers, servers_started
 from bench.peers import ForeignPairs, missing
 from bench.quiet import undisturbed
 from bench.scripts import server_microseconds
+from relock.cli._bench.floor.pairs import Pair
+from relock.cli._bench.words import BARE
 
 PAIRS_PER_ROUND = 200
 MASTERS = 5
@@ -35,14 +38,6 @@ STOPPED = 2
 PHASES = 3  # of healthy masters, and as many of stopped ones, in turn
 PHASE_SECONDS = 3.0  # longer than what a link to a silent master is kept for
 SETTLING_SECONDS = 2.0  # until masters that go on are connected again
-GOALS = {
-    "relock / bare sockets": 1.25,
-    "relock, re-entry / bare sockets": 1.25,
-    "relock / redis-py connections": 1.25,
-    "import relock / import redis": 1.2,
-    "5 masters: relock / bare sockets": 1.15,
-    "5 masters: 2 stopped / healthy, p99": 2.0,
-}
 
 
 def interleave(pairs: Mapping[str, Pair | ForeignPairs], rounds: int) -> tuple[dict[str, list[float]], list[float]]:
@@ -83,10 +78,10 @@ def programs_of(pairs: Mapping[str, Any]) -> Iterator[list[int]]:
             pair.close()
 
 
-def import_ratio() -> float:
-    """For how much longer ``import relock`` keeps a CPU busy than ``import redis``."""
+def import_times() -> dict[str, float]:
+    """For how long (s) the imports of redis and of relock keep a CPU busy."""
     seconds, _ = undisturbed(partial(import_seconds, "redis", "relock"))
-    return seconds["relock"] / seconds["redis"]
+    return seconds
 
 
 def _no_results(rounds: int) -> dict[str, Any]:
@@ -111,7 +106,7 @@ def measure_one(rounds: int) -> dict[str, Any]:
                 with placed([server], placement, programs):
                     _measure_pairs(pairs, rounds, placement, results)
         results["server_us"], _ = undisturbed(partial(server_microseconds, server.port))
-    results["import_ratio"] = import_ratio()
+    results["import_seconds"] = import_times()
     return results
 
 
@@ -199,12 +194,18 @@ def show(results: dict[str, Any]) -> None:
     if several := results.get("several"):
         show_pairs(console, several, CONTESTANTS_OF_SEVERAL, f"{MASTERS} masters")
         show_stopped(console, several)
-    goals = Table(title="Goals")
-    for title in ("ratio", "goal", "measured"):
-        goals.add_column(title, justify="left" if title == "ratio" else "right")
-    for name, measured in ratios(results):
-        goals.add_row(name, f"<= {GOALS[name.split(' (')[0]]}", f"{measured:.2f}")
-    console.print(goals)
+    show_goals(console, list(of_pairs(results)))
+
+
+def show_goals(console: Console, goals: Sequence[Goal]) -> None:
+    """What was aimed at."""
+    table = Table(title="Goals")
+    for title in ("ratio", "goal", "measured", "its figures"):
+        table.add_column(title, justify="left" if title == "ratio" else "right")
+    for goal in goals:
+        bound = f"{'<=' if goal.at_most else '>='} {goal.bound:.3g}"
+        table.add_row(goal.what, bound, f"{goal.measured:.2f}", goal.figures, style="" if goal.is_met else "bold red")
+    console.print(table)
 
 
 def show_pairs(console: Console, results: dict[str, Any], names: Iterable[str], what: str) -> None:
@@ -232,22 +233,6 @@ def show_stopped(console: Console, results: dict[str, Any]) -> None:
             f"{times['healthy']:.0f} us with all (99 % within {times['stopped_p99']:.0f} us, at most "
             f"{times['stopped_max'] / 1000:.1f} ms; the first attempt at most {times['first_max'] / 1000:.1f} ms)."
         )
-
-
-def ratios(results: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Each ratio that has a goal, as measured."""
-    if one := results.get("one"):
-        for placement, times in one["pairs_us"].items():
-            yield f"relock / {BARE} ({placement} CPU)", times["relock"] / times[BARE]
-            yield f"relock, re-entry / {BARE} ({placement} CPU)", times["relock, re-entry"] / times[BARE]
-            yield f"relock / {FLOOR} ({placement} CPU)", times["relock"] / times[FLOOR]
-        yield "import relock / import redis", one["import_ratio"]
-    if several := results.get("several"):
-        for placement, times in several["pairs_us"].items():
-            yield f"{MASTERS} masters: relock / {BARE} ({placement} CPU)", times["relock"] / times[BARE]
-            stopped = several["stopped_us"][placement]
-            ratio = stopped["stopped_p99"] / stopped["healthy_p99"]
-            yield f"{MASTERS} masters: 2 stopped / healthy, p99 ({placement} CPU)", ratio
 
 
 def main() -> None:

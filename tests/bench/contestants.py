@@ -2,59 +2,33 @@
 
 import hashlib
 import itertools
-import select
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import redis
-from attrs import frozen
 
 from bench.bare_socket import BareSocket, packed
 from bench.peers import ForeignPairs, built
 from relock import Client
-from relock._core.quorum import quorum_of
 from relock._keys import lock_keys
 from relock._scripts import load, pack_argument
+from relock.cli._bench.floor.pairs import Asked, Pair, pair_at_the_quorum, pair_of_one, with_small_scripts
+from relock.cli._bench.floor.sockets import FOLDER
+from relock.cli._bench.words import BARE, REENTRY, RELOCK
 
-Pair = Callable[[], None]
-BARE, FLOOR, RELOCK = "bare sockets", "redis-py connections", "relock"
-REENTRY, AFRESH = "relock, re-entry", "relock, a new lock each time"
-FOLDER = Path(__file__).parent
+FLOOR, AFRESH = "redis-py connections", "relock, a new lock each time"
 LEASE_SECONDS = 10
 OWNER = b"bench-0123456789abcdef:0123456789abcdef0123456789abcdef"
 VOID_US, GUARD_MS = b"9999999999999999", b"10000"
 
 
-@frozen
-class _Bare:
-    """A bare socket to one master, with the two scripts of a pair as bytes."""
-
-    bare: BareSocket
-    take: bytes
-    give: bytes
-
-
-def _with_small_scripts(port: int) -> _Bare:
-    """The scripts of the floor."""
-    bare = BareSocket(port)
-    take, give = (bare.load((FOLDER / name).read_bytes()) for name in ("take.lua", "give.lua"))
-    return _Bare(
-        bare,
-        packed("EVALSHA", take, 1, "bench-bare-floor", "me", LEASE_SECONDS * 1000),
-        packed("EVALSHA", give, 1, "bench-bare-floor", "me"),
-    )
+def _with_small_scripts(port: int) -> Asked:
+    return with_small_scripts(BareSocket(port), "bench-bare-floor")
 
 
 def bare(port: int) -> Pair:
     """The small scripts over a bare socket."""
-    of_one = _with_small_scripts(port)
-
-    def pair() -> None:
-        of_one.bare.call(of_one.take)
-        of_one.bare.call(of_one.give)
-
-    return pair
+    return pair_of_one(_with_small_scripts(port))
 
 
 def floor(port: int) -> Pair:
@@ -194,7 +168,7 @@ def floor_of_several(ports: Sequence[int]) -> Pair:
     return pair
 
 
-def _with_own_scripts(port: int) -> _Bare:
+def _with_own_scripts(port: int) -> Asked:
     """This library's, with a guard that is over, on a socket that says of no vote: the server looks what it is."""
     bare = BareSocket(port)
     acquire, release, keys = load("acquire"), load("release"), lock_keys("bench-bare", "bench")
@@ -208,40 +182,17 @@ def _with_own_scripts(port: int) -> _Bare:
     known = b"".join(map(pack_argument, (VOID_US, f"{incarnation}?{0:016d}".encode(), GUARD_MS)))
     take = acquire.call(keys, owner=OWNER, count=1, lease_ms=lease_ms, token_ms=lease_ms + 1000, fair=1, proposal=0)
     give = release.call(keys, owner=OWNER, fence=0, token_ms=lease_ms + 1000, hand=1)
-    return _Bare(bare, take.pack(known, guarded=True), give.pack(known, guarded=True))
-
-
-def _done_at_the_quorum(masters: Sequence[_Bare]) -> Pair:
-    """A pair that writes to all masters and reads whoever is ready, until enough have answered."""
-    by_fileno = {master.bare.fileno(): master for master in masters}
-    poller = select.poll()
-    for fileno in by_fileno:
-        poller.register(fileno, select.POLLIN)
-
-    def until_quorum() -> None:
-        answered = 0
-        while answered < quorum_of(len(by_fileno)):
-            answered += sum(by_fileno[fileno].bare.has_answered() for fileno, _ in poller.poll())
-
-    def pair() -> None:
-        for master in masters:
-            master.bare.send(master.take)
-        until_quorum()
-        for master in masters:
-            master.bare.send(master.give)
-        until_quorum()
-
-    return pair
+    return Asked(bare, take.pack(known, guarded=True), give.pack(known, guarded=True))
 
 
 def bare_of_several(ports: Sequence[int]) -> Pair:
     """The small scripts over bare sockets, done at the quorum: no lock library can do with less."""
-    return _done_at_the_quorum([_with_small_scripts(port) for port in ports])
+    return pair_at_the_quorum([_with_small_scripts(port) for port in ports])
 
 
 def scripts_of_several(ports: Sequence[int]) -> Pair:
     """This library's two scripts over bare sockets, done at the quorum: no lock that uses them can do with less."""
-    return _done_at_the_quorum([_with_own_scripts(port) for port in ports])
+    return pair_at_the_quorum([_with_own_scripts(port) for port in ports])
 
 
 def relock_of_several(ports: Sequence[int]) -> Pair:

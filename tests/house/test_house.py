@@ -34,7 +34,7 @@ RESERVED = {
     "threading": ("_runtime", "_owner", "lock", "cli"),
     "socket": ("_options", "_runtime", "_servers", "cli"),
     "select": ("_runtime", "cli"),
-    "hiredis": ("_runtime", "testing"),
+    "hiredis": ("_runtime", "testing", "cli"),
     "time": ("_runtime", "_doctor", "_servers", "cli"),
     "random": ("_runtime", "cli", "testing"),
     "asyncio": ("_owner",),

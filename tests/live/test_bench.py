@@ -1,25 +1,27 @@
 """`relock bench`, as a process: what it shows, and that nothing stays behind. These tests do not judge its speed."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.bench import WITHIN, environment, figures_of, leftovers, relock_bench
 from support.servers import Server
 from support.until import until
 
 from relock.cli._bench.crew import CrewFailedError, Part, Program, play, start
 from relock.cli._bench.figures import figures
+from relock.cli._bench.floor.floor import NO_HIREDIS
 from relock.cli._bench.work import Job
 
-WITHIN = 60.0
 TTL_MS_MAX = 6_500  # of a key that is left: the lease of 5 s, and a second more
+HOUR_OF_SIX = ["--seconds", "0.3", "--workers", ",".join(["6"] * 200)]
+needs_hiredis = pytest.mark.skipif(find_spec("hiredis") is None, reason="without hiredis there is no floor")
 # Begins as in the foreground of a terminal, wherever the tests run.
 IN_FOREGROUND = """
 import signal
@@ -29,29 +31,9 @@ main()
 """
 
 
-def environment(nodes: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes}
-
-
-def relock_bench(*words: str, nodes: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "relock", "bench", "--seconds", "0.5", *words]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=WITHIN, check=False, env=environment(nodes), cwd="/"
-    )
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def leftovers(server: Any) -> dict[bytes, int]:
-    """The keys of locks, and how long (ms) they will stay."""
-    return {key: server.cli("PTTL", key) for key in server.cli("KEYS", "lock:{*")}
-
-
 @pytest.mark.every_server
 def test_it_measures_and_leaves_nothing_for_long(server: Server) -> None:
-    done = relock_bench("--json", "--workers", "2,5", nodes=server.url)
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
+    found = figures_of("--workers", "2,5", nodes=server.url)
     assert (found["masters"], found["workers_are"], found["section_seconds"]) == (1, "processes", 0.0)
     assert list(found["alone"]) == ["uncontended", "reentry"]
     assert all(one["pairs"] > 0 and one["median_us"] <= one["p99_us"] for one in found["alone"].values())
@@ -63,24 +45,31 @@ def test_it_measures_and_leaves_nothing_for_long(server: Server) -> None:
 
 
 def test_threads_of_one_client_with_time_inside(server: Server) -> None:
-    done = relock_bench("--json", "--workers", "3", "--threads", "--section", "0.002", nodes=server.url)
-    found = json.loads(done.stdout)
+    found = figures_of("--workers", "3", "--threads", "--section", "0.002", nodes=server.url)
     assert (found["workers_are"], found["section_seconds"]) == ("threads", 0.002)
     (handed_over,) = found["handed_over"]
     assert handed_over["overlaps"] == 0
     assert handed_over["turns_per_second"] < 1.1 / 0.002
+    assert 0 < handed_over["in_use"] <= 1
 
 
 def test_people_see_tables_and_bars(server: Server) -> None:
     shown = relock_bench("--workers", "2,4", nodes=server.url).stdout
-    for part in ("one master", "uncontended", "re-entry", "fairness (Jain)", "Hand-offs a second", "█"):
-        assert part in shown
+    for part in ("one master", "relock, re-entry", "hand-offs among 4 processes", "Jain's index", "█"):
+        assert part in " ".join(shown.split())
 
 
 def test_several_masters(start_server: Callable[..., Server]) -> None:
     urls = " ".join(start_server().url for _ in range(3))
-    done = relock_bench("--json", "--workers", "2", nodes=urls)
-    assert (done.returncode, json.loads(done.stdout)["masters"]) == (0, 3)
+    assert figures_of("--workers", "2", nodes=urls)["masters"] == 3
+
+
+def test_without_hiredis_there_is_no_floor_and_it_says_so(server: Server) -> None:
+    main = ("-c", "import sys; sys.modules['hiredis'] = None; from relock.cli import main; main()")
+    found = figures_of("--workers", "2", nodes=server.url, main=main)
+    assert found["no_floor"] == [NO_HIREDIS]
+    assert [one["floor"] for one in (*found["alone"].values(), *found["handed_over"])] == [None] * 3
+    assert found["alone"]["uncontended"]["pairs"] > 0
 
 
 @pytest.mark.parametrize("workers", ["1", "2,", "x", "2,501", ""])
@@ -97,8 +86,12 @@ def test_a_server_that_is_away_is_one_line_and_an_exit_code(own_server: Server) 
 
 @pytest.mark.parametrize(
     ("options", "key"),
-    [(["--seconds", "3600"], b"*"), (["--seconds", "0.3", "--workers", ",".join(["6"] * 200)], b"*:queue")],
-    ids=["alone", "handed over"],
+    [
+        (["--seconds", "3600"], b"*"),
+        (HOUR_OF_SIX, b"*}:queue"),
+        pytest.param(HOUR_OF_SIX, b"*}:floor-queue", marks=needs_hiredis),
+    ],
+    ids=["alone", "handed over", "handed over by the floor"],
 )
 def test_ctrl_c_ends_it_and_its_workers_and_leaves_nothing_for_long(
     server: Server, tmp_path: Path, options: list[str], key: bytes
@@ -114,7 +107,8 @@ def test_ctrl_c_ends_it_and_its_workers_and_leaves_nothing_for_long(
         process.kill()
         process.wait()
     assert (tmp_path / "output").read_text() == ""
-    assert all(left < TTL_MS_MAX for left in leftovers(server).values())
+    assert all(0 < left < TTL_MS_MAX for left in leftovers(server).values())
+    assert not [key for key in leftovers(server) if b":floor" in key]
 
 
 # What it is made of ---------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 import redis
+from support.bench import the_floor_is_all_there
 from support.cluster import ClusterOfServers, names_in, port_with_bus, slot_of
 from support.heartbeats import without_heartbeats
 from support.room import Crowd, Room
@@ -609,3 +610,10 @@ def _is_granted(client: Client, name: str) -> bool:
         return client.lock(name, owner="probe").acquire(timeout=1)
     except QuorumError:
         return False
+
+
+def test_a_cluster_has_the_floor_of_the_bench(cluster: ClusterOfServers, name: str) -> None:
+    pytest.importorskip("hiredis")
+    for one in one_name_each(cluster, name):
+        the_floor_is_all_there(cluster.url, one)
+    assert not any(server.cli("KEYS", "*:floor*") for server in cluster.members)

@@ -15,6 +15,7 @@ import pytest
 import redis
 from attrs import define
 from redis.sentinel import Sentinel as RedisPySentinel
+from support.bench import the_floor_is_all_there
 from support.room import Crowd, Room
 from support.servers import Server, free_port, no_retry
 from support.spawn import spawn
@@ -303,3 +304,9 @@ def _failure(client: Client, name: str) -> str:
 def _now_us(server: Server) -> int:
     seconds, microseconds = server.cli("TIME")
     return int(seconds) * 1_000_000 + int(microseconds)
+
+
+def test_a_master_behind_sentinels_has_the_floor_of_the_bench(house: House, name: str) -> None:
+    pytest.importorskip("hiredis")
+    the_floor_is_all_there(house.url, name)
+    assert house.master.cli("KEYS", "*") == []

@@ -1,10 +1,14 @@
 """The figures of a benchmark's turns, with numbers that one can check by hand."""
 
+import json
 import math
+from collections.abc import Callable
 
 import pytest
 
-from relock.cli._bench.figures import Turn, Window, figures, jain, percentile
+from relock.cli._bench.beside import Beside, in_turn
+from relock.cli._bench.figures import Figures, Turn, Window, figures, jain, middle, percentile
+from relock.cli._bench.pairs import Pairs
 
 ALL = Window(0, 10**9)
 
@@ -68,3 +72,69 @@ def test_jains_index(counts: list[int], index: float) -> None:
 @pytest.mark.parametrize(("rank", "value"), [(0, 1), (50, 2), (51, 3), (75, 3), (99, 4), (100, 4)])
 def test_a_percentile_is_one_of_the_values(rank: float, value: float) -> None:
     assert percentile([4, 2, 1, 3], rank) == value
+
+
+def test_the_lock_is_in_use_from_an_acquire_to_the_call_of_its_release() -> None:
+    assert figures(turns((0, 0, 100), (1, 500, 900)), 2, Window(0, 1_000_000)).in_use == pytest.approx(0.5)
+
+
+def test_only_what_is_within_the_window_counts_as_in_use() -> None:
+    found = figures(turns((0, 0, 300), (1, 350, 400), (0, 900, 1500)), 2, Window(200_000, 1_000_000))
+    assert found.in_use == pytest.approx((100 + 50 + 100) / 800)
+
+
+# Several rounds, and the floor ----------------------------------------------------------------------------------------
+
+
+def pairs(median_us: float, count: int = 10) -> Pairs:
+    return Pairs(pairs=count, median_us=median_us, p99_us=2 * median_us, pairs_per_second=1e6 / median_us)
+
+
+def test_of_several_rounds_the_median_counts_and_counts_are_added_up() -> None:
+    assert middle([pairs(30.0), pairs(10.0), pairs(20.0)]) == pairs(20.0, 30)
+
+
+def test_a_round_without_a_hand_off_has_no_say_in_how_long_one_takes() -> None:
+    none, some = figures([], 2, ALL), figures(turns((0, 10, 20), (1, 50, 60)), 2, ALL)
+    assert middle([none, some, none]).median_us == some.median_us
+    assert middle([none, some, none]).handoffs_per_second == 0.0
+    assert math.isnan(middle([none, none]).jain)
+
+
+def test_everybody_is_measured_in_turn_round_after_round() -> None:
+    order: list[str] = []
+
+    def measured(name: str, *medians: float) -> Callable[[], Pairs]:
+        found = iter(medians)
+
+        def measure() -> Pairs:
+            order.append(name)
+            return pairs(next(found))
+
+        return measure
+
+    found = in_turn({"floor": measured("floor", 1, 2, 9), "ours": measured("ours", 5, 6, 7)}, rounds=3)
+    assert order == ["floor", "ours"] * 3
+    assert (found["floor"].median_us, found["ours"].median_us) == (2, 6)
+
+
+def test_a_ratio_is_relocks_figure_over_the_floors() -> None:
+    both = Beside(pairs(30.0), pairs(20.0))
+    assert both.ratio("median_us") == 1.5
+    said = both.as_json("median_us")
+    assert (said["median_us"], said["floor"]["median_us"], said["of_floor"]) == (30.0, 20.0, {"median_us": 1.5})
+
+
+def test_without_a_floor_there_is_no_ratio() -> None:
+    alone: Beside[Pairs] = Beside(pairs(30.0), None)
+    assert math.isnan(alone.ratio("median_us"))
+    said = alone.as_json("median_us")
+    assert (said["median_us"], said["floor"], said["of_floor"]) == (30.0, None, None)
+
+
+def test_a_floor_that_has_no_such_figure_makes_no_ratio_and_json_has_no_nan() -> None:
+    none: Figures = figures([], 2, ALL)
+    said = Beside(figures(turns((0, 10, 20), (1, 50, 60)), 2, ALL), none).as_json("median_us", "handoffs_per_second")
+    assert said["of_floor"] == {"median_us": None, "handoffs_per_second": None}
+    assert said["floor"]["median_us"] is None
+    json.dumps(said, allow_nan=False)

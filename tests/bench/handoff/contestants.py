@@ -7,14 +7,16 @@ import attrs
 import redis
 from attrs import frozen
 
-from bench.handoff.floors import Bare, OneHop, TwoHops
+from bench.handoff.floors import TwoHops
 from bench.peers import Toolchain, built
 from relock._options import ClientOptions
+from relock.cli._bench.floor.hops import Site as FloorSite
 from relock.cli._bench.site import Site as RelockSite
+from relock.cli._bench.words import ONE_HOP, RELOCKS_HOP
 from relock.cli._bench.work import Enter, Job, Locker, Site
 
 LEASE_SECONDS = 10
-ONE_HOP, TWO_HOPS = "one hop, bare", "two hops, bare"
+TWO_HOPS = "two hops, bare"
 SCRIPTS = frozenset({"evalsha", "eval"})
 PROGRAMS_MAX = 32  # of another language at a time: each takes its time to start
 
@@ -41,7 +43,7 @@ class Contestant:
 def relock_ways() -> dict[str, dict[str, str]]:
     """The options of the client for each of its ways to hand over, where there is a choice; else there are two hops."""
     if "handoff" in attrs.fields_dict(ClientOptions):
-        return {"relock, one hop": {"handoff": "grant"}, "relock, two hops": {"handoff": "wake"}}
+        return {RELOCKS_HOP: {"handoff": "grant"}, "relock, two hops": {"handoff": "wake"}}
     return {"relock, two hops": {}}
 
 
@@ -132,16 +134,9 @@ def _peer(make: Callable[[list["redis.Redis"], str], _Blocking]) -> Enter:
     return lambda job: PeerSite(job, make)
 
 
-def _bare(kind: type[OneHop]) -> Enter:
-    def enter(job: Job) -> Site:
-        return Bare(job, kind)
-
-    return enter
-
-
 CONTESTANTS: dict[str, Contestant] = {
-    ONE_HOP: Contestant(_bare(OneHop), SCRIPTS),
-    TWO_HOPS: Contestant(_bare(TwoHops), SCRIPTS),
+    ONE_HOP: Contestant(FloorSite, SCRIPTS),
+    TWO_HOPS: Contestant(lambda job: FloorSite(job, TwoHops), SCRIPTS),
     **{
         way: Contestant(_relock(options), SCRIPTS | {"ping", "subscribe"}, masters=(1, 3, 5))
         for way, options in relock_ways().items()

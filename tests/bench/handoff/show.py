@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.handoff.contestants import ONE_HOP
 from bench.rows import conditions, middle
+from relock.cli._bench.words import ONE_HOP
 
 COLUMNS = ("", "median", "p99", "hand-offs/s", "Jain", "sent", "called", "median", "rate")
 CAPTION = "median, p99: µs; sent: commands a hand-off; called: with those of scripts; last: multiples of one hop"

@@ -87,7 +87,7 @@ class SocketChannel(Channel):
     def __init__(self, raw: RawConnection, sock: socket.socket, timeout: float) -> None:
         self._raw = raw  # keeps the socket open
         self.fileno = sock.fileno()
-        _limit(sock, timeout)
+        limit(sock, timeout)
         reader = hiredis.Reader(replyError=redis_errors.ResponseError)
         poller = select.poll()
         poller.register(self.fileno, select.POLLIN)
@@ -217,7 +217,7 @@ def open_channel(raw: RawConnection, timeout: float) -> Channel:
     return SocketChannel(raw, sock, timeout)
 
 
-def _limit(sock: socket.socket, seconds: float) -> None:
+def limit(sock: socket.socket, seconds: float) -> None:
     """No send and no receive takes longer than `seconds`."""
     if os.name != "posix" or isinstance(sock, ssl.SSLSocket):
         sock.settimeout(seconds)

@@ -1,11 +1,14 @@
 """What turns amount to: hand-offs and their latency, the rate, fairness, and whether two had the lock at once."""
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from attrs import frozen
+from attrs import AttrsInstance, fields, frozen
+
+T = TypeVar("T", bound=AttrsInstance)
 
 
 class Turn(NamedTuple):
@@ -44,6 +47,7 @@ class Figures:
     median_us: float  # of a hand-off; NaN where there was none
     p99_us: float
     jain: float  # of the turns of each worker: 1 if all had as many, 1/n if one had all
+    in_use: float  # the part of the window in which somebody had the lock and had not called `release`
     overlaps: int  # turns that began before the turn before had called `release`: each is a broken promise
     out_of_order: int  # tokens that are not above the one before
 
@@ -64,6 +68,7 @@ def figures(turns: Iterable[Turn], workers: int, window: Window) -> Figures:
         median_us=percentile(latencies_ns, 50) / 1e3,
         p99_us=percentile(latencies_ns, 99) / 1e3,
         jain=jain(counts),
+        in_use=sum(_held_ns(turn, window) for turn in ordered) / (window.end_ns - window.begin_ns),
         overlaps=sum(after.acquired_ns < before.releasing_ns for before, after in pairwise(ordered)),
         out_of_order=sum(after.token <= before.token for before, after in pairwise(ordered) if after.token),
     )
@@ -71,6 +76,27 @@ def figures(turns: Iterable[Turn], workers: int, window: Window) -> Figures:
 
 def _changes_hands(before: Turn, after: Turn) -> bool:
     return before.worker != after.worker
+
+
+def _held_ns(turn: Turn, window: Window) -> int:
+    return max(0, min(turn.releasing_ns, window.end_ns) - max(turn.acquired_ns, window.begin_ns))
+
+
+def middle(rounds: Sequence[T]) -> T:
+    """The figures of several rounds as one: counts are added up, of all else the median counts.
+
+    A round in which there is no such figure (NaN) has no say.
+    """
+    found = {}
+    for figure in fields(type(rounds[0])):
+        values = [getattr(one, figure.name) for one in rounds]
+        found[figure.name] = sum(values) if figure.type is int else _median(values)
+    return type(rounds[0])(**found)
+
+
+def _median(values: Iterable[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return statistics.median(finite) if finite else math.nan
 
 
 def percentile(values: Sequence[float], rank: float) -> float:

@@ -1,6 +1,7 @@
 """Pairs of acquire and release while nobody else wants the lock."""
 
 import time
+from collections.abc import Callable
 
 from attrs import frozen
 
@@ -20,18 +21,16 @@ class Pairs:
     pairs_per_second: float
 
 
-def measure_pairs(lock: Lock, seconds: float) -> Pairs:
-    """Pairs of this lock for so long; of a lock that the caller has already, those are re-entries."""
+def measure_pairs(pair: Callable[[], None], seconds: float) -> Pairs:
+    """Pairs for so long."""
     for _ in range(WARM_PAIRS):
-        with lock:
-            pass
+        pair()
     times_ns: list[int] = []
     begin_ns = now_ns = time.monotonic_ns()
     until_ns = begin_ns + int(seconds * 1e9)
     while now_ns < until_ns or not times_ns:
         pair_ns = now_ns
-        with lock:
-            pass
+        pair()
         now_ns = time.monotonic_ns()
         times_ns.append(now_ns - pair_ns)
     return Pairs(
@@ -40,3 +39,13 @@ def measure_pairs(lock: Lock, seconds: float) -> Pairs:
         p99_us=percentile(times_ns, 99) / 1e3,
         pairs_per_second=len(times_ns) * 1e9 / (now_ns - begin_ns),
     )
+
+
+def measure_lock(lock: Lock, seconds: float) -> Pairs:
+    """Pairs of this lock; if the caller has it already, those are re-entries."""
+
+    def pair() -> None:
+        lock.acquire()
+        lock.release()
+
+    return measure_pairs(pair, seconds)

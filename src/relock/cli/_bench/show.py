@@ -1,25 +1,48 @@
-"""The tables and the plot of ``relock bench``."""
+"""The tables and the plot of ``relock bench``, in the words of the published ones."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
+from relock.cli._bench.beside import Beside
 from relock.cli._bench.figures import Figures
 from relock.cli._bench.pairs import Pairs
+from relock.cli._bench.run import Found
+from relock.cli._bench.words import (
+    ALONE,
+    BARE,
+    ONE_HOP,
+    ONE_MORE_LEVEL,
+    REENTRY,
+    RELOCK,
+    RELOCKS_HOP,
+    SUMMARY_HEAD,
+    handoffs_among,
+    manner,
+    manner_of,
+    micros,
+    rate,
+    ratio,
+    speed,
+    speed_of,
+)
+from relock.cli._output import printable
 
 BAR_WIDTH = 30
 
 
-def show(console: Console, title: str, pairs: Mapping[str, Pairs], by_workers: Mapping[int, Figures]) -> None:
-    """Everything."""
+def show(console: Console, title: str, kind: str, found: Found) -> None:
+    """Everything; `kind`: what the workers are."""
     console.print(title, highlight=False)
-    console.print(_alone(pairs), _waiting(by_workers))
-    rates = {workers: found.handoffs_per_second for workers, found in by_workers.items()}
-    medians = {workers: found.median_us for workers, found in by_workers.items()}
+    console.print(_summary(kind, found), _alone(found.alone), *_waiting(kind, found.by_workers))
+    for why in found.missing:
+        console.print(f"No floor: {printable(why)}.", highlight=False, markup=False)
+    rates = {workers: one.relock.handoffs_per_second for workers, one in found.by_workers.items()}
+    medians = {workers: one.relock.median_us for workers, one in found.by_workers.items()}
     console.print(
         _plot("Hand-offs a second, by workers", rates), _plot("Median of a hand-off, µs, by workers", medians)
     )
@@ -27,28 +50,57 @@ def show(console: Console, title: str, pairs: Mapping[str, Pairs], by_workers: M
 
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
+    table.add_column()
     for column in columns:
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        table.add_column(column, justify="right")
     return table
 
 
-def _alone(pairs: Mapping[str, Pairs]) -> Table:
-    table = _table("Nobody else wants it: one acquire and one release", "", "median, µs", "p99, µs", "a second")
-    for name, found in pairs.items():
-        table.add_row(name, _number(found.median_us), _number(found.p99_us), _number(found.pairs_per_second))
+def _summary(kind: str, found: Found) -> Table:
+    """The table of the README."""
+    table = _table("", *SUMMARY_HEAD)
+    for what, way in ((ALONE, RELOCK), (ONE_MORE_LEVEL, REENTRY)):
+        table.add_row(what, *_cells(found.alone[way], "median_us", micros))
+    for workers, both in found.by_workers.items():
+        table.add_row(handoffs_among(workers, kind), *_cells(both, "handoffs_per_second", rate))
     return table
 
 
-def _waiting(by_workers: Mapping[int, Figures]) -> Table:
-    table = _table(
-        "Handed over: from release in one worker to acquire in the next",
-        *("workers", "median, µs", "p99, µs", "a second", "fairness (Jain)"),
-    )
-    for workers, found in by_workers.items():
-        jain = "" if math.isnan(found.jain) else f"{found.jain:.3f}"
-        cells = (found.median_us, found.p99_us, found.handoffs_per_second)
-        table.add_row(str(workers), *map(_number, cells), jain)
+def _cells(both: Beside[Any], figure: str, written: Callable[[float], str]) -> Iterator[str]:
+    yield written(getattr(both.relock, figure))
+    yield "" if both.floor is None else written(getattr(both.floor, figure))
+    yield ratio(both.ratio(figure))
+
+
+def _alone(alone: Mapping[str, Beside[Pairs]]) -> Table:
+    table = _table("Nobody else wants it, µs", "median", f"of {BARE}", "99 %", "a second")
+    floor = alone[RELOCK].floor
+    rows = {} if floor is None else {BARE: Beside(floor, floor)}
+    for name, both in {**rows, **alone}.items():
+        own = both.relock
+        cells = (_number(own.median_us), ratio(both.ratio("median_us")), _number(own.p99_us))
+        table.add_row(name, *cells, _number(own.pairs_per_second))
     return table
+
+
+def _waiting(kind: str, by_workers: Mapping[int, Beside[Figures]]) -> Iterator[Table]:
+    """The two tables of the page of results."""
+    floors = [Beside(both.floor, both.floor) for both in by_workers.values() if both.floor is not None]
+    rows = {ONE_HOP: floors, RELOCKS_HOP: list(by_workers.values())} if floors else {RELOCKS_HOP: by_workers.values()}
+    for title, cell in ((speed_of(kind), _speed), (manner_of(kind), _manner)):
+        table = _table(title, *map(str, by_workers))
+        for name, all_counts in rows.items():
+            table.add_row(name, *map(cell, all_counts))
+        yield table
+
+
+def _speed(both: Beside[Figures]) -> str:
+    own, of_floor = both.relock, (both.ratio("median_us"), both.ratio("handoffs_per_second"))
+    return speed(own.median_us, own.handoffs_per_second, of_floor)
+
+
+def _manner(both: Beside[Figures]) -> str:
+    return manner(both.relock.p99_us, both.relock.jain)
 
 
 def _plot(title: str, values: Mapping[int, float]) -> Table:
@@ -66,11 +118,6 @@ def _plot(title: str, values: Mapping[int, float]) -> Table:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) else "none"
-
-
-def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with None for what is no number: JSON has no NaN."""
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def worst(found: Sequence[Figures]) -> str | None:

@@ -1,0 +1,65 @@
+"""The floor of one run of ``relock bench``: what of it can be measured on these masters, and why the rest can't be."""
+
+from collections.abc import Callable
+from typing import Self
+
+from relock.cli._bench.floor.hops import rehearse
+from relock.cli._bench.floor.masters import FLOOR_ERRORS, bare_sockets, floor_keys, sweep
+from relock.cli._bench.floor.pairs import Pair, pair_at_the_quorum, pair_of_one, with_small_scripts
+from relock.cli._bench.floor.sockets import HAS_HIREDIS, BareSocket
+from relock.cli._bench.words import NO_HOPS_OF_SEVERAL
+from relock.cli._bench.work import Job
+
+NO_HIREDIS = "hiredis is not installed, and the floor's replies are read by it: install the extra hiredis"
+
+
+class Floor:
+    """It is opened when it is entered; when it is left, nothing stays on the masters.
+
+    Attributes:
+        pair: an uncontended pair; None where there is none.
+        has_hops: whether hand-offs can be measured.
+        missing: why there is no more of it, in words.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._sockets: list[BareSocket] = []
+        self.pair: Pair | None = None
+        self.has_hops = False
+        self.missing: list[str] = []
+
+    def __enter__(self) -> Self:
+        if not HAS_HIREDIS:
+            self.missing.append(NO_HIREDIS)
+            return self
+        self._try("a pair", self._open_pair)
+        if len(self._job.urls) > 1:
+            self.missing.append(NO_HOPS_OF_SEVERAL)
+        else:
+            self._try("a hand-off", self._try_hops)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for bare in self._sockets:
+            bare.close()
+        if HAS_HIREDIS:
+            sweep(self._job)
+
+    def _try(self, what: str, part: Callable[[], None]) -> None:
+        try:
+            part()
+        except FLOOR_ERRORS as error:
+            self.missing.append(f"{what} has no floor here: {error}")
+
+    def _open_pair(self) -> None:
+        key = floor_keys(self._job).pair
+        self._sockets = bare_sockets(self._job)
+        asked = [with_small_scripts(bare, key) for bare in self._sockets]
+        pair = pair_of_one(asked[0]) if len(asked) == 1 else pair_at_the_quorum(asked)
+        pair()  # whatever a master refuses, it refuses here
+        self.pair = pair
+
+    def _try_hops(self) -> None:
+        rehearse(self._job)
+        self.has_hops = True

@@ -1,0 +1,78 @@
+"""The floor of a hand-off on one master: one hop, over bare sockets.
+
+Each worker has two sockets, one for its commands and one for the messages to it, and a queue decides who is next.
+"""
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+from secrets import token_hex
+
+from relock.cli._bench.floor.masters import bare_sockets, floor_keys
+from relock.cli._bench.floor.sockets import FOLDER, packed
+from relock.cli._bench.work import Job
+
+LEASE_MS = 10_000
+
+
+class OneHop:
+    """The release gives the lock to the head of the queue, and the message says so."""
+
+    LEAVE = FOLDER / "grant.lua"
+
+    def __init__(self, job: Job) -> None:
+        self._keys = floor_keys(job)
+        self.me = f"{self._keys.channel}-{token_hex(8)}"
+        (self._commands,), (self._messages,) = bare_sockets(job), bare_sockets(job, timeout=None)
+        self._messages.call(packed("SUBSCRIBE", self.me))
+        self._enter, self._leave = self._packed(FOLDER / "enter.lua"), self._packed(self.LEAVE)
+
+    def _packed(self, script: Path) -> bytes:
+        sha = self._commands.load(script.read_bytes())
+        return packed("EVALSHA", sha, 2, self._keys.lock, self._keys.queue, self.me, LEASE_MS)
+
+    def close(self) -> None:
+        """Closes its sockets."""
+        self._commands.close()
+        self._messages.close()
+
+    def enter(self) -> bool:
+        """Takes the lock if it is free and nobody waits, else a place in the queue; which of them."""
+        return bool(self._commands.call(self._enter))
+
+    def acquire(self) -> int:
+        """At once if the lock is free, else when the message comes."""
+        if not self.enter():
+            self._messages.receive()
+        return 0
+
+    def release(self) -> None:
+        """One script."""
+        self._commands.call(self._leave)
+
+
+class Site:
+    """What the workers of one process share: nothing."""
+
+    def __init__(self, job: Job, kind: type[OneHop] = OneHop) -> None:
+        self._job, self._kind = job, kind
+
+    def locker(self) -> OneHop:
+        """One for another worker."""
+        return self._kind(self._job)
+
+    def close(self) -> None:
+        """The sockets end with their process."""
+
+
+def rehearse(job: Job) -> None:
+    """One hand-off, which goes through every path of the scripts: whatever a master refuses, it refuses here.
+
+    Raises:
+        relock.cli._bench.floor.masters.FLOOR_ERRORS: it refuses something, or can't be reached.
+    """
+    with ExitStack() as stack:
+        holder, waiter = (stack.enter_context(closing(OneHop(job))) for _ in range(2))
+        holder.acquire()
+        waiter.enter()
+        holder.release()
+        waiter.release()

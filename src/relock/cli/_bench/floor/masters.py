@@ -1,0 +1,86 @@
+"""Where the floor is measured: the masters of a job, reached as relock reaches them, and keys beside its lock.
+
+redis-py opens each connection, so that passwords, TLS, unix sockets, databases and Sentinels need nothing of their own
+here; from then on nothing but its socket is used. A Cluster is the node that serves the lock.
+"""
+
+import socket
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from typing import NamedTuple
+
+from relock._errors import ConfigurationError
+from relock._keys import client_channel, lock_keys
+from relock._runtime.masters.errors import NETWORK_ERRORS
+from relock._runtime.net.channel import limit
+from relock._runtime.net.node import Node
+from relock._runtime.net.parse import parse_nodes
+from relock._runtime.net.slots import members, slot_of
+from relock.cli._bench.floor.sockets import BareSocket, RefusedError, packed
+from relock.cli._bench.work import Job
+
+TIMEOUT_SECONDS = 10.0
+FLOOR_ERRORS = (*NETWORK_ERRORS, RefusedError, ConfigurationError)
+
+
+class FloorKeys(NamedTuple):
+    """What the floor has on a master, in the slot of the job's lock and below its prefix.
+
+    Attributes:
+        pair: the key of the pairs.
+        lock: that of the lock that is handed over.
+        queue: its waiters. It has no time to live, because the floor does the least; it is gone when nobody waits.
+        channel: what the names of the waiters' channels begin with.
+    """
+
+    pair: bytes
+    lock: bytes
+    queue: bytes
+    channel: str
+
+
+def floor_keys(job: Job) -> FloorKeys:
+    """Those beside the lock of a job."""
+    lock = lock_keys(job.prefix, job.name).lock
+    return FloorKeys(
+        lock + b":floor-pair", lock + b":floor", lock + b":floor-queue", client_channel(job.prefix, job.name)
+    )
+
+
+def bare_sockets(job: Job, timeout: float | None = TIMEOUT_SECONDS) -> list[BareSocket]:
+    """One to each master of a job; none of them waits for longer than `timeout` seconds, if there is one.
+
+    Raises:
+        redis.RedisError, OSError: one can't be reached, or refuses.
+        ConfigurationError: the URLs can't work.
+    """
+    return [_bare_socket(node, timeout) for node in _nodes_of(job)]
+
+
+def _nodes_of(job: Job) -> Sequence[Node]:
+    nodes = parse_nodes(job.urls)
+    seeds = nodes[0].cluster
+    if seeds is None:
+        return nodes
+    slot = slot_of(lock_keys(job.prefix, job.name))
+    return [
+        node for node, ranges in members(seeds, TIMEOUT_SECONDS) if any(one.first <= slot <= one.last for one in ranges)
+    ]
+
+
+def _bare_socket(node: Node, timeout: float | None) -> BareSocket:
+    raw = node.raw_connection(TIMEOUT_SECONDS)
+    raw.connect()
+    sock: socket.socket = raw._sock  # type: ignore[attr-defined]  # of redis-py, see `relock._runtime.net.channel`
+    sock.settimeout(None)
+    if timeout is not None:
+        limit(sock, timeout)
+    return BareSocket(sock, raw)
+
+
+def sweep(job: Job) -> None:
+    """Deletes what a floor that ended too early has left; what can't be deleted is gone after its lease."""
+    with suppress(*FLOOR_ERRORS):
+        for bare in bare_sockets(job):
+            with closing(bare):
+                bare.call(packed("DEL", *floor_keys(job)[:3]))

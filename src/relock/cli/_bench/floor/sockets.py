@@ -1,0 +1,86 @@
+"""Bare sockets to masters, read by hiredis, and the floor's scripts."""
+
+import socket
+from pathlib import Path
+from typing import Any, NoReturn
+
+try:
+    import hiredis
+except ImportError:  # the extra is not installed
+    hiredis = None  # type: ignore[assignment]
+
+HAS_HIREDIS = hiredis is not None
+FOLDER = Path(__file__).parent
+CHUNK_BYTES = 65536
+
+
+class RefusedError(Exception):
+    """A master answered with an error: nothing that should be measured."""
+
+
+def packed(*words: str | bytes | int) -> bytes:
+    """A command as bytes."""
+    command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # it takes more than its stub says
+    return command
+
+
+class BareSocket:
+    """One bare socket, which somebody else has opened."""
+
+    def __init__(self, sock: socket.socket, owner: object = None) -> None:
+        self._socket = sock
+        self._owner = owner  # keeps the socket open
+        self._reader = hiredis.Reader(replyError=RefusedError)
+        self._owed = 0
+
+    def fileno(self) -> int:
+        """The socket's, to wait for it."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._socket.close()
+
+    def call(self, command: bytes) -> Any:
+        """Sends a command; its reply."""
+        self._socket.sendall(command)
+        return self.receive()
+
+    def receive(self) -> Any:
+        """The next reply, or the next message."""
+        reply = self._reader.gets()
+        while reply is False:
+            self._reader.feed(self._socket.recv(CHUNK_BYTES) or _closed())
+            reply = self._reader.gets()
+        if isinstance(reply, RefusedError):
+            raise reply
+        return reply
+
+    def load(self, script: bytes) -> bytes:
+        """Loads a script; its name."""
+        sha: bytes = self.call(packed("SCRIPT", "LOAD", script))
+        return sha
+
+    # Without waiting for the reply ----------------------------------------------------------------------------------
+
+    def send(self, command: bytes) -> None:
+        """Sends a command, whose reply is owed."""
+        self._socket.sendall(command)
+        self._owed += 1
+
+    def has_answered(self) -> bool:
+        """Takes what has come; whether no reply is owed any more.
+
+        Raises:
+            RefusedError: one of them is an error.
+        """
+        self._reader.feed(self._socket.recv(CHUNK_BYTES) or _closed())
+        while (reply := self._reader.gets()) is not False:
+            if isinstance(reply, RefusedError):
+                raise reply
+            self._owed -= 1
+        return self._owed == 0
+
+
+def _closed() -> NoReturn:
+    raise ConnectionError("the master closed the connection")
