@@ -1,4 +1,7 @@
-"""Every key and channel name, decided here and nowhere else (see ``docs/reference/keys.md``)."""
+"""Every key and channel name, decided here and nowhere else (see ``docs/reference/keys.md``).
+
+Only ``relock bench`` has more of its own, for its floor: `relock.cli._bench.floor.masters`.
+"""
 
 import re
 from collections.abc import Callable

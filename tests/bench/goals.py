@@ -19,7 +19,7 @@ PEERS_BOUNDS = {
     "redislock (Go)": 1.05,
     "redis-semaphore (Node)": 1.05,
 }
-PEERS_ON_SEVERAL = ("redlock-py", "redsync (Go)", "pottery")  # whose pair over five masters must take longer
+BEHIND_ON_SEVERAL = ("redlock-py", "redsync (Go)", "pottery")  # whose pair over five masters must take longer
 PLACES = {"same": "one CPU", "split": "two CPUs", "unpinned": "unpinned"}
 FIVE_MASTERS = {"same": (1.35, None), "split": (1.3, 1.2)}  # by placement: the bound, and what is aimed at
 
@@ -90,7 +90,7 @@ def _on_several(placement: str, times: dict[str, float]) -> Iterator[Goal]:
     bound, aim = FIVE_MASTERS[placement]
     what = f"five masters: acquire + release / {{}}, {PLACES[placement]}"
     yield _ratio(what.format(BARE), bound, times[RELOCK], times[BARE], aim=aim)
-    for peer in PEERS_ON_SEVERAL:
+    for peer in BEHIND_ON_SEVERAL:
         if peer in times:
             yield _ratio(what.format(peer), 1.0, times[RELOCK], times[peer])
 

@@ -185,12 +185,8 @@ def _speed(row: Row, cell: Sequence[Row]) -> str:
 
 
 def _manner(row: Row, _cell: Sequence[Row]) -> str:
-    cells = [manner(middle(row, "p99_us"), middle(row, "jain"))]
-    if cells[0]:
-        cells.append(f"{middle(row, 'commands_per_handoff'):.1f}")
-        in_use = middle(row, "in_use")
-        cells += [f"{in_use:.0%} in use"] if row["section_ms"] and math.isfinite(in_use) else []
-    return ", ".join(cells)
+    in_use = middle(row, "in_use") if row["section_ms"] else math.nan
+    return manner(middle(row, "p99_us"), middle(row, "jain"), middle(row, "commands_per_handoff"), in_use)
 
 
 def _on_several(rows: Sequence[Row]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from relock.cli._bench.beside import Beside
 from relock.cli._bench.figures import Figures
 from relock.cli._bench.floor.sockets import FOLDER
 from relock.cli._bench.pairs import Pairs
-from relock.cli._bench.run import Found
+from relock.cli._bench.run import BenchPlan, Found
 from relock.cli._bench.show import show
 from relock.cli._bench.words import ALONE, BARE, ONE_HOP, ONE_MORE_LEVEL, REENTRY, RELOCK, RELOCKS_HOP
 
@@ -34,10 +34,11 @@ def handed(median_us: float, per_second: float) -> Figures:
     )
 
 
-def shown(found: Found) -> list[list[str]]:
+def shown(found: Found, section_seconds: float = 0.0) -> list[list[str]]:
     """The cells of each line."""
+    plan = BenchPlan((8,), threads=False, seconds=1.0, section_seconds=section_seconds)
     console = Console(file=StringIO(), width=200)
-    show(console, "a title", "processes", found)
+    show(console, "a title", plan, found)
     assert isinstance(console.file, StringIO)
     lines = console.file.getvalue().splitlines()
     return [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in lines]
@@ -80,6 +81,12 @@ def test_without_a_floor_relocks_figures_stand_alone_and_it_says_why() -> None:
     assert [RELOCKS_HOP, "200, 4,000"] in cells
     assert not [row for row in cells if row[0] in (BARE, ONE_HOP)]
     assert ["No floor: NOPERM [bold]not\\x1b allowed."] in cells
+
+
+def test_where_the_lock_is_held_for_a_while_it_says_for_how_much_of_the_time() -> None:
+    alone = {way: Beside(pairs(60.0), None) for way in (RELOCK, REENTRY)}
+    by_workers = {8: Beside(handed(200.0, 4000.0), handed(100.0, 10_000.0))}
+    assert [RELOCKS_HOP, "800, 0.997, 10% in use"] in shown(Found(alone, by_workers, []), section_seconds=0.001)
 
 
 @pytest.mark.parametrize(

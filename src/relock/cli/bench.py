@@ -74,7 +74,7 @@ def bench(
     if as_json:
         print_json(_as_json(where, plan, found))
     else:
-        show(Console(), _title(where, plan), plan.kind, found)
+        show(Console(), _title(where, plan), plan, found)
     broken = worst([both.relock for both in found.by_workers.values()])
     if broken:
         raise CommandFailed(broken, ExitCode.WRONG)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.bar import Bar
@@ -11,7 +12,7 @@ from rich.table import Table
 from relock.cli._bench.beside import Beside
 from relock.cli._bench.figures import Figures
 from relock.cli._bench.pairs import Pairs
-from relock.cli._bench.run import Found
+from relock.cli._bench.run import BenchPlan, Found
 from relock.cli._bench.words import (
     ALONE,
     BARE,
@@ -35,10 +36,10 @@ from relock.cli._output import printable
 BAR_WIDTH = 30
 
 
-def show(console: Console, title: str, kind: str, found: Found) -> None:
-    """Everything; `kind`: what the workers are."""
+def show(console: Console, title: str, plan: BenchPlan, found: Found) -> None:
+    """Everything."""
     console.print(title, highlight=False)
-    console.print(_summary(kind, found), _alone(found.alone), *_waiting(kind, found.by_workers))
+    console.print(_summary(plan.kind, found), _alone(found.alone), *_waiting(plan, found.by_workers))
     for why in found.missing:
         console.print(f"No floor: {printable(why)}.", highlight=False, markup=False)
     rates = {workers: one.relock.handoffs_per_second for workers, one in found.by_workers.items()}
@@ -83,11 +84,12 @@ def _alone(alone: Mapping[str, Beside[Pairs]]) -> Table:
     return table
 
 
-def _waiting(kind: str, by_workers: Mapping[int, Beside[Figures]]) -> Iterator[Table]:
+def _waiting(plan: BenchPlan, by_workers: Mapping[int, Beside[Figures]]) -> Iterator[Table]:
     """The two tables of the page of results."""
     floors = [Beside(both.floor, both.floor) for both in by_workers.values() if both.floor is not None]
     rows = {ONE_HOP: floors, RELOCKS_HOP: list(by_workers.values())} if floors else {RELOCKS_HOP: by_workers.values()}
-    for title, cell in ((speed_of(kind), _speed), (manner_of(kind), _manner)):
+    manner_cell = partial(_manner, is_in_use=plan.section_seconds > 0)
+    for title, cell in ((speed_of(plan.kind), _speed), (manner_of(plan.kind), manner_cell)):
         table = _table(title, *map(str, by_workers))
         for name, all_counts in rows.items():
             table.add_row(name, *map(cell, all_counts))
@@ -99,8 +101,10 @@ def _speed(both: Beside[Figures]) -> str:
     return speed(own.median_us, own.handoffs_per_second, of_floor)
 
 
-def _manner(both: Beside[Figures]) -> str:
-    return manner(both.relock.p99_us, both.relock.jain)
+def _manner(both: Beside[Figures], *, is_in_use: bool) -> str:
+    """An empty section uses the lock for no time that would say anything."""
+    own = both.relock
+    return manner(own.p99_us, own.jain, in_use=own.in_use if is_in_use else math.nan)
 
 
 def _plot(title: str, values: Mapping[int, float]) -> Table:

@@ -58,6 +58,11 @@ def speed(median_us: float, per_second: float, of_floor: Sequence[float]) -> str
     return ", ".join(cells)
 
 
-def manner(p99_us: float, jain: float) -> str:
-    """How even hand-offs are."""
-    return "" if math.isnan(p99_us) else f"{p99_us:,.0f}, {jain:.3f}"
+def manner(p99_us: float, jain: float, commands: float = math.nan, in_use: float = math.nan) -> str:
+    """How even hand-offs are; also the commands of each and the part of the time in use, where these are known."""
+    if math.isnan(p99_us):
+        return ""
+    cells = [f"{p99_us:,.0f}", f"{jain:.3f}"]
+    cells += [f"{commands:.1f}"] if math.isfinite(commands) else []
+    cells += [f"{in_use:.0%} in use"] if math.isfinite(in_use) else []
+    return ", ".join(cells)
