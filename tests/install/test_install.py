@@ -60,6 +60,7 @@ def test_the_wheel_carries_what_it_needs_and_nothing_else(archives: Path) -> Non
     assert "relock/py.typed" in names
     assert "relock/_lua/acquire.lua" in names
     assert "relock/_lua/_lib/take.lua" in names
+    assert "relock/cli/_bench/floor/take.lua" in names
 
 
 def test_the_core_imports_without_any_extra() -> None:

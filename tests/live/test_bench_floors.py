@@ -23,9 +23,11 @@ from relock.cli._bench.floor import hops, pairs, sockets
 from relock.cli._bench.floor.floor import Floor
 from relock.cli._bench.floor.hops import OneHop
 from relock.cli._bench.floor.masters import FloorKeys, floor_keys
+from relock.cli._bench.run import BenchPlan, run
 from relock.cli._bench.words import NO_HOPS_OF_SEVERAL, ONE_HOP, RELOCK, RELOCKS_HOP, SUMMARY_HEAD
 from relock.cli._bench.work import Job
 from relock.cli._bench.worker import SITES
+from relock.cli._nodes import Where
 
 WITHIN = 30.0
 
@@ -187,7 +189,8 @@ def test_each_of_the_documented_rights_is_needed_and_a_refusal_leaves_nothing(
 ) -> None:
     server.cli("ACL", "SETUSER", "relock", *rights(1))
     server.cli("ACL", "SETUSER", "relock", f"-{right.partition('|')[0]}")
-    with Floor(Job(RELOCK, (limited,), name)) as floor:
+    with closing(Floor(Job(RELOCK, (limited,), name))) as floor:
+        floor.open()
         assert not floor.has_hops
         assert (floor.pair is None) == (right == "script|load")
     assert leftovers(server) == {}
@@ -214,8 +217,25 @@ def test_the_floor_over_tls(tls: Tls, name: str) -> None:
 
 def test_masters_without_an_answer_have_no_floor(own_server: Server, name: str) -> None:
     own_server.kill()
-    with Floor(Job(RELOCK, (own_server.url,), name)) as floor:
+    with closing(Floor(Job(RELOCK, (own_server.url,), name))) as floor:
+        floor.open()
         assert (floor.pair, floor.has_hops, len(floor.missing)) == (None, False, 2)
+
+
+def test_a_floor_that_is_interrupted_while_it_is_tried_leaves_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(job: Job) -> None:
+        with closing(OneHop(job)) as holder, closing(OneHop(job)) as waiter:
+            assert (holder.enter(), waiter.enter()) == (True, False)
+        assert set(leftovers(server)) >= {floor_keys(job).lock, floor_keys(job).queue}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("relock.cli._bench.floor.floor.rehearse", interrupted)
+    plan = BenchPlan((2,), threads=False, seconds=0.1, section_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        run(Where((server.url,), "lock"), plan, lambda _: None)
+    assert leftovers(server) == {}
 
 
 def test_the_floor_of_the_bench_is_that_of_the_benchmark() -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from relock.cli._bench.floor.floor import Floor
@@ -52,7 +53,8 @@ def leftovers(server: Server) -> dict[bytes, int]:
 
 def the_floor_is_all_there(url: str, name: str) -> None:
     """The pairs and the hand-offs of the floor can be measured at one master."""
-    with Floor(Job(RELOCK, (url,), name)) as floor:
+    with closing(Floor(Job(RELOCK, (url,), name))) as floor:
+        floor.open()
         assert floor.missing == []
         assert floor.has_hops
         assert floor.pair is not None

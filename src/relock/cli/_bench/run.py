@@ -79,7 +79,8 @@ def run(where: Where, plan: BenchPlan, progress: Callable[[str], None]) -> Found
         progress("alone")
         client = stack.enter_context(where.client(ttl=TTL_SECONDS, client_name="bench"))
         client.check()  # says what is wrong before anybody is started
-        floor = stack.enter_context(Floor(plan.job(where, name)))
+        floor = stack.enter_context(contextlib.closing(Floor(plan.job(where, name))))
+        floor.open()
         alone = _alone(client.lock(name), floor.pair, plan.seconds / ROUNDS_ALONE)
         program = start("relock.cli._bench.worker")
         stack.callback(program.close)

@@ -1,7 +1,6 @@
 """The floor of one run of ``relock bench``: what of it can be measured on these masters, and why the rest can't be."""
 
 from collections.abc import Callable
-from typing import Self
 
 from relock.cli._bench.floor.hops import rehearse
 from relock.cli._bench.floor.masters import FLOOR_ERRORS, bare_sockets, floor_keys, sweep
@@ -14,7 +13,7 @@ NO_HIREDIS = "hiredis is not installed, and the floor's replies are read by it: 
 
 
 class Floor:
-    """It is opened when it is entered; when it is left, nothing stays on the masters.
+    """Whoever has made it must `close` it, also where `open` was interrupted: then nothing stays on the masters.
 
     Attributes:
         pair: an uncontended pair; None where there is none.
@@ -29,18 +28,19 @@ class Floor:
         self.has_hops = False
         self.missing: list[str] = []
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
+        """Connects, and tries all that is measured later."""
         if not HAS_HIREDIS:
             self.missing.append(NO_HIREDIS)
-            return self
+            return
         self._try("a pair", self._open_pair)
         if len(self._job.urls) > 1:
             self.missing.append(NO_HOPS_OF_SEVERAL)
         else:
             self._try("a hand-off", self._try_hops)
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Deletes what is left of it."""
         for bare in self._sockets:
             bare.close()
         if HAS_HIREDIS:
