@@ -179,10 +179,10 @@ BUGS = [
     ),
     Bug(
         "dead waiters are not passed over",
-        "lua/_lib/queue.lua",
-        "message(uuid, name, head[1], head[2])) > 0 then",
-        "message(uuid, name, head[1], head[2])) >= 0 then",
-        seed=1076,
+        "lua/_lib/counts.lua",
+        "local publish_counts = true",
+        "local publish_counts = false",
+        seed=1336,
     ),
     Bug(
         "a wait is over before its place is given up",
