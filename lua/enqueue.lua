@@ -61,19 +61,27 @@ end
 
 --#include has_vote
 
-if ticket == '0' and has_vote and redis.pcall('HLEN', lock) == 1 then
+if has_vote and redis.pcall('HLEN', lock) == 1 then
   -- Somebody has it, and the caller is new: the usual case ends here, before it pays for the functions of the others.
   local holder = redis.call('HKEYS', lock)[1]
-  local given = string.match(holder, '~%x+%.(%d+)$') -- the holder's ticket, which it may come back with; see below
-  if holder ~= owner and (not given or (#given == #now and given < now))
-    and redis.pcall('ZCOUNT', queue, now, '+inf') == 0 then
-    local waiter = string.match(owner, '^[^~]*')
-    redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
-    redis.call('PEXPIRE', waiters, queue_ms)
-    if redis.call('ZADD', queue, 'NX', now, waiter) == 1 then
-      redis.call('PEXPIRE', queue, queue_ms) -- whoever was there before may have died: nobody else does it then
-      local ahead = redis.call('ZCARD', queue) - 1
-      return { 'queued', tonumber(now), redis.call('PTTL', lock), ahead, holder, tonumber(now) }
+  local waiter = string.match(owner, '^[^~]*')
+  local agreed = ticket
+  if ticket == '0' or ticket == '-1' then
+    local given = string.match(holder, '~%x+%.(%d+)$') -- the holder's ticket, which it may come back with; see below
+    agreed = (not given or (#given == #now and given < now)) and redis.pcall('ZCOUNT', queue, now, '+inf') == 0 and now
+  end
+  if agreed and holder ~= owner then
+    if ticket ~= '-1' then
+      redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
+      redis.call('PEXPIRE', waiters, queue_ms)
+      if redis.call('ZADD', queue, 'NX', agreed, waiter) == 1 then
+        redis.call('PEXPIRE', queue, queue_ms) -- whoever was there before may have died: nobody else does it then
+        local ahead = redis.call('ZRANK', queue, waiter)
+        return { 'queued', tonumber(now), redis.call('PTTL', lock), ahead, holder, tonumber(agreed) }
+      end
+    elseif not redis.call('ZSCORE', queue, waiter) then
+      local ahead = redis.call('ZCARD', queue)
+      return { 'proposed', tonumber(now), redis.call('PTTL', lock), ahead, holder, tonumber(now) }
     end
   end
 end

@@ -1,16 +1,20 @@
--- Provides has_vote: true if a look at the marker is enough to know that this master has
--- a vote. That is so if a vote was written on the caller's socket just now, and all of
--- the marker is as expected. If has_vote is false, no_vote_until must decide.
+-- Provides has_vote: true if a look is enough to know that this master has a vote. That is
+-- so if all of the marker is as expected, and either a vote was written on the caller's
+-- socket just now, or the server still is what that socket was opened to. If has_vote is
+-- false, no_vote_until must decide.
 --
 -- It reads master, incarnation, guard_ms and now. It is no function, because to define
 -- one takes a good part of the time.
 local has_vote = not master
 if master then
+  local marker = redis.call('HMGET', master, 'incarnation', 'no_vote_until_us', 'guard_ms')
+  local known, until_us = marker[1], tonumber(marker[2])
+  has_vote = known and #known + 17 == #incarnation and string.find(incarnation, known, 1, true) == 1
+    and marker[3] == guard_ms and until_us and now - until_us >= 0
   local quiet_us = now - string.sub(incarnation, -16)
-  if quiet_us >= 0 and quiet_us <= just_now_us then
-    local marker = redis.call('HMGET', master, 'incarnation', 'no_vote_until_us', 'guard_ms')
-    local known, until_us = marker[1], tonumber(marker[2])
-    has_vote = known and #known + 17 == #incarnation and string.find(incarnation, known, 1, true) == 1
-      and marker[3] == guard_ms and until_us and now - until_us >= 0
+  if has_vote and (quiet_us < 0 or quiet_us > just_now_us) then
+    local info = redis.call('INFO', 'replication')
+    local id = string.match(info, 'master_replid:(%x+)')
+    has_vote = string.find(info, 'role:master', 1, true) and id and string.sub(known, -#id - 1) == ':' .. id
   end
 end

@@ -26,7 +26,7 @@ OWN: dict[str, Any] = {"owner": ME, "count": 1, "lease_ms": 5_000, "token_ms": 6
 OWN |= {"proposal": 0, "ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000}
 TAKES = {"cmdstat_time": 1, "cmdstat_exists": 1, "cmdstat_hset": 1, "cmdstat_pexpire": 1, "cmdstat_set": 1}
 QUEUES = {"cmdstat_time": 1, "cmdstat_hlen": 1, "cmdstat_hkeys": 1, "cmdstat_zcount": 1, "cmdstat_zadd": 2}
-QUEUES |= {"cmdstat_zcard": 1, "cmdstat_pttl": 1, "cmdstat_pexpire": 2}
+QUEUES |= {"cmdstat_zrank": 1, "cmdstat_pttl": 1, "cmdstat_pexpire": 2}
 HANDS = {"cmdstat_time": 1, "cmdstat_hdel": 1, "cmdstat_exists": 1, "cmdstat_zcount": 1, "cmdstat_zrange": 1}
 HANDS |= {"cmdstat_set": 1, "cmdstat_publish": 1, "cmdstat_hset": 1, "cmdstat_pexpire": 1, "cmdstat_zrem": 2}
 COMMANDS = {
@@ -278,7 +278,7 @@ SEED = 20261123
 STATES = 4_000
 GENERAL = {  # the scripts without their usual cases: the line of each that leads there, and one that does not
     "release": (b"if ended == 1 then\n  --", b"if false then\n  --"),
-    "enqueue": (b"if ticket == '0' and has_vote and", b"if false and"),
+    "enqueue": (b"if has_vote and redis.pcall('HLEN'", b"if false and redis.pcall('HLEN'"),
 }
 WAITERS = [
     b"me:1@3000",
@@ -340,7 +340,7 @@ def outcome(script: Script, draw: Random) -> tuple[Any, ...]:
     chosen = {**OWN, "owner": draw.choice(owners), "hand": 0 if draw.random() < 0.1 else 1}
     chosen |= {
         "fence": draw.choice([0, 0, 0, NOW_US - 5, NOW_US, NOW_US + 5, 7]),
-        "ticket": draw.choice([0, 0, 0, 0, -1, NOW_US - 7]),
+        "ticket": draw.choice([0, 0, 0, -1, -1, NOW_US - 7, NOW_US + 3, 5]),
     }
     made = script.call(KEYS, **{argument: chosen[argument] for argument in script.own_arguments})
     not_after_us = draw.choice([FAR, FAR, FAR, NOW_US - 1])
