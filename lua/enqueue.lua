@@ -19,11 +19,11 @@
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
 --   guard_ms      ms     how long a master that may have forgotten leases has no vote
 -- RETURNS
---   granted  now_us token                       the hold is the caller's
---   queued   now_us pttl_ms ahead holder ticket  the caller waits behind `ahead` others
---   proposed now_us pttl_ms ahead holder ticket  it would, with this ticket
---   void     now_us                             came too late, nothing was done
---   no_vote  now_us until_us                    this master may have forgotten leases until then
+--   'queued now_us pttl_ms ahead holder ticket'    the caller waits behind `ahead` others
+--   'proposed now_us pttl_ms ahead holder ticket'  it would, with this ticket
+--   granted now_us token                           the hold is the caller's
+--   void now_us                                    came too late, nothing was done
+--   no_vote now_us until_us                        this master may have forgotten leases until then
 -- WRITES
 --   lock      lease_ms
 --   queue     queue_ms
@@ -64,24 +64,26 @@ end
 if has_vote and redis.pcall('HLEN', lock) == 1 then
   -- Somebody has it, and the caller is new: the usual case ends here, before it pays for the functions of the others.
   local holder = redis.call('HKEYS', lock)[1]
+  local pttl_ms = redis.call('PTTL', lock)
   local waiter = string.match(owner, '^[^~]*')
   local agreed = ticket
   if ticket == '0' or ticket == '-1' then
     local given = string.match(holder, '~%x+%.(%d+)$') -- the holder's ticket, which it may come back with; see below
     agreed = (not given or (#given == #now and given < now)) and redis.pcall('ZCOUNT', queue, now, '+inf') == 0 and now
   end
-  if agreed and holder ~= owner then
+  -- A number with more than 14 digits is not written as one.
+  if agreed and holder ~= owner and pttl_ms < 1e14 then
     if ticket ~= '-1' then
       redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
       redis.call('PEXPIRE', waiters, queue_ms)
       if redis.call('ZADD', queue, 'NX', agreed, waiter) == 1 then
         redis.call('PEXPIRE', queue, queue_ms) -- whoever was there before may have died: nobody else does it then
         local ahead = redis.call('ZRANK', queue, waiter)
-        return { 'queued', tonumber(now), redis.call('PTTL', lock), ahead, holder, tonumber(agreed) }
+        return 'queued ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. agreed
       end
     elseif not redis.call('ZSCORE', queue, waiter) then
       local ahead = redis.call('ZCARD', queue)
-      return { 'proposed', tonumber(now), redis.call('PTTL', lock), ahead, holder, tonumber(now) }
+      return 'proposed ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. now
     end
   end
 end
@@ -125,7 +127,8 @@ local granted_token, holder = try_to_take(lock, queue, waiters, token, owner, wa
 if granted_token then
   return { 'granted', now_us, granted_token }
 end
-local pttl_ms = holder and redis.call('PTTL', lock) or 0
+local pttl_ms = digits(holder and redis.call('PTTL', lock) or 0)
+holder = holder or ''
 
 agreed = tonumber(redis.call('ZSCORE', queue, waiter) or ticket)
 if tonumber(ticket) <= 0 then
@@ -139,16 +142,18 @@ if tonumber(ticket) <= 0 then
       last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
     end
     -- The holder may give the lock back and queue again: its ticket is the end of its name. See hand_over.
-    local grantee = holder and string.match(holder, '~%x+%.(%d+)$')
+    local grantee = string.match(holder, '~%x+%.(%d+)$')
     local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(grantee or 0) + 1, now_us)
     if proposal >= end_of_tickets then
       proposal = now_us
     end
     if tonumber(ticket) < 0 then
-      return { 'proposed', now_us, pttl_ms, redis.call('ZCARD', queue), holder or '', proposal }
+      local ahead = redis.call('ZCARD', queue)
+      return 'proposed ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. digits(proposal)
     end
     agreed = proposal
   end
   place(agreed)
 end
-return { 'queued', now_us, pttl_ms, redis.call('ZRANK', queue, waiter), holder or '', agreed }
+local ahead = redis.call('ZRANK', queue, waiter)
+return 'queued ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. digits(agreed)

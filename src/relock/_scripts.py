@@ -4,8 +4,8 @@ Each file of ``lua/`` begins with a header that is parsed here and is the script
 ARGV by the names that the header gives them, so that swapped arguments can't be written. A script whose header and
 body disagree is refused when it is loaded.
 
-A reply is an array, the status first, or *words*: one string of status and numbers, parted by single blanks, which
-takes a master less time. The header has the latter in quotation marks.
+A reply is an array, or *words*, which take a master less time: see `relock._replies`. The header has the latter in
+quotation marks.
 
 Fragments of ``lua/_lib/`` are put in by ``--#include NAME``, where the line stands.
 
@@ -14,22 +14,20 @@ The wheel carries ``lua/`` as ``relock/_lua``; an editable install and a checkou
 
 import hashlib
 import re
-from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attrs import evolve, field, frozen
 
 from relock._caches import Cache
 from relock._keys import TAILS, LockKeys
+from relock._replies import Matcher, fields_of, match_nothing, matcher_of, pattern_of, shape_of
 
 SECTIONS = ("KEYS", "ARGV", "RETURNS", "WRITES", "PUBLISHES", "REPEATABLE")
 UNITS = ("text", "int", "ms", "us", "flag", "pairs")
-_FIELD_TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # all others are int
 CONNECTION_ARGUMENTS = ("not_after_us", "incarnation", "guard_ms")
 TOKEN_MAX = 8 * 10**15 - 1  # as a clock, that is the year 2223
-WORDS_BYTES_MAX = 64  # of a reply in words: a status and two numbers with 16 digits take less
 REST = "..."
 
 # The beginning of a command but for the lock's key, which stands between each two of these parts.
@@ -45,7 +43,6 @@ _STATUS = re.compile(r"(?:return|and) \{ ?(?:\w+ and )?'(\w+)'(?: or '(\w+)')?")
 _QUOTED = re.compile(r"^'([^']*)'")
 _IN_WORDS = re.compile(r"return '(\w+) ' \.\. (.*)$", re.MULTILINE)
 _BETWEEN_WORDS = " .. ' ' .. "
-_USUAL_NUMBERS = {"now_us": rb"([0-9]{16})", "token": rb"([1-7][0-9]{15})"}  # 7999999999999999 is TOKEN_MAX
 
 
 class ScriptError(Exception):
@@ -93,23 +90,33 @@ class Script:
     @cached_property
     def shapes(self) -> dict[bytes, list[type]]:
         """What its replies look like: the types of status and fields, by status."""
-        return {status.encode(): _shape(status, line) for status, line in self.statuses.items()}
+        return {status.encode(): shape_of(status, line) for status, line in self.statuses.items()}
 
     @cached_property
-    def match_usual(self) -> Callable[[bytes], re.Match[bytes] | None]:
-        """Matches the usual reply as it comes over the wire, if that is all that came: it needs no parser.
+    def match_usual(self) -> Matcher:
+        """Matches the reply of the usual case, the first line of RETURNS, as it comes over the wire: without a parser.
 
-        The usual reply is the first line of RETURNS, where that is in words: a status and one or two numbers of 16
-        digits, the master's clock and a fencing token. Others of its kind are left to the parser. The groups are the
-        status and the numbers.
+        The groups are the status and the fields, of which `usual_types` makes the reply.
         """
         status, line = next(iter(self.statuses.items()))
-        numbers = [_USUAL_NUMBERS.get(field) for field in _fields(status, line)]
-        if status.encode() not in self.in_words or None in numbers:
-            return lambda _: None
-        length = len(status) + 17 * len(numbers)
-        words = b" ".join([b"(%b)" % status.encode(), *filter(None, numbers)])
-        return re.compile(rb"\$%d\r\n%b\r\n" % (length, words)).fullmatch
+        return matcher_of(status, line) if status.encode() in self.in_words else match_nothing
+
+    @cached_property
+    def usual_types(self) -> tuple[type, ...]:
+        """What makes of each group of `match_usual` what it stands for."""
+        return tuple(shape_of(*next(iter(self.statuses.items()))))
+
+    def parse_words(self, words: bytes) -> list[Any] | None:
+        """The array that a reply in words stands for; None where this script gives no such reply."""
+        status = words.partition(b" ")[0]
+        pattern = self._words.get(status)
+        found = None if pattern is None else pattern.fullmatch(words)
+        return None if found is None else [make(part) for make, part in zip(self.shapes[status], found.groups(), strict=True)]
+
+    @cached_property
+    def _words(self) -> dict[bytes, re.Pattern[bytes]]:
+        """What its replies in words look like, by status."""
+        return {status: pattern_of(status, self.shapes[status]) for status in self.in_words}
 
     @cached_property
     def token_places(self) -> dict[bytes, int]:
@@ -118,7 +125,7 @@ class Script:
         A token is one above the last one, or a clock, so none is larger than `TOKEN_MAX`. One that is must not be
         believed: the next one would have to be larger still, and Lua can't count beyond 2**53.
         """
-        fields = {status.encode(): _fields(status, line) for status, line in self.statuses.items()}
+        fields = {status.encode(): fields_of(status, line) for status, line in self.statuses.items()}
         return {status: 1 + names.index("token") for status, names in fields.items() if "token" in names}
 
     @cached_property
@@ -393,16 +400,6 @@ def _fragment(folder: Path, name: str) -> str:
         raise ScriptError(f"{path}: {error.strerror}") from error
 
 
-def _fields(status: str, line: str) -> list[str]:
-    """The fields of a line of RETURNS, after the status; two blanks part them from their meaning."""
-    return re.split(r"\s{2,}", line[len(status) :].strip())[0].split()
-
-
-def _shape(status: str, line: str) -> list[type]:
-    """The types of the status and the fields of a line of RETURNS."""
-    return [bytes, *(_FIELD_TYPES.get(name, int) for name in _fields(status, line))]
-
-
 def _statuses(
     path: Path, sections: dict[str, tuple[str, ...]], body: str, source: str
 ) -> tuple[dict[str, str], frozenset[bytes]]:
@@ -417,7 +414,7 @@ def _statuses(
     if declared.keys() - in_words != arrays:
         raise ScriptError(f"{path}: the header returns {sorted(declared)}, the body returns {sorted(arrays)} as arrays")
     joined = {(status, 1 + rest.count(_BETWEEN_WORDS)) for status, rest in _IN_WORDS.findall(body)}
-    wanted = {(status, len(_fields(status, declared[status]))) for status in in_words}
+    wanted = {(status, len(fields_of(status, declared[status]))) for status in in_words}
     if joined != wanted:
         raise ScriptError(f"{path}: the header returns {sorted(wanted)} in words, the body returns {sorted(joined)}")
     return declared, frozenset(status.encode() for status in in_words)

@@ -7,5 +7,8 @@ def as_list(reply: Any) -> Any:
     """A reply in words as the array that it stands for; any other reply as it is."""
     if not isinstance(reply, bytes):
         return reply
-    status, *numbers = reply.decode().split(" ")
-    return [status.encode(), *(int(number) for number in numbers)]
+    status, *numbers = reply.split(b" ")
+    if status in (b"queued", b"proposed"):  # the holder, whose name may have blanks in it, stands before the last one
+        ahead, (_, holder) = 3, reply.rsplit(b" ", 1)[0].split(b" ", 4)[3:]
+        return [status, *map(int, numbers[:ahead]), holder, int(numbers[-1])]
+    return [status, *map(int, numbers)]

@@ -102,7 +102,7 @@ def test_a_reply_may_be_in_words(folder: Path) -> None:
     assert script.in_words == {b"done"}
     assert script.shapes == {b"done": [bytes, int, int]}
     assert script.token_places == {b"done": 2}
-    assert not load("enqueue").in_words
+    assert not load("inspect").in_words
 
 
 @pytest.mark.parametrize(

@@ -493,7 +493,7 @@ def test_the_straight_way_comes_to_what_the_general_one_does(call: Deed, said: s
 
 def behind(scene: Scene, ahead: int = 0, left_ms: int = 9000, holder: bytes = b"you:1") -> bytes:
     """The reply to an enqueue: a place behind somebody else."""
-    return array(b"queued", scene.clock_us(), left_ms, ahead, holder, scene.clock_us())
+    return words(b"queued", scene.clock_us(), left_ms, ahead, holder, scene.clock_us())
 
 
 Queued = Callable[[Scene], tuple[list[Any], list[Callable[[Scene], bytes]]]]
@@ -541,12 +541,17 @@ QUEUED: dict[str, Queued] = {
     ),
     "granted at once": lambda scene: ([array(b"granted", scene.clock_us(), scene.clock_us())], []),
     "a place in two pieces": lambda scene: ([[behind(scene)[:20], behind(scene)[20:]]], [Scene.grant]),
-    "a place, and then something": lambda scene: ([behind(scene) + b":1\r\n"], [Scene.grant]),
-    "a clock that went ahead": lambda scene: (
-        [array(b"queued", scene.clock_us() + 5_000_000, 9000, 0, b"you:1", scene.clock_us())],
+    "a place behind a name with blanks": lambda scene: ([behind(scene, holder=b" you 1 ")], [Scene.grant]),
+    "a place behind a name that looks like a place, and is cut in two": lambda scene: (
+        [_cut(behind(scene, holder=b"you 1700000050000000\r\n"), behind=b"0000\r\n")],
         [Scene.grant],
     ),
-    "no place": lambda scene: ([array(b"queued", scene.clock_us(), 9000, 0, b"you:1")], []),
+    "a place, and then something": lambda scene: ([behind(scene) + b":1\r\n"], [Scene.grant]),
+    "a clock that went ahead": lambda scene: (
+        [words(b"queued", scene.clock_us() + 5_000_000, 9000, 0, b"you:1", scene.clock_us())],
+        [Scene.grant],
+    ),
+    "no place": lambda scene: ([words(b"queued", scene.clock_us(), 9000, 0, b"you:1")], []),
     "void": lambda scene: ([array(b"void", scene.clock_us()), behind(scene)], [Scene.grant]),
     "no vote": lambda scene: ([array(b"no_vote", scene.clock_us(), scene.clock_us() + 100_000)], []),
     "nothing": lambda _scene: ([[Silence, Silence]], []),
@@ -558,6 +563,12 @@ QUEUED: dict[str, Queued] = {
     "a reset": lambda _scene: ([ConnectionResetError()], []),
     "nonsense": lambda _scene: ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], []),
 }
+
+
+def _cut(reply: bytes, *, behind: bytes) -> list[bytes]:
+    """A reply in two pieces."""
+    first, found, rest = reply.partition(behind)
+    return [first + found, rest]
 
 
 def _give_twice(scene: Scene, age: float = 1.0) -> bytes:

@@ -9,6 +9,7 @@ import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from operator import call as apply
 from typing import Any
 
 from attrs import evolve
@@ -24,7 +25,7 @@ from relock._runtime.masters.known import server_of
 from relock._runtime.masters.round import InFlight, Pending, Round
 from relock._runtime.net.failures import words_of
 from relock._runtime.net.raw_connection import RawConnection
-from relock._scripts import TOKEN_MAX, WORDS_BYTES_MAX, Call, Prepared, Script, pack_argument
+from relock._scripts import TOKEN_MAX, Call, Prepared, Script, pack_argument
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ class Connection(Introduced):
         is_known = incarnation == self.incarnation and taken.__class__ is bytes
         found = script.match_usual(taken) if is_known else None
         if found is not None:
-            return self._credit([found[1], *map(int, found.groups()[1:])], offset, sent_at, now)
+            return self._credit([*map(apply, script.usual_types, found.groups())], offset, sent_at, now)
         replies = channel.parse(taken)
         if len(replies) == 1 and replies[0].__class__ is list and not channel.has_part():
             return self._judge(replies[0], script, sent_at, now)
@@ -224,9 +225,10 @@ class Connection(Introduced):
         taken, now = channel.take(), master.clock()
         incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
         if sent.__class__ is Round and incarnation == self.incarnation and taken.__class__ is bytes:
-            found = sent.calls[0].script.match_usual(taken)
+            script = sent.calls[0].script
+            found = script.match_usual(taken)
             if found is not None:
-                reply = [found[1], *map(int, found.groups()[1:])]
+                reply = [*map(apply, script.usual_types, found.groups())]
                 answer = (self._credit(reply, offset, sent.sent_at, now),)
                 in_flight.popleft()
                 sent.answers[master.index] = answer
@@ -271,10 +273,8 @@ class Connection(Introduced):
         Raises:
             redis.InvalidResponse: no script gives it: the connection is out of step, or is no master's.
         """
-        if reply.__class__ is bytes:  # in words: the usual case
-            word, *numbers = reply.split(b" ")
-            if word in script.in_words and len(reply) <= WORDS_BYTES_MAX and all(map(bytes.isdigit, numbers)):
-                reply = [word, *map(int, numbers)]
+        if reply.__class__ is bytes:
+            reply = script.parse_words(reply) or reply
         if reply.__class__ is list:
             status = reply[0] if reply else None
             if status.__class__ is not bytes or script.shapes.get(status) != [*map(type, reply)]:

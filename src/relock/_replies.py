@@ -1,0 +1,62 @@
+"""What the replies of scripts look like, by the lines of RETURNS in their headers.
+
+A line has a status, names of fields, and behind two blanks what it means. A reply is an array, the status first, or
+*words*: one string of status and fields, parted by single blanks. At most one field of these is text.
+"""
+
+import re
+from collections.abc import Callable
+
+Matcher = Callable[[bytes], re.Match[bytes] | None]
+
+_TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # all others are int
+_NUMBER, _TEXT = rb"(-?[0-9]{1,19})", rb"(.*)"
+_USUAL_FIELDS = {
+    "now_us": rb"([0-9]{16})",
+    "token": rb"([1-7][0-9]{15})",  # 7999999999999999 is TOKEN_MAX
+    "pttl_ms": rb"(-?[0-9]{1,14})",
+    "ahead": rb"([0-9]{1,9})",
+    "holder": rb"([!-~]*)",
+    "ticket": rb"([0-9]{16})",
+}
+_OF_16_DIGITS = {"now_us", "token"}
+
+
+def fields_of(status: str, line: str) -> list[str]:
+    """The names of a line's fields, after the status."""
+    return re.split(r"\s{2,}", line[len(status) :].strip())[0].split()
+
+
+def shape_of(status: str, line: str) -> list[type]:
+    """The types of a line's status and fields."""
+    return [bytes, *(_TYPES.get(name, int) for name in fields_of(status, line))]
+
+
+def pattern_of(status: bytes, shape: list[type]) -> re.Pattern[bytes]:
+    """What a reply in words of this shape looks like; a group for the status, and one for each field."""
+    fields = [_NUMBER if kind is int else _TEXT for kind in shape[1:]]
+    return re.compile(b" ".join([b"(%b)" % status, *fields]), re.DOTALL)
+
+
+def matcher_of(status: str, line: str) -> Matcher:
+    """Matches a reply in words as it comes over the wire, if it is usual, and all that came; groups as `pattern_of`.
+
+    It is usual where a clock, a token and a ticket have 16 digits, and a name has neither blanks nor line ends in it.
+    """
+    names = fields_of(status, line)
+    words = b" ".join([b"(%b)" % status.encode(), *[_USUAL_FIELDS[name] for name in names]])
+    if _OF_16_DIGITS.issuperset(names):
+        return re.compile(rb"\$%d\r\n%b\r\n" % (len(status) + 17 * len(names), words)).fullmatch
+    match = re.compile(rb"\$[0-9]{1,4}\r\n%b\r\n" % words).fullmatch
+
+    def match_whole(taken: bytes) -> re.Match[bytes] | None:
+        found = match(taken)
+        if found is None or len(taken) - found.start(1) - 2 != int(taken[1 : found.start(1) - 2]):
+            return None  # a part of a longer string, perhaps, that was cut behind a line end in it
+        return found
+
+    return match_whole
+
+
+def match_nothing(_: bytes) -> None:
+    """For a script that gives no reply in words."""
