@@ -15,6 +15,7 @@ The wheel carries ``lua/`` as ``relock/_lua``; an editable install and a checkou
 import hashlib
 import re
 from functools import cache, cached_property
+from operator import call as apply
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,7 +112,7 @@ class Script:
         status = words.partition(b" ")[0]
         pattern = self._words.get(status)
         found = None if pattern is None else pattern.fullmatch(words)
-        return None if found is None else [make(part) for make, part in zip(self.shapes[status], found.groups(), strict=True)]
+        return None if found is None else [*map(apply, self.shapes[status], found.groups())]
 
     @cached_property
     def _words(self) -> dict[bytes, re.Pattern[bytes]]:

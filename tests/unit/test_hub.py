@@ -149,6 +149,7 @@ def test_a_waiter_that_is_forgotten_leads_no_more(hub: Hub) -> None:
     leader, follower = hub.register(WAITER, KEYS), hub.register(b"me:2", KEYS)
     hub.reading._role["leader"] = leader
     hub.reading._parked |= {leader: None, follower: None}
+    leader.is_parked = follower.is_parked = True
     hub.reading._shared[cast("Any", object())] = None
     hub.forget(WAITER)
     assert hub.reading._role == {}

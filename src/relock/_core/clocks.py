@@ -9,7 +9,7 @@ Bounds = tuple[float, float]  # low and high (s)
 
 NOT_AFTER_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
 PROPOSAL_US_MIN = 10**15  # in the year 2001
-UNKNOWN = float("inf")
+UNKNOWN = NOT_YET = float("inf")
 LEAD_SECONDS = 0.001  # what a request may take beyond the round trips that were seen
 STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the next have not stepped
 # For so long the bounds may go without a new date. Where a step is in doubt, they are farther apart than any reply
@@ -139,14 +139,15 @@ class Offset:
         self.seen_at = now  # Widen, then date
 
     def shown_at(self, seconds: float, now: float) -> float:
-        """The earliest of our times at which the master's clock may have shown `seconds`, which it did before `now`."""
-        widened = self.drift_factor * (now - self.seen_at)  # the date is read before the bound
-        return min(seconds - self.high - widened, now)
+        """The earliest of our times at which the master's clock may have shown `seconds`, which it did before `now`.
 
-    def is_ahead(self, seconds: float, now: float) -> bool:
-        """Whether the master's clock has shown a time that it can't have reached by `now`: it stepped ahead."""
-        widened = self.drift_factor * (now - self.seen_at)
-        return seconds - now > self.high + widened + STEP_SECONDS
+        `NOT_YET` where it can't have shown that by `now`: it stepped ahead.
+        """
+        widened = self.drift_factor * (now - self.seen_at)  # the date is read before the bound
+        moment = seconds - self.high - widened
+        if moment <= now:
+            return moment
+        return now if moment <= now + STEP_SECONDS else NOT_YET
 
     def not_after_us(self, until: float) -> int:
         """Our time `until` on the master's clock (us, of at most 16 digits), on the early side."""

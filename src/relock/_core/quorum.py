@@ -159,7 +159,7 @@ def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: fl
 
 
 def judge_handed(
-    grants: Sequence[Handed], masters: Sequence[str], ttl: float, drift_factor: float, now: float
+    grants: Sequence[Handed], masters: Sequence[str], quorum: int, ttl: float, drift_factor: float, now: float
 ) -> Grant | None:
     """The hold that a releaser gave, as far as `grants` of one name show; None where they are too few, or too late.
 
@@ -167,22 +167,25 @@ def judge_handed(
     `relock._core.clocks.Offset.shown_at`.
     """
     ends = [NEVER] * len(masters)
-    given: dict[int, Answer] = {}
-    tokens, begins, is_short = set(), float("inf"), False
-    for grant in grants:
-        tokens.add(grant.token)
-        is_short = is_short or grant.lease < ttl
-        if grant.begins != NEVER:
-            begins = min(begins, grant.begins)
-            ends[grant.master] = grant.begins + grant.lease - drift_of(grant.lease, drift_factor)
-            given[grant.master] = ([b"granted", grant.granted_us, grant.token],)
-    end = deadline_of(ends, quorum_of(len(masters)))
+    answers: list[Answer] = [()] * len(masters)
+    tokens, earliest, is_short = set(), float("inf"), False
+    for master, _, token, granted_us, lease, begins in grants:
+        tokens.add(token)
+        is_short = is_short or lease < ttl
+        if begins != NEVER:
+            earliest = begins if begins < earliest else earliest
+            ends[master] = begins + lease - drift_of(lease, drift_factor)
+            answers[master] = ([b"granted", granted_us, token],)
+    end = deadline_of(ends, quorum)
     if now >= end:
         return None
-    unknown = "when it granted, if it has, is not known"
-    answers = [given.get(index) or (Failure(master, unknown),) for index, master in enumerate(masters)]
-    settled = NEVER not in ends and len(tokens) == 1
-    return Grant(max(tokens), end, ends, settled, answers, begins, is_short)
+    is_given_by_all = NEVER not in ends
+    if not is_given_by_all:
+        unknown = "when it granted, if it has, is not known"
+        answers = [answer or (Failure(master, unknown),) for answer, master in zip(answers, masters, strict=True)]
+    is_settled = is_given_by_all and len(tokens) == 1
+    # All fields of a Grant; see `judge_first`.
+    return tuple.__new__(Grant, (max(tokens), end, ends, is_settled, answers, earliest, is_short, False))
 
 
 def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused | NoQuorum:

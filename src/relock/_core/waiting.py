@@ -84,7 +84,10 @@ def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until
     left = left_ms / 1000
     if ahead == 0 and left >= 0 and (not holder or waiter_name(holder) == waiter):
         return None
-    return Park(keys, waiter, ticket, _lease_end(left, now), min(until, now + _pause_behind(ahead, left)))
+    look_at = now + _pause_behind(ahead, left)
+    # All fields of a Park; the class itself would make one by a function in Python.
+    fields = keys, waiter, ticket, _lease_end(left, now), look_at if look_at < until else until
+    return tuple.__new__(Park, fields)
 
 
 def acquire(

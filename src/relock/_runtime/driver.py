@@ -13,6 +13,7 @@ from relock._runtime.masters.make import lone_master, make_fan_out
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.waiter import Waiter
 
 Flow = Generator[Effect, Any, Any]
 
@@ -23,9 +24,11 @@ class Driver:
     Attributes:
         fan_out: asks all masters.
         lone: the only master, where it can be asked without a detour.
+        closed: nobody may wait or ask for anything any more.
     """
 
     clock: Clock
+    closed: bool
     fan_out: FanOut
     lone: Master | None
     masters: tuple[Master, ...]
@@ -125,16 +128,21 @@ class Driver:
 
     def park(self, park: Park) -> list[Handed]:
         """Carries out `park`, in a flow or out of it."""
-        waiter = self.hub.register(park.owner, park.keys)
+        return self.park_as(self.hub.register(park.owner, park.keys), park)
+
+    def park_as(self, waiter: Waiter, park: Park) -> list[Handed]:
+        """As `park`, for one that is registered."""
         if not waiter.parks:
             self.waits(park.keys)
         waiter.parks += 1
         if park.ticket is not None:
             waiter.tickets[:] = [park.ticket]
             self.queued(park.lease_end)
-        self.check_open()  # Mark, then look: `close` finds the waiter, or this finds the client closed
+        if self.closed:  # Mark, then look: `close` finds the waiter, or this finds the client closed
+            self.check_open()
         waiter.park(park.until, self.quorum, self.hub.gather_seconds)
-        self.check_open()
+        if self.closed:
+            self.check_open()
         return self.hub.handed_to(waiter)
 
     def _leave(self, leave: Leave) -> None:

@@ -255,10 +255,11 @@ class MasterState(ABC):
         known, offset = self.known
         if incarnation != known or incarnation == NAMELESS or arrived_at < self.trusted_from:
             return NEVER
-        if offset.is_ahead(seconds, arrived_at):
+        moment = offset.shown_at(seconds, arrived_at)
+        if moment > arrived_at:
             self.doubt_clock()
             return NEVER
-        return offset.shown_at(seconds, arrived_at)
+        return moment
 
     def doubt_clock(self) -> None:
         """Its clock has stepped, and a new sample must show which way: the holds must know at once."""

@@ -167,7 +167,7 @@ class Calls:
         Returns the grant, what the first look has found, and what woke the caller; None for what it has not come to.
         """
         session, waiter = self._session, owners[0]
-        session.hub.register(waiter, spec.keys)  # a message may come before the reply
+        place = session.hub.register(waiter, spec.keys)  # a message may come before the reply
         if not session.hub.listen(until=started_at):  # it is over: nothing is waited for
             return None, None, None
         end = started_at + spec.node_timeout
@@ -179,10 +179,10 @@ class Calls:
         if park is None:
             granted = judge_first(spec, first, now, FOREVER)  # no refusal ends here: the place must be given up
             return granted, first, None  # type: ignore[return-value]
-        grants = session.park(park)
+        grants = session.park_as(place, park)
         if len(grants) != 1:
             return None, first, grants
-        granted = judge_handed(grants, spec.masters, spec.ttl, spec.drift_factor, session.clock())
+        granted = judge_handed(grants, spec.masters, spec.quorum, spec.ttl, spec.drift_factor, session.clock())
         if granted is not None:
             owners.append(grants[0].owner)
         return granted, first, grants

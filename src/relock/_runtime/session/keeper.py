@@ -136,7 +136,8 @@ class Keeper(Driver):
         """A flow begins to wait for the lock of `keys`."""
         self.counters.waits += 1
         self.waited_at = self.clock()
-        self.warn_if_a_loop_waits(keys.name)
+        if self.platform.loop() is not None:
+            self.warn_if_a_loop_waits(keys.name)
 
     def warn_if_a_loop_waits(self, name: str) -> None:
         """Says once that a wait for the lock `name`, which is about to begin, blocks the caller's event loop."""

@@ -45,10 +45,8 @@ class Served(NamedTuple):
 
 _NOT_SERVED = Served(NEVER, b"", NEVER, lambda: None)
 
-_GRANT = re.compile(
-    rb"grant (?P<uuid>[^ ]+) (?P<hold>[^ ]+) (?P<token>[0-9]{1,16}) (?P<granted_us>[0-9]{1,16}) "
-    rb"(?P<lease_ms>[0-9]{1,12}) (?P<incarnation>[^ ]+) (?P<name>.+)",
-    re.DOTALL,
+_GRANT = re.compile(  # the uuid, what comes after ~ in the hold's name, token, us, lease in ms, incarnation, lock
+    rb"grant ([^ ]+) ([^ ]+) ([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,12}) ([^ ]+) (.+)", re.DOTALL
 )
 
 
@@ -84,7 +82,7 @@ class Hub:
         self, client: str, prefix: str, masters: tuple[Master, ...], platform: Platform, owner: HubListener
     ) -> None:
         self.client = client
-        self._client_name = client.encode()
+        self._owner_head = f"{client}:".encode()
         self.prefix = prefix
         self.waiters: dict[bytes, Waiter] = {}
         self.platform = platform
@@ -110,13 +108,16 @@ class Hub:
         waiter = self.waiters.get(owner)
         if waiter is None:
             return
+        if waiter.is_parked:
+            self.reading.leave(waiter)  # once more: an interrupt has struck as it left
         settled = set() if served is None else {served.owner}
-        self.reading.leave(waiter)  # once more: an interrupt may have struck as it left
         self._give_back(waiter, settled)  # Undo, then forget: an interrupt must find it
         self.waiters.pop(owner, None)
         self._give_back(waiter, settled)  # Mark, then look: what has come meanwhile
         if served is not None:
-            self._served[owner] = Served(self._clock(), served.owner, served.late_until, ref(served))
+            # All fields of a Served; the class itself would make one by a function in Python.
+            fields = self._clock(), served.owner, served.late_until, ref(served)
+            self._served[owner] = tuple.__new__(Served, fields)
             if len(self._served) > self._sweep_at:
                 self._sweep()
         else:
@@ -142,10 +143,11 @@ class Hub:
 
     def handed_to(self, waiter: Waiter) -> list[Handed]:
         """What releasers have given `waiter`. Of what came before its master's clock stepped no time is known."""
-        return [
-            grant if self.subscriptions[grant.master].trusts(grant.begins) else grant._replace(begins=NEVER)
-            for grant in waiter.handed.copy()
-        ]
+        grants = waiter.handed.copy()
+        for place, grant in enumerate(grants):
+            if grant.begins < self._masters[grant.master].trusted_from:
+                grants[place] = grant._replace(begins=NEVER)
+        return grants
 
     def gather_seconds(self) -> float:
         """For how long a waiter that one master has given the lock waits for a quorum of them."""
@@ -154,58 +156,67 @@ class Hub:
 
     def listen(self, until: float) -> bool:
         """Whether a quorum has confirmed the subscription, waiting for that until `until` at most."""
-        for subscription in self.subscriptions:
-            subscription.ensure()
-        return self._is_confirmed() or self._confirmed.wait_for(self._is_confirmed, until)
-
-    def _is_confirmed(self) -> bool:
         confirmed = 0
         for subscription in self.subscriptions:
+            subscription.ensure()
             confirmed += subscription.is_confirmed
-        return confirmed >= self._quorum
+        return confirmed >= self._quorum or self._confirmed.wait_for(self._is_confirmed, until)
+
+    def _is_confirmed(self) -> bool:
+        return sum(subscription.is_confirmed for subscription in self.subscriptions) >= self._quorum
 
     def message(self, master: int, payload: bytes) -> None:
         """Acts on a message that master number `master` published; what is neither of ours is nothing to us."""
-        if payload.startswith(b"wake "):
-            self._woken(master, payload)
-        elif payload.startswith(b"grant "):
-            self._given(self.subscriptions[master], payload)
-
-    def _given(self, subscription: Subscription, payload: bytes) -> None:
         found = _GRANT.fullmatch(payload)
-        keys = None if found is None else self._keys_of(found["name"])
-        if found is None or keys is None or not 0 < int(found["token"]) <= TOKEN_MAX:
+        if found is not None:
+            self._given(self.subscriptions[master], *found.groups())
+        elif payload.startswith(b"wake "):
+            self._woken(master, payload)
+
+    def _given(
+        self,
+        subscription: Subscription,
+        uuid: bytes,
+        hold: bytes,
+        token: bytes,
+        micros: bytes,
+        lease_ms: bytes,
+        incarnation: bytes,
+        name: bytes,
+    ) -> None:
+        owner, number, granted_us = self._owner_head + uuid, int(token), int(micros)
+        if not 0 < number <= TOKEN_MAX:
             return
-        owner = b"%b:%b" % (self._client_name, found["uuid"])
-        granted_us = int(found["granted_us"])
-        grant = Handed(
-            master=subscription.index,
-            owner=b"%b~%b" % (owner, found["hold"]),
-            token=int(found["token"]),
-            granted_us=granted_us,
-            lease=int(found["lease_ms"]) / 1000,
-            begins=subscription.granted_at(granted_us, found["incarnation"], self._clock()),
-        )
+        begins = subscription.granted_at(granted_us, incarnation, self._clock())
+        # All fields of a Handed; the class itself would make one by a function in Python.
+        fields = subscription.index, b"%b~%b" % (owner, hold), number, granted_us, int(lease_ms) / 1000, begins
+        grant: Handed = tuple.__new__(Handed, fields)
         waiter = self.waiters.get(owner)
-        if waiter is not None and waiter.keys == keys:
+        if waiter is not None and waiter.keys.name.encode() == name:
             waiter.give(grant)
             if self.waiters.get(owner) is waiter:
                 return  # Mark, then look: else it has just been forgotten, and may not have seen this
+        keys = self._keys_of(name)
+        if keys is not None:
+            self._given_to_nobody(keys, owner, grant)
+
+    def _given_to_nobody(self, keys: LockKeys, owner: bytes, grant: Handed) -> None:
+        """Has a hold ended that was given to a waiter which is not here any more, and has not taken it."""
         served = self._served.get(owner, _NOT_SERVED)
         is_taken = served.owner == grant.owner
         if is_taken and self._clock() < served.late_until:
             return  # it comes from a slower one of those that gave this hold; its release sees to all of them
         # Its release may be on its way just now. What ends it before that must bring the token as well, or the next
         # hold could get a smaller one.
-        hold = served.hold() if is_taken else None
-        self._listener.unclaimed(keys, grant.owner, 0 if hold is None else hold.fence)
+        taken = served.hold() if is_taken else None
+        self._listener.unclaimed(keys, grant.owner, 0 if taken is None else taken.fence)
 
     def _woken(self, master: int, payload: bytes) -> None:
         _, _, rest = payload.partition(b" ")
         uuid, _, name = rest.partition(b" ")
         if not name:
             return
-        owner = b"%b:%b" % (self._client_name, uuid)
+        owner = self._owner_head + uuid
         waiter = self.waiters.get(owner)
         if waiter is not None:
             if self.subscriptions[master].has_vote(self._clock()):

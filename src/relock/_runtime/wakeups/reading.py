@@ -61,10 +61,12 @@ class Sleeper(Protocol):
     Attributes:
         wakes: the number of a master that has woken it, or None; or `LEAD`.
         is_polling: it leads, and polls.
+        is_parked: from before it is known here as one that sleeps until after it is not.
     """
 
     wakes: "SimpleQueue[int | None]"
     is_polling: bool
+    is_parked: bool
 
     def wake(self, master: int | None = None) -> None:
         """Puts one more into `wakes`, and ends its poll."""
@@ -122,6 +124,7 @@ class Reading:
         Raises:
             queue.Empty: nothing has until the clock's `until` (s).
         """
+        waiter.is_parked = True
         while True:
             self._parked[waiter] = None  # Mark, then look
             is_asked = self._shared or self._role.get(_LEADER) is waiter  # it must not keep the role in its sleep
@@ -141,6 +144,7 @@ class Reading:
             self._resign(role)
         elif self._shared:
             self._hand_on()
+        waiter.is_parked = False
 
     def gave_up(self) -> None:
         """A waiter is gone for good without the lock: what may come for it is to be given back at once."""
@@ -177,7 +181,11 @@ class Reading:
             ready = ring.poll(left * 1000) if waiter.wakes.empty() else ()  # Mark, then look
             waiter.is_polling = False
             for fileno, _ in ready:
-                self._hear(ring, fileno)
+                ear = ring.ears.get(fileno)
+                if ear is not None:
+                    self._try(ear, ear.hear_now)
+                elif ring.waker is not None:
+                    ring.waker.clear()
         return True
 
     def _resign(self, role: dict[str, object]) -> None:
@@ -198,13 +206,6 @@ class Reading:
         self._ring = ring = _Ring(wanted, poller.poll, ears, waker)
         return ring
 
-    def _hear(self, ring: _Ring, fileno: int) -> None:
-        ear = ring.ears.get(fileno)
-        if ear is not None:
-            self._try(ear, ear.hear_now)
-        elif ring.waker is not None:
-            ring.waker.clear()
-
     def _try(self, ear: Ear, hear: Callable[[], object]) -> None:
         """Has the leader read or act on what has come; gives the connection up where it broke."""
         try:
@@ -220,11 +221,12 @@ class Reading:
         """If no thread leads, asks one follower to, and calls the threads of the subscriptions that doze."""
         if _LEADER in self._role:
             return
-        follower = self._any_parked()
+        follower = self._any_parked() if self._parked else None
         if follower is not None:
             follower.wake(LEAD)
-        for ear in self._dozing.copy():
-            ear.call()
+        if self._dozing:
+            for ear in self._dozing.copy():
+                ear.call()
 
     def _any_parked(self) -> Sleeper | None:
         while True:

@@ -204,8 +204,8 @@ class Subscription(Service):
     def _act_on(self, reply: Any) -> None:
         """Raises `redis.InvalidResponse` for what nobody sends here: what comes next may be cut in two just as well."""
         match reply:
-            case [b"message", bytes(), bytes(payload)]:
-                self._hub.message(self._master.index, payload)
+            case [b"message", _, bytes(payload)]:
+                self._hub.message(self.index, payload)
             case [b"pong", _]:
                 self._pinged = False
             case _:
@@ -252,9 +252,10 @@ class Subscription(Service):
         if incarnation != self._incarnation:
             self._heard_of(incarnation, arrived_at)
             return NEVER
-        if not self.has_vote(arrived_at):
+        master = self._master
+        if master.vote_at > arrived_at:  # as in `has_vote`
             return NEVER
-        return self._master.granted_at(granted_us, incarnation, arrived_at)
+        return master.granted_at(granted_us, incarnation, arrived_at)
 
     def _heard_of(self, incarnation: bytes, now: float) -> None:
         """Another incarnation has granted something: a replica passes it on, or the server has another name by now.

@@ -25,6 +25,7 @@ class Waiter:
     parks: int = 0  # how often it has gone to sleep
     is_given: bool = False  # since it last woke, a releaser has given it the lock on some master
     is_polling: bool = False  # it leads, and polls: see `Reading`
+    is_parked: bool = False  # it may be known to the reading, as one that sleeps
 
     def wake(self, master: int | None = None) -> None:
         """Master number `master` says that it is its turn there; None: it must look again in any case."""
@@ -36,7 +37,9 @@ class Waiter:
         """A releaser has given it the lock on one master."""
         self.handed.append(grant)
         self.is_given = True
-        self.wake(grant.master)
+        self.wakes.put(grant.master)
+        if self.is_polling:  # as in `wake`
+            self.reading.rouse()
 
     def park(self, until: float, quorum: int, gathers: Callable[[], float]) -> None:
         """Sleeps until `quorum` masters have woken it, a moment after the first has, or until the clock's `until` (s).
