@@ -12,7 +12,7 @@
 --   count         int    hold count to begin with
 --   lease_ms      ms     lease of the hold
 --   fair          flag   1: a waiter that listens comes first
---   ticket        int    the agreed ticket; 0: this master's proposal is agreed; -1: propose one, and write nothing
+--   ticket        int    agreed; 0: this master's proposal; -T: that or T, the larger; -1: propose, and write nothing
 --   alive_ms      ms     how long the waiter counts as alive without a heartbeat
 --   queue_ms      ms     how long the queue outlives its last heartbeat
 --   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
@@ -20,7 +20,7 @@
 --   guard_ms      ms     how long a master that may have forgotten leases has no vote
 -- RETURNS
 --   'queued now_us pttl_ms ahead holder ticket'    the caller waits behind `ahead` others
---   'proposed now_us pttl_ms ahead holder ticket'  it would, with this ticket
+--   'proposed now_us pttl_ms ahead holder ticket'  it would, with this ticket, and has no place
 --   granted now_us token                           the hold is the caller's
 --   void now_us                                    came too late, nothing was done
 --   no_vote now_us until_us                        this master may have forgotten leases until then
@@ -66,24 +66,28 @@ if has_vote and redis.pcall('HLEN', lock) == 1 then
   local holder = redis.call('HKEYS', lock)[1]
   local pttl_ms = redis.call('PTTL', lock)
   local waiter = string.match(owner, '^[^~]*')
-  local agreed = ticket
-  if ticket == '0' or ticket == '-1' then
+  local chosen = ticket
+  if ticket <= '0' then -- none is agreed: it begins with a minus, or is 0
+    local theirs = string.sub(ticket, 2)
+    chosen = #theirs == #now and theirs > now and theirs or now
     local given = string.match(holder, '~%x+%.(%d+)$') -- the holder's ticket, which it may come back with; see below
-    agreed = (not given or (#given == #now and given < now)) and redis.pcall('ZCOUNT', queue, now, '+inf') == 0 and now
+    if (given and not (#given == #now and given < chosen)) or redis.pcall('ZCOUNT', queue, chosen, '+inf') ~= 0 then
+      chosen = nil
+    end
   end
   -- A number with more than 14 digits is not written as one.
-  if agreed and holder ~= owner and pttl_ms < 1e14 then
+  if chosen and holder ~= owner and pttl_ms < 1e14 then
     if ticket ~= '-1' then
       redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
       redis.call('PEXPIRE', waiters, queue_ms)
-      if redis.call('ZADD', queue, 'NX', agreed, waiter) == 1 then
+      if redis.call('ZADD', queue, 'NX', chosen, waiter) == 1 then
         redis.call('PEXPIRE', queue, queue_ms) -- whoever was there before may have died: nobody else does it then
         local ahead = redis.call('ZRANK', queue, waiter)
-        return 'queued ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. agreed
+        return 'queued ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. chosen
       end
     elseif not redis.call('ZSCORE', queue, waiter) then
       local ahead = redis.call('ZCARD', queue)
-      return 'proposed ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. now
+      return 'proposed ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. chosen
     end
   end
 end
@@ -109,7 +113,7 @@ local waiter = waiter_of(owner)
 local function place(agreed)
   redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
   redis.call('PEXPIRE', waiters, queue_ms)
-  redis.call('ZADD', queue, 'NX', digits(agreed), waiter)
+  redis.call('ZADD', queue, digits(agreed), waiter) -- in place of one that was only proposed
   redis.call('PEXPIRE', queue, queue_ms)
 end
 
@@ -143,11 +147,11 @@ if tonumber(ticket) <= 0 then
     end
     -- The holder may give the lock back and queue again: its ticket is the end of its name. See hand_over.
     local grantee = string.match(holder, '~%x+%.(%d+)$')
-    local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(grantee or 0) + 1, now_us)
+    local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(grantee or 0) + 1, now_us, -tonumber(ticket))
     if proposal >= end_of_tickets then
       proposal = now_us
     end
-    if tonumber(ticket) < 0 then
+    if ticket == '-1' then
       local ahead = redis.call('ZCARD', queue)
       return 'proposed ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. digits(proposal)
     end

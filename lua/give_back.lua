@@ -40,7 +40,7 @@ local waiter = waiter_of(owner)
 local ended = on_own('HDEL', lock, owner) == 1
 if ended and ticket ~= '0' and now_us <= tonumber(not_after_us) then
   -- The grant took it out of the queue.
-  redis.call('ZADD', queue, 'NX', ticket, waiter)
+  redis.call('ZADD', queue, ticket, waiter)
   redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
   redis.call('PEXPIRE', queue, queue_ms)
   redis.call('PEXPIRE', waiters, queue_ms)

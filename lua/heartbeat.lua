@@ -58,7 +58,7 @@ for i = 5, #ARGV, 2 do
 end
 if #places > 0 then -- two commands, however many wait; the places come last, so that none is without a deadline
   redis.call('ZADD', waiters, unpack(deadlines))
-  redis.call('ZADD', queue, 'NX', unpack(places))
+  redis.call('ZADD', queue, unpack(places)) -- in place of tickets that were only proposed
 end
 redis.call('PEXPIRE', queue, queue_ms)
 redis.call('PEXPIRE', waiters, queue_ms)

@@ -542,11 +542,22 @@ def test_enqueue_proposes_a_ticket_and_writes_nothing(master: Master) -> None:
     assert master.queue() == [YOU]
 
 
-def test_enqueue_writes_the_agreed_ticket_and_keeps_one_that_is_there(master: Master) -> None:
+def test_enqueue_writes_a_proposed_ticket_that_is_above_the_clock_and_all_others(master: Master) -> None:
+    master.put(State(holder={THEY: 1}, queue=[YOU]))
+    proposed = master.now_us() + 1_000_000
+    assert enqueue(master, ticket=-proposed)[5] == proposed
+    assert enqueue(master, b"she:1", ticket=-proposed)[5] == proposed + 1
+    assert enqueue(master, b"late:1", ticket=-5)[5] == proposed + 2
+    assert master.queue() == [YOU, ME, b"she:1", b"late:1"]
+
+
+def test_enqueue_writes_the_agreed_ticket_in_place_of_one_that_is_there(master: Master) -> None:
     master.put(State(holder={THEY: 1}, queue=[YOU]))
     assert enqueue(master, ticket=77)[5] == 77
     assert master.queue() == [YOU, ME]
-    assert enqueue(master, ticket=99)[5] == 77
+    assert enqueue(master, ticket=99)[5] == 99, "the one before was only proposed"
+    assert enqueue(master, ticket=77)[5] == 77
+    assert enqueue(master, ticket=-99)[5] == 77, "a proposal changes nothing any more"
     assert enqueue(master, ticket=-1)[0] == b"queued", "it has its place"
 
 

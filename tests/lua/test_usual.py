@@ -340,7 +340,9 @@ def outcome(script: Script, draw: Random) -> tuple[Any, ...]:
     chosen = {**OWN, "owner": draw.choice(owners), "hand": 0 if draw.random() < 0.1 else 1}
     chosen |= {
         "fence": draw.choice([0, 0, 0, NOW_US - 5, NOW_US, NOW_US + 5, 7]),
-        "ticket": draw.choice([0, 0, 0, -1, -1, NOW_US - 7, NOW_US + 3, 5]),
+        "ticket": draw.choice(
+            [0, 0, 0, -1, -1 - NOW_US, -5 - NOW_US, -NOW_US, 7 - NOW_US, -600_000 - NOW_US, NOW_US - 7, NOW_US + 3, 5]
+        ),
     }
     made = script.call(KEYS, **{argument: chosen[argument] for argument in script.own_arguments})
     not_after_us = draw.choice([FAR, FAR, FAR, NOW_US - 1])

@@ -110,7 +110,7 @@ BUGS = [
     Bug(
         "one name for all attempts",
         f"{CORE}/waiting.py",
-        "owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket))",
+        "owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket or self.proposed or None))",
         "owners.append(self.wait.waiter)",
         seed=1022,
     ),
@@ -267,6 +267,20 @@ BUGS = [
         seed=1002,
     ),
     Bug(
+        "a ticket is taken that others have passed",
+        "lua/enqueue.lua",
+        "redis.pcall('ZCOUNT', queue, chosen, '+inf') ~= 0 then",
+        "false then",
+        seed=1053,
+    ),
+    Bug(
+        "a ticket that was only proposed stays beside the agreed one",
+        "lua/enqueue.lua",
+        "redis.call('ZADD', queue, digits(agreed), waiter)",
+        "redis.call('ZADD', queue, 'NX', digits(agreed), waiter)",
+        seed=1114,
+    ),
+    Bug(
         "a token that clocks far apart made is not written to a quorum",
         f"{CORE}/quorum.py",
         "highest >= reply[1]:",
@@ -318,15 +332,15 @@ BUGS = [
     Bug(
         "a grant counts from the arrival of its message",
         f"{RUNTIME}/wakeups/hub.py",
-        'begins=subscription.granted_at(granted_us, found["incarnation"], self._clock()),',
-        "begins=self._clock(),",
+        "begins = subscription.granted_at(granted_us, incarnation, self._clock())",
+        "begins = self._clock()",
         seed=1001,
     ),
     Bug(
         "the short lease of a grant counts as the full one",
         f"{CORE}/quorum.py",
-        "grant.begins + grant.lease - drift_of(grant.lease, drift_factor)",
-        "grant.begins + 5.0 - drift_of(5.0, drift_factor)",
+        "begins + lease - drift_of(lease, drift_factor)",
+        "begins + 5.0 - drift_of(5.0, drift_factor)",
         seed=1006,
     ),
     Bug(
@@ -500,10 +514,10 @@ BUGS = [
         seed=1773,
     ),
     Bug(
-        "the keys of a lock are those of another one when they were made anew",
+        "the name of a lock is that of another one when it was made anew",
         f"{RUNTIME}/wakeups/hub.py",
-        "waiter.keys == keys",
-        "waiter.keys is keys",
+        "waiter.keys.name.encode() == name",
+        "waiter.keys.name.encode() is name",
         seed=1001,
     ),
     Bug(

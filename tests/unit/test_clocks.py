@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.instructions import Interrupt, Strike
 
-from relock._core.clocks import LEAD_SECONDS, LOOK_SECONDS, STEP_SECONDS, NOT_YET, Offset, propose
+from relock._core.clocks import LEAD_SECONDS, LOOK_SECONDS, NOT_YET, STEP_SECONDS, Offset, propose
 
 
 def test_the_first_reply_bounds_the_difference() -> None:

@@ -98,7 +98,7 @@ def test_a_token_is_safe_only_below_the_clock_that_ends_each_lease() -> None:
 
 def test_a_refusal_names_the_owner_and_for_how_long() -> None:
     assert judge(said(REFUSED), MASTERS[:1], 5.0, 1.0) == Refused("you:1", 2, 5.0, None, undecided=False)
-    assert judge(said(QUEUED), MASTERS[:1], 5.0, 1.0) == Refused("you:1", 2, 5.0, 77, undecided=False)
+    assert judge(said(QUEUED), MASTERS[:1], 5.0, 1.0) == Refused("you:1", 2, 5.0, 77, undecided=False, placed=True)
 
 
 def test_a_refusal_of_several_is_what_a_quorum_of_them_allows() -> None:

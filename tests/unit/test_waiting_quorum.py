@@ -10,7 +10,7 @@ from relock._core.effects import Ask, Effect, Failure, Handed, Leave, Listen, Pa
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Grant, NoQuorum, Refused, may_be_granted
-from relock._core.waiting import BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN, Wait, acquire
+from relock._core.waiting import BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN, TICKET_AHEAD_US, Wait, acquire
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Who
@@ -23,6 +23,7 @@ AWAITED = Failure("c", "not yet", awaited=True)
 DOWN = Failure("c", "down", sent=False)
 SILENT = Failure("c", "silent")
 OPTIONS = ClientOptions(restart_guard=30.0)
+T = 1_700_000_000_000_000  # a ticket that was proposed to all
 SPEC = LockSpec.of(lock_keys("lock", "a"), ("a", "b", "c"), OPTIONS.for_lock(), OPTIONS)
 
 
@@ -46,9 +47,12 @@ class Driver:
     pause: float = 1.0
     answer_late: bool = False
     grants: Sequence[Handed] = ()
+    ahead_us: int = 0  # what lies just above the masters' clocks, as far as is known
 
     def run(self, until: float = float("inf")) -> Any:
-        flow = acquire(Wait(SPEC, b"me:1", 1, until, lambda: self.now, lambda: 1.0, self.owners))
+        clock, jitter = (lambda: self.now), (lambda: 1.0)
+        wait = Wait(SPEC, b"me:1", 1, until, clock, jitter, self.owners, propose=lambda: self.ahead_us)
+        flow = acquire(wait)
         try:
             effect = flow.send(None)
             while True:
@@ -89,6 +93,56 @@ def test_a_ticket_is_the_largest_proposal_and_is_written_before_anybody_sleeps_o
     placed = [effect.calls[0].own for effect in driver.effects if isinstance(effect, Ask)][2:]
     assert all(b"\r\n9\r\n" in own for own in placed)
     assert [effect.ticket for effect in driver.effects if isinstance(effect, Park)] == [9]
+
+
+@pytest.mark.parametrize("third", [queued(T), DOWN, VOID, [b"no_vote", 0, 1000]], ids=str)
+def test_a_ticket_that_a_quorum_has_written_needs_no_second_round(third: Any) -> None:
+    driver = Driver([[HELD] * 3, [queued(T), queued(T), third], [GRANTED] * 3], ahead_us=T - TICKET_AHEAD_US)
+    if third is VOID:  # it is asked again, with what its clock shows by now
+        driver.answers.insert(2, [queued(T)] * 3)
+    assert isinstance(driver.run(), Grant)
+    kinds = [type(effect).__name__ for effect in driver.effects]
+    assert kinds == ["Ask", "Listen", *["Ask"] * (1 + (third is VOID)), "Park", "Ask"]
+    assert set(driver.asked()[1:]) == {f"enqueue me:1~1.{T}"}, "what is granted names the ticket"
+    assert driver.parks()[0].ticket == T
+
+
+@pytest.mark.parametrize(
+    ("said", "agreed"),
+    [
+        ([queued(T), queued(T), queued(T + 5)], T + 5),
+        ([queued(T), queued(T + 1), SILENT], T + 1),
+        ([queued(T), queued(T), proposed(T)], T),
+        ([queued(T + 3), queued(T + 3), proposed(T - 7)], T + 3),
+        ([queued(T), proposed(T), DOWN], T),
+    ],
+)
+def test_a_ticket_that_no_quorum_has_written_alone_is_written_before_anybody_sleeps_on_it(
+    said: list[Any], agreed: int
+) -> None:
+    driver = Driver([[HELD] * 3, said, [queued(agreed)] * 3, [GRANTED] * 3], ahead_us=T - TICKET_AHEAD_US)
+    assert isinstance(driver.run(), Grant)
+    asks = [effect.calls[0].own for effect in driver.effects if isinstance(effect, Ask)]
+    assert f"\r\n-{T}\r\n".encode() in asks[1]
+    assert f"\r\n{agreed}\r\n".encode() in asks[2]
+    assert driver.asked()[2].endswith(f".{agreed}")
+    assert [park.ticket for park in driver.parks()] == [agreed]
+
+
+def test_a_place_that_was_given_up_with_a_grant_is_written_again() -> None:
+    some = [[GRANTED, queued(T), queued(T)], [DONE] * 3]
+    driver = Driver([[HELD] * 3, *some, [queued(T)] * 3, [GRANTED] * 3], ahead_us=T - TICKET_AHEAD_US)
+    assert isinstance(driver.run(), Grant)
+    names = [f"enqueue me:1~1.{T}", f"give_back me:1~1.{T}", *[f"enqueue me:1~2.{T}"] * 2]
+    assert driver.asked()[1:] == names
+    assert len(driver.parks()) == 1, "before it sleeps"
+
+
+def test_a_place_that_a_silent_master_may_yet_write_is_undone_after_the_hold_is_had() -> None:
+    driver = Driver([[HELD] * 3, [queued(T), queued(T), SILENT], [GRANTED] * 3], ahead_us=T - TICKET_AHEAD_US)
+    driver.pause = 0.01
+    assert isinstance(driver.run(), Grant)
+    assert driver.undone() == [f"me:1~1.{T}".encode(), b"me:1"]
 
 
 def test_an_attempt_of_a_waiter_with_a_ticket_names_it() -> None:

@@ -74,6 +74,7 @@ class Refused(NamedTuple):
         lease_left: seconds until the holder's lease ends; below 0 when it has none.
         ticket: the caller's place in the queue, or None when it asked for none. The largest that was proposed.
         undecided: a master may have granted it all the same: undo before you leave.
+        placed: a quorum has written that ticket, and no master that has answered has proposed another one.
     """
 
     holder: str | None
@@ -81,6 +82,7 @@ class Refused(NamedTuple):
     lease_left: float
     ticket: int | None
     undecided: bool
+    placed: bool = False
 
 
 class NoQuorum(NamedTuple):
@@ -159,7 +161,7 @@ def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: fl
 
 
 def judge_handed(
-    grants: Sequence[Handed], masters: Sequence[str], quorum: int, ttl: float, drift_factor: float, now: float
+    grants: Sequence[Handed], masters: Sequence[str], quorum: int, now: float, *, ttl: float, drift_factor: float
 ) -> Grant | None:
     """The hold that a releaser gave, as far as `grants` of one name show; None where they are too few, or too late.
 
@@ -228,6 +230,7 @@ def _vote_in(votes_in: list[float], answered: int, masters: int) -> float | None
 def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided: bool) -> Refused:
     """What a quorum says: at least so many masters have the lock free by then, at most so many waiters ahead."""
     lefts, ahead, holders, ticket = [0.0] * granted, [0] * granted, [], None
+    tickets, proposals = set(), granted  # a place that was taken with the grant is not there any more
     for reply in refusals:
         lefts.append(reply[2] if reply[2] >= 0 else float("inf"))
         ahead.append(reply[3])
@@ -235,6 +238,8 @@ def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided:
             holders.append(reply[4])
         if len(reply) > 5:
             ticket = reply[5] if ticket is None else max(ticket, reply[5])
+            tickets.add(reply[5])
+        proposals += reply[0] != b"queued"
     left_ms = _smallest(lefts, quorum)
     return Refused(
         holder=_most_often(holders).decode(errors="replace") if holders else None,
@@ -242,6 +247,7 @@ def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided:
         lease_left=-1.0 if left_ms == float("inf") else left_ms / 1000,
         ticket=ticket,
         undecided=undecided,
+        placed=len(refusals) >= quorum and not proposals and len(tickets) == 1,
     )
 
 

@@ -19,7 +19,8 @@ of its own, too: see `relock._core.flows.accept`.
 The place in the queue is agreed: each master proposes a ticket, the largest that a quorum proposed is the ticket, and
 it is written to all of them (Skeen's algorithm, as in Birman and Joseph, "Reliable Communication in the Presence of
 Failures", 1987). Only then does the waiter count: so a waiter that queues after another one was queued on a quorum
-finds that one's ticket on at least one master, and gets a larger one.
+finds that one's ticket on at least one master, and gets a larger one. Usually one round is enough for both: the client
+proposes the same ticket to all, each master writes its proposal at once, and a quorum's are equal.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -42,6 +43,7 @@ BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
 AWAY_FAILURES = 10  # the longest back-off at once: the masters that answer have said how long they need
 EXPIRY_SECONDS = 0.002  # a key may be there for a moment after its lease has ended
+TICKET_AHEAD_US = 1_000_000  # by how much a ticket that is proposed to several masters is ahead of their clocks
 
 
 class Wait(NamedTuple):
@@ -70,6 +72,14 @@ class Wait(NamedTuple):
     def take_call(self, owner: bytes) -> Call:
         """Takes the lock for `owner` if it is free and nobody else's turn."""
         return take_call(self.spec, owner, self.levels, self.propose())
+
+
+def propose_ticket(ahead_us: int) -> int:
+    """A ticket for all of several masters to take, where `ahead_us` lies just above their clocks; 0 for none.
+
+    It lies far above these, so that a master gives it also to a request that comes late: else another one.
+    """
+    return ahead_us + TICKET_AHEAD_US if ahead_us else 0
 
 
 def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until: float, now: float) -> Park | None:
@@ -117,6 +127,7 @@ class _Waiting:
     limit: float
     listening: bool = False
     ticket: int | None = None
+    proposed: int = 0  # the ticket that was proposed to all of several masters; 0: none, for nothing is known of clocks
     undecided: bool = False
     doubts: list[tuple[float, Sequence[Answer]]] = field(
         factory=list
@@ -143,8 +154,11 @@ class _Waiting:
         wait, spec = self.wait, self.wait.spec
         until = min(wait.until, wait.clock() + spec.node_timeout)
         self.listening = bool((yield Listen(spec.keys, wait.waiter, until)))
-        if len(spec.masters) > 1 and self.owner == wait.waiter:
-            self._rename()  # so that what an attempt gives back is never its place in the queue
+        if len(spec.masters) > 1:
+            self.proposed = propose_ticket(wait.propose())
+            if self.proposed or self.owner == wait.waiter:
+                # What an attempt is granted names the ticket, and what it gives back is never its place in the queue.
+                self._rename()
 
     def run(
         self, outcome: Outcome, answers: Sequence[Answer], grants: Sequence[Handed] | None = None
@@ -231,20 +245,24 @@ class _Waiting:
 
     def _doubt(self, until: float, answers: Sequence[Answer]) -> None:
         """Remembers what may put the waiter into a queue as late as `until`."""
-        if self.ticket is not None:
+        if self.ticket is not None or self.proposed:
             now = self.wait.clock()
             self.doubts = [doubt for doubt in self.doubts if now < doubt[0]]
             self.doubts.append((until, answers))
 
     def _must_place(self, outcome: Refused | NoQuorum) -> bool:
-        """Whether a ticket was proposed and is now to be written to the masters, before anything else."""
+        """Whether there is a ticket now, which is to be written to the masters before anything else.
+
+        Where a quorum has written the same one already, the heartbeat writes it to the others.
+        """
         if self.ticket is not None or not self.listening or not isinstance(outcome, Refused):
             return False
         self.ticket = outcome.ticket
         if self.ticket is None or len(self.wait.spec.masters) == 1:
             return False
-        self._rename()  # what an attempt is granted from now on names the ticket: the waiter may be back in the queue
-        return True
+        if self.ticket != self.proposed:
+            self._rename()  # what an attempt is granted names the ticket: the waiter may be back in the queue
+        return not outcome.placed
 
     def _next_call(self) -> Call:
         wait, spec = self.wait, self.wait.spec
@@ -252,7 +270,7 @@ class _Waiting:
             return wait.take_call(self.owner)
         ticket = self.ticket
         if ticket is None:
-            ticket = TICKET_AT_ONCE if len(spec.masters) == 1 else TICKET_PROPOSAL
+            ticket = TICKET_AT_ONCE if len(spec.masters) == 1 else -self.proposed or TICKET_PROPOSAL
         return enqueue_call(spec, self.owner, wait.levels, ticket)
 
     def _settle(self, answers: Sequence[Answer]) -> Generator[Effect, Any, None]:
@@ -285,7 +303,7 @@ class _Waiting:
     def _rename(self) -> None:
         """Later attempts ask under a new owner's name; what is still under way for the old one can't touch them."""
         owners = self.wait.owners
-        owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket))
+        owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket or self.proposed or None))
 
     def _leave(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
         """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background."""

@@ -20,7 +20,7 @@ def accept(
 
     `until` is when the caller gives up.
     """
-    granted = judge_handed(grants, spec.masters, spec.quorum, spec.ttl, spec.drift_factor, clock())
+    granted = judge_handed(grants, spec.masters, spec.quorum, clock(), ttl=spec.ttl, drift_factor=spec.drift_factor)
     if granted is None or len(spec.masters) == 1:
         return granted
     if is_token_safe(granted, lease_ms(min(grant.lease for grant in grants))):

@@ -182,7 +182,9 @@ class Calls:
         grants = session.park_as(place, park)
         if len(grants) != 1:
             return None, first, grants
-        granted = judge_handed(grants, spec.masters, spec.quorum, spec.ttl, spec.drift_factor, session.clock())
+        granted = judge_handed(
+            grants, spec.masters, spec.quorum, session.clock(), ttl=spec.ttl, drift_factor=spec.drift_factor
+        )
         if granted is not None:
             owners.append(grants[0].owner)
         return granted, first, grants

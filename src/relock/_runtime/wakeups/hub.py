@@ -169,21 +169,12 @@ class Hub:
         """Acts on a message that master number `master` published; what is neither of ours is nothing to us."""
         found = _GRANT.fullmatch(payload)
         if found is not None:
-            self._given(self.subscriptions[master], *found.groups())
+            self._given(self.subscriptions[master], found)
         elif payload.startswith(b"wake "):
             self._woken(master, payload)
 
-    def _given(
-        self,
-        subscription: Subscription,
-        uuid: bytes,
-        hold: bytes,
-        token: bytes,
-        micros: bytes,
-        lease_ms: bytes,
-        incarnation: bytes,
-        name: bytes,
-    ) -> None:
+    def _given(self, subscription: Subscription, found: re.Match[bytes]) -> None:
+        uuid, hold, token, micros, lease_ms, incarnation, name = found.groups()
         owner, number, granted_us = self._owner_head + uuid, int(token), int(micros)
         if not 0 < number <= TOKEN_MAX:
             return

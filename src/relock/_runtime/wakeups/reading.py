@@ -181,9 +181,9 @@ class Reading:
             ready = ring.poll(left * 1000) if waiter.wakes.empty() else ()  # Mark, then look
             waiter.is_polling = False
             for fileno, _ in ready:
-                ear = ring.ears.get(fileno)
-                if ear is not None:
-                    self._try(ear, ear.hear_now)
+                heard = ring.ears.get(fileno)
+                if heard is not None:
+                    self._try(heard, heard.hear_now)
                 elif ring.waker is not None:
                     ring.waker.clear()
         return True
