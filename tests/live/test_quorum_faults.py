@@ -1082,7 +1082,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
             thread.start()
             until(fault.struck.is_set, within=30, what="the request is on its way")
             taken: list[Connection] = []
-            until(lambda: take_owing(master, taken), within=20, what="it is waited for no more")  # noqa: B023
+            until(lambda: take_owing(master, taken), within=60, what="it is waited for no more")  # noqa: B023
             master.open_later(None, is_call=True)
             until(lambda: master._idle, within=20, what="there is another connection")  # noqa: B023
             other.release()
