@@ -9,10 +9,10 @@
 --   ticket        int    the agreed ticket, with which its waiter gets its place back; 0 if it has none
 --   alive_ms      ms     how long the waiter counts as alive without a heartbeat
 --   queue_ms      ms     how long the queue outlives its last heartbeat
---   not_after_us  us     time on this master's clock after which no place is given back
+--   not_after_us  us     time on this master's clock after which no place is given back, in 16 digits
 -- RETURNS
---   released  now_us  the hold was here and has ended
---   absent    now_us  there was no such hold (any more)
+--   'released now_us'  the hold was here and has ended
+--   'absent now_us'    there was no such hold (any more)
 -- WRITES
 --   queue     queue_ms
 --   waiters   queue_ms
@@ -22,10 +22,7 @@
 --   A second arrival finds nothing, and leaves the waiter's place alone.
 
 --#include time
---#include clock
---#include digits
---#include on_own
---#include waiter
+--#include now
 
 local lock = KEYS[1]
 local queue = KEYS[2]
@@ -35,16 +32,26 @@ local ticket = ARGV[2]
 local alive_ms = ARGV[3]
 local queue_ms = ARGV[4]
 local not_after_us = ARGV[5]
-local waiter = waiter_of(owner)
+local waiter = string.match(owner, '^[^~]*')
 
-local ended = on_own('HDEL', lock, owner) == 1
-if ended and ticket ~= '0' and now_us <= tonumber(not_after_us) then
+local ended = redis.pcall('HDEL', lock, owner) == 1
+if ended and ticket ~= '0' and (now <= not_after_us or tonumber(now) <= tonumber(not_after_us)) then
   -- The grant took it out of the queue.
   redis.call('ZADD', queue, ticket, waiter)
-  redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
+  redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
   redis.call('PEXPIRE', queue, queue_ms)
   redis.call('PEXPIRE', waiters, queue_ms)
+  local overdue = redis.call('ZCOUNT', waiters, '-inf', string.sub(now, 1, -4))
+  if overdue == 0 and redis.call('ZRANGE', queue, '0', '0')[1] == waiter then
+    return 'released ' .. now -- the usual case: nobody comes before it, so nobody is to be woken
+  end
 end
+
+--#include clock
+--#include digits
+--#include on_own
+
+ended = ended or on_own('HDEL', lock, owner) == 1 -- again: another error than that of a key of another type is raised
 if redis.call('EXISTS', queue) == 1 and redis.call('EXISTS', lock) == 0 then
   --#include counts
   --#include queue
@@ -52,4 +59,7 @@ if redis.call('EXISTS', queue) == 1 and redis.call('EXISTS', lock) == 0 then
   drop_overdue(queue, waiters, now_us)
   wake_first(lock, queue, waiters, waiter)
 end
-return { ended and 'released' or 'absent', now_us }
+if ended then
+  return 'released ' .. now
+end
+return 'absent ' .. now

@@ -9,7 +9,7 @@
 --   client        text   the client whose waiters these are
 --   alive_ms      ms     how long they count as alive from now on
 --   queue_ms      ms     how long the queue outlives its last heartbeat
---   not_after_us  us     time on this master's clock after which this call does nothing
+--   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 --   ...           pairs  ticket and <client>:<uuid> of each waiter
 -- RETURNS
 --   tended    now_us pttl_ms turn head  the lease left, or 1: look again; which of these must look; the first
@@ -23,13 +23,7 @@
 --   A second arrival finds all tickets in their places.
 
 --#include time
---#include clock
---#include digits
---#include on_own
---#include holder
---#include counts
---#include queue
---#include waiter
+--#include now
 
 local lock = KEYS[1]
 local queue = KEYS[2]
@@ -39,15 +33,38 @@ local alive_ms = ARGV[2]
 local queue_ms = ARGV[3]
 local not_after_us = ARGV[4]
 
-if now_us > tonumber(not_after_us) then
-  return { 'void', now_us }
+if now > not_after_us and tonumber(now) > tonumber(not_after_us) then
+  return { 'void', tonumber(now) }
 end
+local holders = redis.pcall('HLEN', lock) == 1 and redis.call('HKEYS', lock)
+local first = 5 -- of the arguments in pairs
+local waiter = ARGV[first + 1]
+if holders and #ARGV == first + 1 and waiter ~= string.match(holders[1], '^[^~]*') then
+  -- Somebody has the lock, and one waits here: the usual case ends here, unless a waiter is overdue.
+  redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
+  redis.call('ZADD', queue, ARGV[first], waiter) -- in place of a ticket that was only proposed
+  redis.call('PEXPIRE', queue, queue_ms)
+  redis.call('PEXPIRE', waiters, queue_ms)
+  if redis.call('ZCOUNT', waiters, '-inf', string.sub(now, 1, -4)) == 0 then
+    local left_ms, head = redis.call('PTTL', lock), redis.call('ZRANGE', queue, '0', '0')[1]
+    return { 'tended', tonumber(now), left_ms == 0 and 1 or left_ms, '', head }
+  end
+end
+
+--#include clock
+--#include digits
+--#include on_own
+--#include holder
+--#include counts
+--#include queue
+--#include waiter
+
 local holder = holder_of(lock)
 local alive_until_ms = digits(now_us / 1000 + alive_ms)
 local granted_waiter, grantee = holder and waiter_of(holder), ''
 local deadlines, places = {}, {}
-for i = 5, #ARGV, 2 do
-  local waiter = ARGV[i + 1]
+for i = first, #ARGV, 2 do
+  waiter = ARGV[i + 1]
   if waiter == granted_waiter then
     grantee = waiter -- It has the lock, though it may not know yet.
   else
@@ -71,7 +88,7 @@ if holder then
   return { 'tended', now_us, left_ms == 0 and 1 or left_ms, grantee, head }
 end
 -- The reply tells this client's own waiter: it does not depend on Pub/Sub.
-local first, is_open = wake_first(lock, queue, waiters, nil)
-local turn = first or head
+local told, is_open = wake_first(lock, queue, waiters, nil)
+local turn = told or head
 local mine = string.sub(turn, 1, #client + 1) == client .. ':'
 return { 'tended', now_us, is_open and 1 or 0, mine and turn or '', head }

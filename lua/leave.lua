@@ -7,8 +7,8 @@
 -- ARGV
 --   owner     text   <client>:<uuid> of the wait
 -- RETURNS
---   left      now_us  the place was there and is given up
---   absent    now_us  there was no such place
+--   'left now_us'    the place was there and is given up
+--   'absent now_us'  there was no such place
 -- WRITES
 --   none
 -- PUBLISHES
@@ -17,15 +17,22 @@
 --   A second arrival finds nothing; it may wake the head once more.
 
 --#include time
---#include clock
---#include on_own
+--#include now
 
 local lock = KEYS[1]
 local queue = KEYS[2]
 local waiters = KEYS[3]
 local owner = ARGV[1]
 
-local left = on_own('ZREM', queue, owner) == 1
+local left = redis.pcall('ZREM', queue, owner) == 1
+if left and redis.pcall('ZREM', waiters, owner) == 1 and redis.call('EXISTS', lock) == 1 then
+  return 'left ' .. now -- the usual case: somebody has the lock, and tells the next one
+end
+
+--#include clock
+--#include on_own
+
+left = left or on_own('ZREM', queue, owner) == 1 -- again: another error than that of a key of another type is raised
 on_own('ZREM', waiters, owner)
 if redis.call('EXISTS', lock) == 0 then
   --#include digits
@@ -35,4 +42,7 @@ if redis.call('EXISTS', lock) == 0 then
   drop_overdue(queue, waiters, now_us)
   wake_first(lock, queue, waiters, nil)
 end
-return { left and 'left' or 'absent', now_us }
+if left then
+  return 'left ' .. now
+end
+return 'absent ' .. now

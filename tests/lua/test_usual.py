@@ -279,6 +279,9 @@ STATES = 4_000
 GENERAL = {  # the scripts without their usual cases: the line of each that leads there, and one that does not
     "release": (b"if ended == 1 then\n  --", b"if false then\n  --"),
     "enqueue": (b"if has_vote and redis.pcall('HLEN'", b"if false and redis.pcall('HLEN'"),
+    "give_back": (b"if overdue == 0 and", b"if false and"),
+    "leave": (b"if left and redis.pcall('ZREM', waiters", b"if false and redis.pcall('ZREM', waiters"),
+    "heartbeat": (b"if holders and #ARGV", b"if false and #ARGV"),
 }
 WAITERS = [
     b"me:1@3000",
@@ -344,7 +347,10 @@ def outcome(script: Script, draw: Random) -> tuple[Any, ...]:
             [0, 0, 0, -1, -1 - NOW_US, -5 - NOW_US, -NOW_US, 7 - NOW_US, -600_000 - NOW_US, NOW_US - 7, NOW_US + 3, 5]
         ),
     }
-    made = script.call(KEYS, **{argument: chosen[argument] for argument in script.own_arguments})
+    chosen["client"] = draw.choice(["me", "you"])
+    pairs = [(draw.choice(PLACES[:5]), draw.choice([*owners, *WAITERS])) for _ in range(draw.choice([1, 1, 1, 2, 3]))]
+    rest = [item for pair in pairs for item in pair] if script.name == "heartbeat" else []
+    made = script.call(KEYS, *rest, **{argument: chosen[argument] for argument in script.own_arguments})
     not_after_us = draw.choice([FAR, FAR, FAR, NOW_US - 1])
     try:
         reply = as_list(master.execute(made, not_after_us, b"this:repl", 0))

@@ -98,7 +98,7 @@ class Scene:
         if name == "enqueue":
             return array(b"granted", self.clock_us(), self.clock_us())
         if name in ("leave", "give_back"):
-            return array({"leave": b"left", "give_back": b"released"}[name], self.clock_us())
+            return words({"leave": b"left", "give_back": b"released"}[name], self.clock_us())
         usual = {"release": b"released", "count": b"counted", "extend": b"extended"}[name]
         return words(usual, self.clock_us())
 
@@ -510,14 +510,14 @@ QUEUED: dict[str, Queued] = {
     "given, and nearly over": lambda scene: ([behind(scene)], [partial(Scene.grant, age=2.96)]),
     "given too long ago": lambda scene: ([behind(scene)], [partial(Scene.grant, age=5.0)]),
     "given too long ago, and then again": lambda scene: (
-        [behind(scene), array(b"released", scene.clock_us()), behind(scene)],
+        [behind(scene), words(b"released", scene.clock_us()), behind(scene)],
         [partial(Scene.grant, age=5.0), partial(Scene.grant, name=b"b")],
     ),
     "given with the largest token": lambda scene: ([behind(scene)], [partial(Scene.grant, token=TOKEN_MAX)]),
     "given with too large a token": lambda scene: ([behind(scene)], [partial(Scene.grant, token=TOKEN_MAX + 1)]),
     "given under two names at once": lambda scene: ([behind(scene)], [_give_twice]),
     "given under two names at once, one of them too long ago": lambda scene: (
-        [behind(scene), array(b"released", scene.clock_us())],
+        [behind(scene), words(b"released", scene.clock_us())],
         [partial(_give_twice, age=5.0)],
     ),
     "woken, and granted": lambda scene: ([behind(scene)], [Scene.wake]),
@@ -532,11 +532,11 @@ QUEUED: dict[str, Queued] = {
         [Scene.lose_subscription],
     ),
     "its subscription breaks, and what was given is too old": lambda scene: (
-        [behind(scene), array(b"released", scene.clock_us()), *[behind(scene)] * 2],
+        [behind(scene), words(b"released", scene.clock_us()), *[behind(scene)] * 2],
         [Scene.lose_subscription, partial(Scene.grant, age=5.0)],
     ),
     "nothing comes, and it has no place": lambda scene: (
-        [behind(scene, ahead=1, left_ms=-1)] * 2 + [array(b"absent", scene.clock_us())],
+        [behind(scene, ahead=1, left_ms=-1)] * 2 + [words(b"absent", scene.clock_us())],
         [],
     ),
     "granted at once": lambda scene: ([array(b"granted", scene.clock_us(), scene.clock_us())], []),
