@@ -69,7 +69,7 @@ end
 -- Masters that give the same token need not be told of it by the release. What is proposed lies above their clocks, but
 -- by no more than half of what the key of a token has to spare.
 local ours = now
-if proposal > now and proposal - now <= 500000 then
+if #proposal == #now and proposal > now and proposal - now <= 500000 then
   ours = proposal
 end
 local last -- token, where the hold has just been written

@@ -67,7 +67,7 @@ if has_vote and redis.pcall('HLEN', lock) == 1 then
   local pttl_ms = redis.call('PTTL', lock)
   local waiter = string.match(owner, '^[^~]*')
   local chosen = ticket
-  if ticket <= '0' then -- none is agreed: it begins with a minus, or is 0
+  if ticket == '0' or string.byte(ticket) == 45 then -- none is agreed: it is 0, or begins with a minus
     local theirs = string.sub(ticket, 2)
     chosen = #theirs == #now and theirs > now and theirs or now
     local given = string.match(holder, '~%x+%.(%d+)$') -- the holder's ticket, which it may come back with; see below

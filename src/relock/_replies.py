@@ -10,7 +10,8 @@ from collections.abc import Callable
 Matcher = Callable[[bytes], re.Match[bytes] | None]
 
 _TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # all others are int
-_NUMBER, _TEXT = rb"(-?[0-9]{1,19})", rb"(.*)"
+_FIELDS = {"pttl_ms": rb"(-?[0-9]{1,19})", "holder": rb"(.*)"}  # all others are no less than 0
+_NUMBER = rb"([0-9]{1,19})"
 _USUAL_FIELDS = {
     "now_us": rb"([0-9]{16})",
     "token": rb"([1-7][0-9]{15})",  # 7999999999999999 is TOKEN_MAX
@@ -32,10 +33,10 @@ def shape_of(status: str, line: str) -> list[type]:
     return [bytes, *(_TYPES.get(name, int) for name in fields_of(status, line))]
 
 
-def pattern_of(status: bytes, shape: list[type]) -> re.Pattern[bytes]:
-    """What a reply in words of this shape looks like; a group for the status, and one for each field."""
-    fields = [_NUMBER if kind is int else _TEXT for kind in shape[1:]]
-    return re.compile(b" ".join([b"(%b)" % status, *fields]), re.DOTALL)
+def pattern_of(status: str, line: str) -> re.Pattern[bytes]:
+    """What a reply in words looks like; a group for the status, and one for each field."""
+    fields = [_FIELDS.get(name, _NUMBER) for name in fields_of(status, line)]
+    return re.compile(b" ".join([b"(%b)" % status.encode(), *fields]), re.DOTALL)
 
 
 def matcher_of(status: str, line: str) -> Matcher:

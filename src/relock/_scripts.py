@@ -117,7 +117,8 @@ class Script:
     @cached_property
     def _words(self) -> dict[bytes, re.Pattern[bytes]]:
         """What its replies in words look like, by status."""
-        return {status: pattern_of(status, self.shapes[status]) for status in self.in_words}
+        lines = {status.encode(): (status, line) for status, line in self.statuses.items()}
+        return {status: pattern_of(*lines[status]) for status in self.in_words}
 
     @cached_property
     def token_places(self) -> dict[bytes, int]:

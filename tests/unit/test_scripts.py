@@ -106,6 +106,24 @@ def test_a_reply_may_be_in_words(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "stands_for"),
+    [
+        (b"queued 7 -1 0 who 5", [b"queued", 7, -1, 0, b"who", 5]),
+        (b"queued 7 5 0  5", [b"queued", 7, 5, 0, b"", 5]),
+        (b"proposed 7 5 0 a b\r\n 5", [b"proposed", 7, 5, 0, b"a b\r\n", 5]),
+        (b"queued 7 5 0 who -5", None),
+        (b"queued -7 5 0 who 5", None),
+        (b"queued 7 5 0 who", None),
+        (b"released 7", None),
+    ],
+)
+def test_words_stand_for_an_array_in_which_only_the_time_to_live_may_be_below_zero(
+    words: bytes, stands_for: list[object] | None
+) -> None:
+    assert load("enqueue").parse_words(words) == stands_for
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         ("'done now_us token'", "done now_us token "),

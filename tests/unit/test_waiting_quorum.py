@@ -10,7 +10,14 @@ from relock._core.effects import Ask, Effect, Failure, Handed, Leave, Listen, Pa
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Grant, NoQuorum, Refused, may_be_granted
-from relock._core.waiting import BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN, TICKET_AHEAD_US, Wait, acquire
+from relock._core.waiting import (
+    BACKOFF_SECONDS_MAX,
+    BACKOFF_SECONDS_MIN,
+    TICKET_AHEAD_US,
+    Wait,
+    acquire,
+    propose_ticket,
+)
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Who
@@ -48,6 +55,7 @@ class Driver:
     answer_late: bool = False
     grants: Sequence[Handed] = ()
     ahead_us: int = 0  # what lies just above the masters' clocks, as far as is known
+    hears: bool = True  # its subscriptions are confirmed
 
     def run(self, until: float = float("inf")) -> Any:
         clock, jitter = (lambda: self.now), (lambda: 1.0)
@@ -70,7 +78,9 @@ class Driver:
             if self.answer_late:
                 self.given[-1][-1][0] = queued(7)
             return self.grants
-        return isinstance(effect, Listen) or None
+        if not self.hears:
+            self.now += self.pause  # it has waited for that in vain
+        return (isinstance(effect, Listen) and self.hears) or None
 
     def asked(self) -> list[str]:
         """The script of each `Ask`, and its owner."""
@@ -115,6 +125,7 @@ def test_a_ticket_that_a_quorum_has_written_needs_no_second_round(third: Any) ->
         ([queued(T), queued(T), proposed(T)], T),
         ([queued(T + 3), queued(T + 3), proposed(T - 7)], T + 3),
         ([queued(T), proposed(T), DOWN], T),
+        ([queued(T + 1)] * 3, T + 1),  # a master that has answered to nobody may have written T
     ],
 )
 def test_a_ticket_that_no_quorum_has_written_alone_is_written_before_anybody_sleeps_on_it(
@@ -127,6 +138,19 @@ def test_a_ticket_that_no_quorum_has_written_alone_is_written_before_anybody_sle
     assert f"\r\n{agreed}\r\n".encode() in asks[2]
     assert driver.asked()[2].endswith(f".{agreed}")
     assert [park.ticket for park in driver.parks()] == [agreed]
+
+
+def test_a_waiter_that_can_not_listen_gets_no_more_names_with_each_look() -> None:
+    driver = Driver([[HELD] * 3 for _ in range(20)], ahead_us=T, hears=False)
+    assert isinstance(driver.run(until=1015.0), Refused)
+    assert driver.asked().count("acquire me:1~1") > 2
+    assert driver.owners == [b"me:1", b"me:1~1"]
+
+
+@pytest.mark.parametrize("ahead_us", [0, 2**53 - TICKET_AHEAD_US, 10**16])
+def test_no_ticket_is_proposed_that_masters_could_not_tell_from_the_next(ahead_us: int) -> None:
+    assert propose_ticket(ahead_us) == 0
+    assert propose_ticket(2**53 - TICKET_AHEAD_US - 1) == 2**53 - 1
 
 
 def test_a_place_that_was_given_up_with_a_grant_is_written_again() -> None:

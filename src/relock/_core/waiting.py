@@ -20,7 +20,8 @@ The place in the queue is agreed: each master proposes a ticket, the largest tha
 it is written to all of them (Skeen's algorithm, as in Birman and Joseph, "Reliable Communication in the Presence of
 Failures", 1987). Only then does the waiter count: so a waiter that queues after another one was queued on a quorum
 finds that one's ticket on at least one master, and gets a larger one. Usually one round is enough for both: the client
-proposes the same ticket to all, each master writes its proposal at once, and a quorum's are equal.
+proposes the same ticket to all, each master writes its own proposal at once, or that if it is larger, and a quorum has
+written that.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -43,6 +44,7 @@ BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
 AWAY_FAILURES = 10  # the longest back-off at once: the masters that answer have said how long they need
 EXPIRY_SECONDS = 0.002  # a key may be there for a moment after its lease has ended
+TICKETS_END = 2**53  # from here on, a master can't tell a ticket from the next one
 TICKET_AHEAD_US = 1_000_000  # by how much a ticket that is proposed to several masters is ahead of their clocks
 
 
@@ -79,7 +81,8 @@ def propose_ticket(ahead_us: int) -> int:
 
     It lies far above these, so that a master gives it also to a request that comes late: else another one.
     """
-    return ahead_us + TICKET_AHEAD_US if ahead_us else 0
+    ticket = ahead_us + TICKET_AHEAD_US
+    return ticket if TICKET_AHEAD_US < ticket < TICKETS_END else 0
 
 
 def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until: float, now: float) -> Park | None:
@@ -155,7 +158,7 @@ class _Waiting:
         until = min(wait.until, wait.clock() + spec.node_timeout)
         self.listening = bool((yield Listen(spec.keys, wait.waiter, until)))
         if len(spec.masters) > 1:
-            self.proposed = propose_ticket(wait.propose())
+            self.proposed = propose_ticket(wait.propose()) if self.listening else 0
             if self.proposed or self.owner == wait.waiter:
                 # What an attempt is granted names the ticket, and what it gives back is never its place in the queue.
                 self._rename()
@@ -253,16 +256,18 @@ class _Waiting:
     def _must_place(self, outcome: Refused | NoQuorum) -> bool:
         """Whether there is a ticket now, which is to be written to the masters before anything else.
 
-        Where a quorum has written the same one already, the heartbeat writes it to the others.
+        Where a quorum has written the very one that was proposed, none has a smaller one, and the heartbeat writes it
+        to the others.
         """
         if self.ticket is not None or not self.listening or not isinstance(outcome, Refused):
             return False
         self.ticket = outcome.ticket
         if self.ticket is None or len(self.wait.spec.masters) == 1:
             return False
-        if self.ticket != self.proposed:
-            self._rename()  # what an attempt is granted names the ticket: the waiter may be back in the queue
-        return not outcome.placed
+        if self.ticket == self.proposed:
+            return not outcome.placed
+        self._rename()  # what an attempt is granted names the ticket: the waiter may be back in the queue
+        return True
 
     def _next_call(self) -> Call:
         wait, spec = self.wait, self.wait.spec
