@@ -76,7 +76,7 @@ def _median_goal(report: dict[str, object]) -> tuple[float, bool]:
 def test_a_ratio_has_the_figures_that_it_is_made_of_beside_it() -> None:
     report = load()
     report["pairs"]["one"]["import_seconds"] = {"relock": 0.15, "redis": 0.1}
-    by_themselves = {"Jain's index", "commands a hand-off"}
+    by_themselves = {"Jain's index", "commands a hand-off", "the part of the time in which the lock is in use"}
     for goal in goals(report):
         assert (goal.figures == "") == (goal.what in by_themselves), goal
     assert "| 1.50, **missed** | 150 ms / 100 ms |" in rendered(report)
@@ -92,6 +92,9 @@ def test_the_table_of_the_readme_has_the_ratio_to_the_floor_beside_both_figures(
 
 def test_how_long_the_lock_is_in_use_is_judged_where_it_was_measured() -> None:
     report = load()
+    for row in report["handoffs"]:
+        for one in row["rounds"]:
+            one.pop("in_use", None)
     assert not [goal for goal in goals(report) if "in use" in goal.what], "the goal is left out"
     for row in report["handoffs"]:
         for one in row["rounds"]:
