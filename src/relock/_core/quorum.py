@@ -230,16 +230,15 @@ def _vote_in(votes_in: list[float], answered: int, masters: int) -> float | None
 def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided: bool) -> Refused:
     """What a quorum says: at least so many masters have the lock free by then, at most so many waiters ahead."""
     lefts, ahead, holders, ticket = [0.0] * granted, [0] * granted, [], None
-    tickets, proposals = set(), granted  # a place that was taken with the grant is not there any more
+    placed = granted == 0  # else a place that was taken with the grant is not there any more
     for reply in refusals:
         lefts.append(reply[2] if reply[2] >= 0 else float("inf"))
         ahead.append(reply[3])
         if reply[4]:
             holders.append(reply[4])
         if len(reply) > 5:
+            placed = placed and reply[0] == b"queued" and ticket in (None, reply[5])
             ticket = reply[5] if ticket is None else max(ticket, reply[5])
-            tickets.add(reply[5])
-        proposals += reply[0] != b"queued"
     left_ms = _smallest(lefts, quorum)
     return Refused(
         holder=_most_often(holders).decode(errors="replace") if holders else None,
@@ -247,7 +246,7 @@ def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided:
         lease_left=-1.0 if left_ms == float("inf") else left_ms / 1000,
         ticket=ticket,
         undecided=undecided,
-        placed=len(refusals) >= quorum and not proposals and len(tickets) == 1,
+        placed=placed and ticket is not None,
     )
 
 

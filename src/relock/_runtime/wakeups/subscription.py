@@ -243,10 +243,6 @@ class Subscription(Service):
         """Whether what the master says of turns counts: one that may have forgotten a hold finds every lock free."""
         return self._master.vote_at <= now
 
-    def trusts(self, moment: float) -> bool:
-        """Whether what the master did at our time `moment` counts, for all that is known of its clock by now."""
-        return moment >= self._master.trusted_from
-
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         """See `Master.granted_at`; nor does it count from a master without a vote, or from another server than ours."""
         if incarnation != self._incarnation:
