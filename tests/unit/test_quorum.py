@@ -101,6 +101,17 @@ def test_a_refusal_names_the_owner_and_for_how_long() -> None:
     assert judge(said(QUEUED), MASTERS[:1], 5.0, 1.0) == Refused("you:1", 2, 5.0, 77, undecided=False, placed=True)
 
 
+@pytest.mark.parametrize("other", [[*QUEUED[:5], 76], [*QUEUED[:5], 78], [b"proposed", *QUEUED[1:]]], ids=str)
+@pytest.mark.parametrize("place", range(3))
+def test_a_place_is_written_only_where_all_that_answer_have_the_same_ticket(other: Reply, place: int) -> None:
+    replies = [QUEUED, QUEUED]
+    replies.insert(place, other)
+    same, mixed = (judge(said(*one), MASTERS[:3], 5.0, 1.0) for one in ([QUEUED] * 3, replies))
+    assert isinstance(same, Refused)
+    assert isinstance(mixed, Refused)
+    assert (same.placed, mixed.placed) == (True, False)
+
+
 def test_a_refusal_of_several_is_what_a_quorum_of_them_allows() -> None:
     free = [b"proposed", 10, 0, 0, b"", 79]
     endless = [b"proposed", 10, -1, 9, b"", 78]
