@@ -398,6 +398,28 @@ def test_a_connection_is_not_overdue_with_what_it_was_sent_while_its_late_replie
     )
 
 
+def test_a_script_that_was_not_known_is_not_sent_behind_a_later_request() -> None:
+    """That may be the release of what it would take: it would be there for good."""
+    connection = Connection(make(), cast("RawConnection", None))
+    connection.incarnation = SERVER
+    channel = connection.channel = cast("Any", LateChannel())
+    call = load("leave").call(lock_keys("lock", "a"), owner=b"me:1")
+    rounds = [Round((call,), 12.0, 10.0, [(Failure("a", "silent", awaited=True),)]) for _ in range(2)]
+    for one in rounds:
+        connection.request(one)
+    unknown = redis.exceptions.NoScriptError("NOSCRIPT No matching script.")
+    channel.replies, channel.sent = [unknown, unknown], b""
+    connection.receive()
+    assert channel.sent.count(b"EVAL\r\n") == 1, "only the last one is sent again"
+    channel.replies = [[b"left", 110_000_000]]
+    connection.receive()
+    (overtaken,), (left,) = (one.answers[0] for one in rounds)
+    assert isinstance(overtaken, Failure)
+    assert not overtaken.sent
+    assert not overtaken.awaited
+    assert left == [b"left", 110_000_000]
+
+
 class Sleep(deque[Any]):
     """What a reconnector waits with; nothing wakes it but what comes meanwhile."""
 

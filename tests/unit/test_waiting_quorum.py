@@ -294,6 +294,16 @@ def test_a_served_waiter_is_taken_out_of_the_queue_that_a_late_request_may_put_i
     assert [effect.ticket for effect in driver.effects if isinstance(effect, Undo) and effect.stays] == [7]
 
 
+@pytest.mark.parametrize(("third", "undone"), [(queued(7), []), (AWAITED, [b"me:1~2.7", b"me:1"])], ids=str)
+def test_a_place_that_a_slow_master_may_give_after_the_wait_is_taken_back(third: Any, undone: list[bytes]) -> None:
+    """The request is on its way still, and the one that ends the wait may overtake it on another connection."""
+    answers = [[HELD] * 3, [proposed(7)] * 3, [queued(7), queued(7), third], [queued(7)] * 3, [DONE] * 3]
+    driver = Driver(answers, pause=0.002)
+    assert isinstance(driver.run(until=1000.001), Refused)
+    assert driver.undone() == undone
+    assert driver.asked()[-1] == "release me:1"
+
+
 def test_one_master_that_never_answers_rules_out_no_quorum() -> None:
     forbidden = Failure("c", "NOPERM", permanent=True, sent=False)
     outcome = Driver([[DOWN, [b"no_vote", 0, 10], forbidden]]).run(until=1000.0)

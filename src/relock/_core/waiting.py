@@ -24,7 +24,7 @@ proposes the same ticket to all, each master writes its own proposal at once, or
 written that.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from attrs import define, field
@@ -202,9 +202,8 @@ class _Waiting:
     def _clear_up(self) -> Generator[Effect, Any, None]:
         """The hold has another name than the waiter, of which nothing may be left: others would queue behind it."""
         wait, spec, now = self.wait, self.wait.spec, self.wait.clock()
-        for until, answers in self.doubts:
-            if now < until and any(_is_silent(answer) for answer in answers):
-                yield Undo(spec.keys, wait.waiter, spec.ttl, until, answers)
+        for until, answers in self._open_doubts(now):
+            yield Undo(spec.keys, wait.waiter, spec.ttl, until, answers)
         if self.undecided:
             yield Undo(spec.keys, wait.waiter, spec.ttl, now + spec.node_timeout)
 
@@ -252,6 +251,10 @@ class _Waiting:
             now = self.wait.clock()
             self.doubts = [doubt for doubt in self.doubts if now < doubt[0]]
             self.doubts.append((until, answers))
+
+    def _open_doubts(self, now: float) -> Iterator[tuple[float, Sequence[Answer]]]:
+        """Those of the doubts that a silent master may yet bear out."""
+        return (doubt for doubt in self.doubts if now < doubt[0] and any(_is_silent(answer) for answer in doubt[1]))
 
     def _must_place(self, outcome: Refused | NoQuorum) -> bool:
         """Whether there is a ticket now, which is to be written to the masters before anything else.
@@ -311,17 +314,20 @@ class _Waiting:
         owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket or self.proposed or None))
 
     def _leave(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
-        """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background."""
+        """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background.
+
+        What is still under way to a slow master may come after that, on another connection: it is told once more.
+        """
         if not self.listening and not self.undecided:
             return
         wait, spec = self.wait, self.wait.spec
         yield Leave(wait.waiter)
         now = wait.clock()
-        everywhere = False
+        is_told, may_come_late = False, any(self._open_doubts(now))
         if not isinstance(outcome, NoQuorum):
             answers = yield end_wait(spec, wait.waiter, self._soon())
-            everywhere = all(isinstance(answer[0], list) for answer in answers)
-        if self.undecided or not everywhere:
+            is_told = all(isinstance(answer[0], list) for answer in answers)
+        if self.undecided or may_come_late or not is_told:
             yield Undo(spec.keys, wait.waiter, spec.ttl, now + spec.node_timeout)
 
 

@@ -43,6 +43,7 @@ class ConnectionOwner(NamingMaster):
     """A master, as its connections see it."""
 
     asked_late: Failure
+    overtaken: Failure
 
     @abstractmethod
     def forget(self, connection: "Connection") -> None:
@@ -352,13 +353,19 @@ class Connection(Introduced):
         return self.master.refused(error)
 
     def _answer(self, round_: Round, replies: Sequence[Reply | Failure], now: float, *, is_known: bool) -> None:
-        """Hands a complete answer over; scripts that the master did not know, and so did not run, are sent first."""
-        if is_known:
-            round_.answers[self.master.index] = replies
-            round_.missing -= 1
-        else:
+        """Hands a complete answer over; scripts that the master did not know, and so did not run, are sent first.
+
+        Not behind a later request: that may end what this one would begin, and the caller has gone on anyway.
+        """
+        if not is_known and not self.in_flight:
             unknown = [place for place, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT]
             self._send(InFlight(round_, now, list(replies), unknown[::-1]), source=True)
+            return
+        if not is_known:
+            overtaken = self.master.overtaken
+            replies = [overtaken if reply is _UNKNOWN_SCRIPT else reply for reply in replies]
+        round_.answers[self.master.index] = replies
+        round_.missing -= 1
 
     # Between two uses -----------------------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ class Pool(ConnectionOwner):
         self.down = None
         self._answers_since: float | None = None  # since then it does again, while it is down
         self.asked_late = Failure(node.address, "it is connected; there was no time left to ask it", awaited=True)
+        self.overtaken = Failure(node.address, "it did not know a script, and has been asked more since", sent=False)
         self.reconnector: Prober | None = None  # one of several masters has one, so that nobody waits for a connection
         self.line = Line(platform)  # of calls that wait for a connection; masters that are asked together have one
         # What was used last is at the end, and is used next: those that nobody needs gather at the beginning.
