@@ -113,7 +113,7 @@ local waiter = waiter_of(owner)
 local function place(agreed)
   redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
   redis.call('PEXPIRE', waiters, queue_ms)
-  redis.call('ZADD', queue, digits(agreed), waiter) -- in place of one that was only proposed
+  redis.call('ZADD', queue, digits(agreed), waiter) -- in place of one that was written before all agreed
   redis.call('PEXPIRE', queue, queue_ms)
 end
 

@@ -42,7 +42,7 @@ local waiter = ARGV[first + 1]
 if holders and #ARGV == first + 1 and waiter ~= string.match(holders[1], '^[^~]*') then
   -- Somebody has the lock, and one waits here: the usual case ends here, unless a waiter is overdue.
   redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
-  redis.call('ZADD', queue, ARGV[first], waiter) -- in place of a ticket that was only proposed
+  redis.call('ZADD', queue, ARGV[first], waiter) -- in place of one that was written before all agreed
   redis.call('PEXPIRE', queue, queue_ms)
   redis.call('PEXPIRE', waiters, queue_ms)
   if redis.call('ZCOUNT', waiters, '-inf', string.sub(now, 1, -4)) == 0 then
@@ -75,7 +75,7 @@ for i = first, #ARGV, 2 do
 end
 if #places > 0 then -- two commands, however many wait; the places come last, so that none is without a deadline
   redis.call('ZADD', waiters, unpack(deadlines))
-  redis.call('ZADD', queue, unpack(places)) -- in place of tickets that were only proposed
+  redis.call('ZADD', queue, unpack(places)) -- in place of some that were written before all agreed
 end
 redis.call('PEXPIRE', queue, queue_ms)
 redis.call('PEXPIRE', waiters, queue_ms)

@@ -555,7 +555,7 @@ def test_enqueue_writes_the_agreed_ticket_in_place_of_one_that_is_there(master: 
     master.put(State(holder={THEY: 1}, queue=[YOU]))
     assert enqueue(master, ticket=77)[5] == 77
     assert master.queue() == [YOU, ME]
-    assert enqueue(master, ticket=99)[5] == 99, "the one before was only proposed"
+    assert enqueue(master, ticket=99)[5] == 99, "the one before was written before all agreed"
     assert enqueue(master, ticket=77)[5] == 77
     assert enqueue(master, ticket=-99)[5] == 77, "a proposal changes nothing any more"
     assert enqueue(master, ticket=-1)[0] == b"queued", "it has its place"

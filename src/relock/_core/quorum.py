@@ -74,7 +74,7 @@ class Refused(NamedTuple):
         lease_left: seconds until the holder's lease ends; below 0 when it has none.
         ticket: the caller's place in the queue, or None when it asked for none. The largest that was proposed.
         undecided: a master may have granted it all the same: undo before you leave.
-        placed: a quorum has written that ticket, and no master that has answered has proposed another one.
+        placed: a quorum has written that ticket, and no master that has answered has another one, or has granted it.
     """
 
     holder: str | None

@@ -20,8 +20,8 @@ The place in the queue is agreed: each master proposes a ticket, the largest tha
 it is written to all of them (Skeen's algorithm, as in Birman and Joseph, "Reliable Communication in the Presence of
 Failures", 1987). Only then does the waiter count: so a waiter that queues after another one was queued on a quorum
 finds that one's ticket on at least one master, and gets a larger one. Usually one round is enough for both: the client
-proposes the same ticket to all, each master writes its own proposal at once, or that if it is larger, and a quorum has
-written that.
+proposes the same ticket to all, and each master writes that at once, or its own if it is larger. The one that was
+proposed is agreed if a quorum has written it, and no master that has answered has another one or has granted the lock.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -58,7 +58,8 @@ class Wait(NamedTuple):
         jitter: returns a random number from 0 to 1.
         owners: every name under which the lock has been asked for, the waiter's first; filled before anything is sent.
         in_line: the lock is likely to be taken: subscribe first, so that the first look takes a place at once.
-        propose: returns a fencing token for all of several masters to give; 0 for none.
+        propose: returns a time (us) just above the clocks of several masters, as far as they are known: a fencing token
+            for all of them to give, and what a ticket is made of; 0 for none.
     """
 
     spec: LockSpec
@@ -88,7 +89,7 @@ def propose_ticket(ahead_us: int) -> int:
 def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until: float, now: float) -> Park | None:
     """The first sleep of a waiter, if a lone master has queued it and there is nothing else to do by `now`; else None.
 
-    It is the one that `acquire` would begin, which does the rest.
+    `acquire` would begin with the same sleep; it does whatever comes after.
     """
     reply: Any = answers[0][0]
     if reply.__class__ is not list or reply[0] != b"queued" or now >= until:
@@ -144,7 +145,7 @@ class _Waiting:
         return self.wait.owners[-1]
 
     def begin_in_line(self, first: First | None, grants: Sequence[Handed] | None) -> Generator[Effect, Any, Outcome]:
-        """The first look takes a place in the queue, if wake-ups are subscribed to, and then others."""
+        """Asks for a place in the queue with the first look, if wake-ups are subscribed to; then goes on as `run`."""
         if first is None:
             yield from self._listen()
         else:
@@ -178,7 +179,7 @@ class _Waiting:
                 break
             if not self.listening and isinstance(outcome, Refused):
                 yield from self._listen()
-            elif not self._must_place(outcome):
+            elif not self._note_ticket(outcome):
                 if grants is None:
                     look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
                     lease_end = _lease_end(outcome.lease_left if isinstance(outcome, Refused) else -1.0, now)
@@ -256,11 +257,11 @@ class _Waiting:
         """Those of the doubts that a silent master may yet bear out."""
         return (doubt for doubt in self.doubts if now < doubt[0] and any(_is_silent(answer) for answer in doubt[1]))
 
-    def _must_place(self, outcome: Refused | NoQuorum) -> bool:
-        """Whether there is a ticket now, which is to be written to the masters before anything else.
+    def _note_ticket(self, outcome: Refused | NoQuorum) -> bool:
+        """Takes the ticket of the answers, if there is one now; returns whether it must be written first of all.
 
-        Where a quorum has written the very one that was proposed, none has a smaller one, and the heartbeat writes it
-        to the others.
+        Where a quorum has written the very one that was proposed, and all that have answered have it, none has a
+        smaller one, and the heartbeat writes it to the others.
         """
         if self.ticket is not None or not self.listening or not isinstance(outcome, Refused):
             return False

@@ -59,7 +59,7 @@ class Driver:
 
     @abstractmethod
     def waits(self, keys: LockKeys) -> None:
-        """A flow begins to wait for the lock of `keys`."""
+        """A caller begins to wait for the lock of `keys`."""
 
     @abstractmethod
     def queued(self, lease_end: float) -> None:
@@ -74,7 +74,10 @@ class Driver:
         """Carries out what a flow asks to be undone, in the background."""
 
     def propose(self) -> int:
-        """A fencing token for all of several masters to give; 0 for a lone one, whose own token is the only one."""
+        """What all of several masters may give, a fencing token or a ticket: a time (us) just above their clocks.
+
+        0 for a lone one, which gives its own; and where no clock is known.
+        """
         if len(self.masters) == 1:
             return 0
         return propose([master.known.offset for master in self.masters], self.clock())

@@ -1,6 +1,6 @@
 """The end of a hold, of one level of it, or of a place in the queue."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from relock._caches import Cache
@@ -14,11 +14,13 @@ from relock._scripts import Call, Prepared, load
 
 AnswersFlow = Generator[Effect, Sequence[Answer], Sequence[Answer]]
 _countings: Cache[int, Prepared] = Cache()
-Certain = Callable[[Sequence[Answer]], bool]
 
 
 def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
-    """Ends the hold of `owner`, and the place of its waiter; the next waiter gets the lock, or is woken."""
+    """Ends the hold of `owner`, and the place of its waiter; the next waiter is woken.
+
+    It is not given the lock: nothing but the release of a hold does that.
+    """
     return load("release").call(keys, owner=owner, fence=fence, token_ms=token_ms(ttl), hand=0)
 
 

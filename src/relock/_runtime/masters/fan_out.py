@@ -129,8 +129,8 @@ class FanOut:
         """Waits for connections, or for room to open them, behind the calls before it, and holds none meanwhile.
 
         Returns whether it was served: with connections to all of `masters` that have no room for another one; else it
-        has none. A master that keeps those that it has been asked on keeps nobody for long, while a quorum of the
-        others does not.
+        has none. A master that hangs keeps the connections on which it was asked; if a
+        quorum of the others has free ones, that delays a call by `CROWDED_SECONDS` at most.
         """
         self._give_back(round_, connections)
         line = masters[0].line
@@ -327,7 +327,7 @@ def _unconnected(masters: Sequence[Master], connections: Sequence[Connection]) -
 
 
 def _without_room(masters: Sequence[Master], connections: Sequence[Connection]) -> list[Master]:
-    """Those to which a connection is needed that is neither there nor to be opened.
+    """The masters to which a connection is needed, where none is there and none may be opened.
 
     Of several masters, one whose connections are all idle and owe too many replies is none of these: it is left to be
     slow.

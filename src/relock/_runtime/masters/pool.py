@@ -179,8 +179,8 @@ class Pool(ConnectionOwner):
     def is_drained(self, connection: Connection, now: float) -> bool:
         """Whether the replies that a connection owes at `now` have come in the meantime, while nobody read them.
 
-        A script that turns out to be unknown is sent while they are read, and the connection has its time to answer
-        that.
+        A script that turns out to be unknown is sent while they are read, if nothing is owed behind it, and the
+        connection has its time to answer that.
         """
         try:
             connection.drain()

@@ -167,8 +167,8 @@ class Calls:
         Returns the grant, what the first look has found, and what woke the caller; None for what it has not come to.
         """
         session, waiter = self._session, owners[0]
-        place = session.hub.register(waiter, spec.keys)  # a message may come before the reply
-        if not session.hub.listen(until=started_at):  # it is over: nothing is waited for
+        entry = session.hub.register(waiter, spec.keys)  # a message may come before the reply
+        if not session.hub.listen(until=started_at):  # in the past: it only looks
             return None, None, None
         end = started_at + spec.node_timeout
         answers = lone.exchange(spec.wording.enqueue, spec.keys, waiter, started_at, end)
@@ -179,7 +179,7 @@ class Calls:
         if park is None:
             granted = judge_first(spec, first, now, FOREVER)  # no refusal ends here: the place must be given up
             return granted, first, None  # type: ignore[return-value]
-        grants = session.park_as(place, park)
+        grants = session.park_as(entry, park)
         if len(grants) != 1:
             return None, first, grants
         granted = judge_handed(

@@ -133,7 +133,7 @@ class Keeper(Driver):
             raise ClientClosedError("the client is closed: make a new one")
 
     def waits(self, keys: LockKeys) -> None:
-        """A flow begins to wait for the lock of `keys`."""
+        """A caller begins to wait for the lock of `keys`."""
         self.counters.waits += 1
         self.waited_at = self.clock()
         if self.platform.loop() is not None:

@@ -1,7 +1,7 @@
 """Waiters and their wake-ups: one Pub/Sub connection to each master, however many wait.
 
 A client subscribes once to a channel of its own. The masters' scripts publish ``wake <uuid> <name>`` there when it is
-a waiter's turn, or ``grant <uuid> ...`` when a releaser has given it the lock; the hub puts a token into that waiter's
+a waiter's turn, or ``grant <uuid> ...`` when a releaser has given it the lock; the hub puts a note into that waiter's
 queue, so that a message that comes before the wait is not lost. A message for a waiter that this client does not have
 (any more) means that others are waiting for a dead turn, or for a hold that nobody has: it is passed on at once.
 """
@@ -79,7 +79,7 @@ class Hub:
     subscriptions: tuple[Subscription, ...]
 
     def __init__(
-        self, client: str, prefix: str, masters: tuple[Master, ...], platform: Platform, owner: HubListener
+        self, client: str, prefix: str, masters: tuple[Master, ...], platform: Platform, listener: HubListener
     ) -> None:
         self.client = client
         self._owner_head = f"{client}:".encode()
@@ -87,7 +87,7 @@ class Hub:
         self.waiters: dict[bytes, Waiter] = {}
         self.platform = platform
         self._clock = platform.clock
-        self._listener = owner
+        self._listener = listener
         self.reading = Reading(platform)
         self.subscriptions = tuple(Subscription(self, master) for master in masters)
         self._masters = masters
@@ -166,7 +166,7 @@ class Hub:
         return sum(subscription.is_confirmed for subscription in self.subscriptions) >= self._quorum
 
     def message(self, master: int, payload: bytes) -> None:
-        """Acts on a message that master number `master` published; what is neither of ours is nothing to us."""
+        """Acts on a grant or a wake-up that master number `master` published; ignores anything else."""
         found = _GRANT.fullmatch(payload)
         if found is not None:
             self._given(self.subscriptions[master], found)

@@ -33,6 +33,7 @@ The rules:
   first, and tries for the role then. Of the two, at least one sees the other.
 """
 
+import select
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -51,7 +52,6 @@ VACANT_SECONDS = 0.05
 BUSY_SECONDS = 0.25
 DOZE_SECONDS = 1.0
 STUCK_SECONDS = 1.0
-POLLIN = 1  # as select has it
 _LEADER = "leader"
 
 
@@ -127,12 +127,12 @@ class Reading:
         waiter.is_parked = True
         while True:
             self._parked[waiter] = None  # Mark, then look
-            is_asked = self._shared or self._role.get(_LEADER) is waiter  # it must not keep the role in its sleep
-            if is_asked and waiter.wakes.empty() and not self._lead(waiter, until):
+            may_lead = self._shared or self._role.get(_LEADER) is waiter  # it must not keep the role in its sleep
+            if may_lead and waiter.wakes.empty() and not self._lead(waiter, until):
                 continue
-            token = waiter.wakes.get(timeout=max(0.0, until - self.clock()))
-            if token != LEAD:
-                return token
+            woken_by = waiter.wakes.get(timeout=max(0.0, until - self.clock()))
+            if woken_by != LEAD:
+                return woken_by
 
     def leave(self, waiter: Sleeper) -> None:
         """`waiter` sleeps no more."""
@@ -199,10 +199,10 @@ class Reading:
         poller = self._platform.poller()
         ears = {ear.channel.fileno: ear for ear in self._shared.copy()}
         for fileno in ears:
-            poller.register(fileno, POLLIN)
+            poller.register(fileno, select.POLLIN)
         waker = self._wakers.get(_LEADER)
         if waker is not None:
-            poller.register(waker.fileno, POLLIN)
+            poller.register(waker.fileno, select.POLLIN)
         self._ring = ring = _Ring(wanted, poller.poll, ears, waker)
         return ring
 
