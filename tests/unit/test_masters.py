@@ -418,6 +418,10 @@ def test_a_script_that_was_not_known_is_not_sent_behind_a_later_request() -> Non
     assert not overtaken.sent
     assert not overtaken.awaited
     assert left == [b"left", 110_000_000]
+    for _ in range(2):
+        connection.in_flight.clear()
+        connection.request(rounds[0])
+    assert channel.sent.count(b"EVAL\r\n") == 2, "the next request brings what the master did not know, once"
 
 
 class Sleep(deque[Any]):

@@ -9,7 +9,7 @@ from attrs import Factory, define
 from relock._core.effects import Ask, Effect, Failure, Handed, Leave, Listen, Park, Undo
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
-from relock._core.quorum import Grant, NoQuorum, Refused, may_be_granted
+from relock._core.quorum import Grant, NoQuorum, Refused, may_be_granted, may_keep_anything
 from relock._core.waiting import (
     BACKOFF_SECONDS_MAX,
     BACKOFF_SECONDS_MIN,
@@ -294,14 +294,31 @@ def test_a_served_waiter_is_taken_out_of_the_queue_that_a_late_request_may_put_i
     assert [effect.ticket for effect in driver.effects if isinstance(effect, Undo) and effect.stays] == [7]
 
 
-@pytest.mark.parametrize(("third", "undone"), [(queued(7), []), (AWAITED, [b"me:1~2.7", b"me:1"])], ids=str)
-def test_a_place_that_a_slow_master_may_give_after_the_wait_is_taken_back(third: Any, undone: list[bytes]) -> None:
+@pytest.mark.parametrize(
+    ("answer", "is_left"),
+    [([b"queued", 41, 5_000, 0, b"you:1", 7], False), ([b"queued", 42, 5_000, 0, b"you:1", 7], True), (SILENT, True)],
+    ids=["before", "perhaps after", "never"],
+)
+def test_a_place_that_a_slow_master_may_give_after_the_wait_is_taken_back(answer: Any, is_left: bool) -> None:
     """The request is on its way still, and the one that ends the wait may overtake it on another connection."""
-    answers = [[HELD] * 3, [proposed(7)] * 3, [queued(7), queued(7), third], [queued(7)] * 3, [DONE] * 3]
+    ended = [[b"absent", 42]] * 3
+    answers: list[list[Any]] = [[HELD] * 3, [proposed(7)] * 3, [queued(7), queued(7), AWAITED], [queued(7)] * 3, ended]
     driver = Driver(answers, pause=0.002)
     assert isinstance(driver.run(until=1000.001), Refused)
-    assert driver.undone() == undone
     assert driver.asked()[-1] == "release me:1"
+    (undo,) = (effect for effect in driver.effects if isinstance(effect, Undo) and effect.owner == b"me:1")
+    assert undo.answers is not None
+    assert undo.ended_us is not None
+    assert not undo.stays
+    driver.given[2][2][0] = answer
+    assert may_keep_anything(undo.answers, undo.ended_us) == is_left
+
+
+def test_what_every_master_has_answered_needs_no_second_end_of_the_wait() -> None:
+    answers: list[list[Any]] = [[HELD] * 3, [proposed(7)] * 3, [queued(7)] * 3, [queued(7)] * 3, [[b"absent", 42]] * 3]
+    driver = Driver(answers, pause=0.002)
+    assert isinstance(driver.run(until=1000.001), Refused)
+    assert driver.undone() == []
 
 
 def test_one_master_that_never_answers_rules_out_no_quorum() -> None:

@@ -137,8 +137,9 @@ class Undo(NamedTuple):
     It goes out at once, and again after `until`, when nothing of the owner can arrive late any more; and until every
     master has confirmed it, or a lease of `ttl` seconds has run out. With the `answers` to an attempt of which nothing
     but silence is left to fear, it goes out only if they have not shown by `until` that nothing was granted, and that
-    the owner's waiter got no place from now on. With `stays` the owner's waiter goes on waiting, and keeps its place,
-    or gets it back with its `ticket`. Answered at once with None.
+    the owner's waiter got no place since `ended_us`: the moment at which each master has ended what it had of the
+    waiter, on its clock; where that is None, from now on. With `stays` the owner's waiter goes on waiting, and keeps
+    its place, or gets it back with its `ticket`. Answered at once with None.
     """
 
     keys: LockKeys
@@ -148,6 +149,7 @@ class Undo(NamedTuple):
     answers: Sequence[Answer] | None = None
     stays: bool = False
     ticket: int | None = None
+    ended_us: Sequence[float] | None = None
 
 
 Effect = Ask | Listen | Park | Leave | Undo

@@ -273,10 +273,10 @@ def may_be_granted(answers: Sequence[Answer]) -> bool:
 
 
 def may_keep_anything(answers: Sequence[Answer], since_us: Sequence[float]) -> bool:
-    """Whether a master may keep anything of a waiter that was served, or may get it yet: a hold, or a place.
+    """Whether a master may keep anything of a waiter that was served or has left, or may get it yet: a hold, a place.
 
-    A place that it got before `since_us`, the moment of that on each master's clock, ends with the hold. One that it
-    got later, nobody else takes away.
+    A place that it got before `since_us`, the moment of that on each master's clock, ends with the hold, or has ended.
+    One that it got later, nobody else takes away.
     """
     for answer, since in zip(answers, since_us, strict=True):
         reply: Any = answer[0]

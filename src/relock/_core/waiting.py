@@ -317,24 +317,33 @@ class _Waiting:
     def _leave(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
         """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background.
 
-        What is still under way to a slow master may come after that, on another connection: it is told once more.
+        What is still under way to a slow master may come after that, on another connection: then it is told once more.
         """
         if not self.listening and not self.undecided:
             return
         wait, spec = self.wait, self.wait.spec
         yield Leave(wait.waiter)
         now = wait.clock()
-        is_told, may_come_late = False, any(self._open_doubts(now))
+        ended_us: list[float] | None = None
+        doubts = [*self._open_doubts(now)]
         if not isinstance(outcome, NoQuorum):
-            answers = yield end_wait(spec, wait.waiter, self._soon())
-            is_told = all(isinstance(answer[0], list) for answer in answers)
-        if self.undecided or may_come_late or not is_told:
+            ended_us = _moments((yield end_wait(spec, wait.waiter, self._soon())))
+        if self.undecided or ended_us is None:
             yield Undo(spec.keys, wait.waiter, spec.ttl, now + spec.node_timeout)
+            return
+        for until, answers in doubts:
+            yield Undo(spec.keys, wait.waiter, spec.ttl, until, answers, ended_us=ended_us)
 
 
 def _is_silent(answer: Answer) -> bool:
     """Whether a master may have got a request, or get it yet, and has not answered."""
     return isinstance(answer[0], Failure) and answer[0].sent
+
+
+def _moments(answers: Sequence[Answer]) -> list[float] | None:
+    """What each master's clock showed (us) when it answered; None where one has not."""
+    replies: list[Any] = [answer[0] for answer in answers]
+    return None if any(isinstance(reply, Failure) for reply in replies) else [reply[1] for reply in replies]
 
 
 def _is_kept(answers: Sequence[Answer], left: Sequence[Answer]) -> bool:

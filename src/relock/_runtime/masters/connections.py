@@ -86,6 +86,7 @@ class Connection(Introduced):
         self._patience_ms = master.node_timeout * 1000
         self.is_retired = False  # it is not to be used again
         self.in_flight: deque[Round | InFlight] = deque()
+        self._unlearned: set[str] = set()  # names of scripts that the master did not know, and was not sent since
         self._is_amid = False  # what comes next may be the rest of a reply that the parser has begun
         self._voted_us = 0  # the master's clock when a vote was written on this socket last
         self._not_after = b""  # the not-after time, packed, of requests until `_until` and a little later
@@ -96,8 +97,8 @@ class Connection(Introduced):
 
     def request(self, round_: Round) -> None:
         """Sends all calls of a round in one write; what arrives after its `until` is void where that matters."""
-        if not round_.is_simple or self._min_replicas:
-            self._send(InFlight.all_of(round_, round_.sent_at), source=False)
+        if not round_.is_simple or self._min_replicas or self._unlearned:
+            self._send(InFlight.all_of(round_, round_.sent_at), source=self._teaches(round_))
             return
         script = round_.calls[0].script
         own = self._own_arguments(script, round_.until)
@@ -105,6 +106,13 @@ class Connection(Introduced):
         packed = (round_.packed[guarded] or round_.pack(guarded)) + own
         self.in_flight.append(round_)
         self.channel.send(packed)
+
+    def _teaches(self, round_: Round) -> bool:
+        """Whether a round must be sent with its source, from which the master learns what it did not know."""
+        names = {call.script.name for call in round_.calls}
+        is_unlearned = not self._unlearned.isdisjoint(names)
+        self._unlearned -= names
+        return is_unlearned
 
     def _own_arguments(self, script: Script, until: float) -> bytes:
         """What only the connection knows, packed: the not-after time, and for a vote incarnation and guard."""
@@ -355,14 +363,17 @@ class Connection(Introduced):
     def _answer(self, round_: Round, replies: Sequence[Reply | Failure], now: float, *, is_known: bool) -> None:
         """Hands a complete answer over; scripts that the master did not know, and so did not run, are sent first.
 
-        Not behind a later request: that may end what this one would begin, and the caller has gone on anyway.
+        Not behind a later request: that may end what this one would begin, and the caller has gone on anyway. The next
+        request that uses such a script brings its source instead: else a master that is always a little slower than a
+        quorum would never learn it.
         """
         if not is_known and not self.in_flight:
             unknown = [place for place, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT]
             self._send(InFlight(round_, now, list(replies), unknown[::-1]), source=True)
             return
         if not is_known:
-            overtaken = self.master.overtaken
+            overtaken, calls = self.master.overtaken, round_.calls
+            self._unlearned |= {calls[i].script.name for i, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT}
             replies = [overtaken if reply is _UNKNOWN_SCRIPT else reply for reply in replies]
         round_.answers[self.master.index] = replies
         round_.missing -= 1

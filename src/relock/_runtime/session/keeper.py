@@ -216,7 +216,7 @@ class Keeper(Driver):
             else:
                 is_left = partial(may_be_granted, answers)
                 if not undo.stays:
-                    is_left = partial(may_keep_anything, answers, self._masters_clocks())
+                    is_left = partial(may_keep_anything, answers, undo.ended_us or self._masters_clocks())
                 self.janitor.look_later(tasks.PendingCheck(is_left, answers, undo.until, lambda: task))
 
     def _masters_clocks(self) -> list[float]:

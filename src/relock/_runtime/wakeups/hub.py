@@ -197,9 +197,10 @@ class Hub:
         is_taken = served.owner == grant.owner
         if is_taken and self._clock() < served.late_until:
             return  # it comes from a slower one of those that gave this hold; its release sees to all of them
-        # Its release may be on its way just now. What ends it before that must bring the token as well, or the next
-        # hold could get a smaller one.
         taken = served.hold() if is_taken else None
+        if taken is not None and taken.count > 0 and taken.loss is None:
+            return  # it is held, or being released: its release sees to all masters, and must find it there
+        # What ends it must bring the token as well: its release may not have told every master.
         self._listener.unclaimed(keys, grant.owner, 0 if taken is None else taken.fence)
 
     def _woken(self, master: int, payload: bytes) -> None:
