@@ -1,4 +1,4 @@
-"""The control of the simulator: whichever guard a bug takes away, the same 1,000 seeds find it."""
+"""The control of the simulator: whichever guard a bug takes away, the same 2,000 seeds find it."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import pytest
 from sim.bugs import BUGS, Bug
 
 REPOSITORY = Path(__file__).parents[2]
-FIRST, END = 1000, 2000
+FIRST, END = 1000, 3000
 
 
 def plant(bug: Bug, folder: Path) -> None:
