@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _serials = itertools.count(1)
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -43,17 +43,31 @@ class ThreadOwner:
 ThreadRef = weakref.ref[ThreadOwner]
 
 
+class TaskRef:
+    """One task of an event loop, for as long as it runs. It does not keep the task alive."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: "asyncio.Task[Any]") -> None:
+        self._task = weakref.ref(task)
+
+    def __call__(self) -> "asyncio.Task[Any] | None":
+        """The task; None once it has ended."""
+        task = self._task()
+        return None if task is None or task.done() else task
+
+
 class Who(NamedTuple):
     """Who calls.
 
     Attributes:
         key: what its holds are kept under.
-        thread: dead once the owner thread has ended; None where ``owner=`` names the owner.
+        thread: dead once the owner, a thread or a task, has ended; None where ``owner=`` names the owner.
         name: what ``owner=`` names, or None.
     """
 
     key: OwnerKey
-    thread: ThreadRef | None
+    thread: ThreadRef | TaskRef | None
     name: str | None
 
 
@@ -72,6 +86,32 @@ class _Local(threading.local):
 
 #: The calling thread, also one that was started through ``_thread``.
 current_thread: Callable[[], Who] = partial(attrgetter("who"), _Local())
+
+
+class _Tasks(threading.local):
+    """The tasks of the loop that each thread runs; each thread has its own, so no two change one at once."""
+
+    def __init__(self) -> None:
+        self.known: weakref.WeakKeyDictionary[asyncio.Task[Any], Who] = weakref.WeakKeyDictionary()
+
+
+_tasks = _Tasks()
+
+
+def current_task() -> Who | None:
+    """The task that the calling thread's event loop runs; None outside a task.
+
+    By the task object, not by its name or id, which others may have, and not by a context variable: a child copies its
+    parent's context, and would come in on top of it.
+    """
+    loop = running_loop()
+    task = None if loop is None else asyncio.current_task(loop)
+    if task is None:
+        return None
+    who = _tasks.known.get(task)
+    if who is None:
+        who = _tasks.known[task] = Who(next(_serials), TaskRef(task), None)
+    return who
 
 
 class _Callback:

@@ -17,6 +17,7 @@ from relock._core.info import one_server, shared_servers
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError, RelockWarning
+from relock._holding import quorum_error
 from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
 from relock._options import (
     ClientArguments,
@@ -39,7 +40,7 @@ from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import Platform
 from relock._runtime.session.session import Session
 from relock._synchronized import check_template, decorator
-from relock.lock import Lock, quorum_error
+from relock.lock import Lock
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ class MasterState:
         down: why it does not answer, or None.
         vote_in: seconds until it has a vote again; 0.0 when it has one, as far as this client knows.
         problems: what is wrong with it, in words.
-        connections: how many this client has open for calls, renewals and undoing; a subscription is one more.
+        connections: how many this client has open for calls, renewals and undoing, and in event loops; a subscription
+            is one more.
         idle_connections: how many of these nobody uses at this moment.
     """
 
@@ -186,6 +188,11 @@ class Client:
         )
         return Lock(self, name, self._spec(lock_keys(self._options.prefix, name), options), options)
 
+    def spec_of(self, name: str, **given: Unpack[LockArguments]) -> tuple[LockSpec, LockOptions]:
+        """What the requests for a lock of this name have in common, and its options. Not for users."""
+        options = self._options_of(**given)
+        return self._spec(lock_keys(self._options.prefix, name), options), options
+
     def _options_of(self, **given: Unpack[LockArguments]) -> LockOptions:
         wanted = set_options(given)
         if not wanted:
@@ -234,9 +241,10 @@ class Client:
         spec = self._spec(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
         session = self.session
         answers = first_of_each(session.ask(inspect_flows.look(spec, session.clock())))
-        return self._agree(name, answers)
+        return self.agree(name, answers)
 
-    def _agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:
+    def agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:
+        """What `answers` to a look come to. Not for users."""
         self.session.say_warnings(stacklevel=4)
         info = inspect_flows.agree(name, answers)
         if info is None:
@@ -256,10 +264,11 @@ class Client:
         spec = self._spec(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
         session = self.session
         released, answers = session.run(inspect_flows.force_release(spec, session.clock))
-        self._agree_on_end(name, answers)
+        self.agree_on_end(name, answers)
         return bool(released)
 
-    def _agree_on_end(self, name: str, answers: inspect_flows.MasterReplies) -> None:
+    def agree_on_end(self, name: str, answers: inspect_flows.MasterReplies) -> None:
+        """Raises `QuorumError` where `answers` to a forced release are too few. Not for users."""
         self.session.say_warnings(stacklevel=4)
         if sum(isinstance(answer, list) for answer in answers) < quorum_of(len(answers)):
             raise self._no_quorum(name, answers)
@@ -392,7 +401,7 @@ def _state_of(master: Master, now: float) -> MasterState:
         down=master.down,
         vote_in=max(0.0, master.vote_at - now),
         problems=tuple(master.problems.values()),
-        connections=master.connections,
+        connections=master.connections + master.loop_connections,
         idle_connections=min(master.idle_connections, master.connections),
     )
 

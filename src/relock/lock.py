@@ -7,25 +7,18 @@ from typing import TYPE_CHECKING, Never, Protocol, Self
 
 from relock._core.book import not_owned
 from relock._core.call_record import CallRecord
-from relock._core.effects import Failure
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
-from relock._core.lock_spec import LockSpec
-from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, quorum_of
-from relock._errors import AcquireTimeoutError, ConfigurationError, LockLostError, QuorumError, RelockError
-from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_keywords, check_seconds
-from relock._owner import Who, named
-from relock._runtime.session.session import Session
+from relock._errors import ConfigurationError, LockLostError, RelockError
+from relock._holding import HasSession, Holding
+from relock._options import check_keywords, check_seconds
+from relock._owner import Who
 
 NOT_PASSED = float("-1")  # the default of `threading.RLock`, as an object of its own: a -1 that is passed is another
 
 
-class LockClient(Protocol):
+class LockClient(HasSession, Protocol):
     """What a lock needs of the client that made it."""
-
-    @property
-    def session(self) -> Session:
-        """The session of this process; another one after a fork."""
 
     def info(self, name: str) -> LockInfo:
         """Who has the lock, and who waits."""
@@ -34,7 +27,7 @@ class LockClient(Protocol):
         """Ends whatever hold there is."""
 
 
-class Lock:
+class Lock(Holding):
     """A distributed lock: reentrant, fair, renewed while its owner lives. Made by `Client.lock`.
 
     It stands in for `threading.RLock`: `acquire`, `release` and ``with`` behave alike, and a
@@ -45,25 +38,12 @@ class Lock:
     `ensure` before what must not happen twice, and `token` where it happens.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_client",
-        "_longest",
-        "_named_owner",
-        "_options",
-        "_spec",
-        "name",
-    )  # there may be very many
+    __slots__ = ()
 
-    name: str
+    _client: LockClient
 
-    def __init__(self, client: LockClient, name: str, spec: LockSpec, options: LockOptions) -> None:
-        self._client = client
-        self._spec = spec
-        self._options = options
-        self._named_owner = None if options.owner is None else named(options.owner)
-        self._longest = FOREVER if options.timeout is None or options.timeout == -1 else options.timeout  # a wait (s)
-        self.name = name
+    def _who(self) -> Who:
+        return self._named_owner or self._client.session.platform.who()
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
@@ -90,7 +70,10 @@ class Lock:
         """
         if unknown:
             check_keywords("acquire", unknown, ("blocking", "timeout"))
-        limit = self._longest if timeout is NOT_PASSED and blocking is True else self._limit(blocking, timeout)
+        if timeout is NOT_PASSED and isinstance(blocking, bool):
+            limit = self._longest if blocking else 0.0
+        else:
+            limit = longest_wait(self._longest, blocking, timeout)
         record = CallRecord()
         session = self._client.session
         # Each `try` must stand in relock's outermost frame, here and in each door below: an exception may strike
@@ -99,7 +82,7 @@ class Lock:
         try:
             try:
                 who = self._named_owner or session.platform.who()
-                outcome = session.calls.acquire(record, self._spec, who, session.clock() + limit)
+                outcome = session.run(session.calls.acquire(record, self._spec, who, session.clock() + limit))
                 if session.unsaid:
                     session.say_warnings()
                 return outcome is None or self._refusal(outcome)
@@ -125,7 +108,7 @@ class Lock:
         session = self._client.session
         try:
             try:
-                session.calls.release(record, self.name, self._named_owner or session.platform.who())
+                session.run(session.calls.release(record, self.name, self._named_owner or session.platform.who()))
             except RelockError:
                 session.interrupted.fail(record)
                 raise
@@ -152,7 +135,7 @@ class Lock:
         try:
             try:
                 who = self._named_owner or session.platform.who()
-                outcome = session.calls.acquire(record, self._spec, who, session.clock() + self._longest)
+                outcome = session.run(session.calls.acquire(record, self._spec, who, session.clock() + self._longest))
                 if session.unsaid:
                     session.say_warnings()
                 if outcome is None or self._refusal(outcome):
@@ -180,7 +163,7 @@ class Lock:
         session = self._client.session
         try:
             try:
-                session.calls.release(record, self.name, self._named_owner or session.platform.who())
+                session.run(session.calls.release(record, self.name, self._named_owner or session.platform.who()))
             except RelockError:
                 session.interrupted.fail(record)
                 raise
@@ -205,42 +188,6 @@ class Lock:
 
         __aexit__ = __aenter__  # Python looks for both before it calls one
 
-    # Looking, without I/O -------------------------------------------------------------------------------------------
-
-    def owned(self) -> bool:
-        """Whether the caller has the lock; local, no I/O. False once the hold is lost."""
-        return self._valid_hold() is not None
-
-    @property
-    def hold_count(self) -> int:
-        """The caller's levels; local, no I/O. 0 without a hold, and once it is lost."""
-        hold = self._valid_hold()
-        return 0 if hold is None else hold.count
-
-    @property
-    def token(self) -> int | None:
-        """The fencing token of the caller's hold, greater than every earlier holder's; None when not owned."""
-        hold = self._valid_hold()
-        return None if hold is None else hold.token
-
-    @property
-    def lost(self) -> bool:
-        """Whether the caller's latest hold was lost; False again with the next fresh acquire."""
-        hold = self._hold()
-        if hold is None:
-            return False
-        self._valid_hold()
-        return hold.loss is not None
-
-    def remaining(self) -> float:
-        """Seconds for which the caller's hold is surely still valid: local and conservative; 0.0 without one.
-
-        For half a second after a releaser has handed the lock over that is less than 3 s, until the full lease is
-        confirmed.
-        """
-        hold = self._valid_hold()
-        return 0.0 if hold is None else hold.remaining(self._client.session.clock())
-
     def ensure(self, seconds: float = 0.0) -> int:
         """Checks, without I/O, that the caller's hold is valid for `seconds` more. It spends nothing.
 
@@ -257,20 +204,13 @@ class Lock:
         """
         check_seconds("seconds", seconds, 0.0, math.inf, "0 or more")
         session = self._client.session
-        hold = self._hold()
-        if hold is None or hold.count == 0:
-            raise not_owned(self.name)
+        hold = self._held()
         session.check_valid(hold)
         left = hold.remaining(session.clock())
         if left < seconds and hold.is_short:
-            left = session.calls.confirm(hold)
+            left = session.run(session.renewals.confirm(hold))
         if left < seconds:
-            raise LockLostError(
-                f"the hold of {self.name!r} is sure for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
-                lock=self.name,
-                token=hold.token,
-                reason="less left than asked",
-            )
+            raise self._too_little(hold, left, seconds)
         return hold.token
 
     # Asking the masters ---------------------------------------------------------------------------------------------
@@ -291,17 +231,11 @@ class Lock:
             QuorumError: too few masters confirmed it; the hold is still valid.
             TypeError, ConfigurationError: a ttl that can't be; with several masters, one above ``restart_guard``.
         """
-        if ttl is not None:
-            check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
-            self._client.session.options.check_guard(ttl, len(self._spec.masters))
-        session = self._client.session
-        hold = self._hold()
-        if hold is None or hold.count == 0:
-            raise not_owned(self.name)
-        failures = session.calls.extend(hold, ttl)
+        self._check_ttl(ttl)
+        session, hold = self._client.session, self._held()
+        failures = session.run(session.renewals.extend(hold, ttl))
         if failures is not None:
-            needed = quorum_of(len(self._spec.masters))
-            raise quorum_error(self.name, failures, needed, len(self._spec.masters) - len(failures))
+            raise self._too_few(failures)
         return hold.remaining(session.clock())
 
     def locked(self) -> bool:
@@ -366,7 +300,7 @@ class Lock:
         count, record, session = hold.count, CallRecord(), self._client.session
         try:
             try:
-                session.calls.release(record, self.name, self._who(), levels=0)
+                session.run(session.calls.release(record, self.name, self._who(), levels=0))
             except RelockError:
                 session.interrupted.fail(record)
                 raise
@@ -394,7 +328,7 @@ class Lock:
         session = self._client.session
         try:
             try:
-                outcome = session.calls.take_again(record, self._who(), hold, count)
+                outcome = session.run(session.calls.take_again(record, self._who(), hold, count))
                 if outcome is not None and not self._refusal(outcome):
                     raise self._timeout_error(outcome)
             except BaseException:
@@ -412,65 +346,17 @@ class Lock:
     def __reduce__(self) -> Never:
         raise TypeError("a Lock can't be pickled: make one of a client in each process")
 
-    def __repr__(self) -> str:
-        """Local state only: no I/O, and nothing secret."""
-        holders = self._client.session.holds.of_name(self.name)
-        state = "locked" if holders else "unlocked"
-        count = max((hold.count for hold in holders), default=0)
-        kind = f"{type(self).__module__}.{type(self).__qualname__}"
-        return f"<{state} {kind} object name={self.name!r} count={count} at {id(self):#x}>"
 
-    # ------------------------------------------------------------------------------------------------------------------
-
-    def _who(self) -> Who:
-        return self._named_owner or self._client.session.platform.who()
-
-    def _hold(self) -> Hold | None:
-        return self._client.session.holds.get((self.name, self._who().key))
-
-    def _valid_hold(self) -> Hold | None:
-        """The caller's hold while it is valid; says that it is lost where that is found here."""
-        hold = self._hold()
-        if hold is None or hold.loss is not None or hold.count == 0:
-            return None
-        session = self._client.session
-        reason = hold.reason_for_loss(session.clock())
-        if reason is None:
-            return hold
-        session.lose(hold, reason)
-        return None
-
-    def _limit(self, blocking: bool, timeout: float) -> float:
-        """For how many seconds to wait at most, judged as `threading.RLock.acquire` does."""
-        if timeout.__class__ in (float, int):
-            if timeout == -1:
-                if not blocking:
-                    return 0.0
-                return self._longest if timeout is NOT_PASSED else FOREVER
-            if blocking and 0 <= timeout <= threading.TIMEOUT_MAX:
-                return timeout
-        return _judged(blocking, timeout)
-
-    def _refusal(self, outcome: Outcome) -> bool:
-        """False where somebody else has the lock; an error where too few masters answered."""
-        if isinstance(outcome, NoQuorum):
-            needed = quorum_of(len(self._spec.masters))
-            raise quorum_error(self.name, outcome.failures, needed, outcome.answered)
-        return False
-
-    def _timeout_error(self, outcome: Outcome) -> AcquireTimeoutError:
-        holder, ahead = (None, 0) if isinstance(outcome, Grant | NoQuorum) else (outcome.holder, outcome.ahead)
-        why = f"{holder} had it" if holder else "it was the turn of others"
-        if isinstance(outcome, Refused) and not holder and outcome.lease_left:  # where it is free there is no lease
-            why = "its key was there, and was no hold of relock's"
-        timeout = self._longest
-        return AcquireTimeoutError(
-            f"{self.name!r} was not to be had within {timeout} s: at the last look {why}, and {ahead} waited ahead",
-            lock=self.name,
-            timeout=timeout,
-            holder=holder,
-            ahead=ahead,
-        )
+def longest_wait(longest: float, blocking: bool, timeout: float) -> float:
+    """For how many seconds to wait at most, judged as `threading.RLock.acquire` does; `longest` is the lock's own."""
+    if timeout.__class__ in (float, int):
+        if timeout == -1:
+            if not blocking:
+                return 0.0
+            return longest if timeout is NOT_PASSED else FOREVER
+        if blocking and 0 <= timeout <= threading.TIMEOUT_MAX:
+            return timeout
+    return _judged(blocking, timeout)
 
 
 def _judged(blocking: bool, timeout: float) -> float:
@@ -492,18 +378,3 @@ def _judged(blocking: bool, timeout: float) -> float:
     if timeout < 0:  # and allowed: it rounds to -1
         return FOREVER if blocking else 0.0
     return float(timeout)
-
-
-def quorum_error(
-    name: str | None, failures: "tuple[Failure, ...] | list[Failure]", needed: int, answered: int
-) -> QuorumError:
-    """The error for too few answers, with each master's failure in it; where there is one master, it speaks of that."""
-    by_master = {failure.master: failure.why for failure in failures}
-    reasons = "; ".join(f"{master}: {why}" for master, why in by_master.items())
-    subject = "" if name is None else f"{name!r}: "
-    if needed == 1:
-        message = reasons or "the server did not answer"
-    else:
-        total = len(by_master) + answered
-        message = f"{answered} of {total} masters answered, and it takes {needed}: {reasons or 'no master answered'}"
-    return QuorumError(subject + message, lock=name, failures=by_master, needed=needed, answered=answered)

@@ -25,7 +25,6 @@ Look = Callable[[str, float], object]
 WAITS: dict[str, Callable[..., float | None]] = {
     "queue.get": lambda timeout=None: timeout,
     "event.wait": lambda timeout=None: timeout,
-    "gate.acquire": lambda timeout=None: timeout,
     "poller.poll": lambda milliseconds: milliseconds / 1000,
     "channel.wait": lambda seconds: seconds,
     "channel.ready": lambda milliseconds: milliseconds / 1000,
@@ -35,7 +34,6 @@ ACTS = (
     *WAITS,
     "queue.put",
     "event.set",
-    "gate.release",
     "channel.send",
     "channel.receive",
     "channel.take",
@@ -132,7 +130,6 @@ class WatchedPlatform(Machine):
         self._watch = watch
         self.clock: Clock = self._clock
         self.queue = watched("queue")
-        self.gate = watched("gate")
         self.poller = watched("poller")
         self.waker = watched("waker")
         self.sleep = watch.around("sleep", inner.sleep)

@@ -1,7 +1,7 @@
 """Threads that share an ``owner=``: one of them queues, the others join its hold, and nothing piles up."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -10,7 +10,7 @@ from support.masters import Deployment
 from support.until import until
 
 from relock import Client, Event, Lock, LockLostError, NotGranted, QuorumError
-from relock._core.call_record import CallRecord
+from relock._core.call_record import CallRecord, Step
 from relock._core.hold import Hold
 
 pytestmark = pytest.mark.every_quorum
@@ -180,10 +180,10 @@ def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_th
     enter, write_count = session.gates.enter, session.calls._write_count
     is_writing, goes_on = threading.Event(), threading.Event()
 
-    def write_slowly(hold: Hold, count: int) -> bool:
+    def write_slowly(hold: Hold, count: int) -> Generator[Step, Any, bool]:
         is_writing.set()
         assert goes_on.wait(30)
-        return write_count(hold, count)
+        return (yield from write_count(hold, count))
 
     def enter_again(*args: Any) -> bool:
         goes_on.set()

@@ -237,7 +237,7 @@ BUGS = [
     Bug(
         "a reply is given to the request after the one that it belongs to",
         f"{RUNTIME}/masters/connections.py",
-        "            sent = in_flight[0]\n",
+        "            sent: Any = in_flight[0]\n",
         "            sent = in_flight[-1]\n",
         seed=1032,
     ),

@@ -10,10 +10,12 @@ from attrs import evolve
 from greenlet import getcurrent
 from redis import exceptions as redis_errors
 
+from relock._core.call_record import CallRecord
+from relock._runtime.session.gates import Gates
 from relock.testing import Lab
 from relock.testing._conditions import Conditions
 from relock.testing._network import VirtualConnection
-from relock.testing._platform import VirtualGate
+from relock.testing._platform import VirtualPlatform
 from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World
@@ -123,24 +125,26 @@ def test_a_spared_task_is_not_interrupted(world: World) -> None:
     play(world, process, look)
 
 
-def test_a_gate_goes_to_the_next_waiter_if_the_first_is_interrupted_on_its_way_in(world: World) -> None:
+def test_a_gate_goes_to_the_next_in_line_if_the_first_is_interrupted_on_its_way_in(world: World) -> None:
     process = Process(world, "client")
-    gate, order = VirtualGate(process), []
+    gates, order, key = Gates(VirtualPlatform(process)), list[str](), ("lock", "owner")
 
     def enter(name: str) -> None:
+        record = CallRecord()
         try:
-            gate.acquire(timeout=10.0)
+            assert gates.enter(record, key, process.clock() + 10.0)
         except Interrupted:
             order.append(f"{name} interrupted")
         else:
             order.append(name)
-            gate.release()
+        gates.leave(record)
 
     def hold() -> None:
-        gate.acquire()
-        process.sleep(1.0)
-        gate.release()
-        world.at(world.now, lambda: first.interrupt(Interrupted()))  # woken by now, and still without the gate
+        record = CallRecord()
+        assert gates.enter(record, key, 0.0)
+        process.sleep(1.5)
+        gates.leave(record)
+        world.at(world.now, lambda: first.interrupt(Interrupted()))  # woken by now, and still outside
 
     holder = process.start(hold, "holder")
     world.run(0.1)
@@ -149,7 +153,7 @@ def test_a_gate_goes_to_the_next_waiter_if_the_first_is_interrupted_on_its_way_i
     play(world, process, lambda: enter("second"))
     assert holder.is_over
     assert order == ["first interrupted", "second"]
-    assert world.now < 10.0
+    assert world.now < 1.6
 
 
 # Connections ----------------------------------------------------------------------------------------------------------

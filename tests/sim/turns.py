@@ -2,13 +2,13 @@
 
 import contextlib
 import itertools
+from collections import deque
 from functools import partial
 from typing import Any
 
 from relock import Client, LockLostError, QuorumError, RelockError
 from relock.lock import Lock
-from relock.testing._platform import VirtualGate
-from relock.testing._process import Process
+from relock.testing._process import Parking, Process, Task, current_task
 from sim.beliefs import Belief
 from sim.calls import Calls, Interrupted
 from sim.cast import Cast
@@ -19,6 +19,49 @@ STEADY_SECONDS = 200.0  # of true time, for all threads to come to an end when a
 FIRST_LOOKS = 2  # tries before a run begins: at the first, some connections may not be open yet
 FIRST_LOOKS_PAUSE = 0.1  # seconds
 FOREVER = float("inf")
+
+
+class VirtualGate:
+    """A `threading.RLock` for tasks."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._owner: Task | None = None
+        self._count = 0
+        self._waiting: deque[Parking] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """See `threading.RLock`."""
+        task = current_task()
+        until = None if timeout < 0 else self._process.local() + timeout
+        while self._owner not in (None, task):
+            left = None if until is None else until - self._process.local()
+            if not blocking or (left is not None and left <= 0):
+                return False
+            parking = Parking(self._process)
+            self._waiting.append(parking)
+            try:
+                parking.wait(left)
+            except BaseException:
+                if parking.woken:
+                    self._wake_one()  # the interrupted task does not take the gate, so the next one must
+                raise
+        self._owner = task
+        self._count += 1
+        return True
+
+    def release(self) -> None:
+        """See `threading.RLock`."""
+        if self._owner is not current_task():
+            raise RuntimeError("cannot release un-acquired lock")
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._waiting and not self._waiting.popleft().wake():
+            pass
 
 
 class Turns:

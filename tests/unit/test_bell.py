@@ -2,6 +2,8 @@
 
 import threading
 from contextlib import suppress
+from queue import SimpleQueue
+from typing import cast
 
 import pytest
 from support.instructions import Interrupt, Strike, is_any
@@ -80,7 +82,7 @@ def test_a_queue_that_an_interrupt_has_left_does_not_grow(bell: Bell, platform: 
     for _ in range(3):
         bell.ring()
     assert bell._waiting, "one was struck where it takes its queue away"
-    assert all(rung.qsize() <= 1 for rung in bell._waiting)
+    assert all(cast("SimpleQueue[None]", rung).qsize() <= 1 for rung in bell._waiting)
 
 
 def test_an_interrupt_at_any_instruction_keeps_nobody_from_ringing(platform: Clock) -> None:

@@ -14,7 +14,7 @@ from relock import (
     RelockError,
 )
 from relock._core.effects import Failure
-from relock.lock import quorum_error
+from relock._holding import quorum_error
 
 DOWN, AWAY = Failure("redis://a:1/0", "it is down"), Failure("redis://b:1/0", "it is away")
 

@@ -188,7 +188,7 @@ def strike_at(
     if ends:
         scene.line.theirs.close()
         own.wake(0)  # there is nothing that it would hear; below, it looks at the socket first
-        own.wakes = Unlooked(own.wakes)  # type: ignore[assignment]
+        own.wakes = Unlooked(cast("SimpleQueue[Any]", own.wakes))
     strike = Strike(number, counts)
     try:
         with strike:

@@ -18,6 +18,7 @@ from relock import Client, Lock, RelockError
 from relock._core.effects import Answer, Ask
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
+from relock._core.waiting import Wait, acquire
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import Machine
@@ -25,6 +26,8 @@ from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.fan_out import FanOut
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
+from relock._runtime.session import calls
+from relock._runtime.session.calls import Calls
 from relock._runtime.session.session import Session
 from relock._scripts import TOKEN_MAX, Script, load, script_names
 
@@ -336,7 +339,7 @@ def _play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str
     client = Home(session, options)
     assert session.lone is not None
     if way != STRAIGHT:
-        session.lone = None
+        session.calls = Calls(session, session.interrupted, None)
     made = Play(scene, client, client.lock("a"))
     session.janitor.hand = made.handed.append  # type: ignore[method-assign,assignment]
     session.janitor.look_later = made.handed.append  # type: ignore[method-assign,assignment]
@@ -594,23 +597,22 @@ def test_a_straight_wait_comes_to_what_the_general_one_does(said: str, guard: fl
 
 def test_the_usual_wait_goes_straight(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the test above does not compare one way with itself."""
-    runs, run = list[str](), Session.run
+    waits = list[Wait]()
 
-    def note(session: Session, flow: Any) -> Any:
-        runs.append(flow.__name__)
-        return run(session, flow)
+    def note(wait: Wait, *found: Any) -> Any:
+        waits.append(wait)
+        return acquire(wait, *found)
 
     def say(scene: Scene) -> list[Any]:
         replies, scene.published[:] = QUEUED["given"](scene)
         return replies
 
-    monkeypatch.setattr(Session, "run", note)
+    monkeypatch.setattr(calls, "acquire", note)
     made = play(queue, say, 0.0, STRAIGHT)
     assert made.told[:2] == ["True", "1"]
-    runs_of_first_look = [name for name in runs if name == "acquire"]
+    assert not waits
     play(queue, say, 0.0, FANNED_OUT)
-    assert runs_of_first_look == []
-    assert runs.count("acquire") == 1
+    assert len(waits) == 1
 
 
 def _say(said: Said, call: Deed, scene: Scene) -> list[Any]:

@@ -1,8 +1,9 @@
 """What an interrupt may leave of a call: noted before anything is sent, and undone from the notes."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from relock._core.book import HoldKey
+from relock._core.effects import Effect
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 
@@ -17,3 +18,18 @@ class CallRecord:
     over: tuple[Hold | None, int] | None = None  # the work is done: what must be given back of which hold, and no more
     gate: Any = None
     gate_key: HoldKey | None = None
+
+
+class Enter(NamedTuple):
+    """The effect of a call, beside those of `relock._core.effects`: come in at the gate of an ``owner=``.
+
+    There its calls queue, for one at a time takes or leaves a level. Answered with a bool: whether the caller is in, at
+    the latest at `until`; where that is over, only if nobody else is. The `record` has the gate by then.
+    """
+
+    record: CallRecord
+    key: HoldKey
+    until: float
+
+
+Step = Effect | Enter

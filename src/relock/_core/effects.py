@@ -1,12 +1,12 @@
 """What a flow may ask for, and what it can rely on.
 
 A *flow* is a generator that decides. It yields *effects*, which are plain values, and is sent their results; a
-*driver* carries them out: with threads, later with asyncio, and in simulations over virtual time. This is the
+*driver* carries them out: with threads, on an event loop, and in simulations over virtual time. This is the
 contract between the two.
 
-* There are five effects: `Ask`, `Listen`, `Park`, `Leave`, `Undo`. A driver answers each with the type that stands
-  in its docstring. An effect that can't be carried out is answered (a master that is down is a `Failure`, a value);
-  only what makes the whole call senseless is raised: wrong configuration, a closed client.
+* There are six effects: `Ask`, `Listen`, `Park`, `Leave`, `Undo`, `Pause`. A driver answers each with the type that
+  stands in its docstring. An effect that can't be carried out is answered (a master that is down is a `Failure`, a
+  value); only what makes the whole call senseless is raised: wrong configuration, a closed client.
 * Time and randomness are no effects: a flow gets ``clock`` and ``jitter`` as callables. All times are seconds on
   that one clock, which goes on while the machine is suspended.
 * A driver runs a flow to its end. If an exception (an interrupt, a cancellation, a mistake) leaves the run
@@ -69,12 +69,16 @@ class Ask(NamedTuple):
 
     Where `only` is given, only the masters with these numbers are asked, if they can be asked at once. For each other
     master there is a `Failure`, and nothing was sent.
+
+    What `ends` something, or makes it sure, is sent also while the client is being closed; and a server that turns out
+    to be no master is then one more that does not answer. Else both are errors.
     """
 
     calls: tuple[Call, ...]
     until: float
     is_certain: Callable[[Sequence[Answer]], bool] | None = None
     only: frozenset[int] | None = None
+    ends: bool = False
 
 
 class Listen(NamedTuple):
@@ -152,4 +156,10 @@ class Undo(NamedTuple):
     ended_us: Sequence[float] | None = None
 
 
-Effect = Ask | Listen | Park | Leave | Undo
+class Pause(NamedTuple):
+    """Sleep for so many `seconds`. Answered with None."""
+
+    seconds: float
+
+
+Effect = Ask | Listen | Park | Leave | Undo | Pause

@@ -13,7 +13,7 @@ from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._events import Loss
 from relock._keys import LockKeys
-from relock._owner import OwnerKey, Taker, ThreadRef, Who, has_ticket
+from relock._owner import OwnerKey, Taker, TaskRef, ThreadRef, Who, has_ticket
 from relock._scripts import Prepared
 
 EXPIRED = "its lease ended before it could be renewed"
@@ -35,7 +35,7 @@ class Hold:
     Attributes:
         owner: ``<client>:<uuid>`` on the masters.
         key: the caller that may use it, in this process.
-        thread: the owner thread, or None where ``owner=`` names the owner.
+        thread: the owner, a thread or a task, or None where ``owner=`` names the owner.
         ttl: seconds; later renewals ask for this lease.
         leased: the last lease that a quorum confirmed, where a longer one was asked for since; None: that is the ttl.
         settled: a quorum of masters gave the token, so the release need not write it to the others.
@@ -110,7 +110,7 @@ class Hold:
     settled: bool
     settling: bool
     spec: LockSpec
-    thread: ThreadRef | None
+    thread: ThreadRef | TaskRef | None
     token: int
     ttl: float
     wanted: int

@@ -4,8 +4,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator
 from typing import Any
 
+from relock._core.call_record import Enter, Step
 from relock._core.clocks import propose
-from relock._core.effects import Answer, Ask, Clock, Effect, Handed, Leave, Listen, Park, Undo
+from relock._core.effects import Answer, Ask, Clock, Handed, Leave, Listen, Park, Pause, Undo
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
 from relock._runtime.masters.fan_out import FanOut
@@ -15,7 +16,8 @@ from relock._runtime.platform import Platform
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.waiter import Waiter
 
-Flow = Generator[Effect, Any, Any]
+Flow = Generator[Step, Any, Any]
+Handlers = dict[type, Callable[[Any], Any]]
 
 
 class Driver:
@@ -42,15 +44,16 @@ class Driver:
         self.quorum = quorum_of(len(masters))
         self.lone = lone_master(masters)
         self.fan_out = make_fan_out(masters, platform)
-        self._handlers: dict[type, Callable[[Any], Any]] = {
+        self._handlers: Handlers = {
             Ask: self.ask,
             Listen: self._listen,
             Park: self.park,
             Leave: self._leave,
             Undo: self._undo,
+            Enter: self.enter,
+            Pause: self._pause,
         }
         self._own_handlers = {**self._handlers, Ask: self._ask_on_own}
-        self._unclosed_handlers = {**self._handlers, Ask: self.ask_unclosed}
         self._shielded_handlers = {**self._handlers, Ask: self.ask_shielded}
 
     @abstractmethod
@@ -58,12 +61,12 @@ class Driver:
         """Raises `ClientClosedError` once the client was closed."""
 
     @abstractmethod
-    def waits(self, keys: LockKeys) -> None:
-        """A caller begins to wait for the lock of `keys`."""
+    def begin_park(self, waiter: Waiter, park: Park) -> None:
+        """`waiter` is about to sleep: if it has a ticket, heartbeats are due from now on."""
 
     @abstractmethod
-    def queued(self, lease_end: float) -> None:
-        """A waiter has a ticket, so heartbeats are due; the next one at `lease_end`, unless it comes before."""
+    def warn_if_a_loop_waits(self, name: str) -> None:
+        """A thread is about to wait for the lock `name`, which perhaps runs an event loop."""
 
     @abstractmethod
     def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> None:
@@ -82,24 +85,13 @@ class Driver:
             return 0
         return propose([master.known.offset for master in self.masters], self.clock())
 
-    def run(self, flow: Flow) -> Any:
+    @abstractmethod
+    def enter(self, enter: Enter) -> bool:
+        """Carries out `enter`."""
+
+    def run(self, flow: Flow, handlers: Handlers | None = None) -> Any:
         """Carries out what `flow` asks for, to its end; returns what the flow returns."""
-        return self._run(flow, self._handlers)
-
-    def run_on_own(self, flow: Flow) -> Any:
-        """As `run`, for what must not wait behind calls: on connections beside theirs, where none is free."""
-        return self._run(flow, self._own_handlers)
-
-    def run_unclosed(self, flow: Flow) -> Any:
-        """As `run`, for a call that ends something or makes it sure: also while the client is being closed."""
-        return self._run(flow, self._unclosed_handlers)
-
-    def run_shielded(self, flow: Flow) -> Any:
-        """As `run_on_own`, for cleaning up: also while the client is being closed."""
-        return self._run(flow, self._shielded_handlers)
-
-    def _run(self, flow: Flow, handlers: dict[type, Callable[[Any], Any]]) -> Any:
-        result = None
+        handlers, result = handlers or self._handlers, None
         try:
             while True:
                 effect = flow.send(result)
@@ -107,18 +99,23 @@ class Driver:
         except StopIteration as end:
             return end.value
 
+    def run_on_own(self, flow: Flow) -> Any:
+        """As `run`, for what must not wait behind calls: on connections beside theirs, where none is free."""
+        return self.run(flow, self._own_handlers)
+
+    def run_shielded(self, flow: Flow) -> Any:
+        """As `run_on_own`, for cleaning up: also while the client is being closed."""
+        return self.run(flow, self._shielded_handlers)
+
     def ask(self, ask: Ask) -> list[Answer]:
-        """Asks all masters; `ClientClosedError` once the client was closed."""
-        self.check_open()
-        return self.fan_out.ask(ask, strict=True)
+        """Asks all masters; `ClientClosedError` once the client was closed, unless it `ends` something."""
+        if not ask.ends:
+            self.check_open()
+        return self.fan_out.ask(ask, strict=not ask.ends)
 
     def _ask_on_own(self, ask: Ask) -> list[Answer]:
         self.check_open()
         return self.fan_out.ask(ask, strict=True, is_call=False)
-
-    def ask_unclosed(self, ask: Ask) -> list[Answer]:
-        """As `ask`, for a call that ends something or makes it sure: also while the client is being closed."""
-        return self.fan_out.ask(ask, strict=False)
 
     def ask_shielded(self, ask: Ask) -> list[Answer]:
         """As `ask`, for cleaning up: also while the client is being closed, and never behind calls."""
@@ -135,14 +132,9 @@ class Driver:
 
     def park_as(self, waiter: Waiter, park: Park) -> list[Handed]:
         """As `park`, for one that is registered."""
-        if not waiter.parks:
-            self.waits(park.keys)
-        waiter.parks += 1
-        if park.ticket is not None:
-            waiter.tickets[:] = [park.ticket]
-            self.queued(park.lease_end)
-        if self.closed:  # Mark, then look: `close` finds the waiter, or this finds the client closed
-            self.check_open()
+        if not waiter.parks and self.platform.loop() is not None:
+            self.warn_if_a_loop_waits(park.keys.name)
+        self.begin_park(waiter, park)
         waiter.park(park.until, self.quorum, self.hub.gather_seconds)
         if self.closed:
             self.check_open()
@@ -153,3 +145,6 @@ class Driver:
 
     def _undo(self, undo: Undo) -> None:
         self.undo_attempt(undo)
+
+    def _pause(self, pause: Pause) -> None:
+        self.platform.sleep(pause.seconds)

@@ -56,7 +56,6 @@ class Platform:
         log: what writes the log: nobody else does, so that nobody waits for a handler.
         clock: seconds that only rise.
         queue: makes a `queue.SimpleQueue`, which may be used at any moment, also by an interrupted thread.
-        gate: makes a `threading.RLock`.
         poller: makes a `select.poll`.
         waker: makes what ends such a poll.
         sleep: sleeps for so many seconds.
@@ -70,7 +69,6 @@ class Platform:
     log: LogWriter
     clock: Clock = staticmethod(CLOCK)
     queue: Callable[[], "SimpleQueue[Any]"] = SimpleQueue
-    gate: Callable[[], Any] = staticmethod(threading.RLock)
     poller: Callable[[], Any] = staticmethod(select.poll)
     waker: Callable[[], Waker] = Waker
     sleep: Callable[[float], object] = staticmethod(time.sleep)

@@ -15,7 +15,7 @@ from relock._runtime.machine import Machine
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.waker import Waker
-from relock.testing._process import Parking, Process, Task, current_task
+from relock.testing._process import Parking, Process, current_task
 
 
 class VirtualQueue:
@@ -57,49 +57,6 @@ class VirtualQueue:
     def qsize(self) -> int:
         """See `queue.SimpleQueue`."""
         return len(self._items)
-
-
-class VirtualGate:
-    """A `threading.RLock` for tasks."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._owner: Task | None = None
-        self._count = 0
-        self._waiting: deque[Parking] = deque()
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """See `threading.RLock`."""
-        task = current_task()
-        until = None if timeout < 0 else self._process.local() + timeout
-        while self._owner not in (None, task):
-            left = None if until is None else until - self._process.local()
-            if not blocking or (left is not None and left <= 0):
-                return False
-            parking = Parking(self._process)
-            self._waiting.append(parking)
-            try:
-                parking.wait(left)
-            except BaseException:
-                if parking.woken:
-                    self._wake_one()  # the interrupted task does not take the gate, so the next one must
-                raise
-        self._owner = task
-        self._count += 1
-        return True
-
-    def release(self) -> None:
-        """See `threading.RLock`."""
-        if self._owner is not current_task():
-            raise RuntimeError("cannot release un-acquired lock")
-        self._count -= 1
-        if not self._count:
-            self._owner = None
-            self._wake_one()
-
-    def _wake_one(self) -> None:
-        while self._waiting and not self._waiting.popleft().wake():
-            pass
 
 
 class VirtualPoller:
@@ -169,7 +126,6 @@ class VirtualPlatform(Machine):
 
     chance: Callable[[], float]
     clock: Clock
-    gate: Callable[[], Any]
     open_channel: Callable[[RawConnection, float], Channel]
     poller: Callable[[], Any]
     queue: Callable[[], SimpleQueue[Any]]
@@ -182,7 +138,6 @@ class VirtualPlatform(Machine):
         self.process = process
         self.clock = process.clock
         self.queue = lambda: VirtualQueue(process)  # type: ignore[assignment,return-value]
-        self.gate = lambda: VirtualGate(process)
         self.poller = lambda: VirtualPoller(process)
         self.waker = lambda: VirtualWaker(process)  # type: ignore[assignment,return-value]
         self.sleep = process.sleep

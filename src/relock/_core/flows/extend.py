@@ -20,20 +20,22 @@ ROUNDS = 2  # a second one, with a new clock sample, where the first came too la
 AnswersByHold = list[Sequence[Reply | Failure]]
 
 
-def extend(holds: Sequence[Hold], clock: Clock, node_timeout: float) -> Generator[Effect, Any, AnswersByHold]:
+def extend(
+    holds: Sequence[Hold], clock: Clock, node_timeout: float, *, ends: bool = False
+) -> Generator[Effect, Any, AnswersByHold]:
     """Renews the leases of `holds` on all masters in one batch, and counts what they answered.
 
     A master that is silent is waited for no longer than the shortest of these leases allows: what the others answered
     counts only before that is over.
 
-    Returns what each master said of each hold.
+    Returns what each master said of each hold. For `ends`, see `Ask`.
     """
     longest = min((node_timeout, *(hold.spec.node_timeout for hold in holds)))
     ttls = [hold.ttl for hold in holds]  # as they are sent: an owner may ask for a longer one meanwhile
     calls = tuple([_call(hold, ttl) for hold, ttl in zip(holds, ttls, strict=True)])
     for _ in range(ROUNDS):
         sent_at = clock()
-        replies = yield Ask(calls, sent_at + longest)
+        replies = yield Ask(calls, sent_at + longest, ends=ends)
         answers: AnswersByHold = list(zip(*replies, strict=True))  # of each hold, not of each master
         now = clock()
         for hold, ttl, answer in zip(holds, ttls, answers, strict=True):

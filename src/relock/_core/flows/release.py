@@ -26,7 +26,7 @@ def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
 
 def end(hold: Hold, until: float) -> Ask:
     """Ends a hold on all masters."""
-    return Ask((hold.ending.call(hold.keys, hold.owner),), until, is_release_certain)
+    return Ask((hold.ending.call(hold.keys, hold.owner),), until, is_release_certain, ends=True)
 
 
 class Ending(NamedTuple):
@@ -100,7 +100,7 @@ def write_count(
     call = count_request(count).call(hold.keys, hold.owner)
     for _ in range(2):  # a second time, with a new clock sample, where the first came too late
         if first is None:
-            answers = yield Ask((call,), clock() + node_timeout, is_count_certain)
+            answers = yield Ask((call,), clock() + node_timeout, is_count_certain, ends=True)
         else:
             answers, first = first, None
         if not count_status(answers, b"void"):

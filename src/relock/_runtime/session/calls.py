@@ -1,26 +1,28 @@
-"""What callers ask for: to acquire, to nest, to release, to extend, and to take again after a condition's wait.
+"""What callers ask for: to acquire, to nest, to release, and to take again after a condition's wait.
 
 Nothing on the way of an acquire or a release takes a lock of Python's: an interrupt may strike between any two
 instructions, also between taking a lock and the ``try`` that would let it go. What an interrupted call may have left
 is known to its `CallRecord`, from before the first byte is sent; see `relock._runtime.session.interrupts`.
+
+Each call is a flow (see `relock._core.effects`): it decides, and what waits is an effect that a driver carries out. One
+thing is done on the way: a lone master is asked straight, where a thread may wait for its answer in the call.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any
 
 from attrs import evolve
 
 from relock._core.book import HoldKey, lost_error, not_owned, stand_in
-from relock._core.call_record import CallRecord
-from relock._core.effects import Answer, Ask, Failure, Handed, Reply
+from relock._core.call_record import CallRecord, Enter, Step
+from relock._core.effects import Answer, Ask, Failure, Handed
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
 from relock._core.flows.acquire import First, judge_first
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.extend import extend as extend_flow
-from relock._core.flows.extend import needs_healing
 from relock._core.hold import FOREVER, FORGOTTEN, Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import (
@@ -31,7 +33,6 @@ from relock._core.quorum import (
     Refused,
     count_status,
     is_attempt_certain,
-    is_status,
     judge_handed,
 )
 from relock._core.waiting import Wait, acquire, judge_queued
@@ -46,19 +47,29 @@ from relock._runtime.session.keeper import Keeper
 from relock._runtime.session.loops import inside_already
 
 IN_LINE_SECONDS = 1.0  # for so long after a wait has begun, the next acquire is likely to wait as well
-CONNECTING_SECONDS_MIN = 0.005  # before a master is asked again that was being connected; then twice as long
 
 
 class Calls:
-    """The calls of one session. Each leaves what it does in the book of holds."""
+    """The calls of one session, as flows. Each leaves what it does in the book of holds.
 
-    def __init__(self, session: Keeper, interrupted: Interrupted) -> None:
+    Args:
+        lone: the only master, where the caller's thread may ask it straight, and wait for the answer in the call.
+        by_tasks: the callers are tasks of an event loop, each an owner of its own; else they are threads.
+    """
+
+    def __init__(
+        self, session: Keeper, interrupted: Interrupted, lone: Master | None, *, by_tasks: bool = False
+    ) -> None:
         self._session = session
         self._interrupted = interrupted
+        self._lone = lone
+        self._by_tasks = by_tasks
 
     # Acquire --------------------------------------------------------------------------------------------------------
 
-    def acquire(self, record: CallRecord, spec: LockSpec, who: Who, until: float, *, count: int = 1) -> Outcome | None:
+    def acquire(
+        self, record: CallRecord, spec: LockSpec, who: Who, until: float, *, count: int = 1
+    ) -> Generator[Step, Any, Outcome | None]:
         """One more level for the caller: a nested one on its hold, or an outermost one with `count` levels.
 
         Returns None when the caller has it now, else what the last look found.
@@ -71,35 +82,39 @@ class Calls:
         key = (spec.keys.name, who.key)
         if who.name is not None:
             came_at = session.clock()
-            if not self._enter_gate(record, spec, key, until):
-                return self._turned_away(spec, came_at)
+            if not (yield from self._enter_gate(record, spec, key, until)):
+                return (yield from self._turned_away(spec, came_at))
         hold = session.holds.get(key)
         if hold is not None and hold.count > 0:
-            self._nest(record, hold, spec.options, count)
+            yield from self._nest(record, hold, spec.options, count)
             outcome = None
         else:
-            outcome = self._take(record, spec, who, until, count)
+            outcome = yield from self._take(record, spec, who, until, count)
         if record.gate is not None:
             record.over = (session.holds.get(key) if outcome is None else None), count
             self._interrupted.leave_gate(record)
         return outcome
 
-    def _enter_gate(self, record: CallRecord, spec: LockSpec, key: HoldKey, until: float) -> bool:
+    def _enter_gate(self, record: CallRecord, spec: LockSpec, key: HoldKey, until: float) -> Generator[Step, Any, bool]:
         """Lets one thread of an ``owner=`` in at a time; where that owner has the lock, it takes but a moment."""
         session = self._session
         hold = session.holds.get(key)
         if hold is not None and hold.count > 0:
             until = max(until, session.clock() + spec.node_timeout)
-        elif not session.has_warned_of_loops and until > session.clock() and session.platform.task() is not None:
-            if session.gates.enter(record, key, NEVER):
+        elif not self._by_tasks and until > session.clock() and self._may_block_a_loop():
+            if (yield Enter(record, key, NEVER)):
                 return True
             session.warn_if_a_loop_waits(spec.keys.name)
-        return session.gates.enter(record, key, until)
+        return bool((yield Enter(record, key, until)))
 
-    def _turned_away(self, spec: LockSpec, came_at: float) -> Outcome:
+    def _may_block_a_loop(self) -> bool:
+        """Whether the calling thread runs an event loop, and has not been warned of waiting."""
+        return not self._session.has_warned_of_loops and self._session.platform.task() is not None
+
+    def _turned_away(self, spec: LockSpec, came_at: float) -> Generator[Step, Any, Outcome]:
         """What a caller finds that was kept waiting by another thread of its own owner: the lock is not to be had."""
         session = self._session
-        answers = first_of_each(session.ask(inspect_flows.look(spec, session.clock())))
+        answers = first_of_each((yield inspect_flows.look(spec, session.clock())))
         info = inspect_flows.agree(spec.keys.name, answers)
         if info is None:
             failures = tuple(answer for answer in answers if isinstance(answer, Failure))
@@ -107,7 +122,9 @@ class Calls:
         self._tell_refusal(spec, came_at)
         return Refused(info.owner, len(info.queue), info.ttl, None, undecided=False)
 
-    def _take(self, record: CallRecord, spec: LockSpec, who: Who, until: float, count: int) -> Outcome | None:
+    def _take(
+        self, record: CallRecord, spec: LockSpec, who: Who, until: float, count: int
+    ) -> Generator[Step, Any, Outcome | None]:
         session = self._session
         started_at = session.clock()
         waiter = next(session.names) if who.name is None else session.new_name(who.name)
@@ -118,7 +135,7 @@ class Calls:
         in_line = started_at < until and started_at - session.waited_at < IN_LINE_SECONDS
         if session.closed:
             session.check_open()
-        first, grants, lone = None, None, session.lone
+        first, grants, lone = None, None, self._lone
         outcome: Outcome | None = None
         if in_line and lone is not None and count == 1:
             outcome, first, grants = self._queue(lone, spec, owners, started_at, until)
@@ -127,19 +144,19 @@ class Calls:
             request = spec.wording.acquire if lone is not None else spec.wording.acquire_with(session.propose())
             answers = None if lone is None else lone.exchange(request, spec.keys, waiter, started_at, end)
             if answers is None:
-                answers = session.ask(Ask((request.call(spec.keys, waiter),), end, is_attempt_certain))
+                answers = yield Ask((request.call(spec.keys, waiter),), end, is_attempt_certain)
             first = started_at, answers
             outcome = judge_first(spec, first, session.clock(), until)
         if outcome is None:
             jitter, propose = session.platform.chance, session.propose
             wait = Wait(spec, waiter, count, until, session.clock, jitter, owners, in_line, propose)
-            outcome = session.run(acquire(wait, first, grants))
+            outcome = yield from acquire(wait, first, grants)
         if session.is_closing:
             session.check_open()  # the grant can still be given back here; after `close` nothing could do it
         if outcome.__class__ is not Grant:
             return self._go_without(record, spec, started_at, outcome)
         hold = session.holds[spec.keys.name, who.key] = Hold(spec, owners[-1], who, outcome, count)
-        if who.name is None and session.platform.loop() is not None:
+        if who.name is None and not self._by_tasks and session.platform.loop() is not None:
             hold.taker = taker_of(session.platform.task(), 0)
         if session.steps:  # Mark, then look: a step that is seen from here on finds the hold in the book
             self._count_steps(hold)
@@ -213,19 +230,20 @@ class Calls:
             raise inside_already(hold.keys.name, taker, running)
         hold.taker = taker or taker_of(running, hold.count)
 
-    def _nest(self, record: CallRecord, hold: Hold, options: LockOptions, levels: int) -> None:
+    def _nest(self, record: CallRecord, hold: Hold, options: LockOptions, levels: int) -> Generator[Step, Any, None]:
         session = self._session
         if hold.loss is not None or session.clock() >= hold.deadline:
             session.check_valid(hold)
         # An owner's has no thread: tasks that name the same one share its hold.
-        if hold.thread is not None and (hold.taker is not None or session.platform.loop() is not None):
+        is_threads = hold.thread is not None and not self._by_tasks
+        if is_threads and (hold.taker is not None or session.platform.loop() is not None):
             self._note_task(hold, session.platform.task())
         record.count, record.hold = hold.count, hold  # Note, then send
         if options.ttl > hold.ttl:
             hold.ask_for(options.ttl)
-            session.run(extend_flow((hold,), session.clock, session.node_timeout))
+            yield from extend_flow((hold,), session.clock, session.node_timeout)
         count = hold.count + levels
-        written = session.closed or self._write_count(hold, count)
+        written = session.closed or (yield from self._write_count(hold, count))
         if hold.loss is not None or session.clock() >= hold.deadline:
             session.check_valid(hold)
         hold.count = count
@@ -234,7 +252,7 @@ class Calls:
         if options.on_lost is not None and options.on_lost not in hold.callbacks:
             hold.callbacks.append(options.on_lost)
 
-    def _write_count(self, hold: Hold, count: int) -> bool:
+    def _write_count(self, hold: Hold, count: int) -> Generator[Step, Any, bool]:
         """Writes the count to the masters; returns whether all of them have it, or are just about to say so.
 
         What these say is looked at later: a request to one that had not been heard of for long may have been void.
@@ -243,13 +261,13 @@ class Calls:
         hold.wanted = count  # Note, then send: a janitor that is writing another count just now writes again
         longest = min(session.node_timeout, hold.spec.node_timeout)
         first = None
-        if session.lone is not None:
+        if self._lone is not None:
             sent_at, request = session.clock(), release_flows.count_request(count)
-            first = session.lone.exchange(request, hold.keys, hold.owner, sent_at, sent_at + longest)
+            first = self._lone.exchange(request, hold.keys, hold.owner, sent_at, sent_at + longest)
             reply: Any = first and first[0][0]
             if reply.__class__ is list and reply[0] == b"counted":
                 return True
-        answers = session.run_unclosed(release_flows.write_count(hold, count, session.clock, longest, first))
+        answers = yield from release_flows.write_count(hold, count, session.clock, longest, first)
         counting = release_flows.judge_count(answers)
         if counting.is_awaited:
             is_left = partial(release_flows.may_be_uncounted, answers)
@@ -259,7 +277,7 @@ class Calls:
 
     # Release --------------------------------------------------------------------------------------------------------
 
-    def release(self, record: CallRecord, name: str, who: Who, *, levels: int = 1) -> None:
+    def release(self, record: CallRecord, name: str, who: Who, *, levels: int = 1) -> Generator[Step, Any, None]:
         """Leaves `levels` levels (0: all) of the caller's hold.
 
         Raises:
@@ -271,7 +289,7 @@ class Calls:
         if hold is None or hold.count == 0:
             raise not_owned(name)
         if who.name is not None:
-            session.gates.enter(record, (name, who.key), FOREVER)
+            yield Enter(record, (name, who.key), FOREVER)
             if hold.count == 0:  # another thread of this owner was faster
                 raise not_owned(name)
         left = hold.count - levels if levels else 0
@@ -279,14 +297,14 @@ class Calls:
         if hold.loss is not None or session.clock() >= hold.deadline:
             self._check_before_release(hold, left)
         if left:
-            written = session.closed or self._write_count(hold, left)
+            written = session.closed or (yield from self._write_count(hold, left))
             if hold.loss is not None or session.clock() >= hold.deadline:
                 self._check_before_release(hold, left)
             hold.count = left
             if not written:
                 session.settle(hold)
         else:
-            self._end(hold)
+            yield from self._end(hold)
         if record.gate is not None:
             record.over = None, 0
             self._interrupted.leave_gate(record)
@@ -300,9 +318,9 @@ class Calls:
                 self._interrupted.end_stand_in(hold)
             raise
 
-    def _end(self, hold: Hold) -> None:
+    def _end(self, hold: Hold) -> Generator[Step, Any, None]:
         """The last level: the hold ends here and now, and then on the masters."""
-        session, lone, keys = self._session, self._session.lone, hold.keys
+        session, lone, keys = self._session, self._lone, hold.keys
         session.holds.pop((keys.name, hold.key), None)
         if session.closed:
             hold.count = 0
@@ -312,7 +330,7 @@ class Calls:
         if lone is not None:
             answers = lone.exchange(hold.ending, keys, hold.owner, sent_at, until)
         if answers is None:
-            answers = session.ask_unclosed(release_flows.end(hold, until))
+            answers = yield release_flows.end(hold, until)
         reply: Any = answers[0][0]
         is_usual = lone is not None and reply.__class__ is list and reply[0] == b"released"
         if hold.healed or not (is_usual or count_status(answers, b"released") == len(answers)):
@@ -349,7 +367,7 @@ class Calls:
 
     # A condition's wait ---------------------------------------------------------------------------------------------
 
-    def take_again(self, record: CallRecord, who: Who, hold: Hold, count: int) -> Outcome | None:
+    def take_again(self, record: CallRecord, who: Who, hold: Hold, count: int) -> Generator[Step, Any, Outcome | None]:
         """Takes `count` levels for the owner of `hold`, which a wait has given up; waits until the masters are back.
 
         It is taken as it was before: with the options of its outermost level, and what its other levels have asked for.
@@ -358,22 +376,22 @@ class Calls:
         """
         spec = evolve(hold.spec, patience=FOREVER)
         if hold.loss is None:
-            outcome = self.acquire(record, spec, who, FOREVER, count=count)
+            outcome = yield from self.acquire(record, spec, who, FOREVER, count=count)
             if outcome is None:
-                self._restore(self._session.holds[spec.keys.name, who.key], hold)
+                yield from self._restore(self._session.holds[spec.keys.name, who.key], hold)
             return outcome
-        outcome = self.acquire(record, spec, who._replace(key=stand_in(hold)), FOREVER)
+        outcome = yield from self.acquire(record, spec, who._replace(key=stand_in(hold)), FOREVER)
         if outcome is None:
             self._book_waited(hold, count)
         return outcome
 
-    def _restore(self, hold: Hold, before: Hold) -> None:
+    def _restore(self, hold: Hold, before: Hold) -> Generator[Step, Any, None]:
         """Gives `hold` what nested levels, or `extend`, had added to the one before: callbacks, and a longer ttl."""
         session = self._session
         hold.callbacks[:] = before.callbacks
         if before.ttl > hold.ttl:
             hold.ask_for(before.ttl)
-            session.run(extend_flow((hold,), session.clock, session.node_timeout))
+            yield from extend_flow((hold,), session.clock, session.node_timeout)
             session.watchdog.watch(hold)
 
     def lose_waited(self, hold: Hold, count: int, error: BaseException) -> None:
@@ -386,59 +404,3 @@ class Calls:
         """A hold that has ended has `count` levels again, for its owner to leave."""
         hold.count = count
         self._session.holds[hold.keys.name, hold.key] = hold
-
-    # Extend ---------------------------------------------------------------------------------------------------------
-
-    def extend(self, hold: Hold, ttl: float | None) -> list[Failure] | None:
-        """Renews `hold` now. Returns the failures where no quorum confirmed it, None when one did.
-
-        Raises:
-            LockLostError: it was lost, before or by now.
-        """
-        session = self._session
-        session.check_valid(hold)
-        hold.ask_for(ttl or 0.0)
-        answers = self._renew(hold)
-        if needs_healing(hold, answers):
-            session.heal((hold,))
-        session.check_valid(hold)
-        session.watchdog.watch(hold)
-        if sum(is_status(answer, b"extended") for answer in answers) >= session.quorum:
-            return None
-        return [answer for answer in answers if isinstance(answer, Failure)]
-
-    def _renew(self, hold: Hold) -> Sequence[Reply | Failure]:
-        """What the masters say to a renewal of `hold`.
-
-        They are asked again, for a node timeout, if a quorum fails and a master that seems to be well could not be
-        asked, because no connection to it was free.
-        """
-        session = self._session
-        until, pause = session.clock() + session.node_timeout, CONNECTING_SECONDS_MIN
-        while True:
-            renewal = extend_flow((hold,), session.clock, session.node_timeout)
-            answers: Sequence[Reply | Failure] = session.run(renewal)[0]
-            confirmed = sum(is_status(answer, b"extended") for answer in answers)
-            if confirmed >= session.quorum or not self._is_connecting(answers) or session.clock() + pause > until:
-                return answers
-            session.platform.sleep(pause)
-            pause *= 2
-
-    def _is_connecting(self, answers: Sequence[Reply | Failure]) -> bool:
-        """Whether one of the masters could not be asked, though it is not known to be down."""
-        unasked = [isinstance(answer, Failure) and not answer.sent for answer in answers]
-        return any(master.down is None for master, missed in zip(self._session.masters, unasked, strict=True) if missed)
-
-    def confirm(self, hold: Hold) -> float:
-        """Has the masters confirm the full lease of a hold that a releaser gave; returns what then remains (s).
-
-        A client that was closed asks nobody any more.
-
-        Raises:
-            LockLostError: it was lost by now.
-        """
-        session = self._session
-        if not session.closed:
-            session.run_unclosed(extend_flow((hold,), session.clock, session.node_timeout))
-        session.check_valid(hold)
-        return hold.remaining(session.clock())

@@ -16,7 +16,8 @@ def close(session: Keeper) -> None:
     """Ends threads, waits and connections; leaves the holds to their leases."""
     session.is_closing = session.closed = True
     services = (session.watchdog, session.hub, session.janitor)
-    _see_grantees_off(session, _leave_queues(session))
+    waiters = list(session.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
+    _see_grantees_off(session, _leave_queues(session, waiters))
     _see_calls_off(session)
     session.is_closing = False
     for service in services:
@@ -24,6 +25,7 @@ def close(session: Keeper) -> None:
     session.hub.wake_all()
     for service in services:
         service.join(JOIN_SECONDS)
+    _leave_queues(session, waiters)  # a heartbeat that was under way may have put them back
     for master in session.masters:
         if master.reconnector is not None:
             master.reconnector.stop()  # Serve, then stop: the janitor needed its connections
@@ -33,12 +35,11 @@ def close(session: Keeper) -> None:
     session.platform.log.settle(SETTLE_SECONDS)
 
 
-def _leave_queues(session: Keeper) -> list[Waiter]:
-    """Gives up the places of all waiters, and returns those that had no place any more on some master.
+def _leave_queues(session: Keeper, waiters: list[Waiter]) -> list[Waiter]:
+    """Gives up the places of `waiters`, and returns those that had no place any more on some master.
 
     Where that fails, their messages would not be heard either.
     """
-    waiters = list(session.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
     calls = tuple(release_flows.leave_call(waiter.keys, waiter.owner) for waiter in waiters)
     answers = session.ask_shielded(Ask(calls, session.clock() + session.node_timeout)) if calls else []
     return [w for i, w in enumerate(waiters) if any(is_status(answer[i], b"absent") for answer in answers)]

@@ -1,46 +1,164 @@
-"""The gates at which threads of one ``owner=`` queue: one of them at a time takes or leaves a level of their hold."""
+"""The gates at which callers of one ``owner=`` queue: one at a time takes or leaves a level of their hold.
 
-import logging
-import threading
-from typing import Any
+A caller is a thread, or a task of an event loop. A thread that is inside may come in once more: in a signal handler,
+which would else wait for the thread that it has interrupted.
+
+An exception may strike a thread between any two instructions, so no lock of Python's is taken. Whoever is inside is the
+one value in a dictionary, set by ``dict.setdefault``; a place in the line is known by a weak reference, so that it dies
+with a caller that was struck before it could leave.
+"""
+
+from collections import deque
+from collections.abc import Generator
+from contextlib import suppress
+from queue import Empty
+from typing import Any, NamedTuple
+from weakref import ref
 
 from relock._core.book import HoldKey
 from relock._core.call_record import CallRecord
 from relock._runtime.platform import Platform
+from relock._runtime.wakeups.bell import Rung
 
-logger = logging.getLogger(__name__)
+LOOK_SECONDS = 1.0  # whoever was to wake the next in line may have been struck before, twice in a row
+_INSIDE = "inside"
+
+
+class _Place:
+    """One caller's place in a line; `wakes` gets a token for each reason to look."""
+
+    __slots__ = ("__weakref__", "wakes")
+
+    def __init__(self, wakes: Rung) -> None:
+        self.wakes = wakes
+
+
+class _Gate:
+    """Lets one caller in at a time, the first that came first."""
+
+    def __init__(self) -> None:
+        self.line: deque[ref[_Place]] = deque()
+        self._inside: dict[str, object] = {}
+        self._levels = 0  # how often whoever is inside has come in
+
+    def try_enter(self, who: object) -> bool:
+        """Lets `who` in if nobody else is inside."""
+        if self._inside.setdefault(_INSIDE, who) is not who:
+            return False
+        self._levels += 1
+        return True
+
+    def leave(self, who: object) -> None:
+        """`who` leaves, if it is inside. Again, it does no harm, and makes good what an interrupt has kept undone."""
+        if self._inside.get(_INSIDE) is who:
+            self._levels = max(0, self._levels - 1)
+            if not self._levels:
+                self._inside.pop(_INSIDE, None)
+        self.wake()
+
+    def is_turn_of(self, place: _Place) -> bool:
+        """Whether no place before it still waits."""
+        return self._first() is place
+
+    def leave_line(self, place: _Place) -> None:
+        """Takes the place out of the line, wherever it stands."""
+        with suppress(ValueError):
+            self.line.remove(ref(place))
+
+    def wake(self) -> None:
+        """Whoever is first in line looks."""
+        first = self._first()
+        if first is not None and first.wakes.empty():
+            first.wakes.put(None)
+
+    def _first(self) -> _Place | None:
+        while True:
+            try:
+                reference = self.line[0]
+            except IndexError:
+                return None
+            place = reference()
+            if place is not None:
+                return place
+            with suppress(ValueError):  # another thread has taken it out
+                self.line.remove(reference)
+
+
+class Admission(NamedTuple):
+    """Who is inside, or waits, at which gate."""
+
+    gate: _Gate
+    who: object
 
 
 class Gates:
-    """Lets one thread of an ``owner=`` in at a time; the others wait, and join the hold that it gets."""
+    """The gates of one client."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._gates: dict[HoldKey, Any] = {}
+        self._gates: dict[HoldKey, _Gate] = {}
 
     def enter(self, record: CallRecord, key: HoldKey, until: float) -> bool:
-        """Waits until `until` at most; returns whether the caller is in."""
-        while True:
-            gate = self._gates.setdefault(key, self._platform.gate())
-            record.gate_key = key
-            record.gate = gate  # Note, then send: an interrupt must find the gate that is about to be entered
-            left = until - self._platform.clock()
-            if not gate.acquire(timeout=min(max(left, 0.0), threading.TIMEOUT_MAX)):
-                record.gate = None
-                return False
+        """Has the calling thread wait until `until` at most; returns whether it is in."""
+        who = self._platform.current()
+        if self.try_enter(record, key, who):
+            return True
+        wakes: Any = self._platform.queue()
+        waiting = self.wait(record, key, until, who, wakes)
+        try:
+            while True:
+                seconds = next(waiting)
+                with suppress(Empty):
+                    wakes.get(timeout=seconds)
+        except StopIteration as end:
+            return bool(end.value)
+        finally:
+            waiting.close()
+
+    def try_enter(self, record: CallRecord, key: HoldKey, who: object) -> bool:
+        """Lets `who` in if it need not wait."""
+        gate = self._gates.setdefault(key, _Gate())
+        record.gate_key = key
+        record.gate = Admission(
+            gate, who
+        )  # Note, then send: an interrupt must find the gate that is about to be entered
+        if not gate.line and gate.try_enter(who):
             if self._gates.get(key) is gate:
                 return True
-            gate.release()
+            gate.leave(who)
+        record.gate = None
+        return False
+
+    def wait(
+        self, record: CallRecord, key: HoldKey, until: float, who: object, wakes: Rung
+    ) -> Generator[float, None, bool]:
+        """Yields for how long to wait for something in `wakes`, again and again; returns whether `who` is in."""
+        while True:
+            gate = self._gates.setdefault(key, _Gate())
+            record.gate_key = key
+            record.gate = Admission(gate, who)  # as above
+            place = _Place(wakes)
+            gate.line.append(ref(place))
+            try:
+                while not (gate.is_turn_of(place) and gate.try_enter(who)):
+                    left = until - self._platform.clock()
+                    if left <= 0:
+                        record.gate = None
+                        return False
+                    yield min(left, LOOK_SECONDS)
+            finally:
+                gate.leave_line(place)
+                gate.wake()  # it may have been woken, and is first no more
+            if self._gates.get(key) is gate:
+                return True
+            gate.leave(who)
 
     def leave(self, record: CallRecord) -> None:
-        """Lets the next thread in, if this one is in."""
+        """Lets the next caller in, if this one is in."""
         if record.gate is not None:
-            try:
-                record.gate.release()
-            except RuntimeError:  # interrupted before it got in, or right after it left
-                self._platform.log.debug(logger, "a gate was left by a thread that was not in")
+            record.gate.gate.leave(record.gate.who)
             record.gate = None  # Undo, then forget: an interrupt must find the gate until it is left
 
     def remove(self, key: HoldKey) -> None:
-        """The hold of this owner has ended: a thread that waits at its gate notices, and goes to the next one."""
+        """The hold of this owner has ended: a caller that waits at its gate notices, and goes to the next one."""
         self._gates.pop(key, None)

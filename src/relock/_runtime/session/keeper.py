@@ -13,8 +13,9 @@ from functools import partial
 from attrs import define
 
 from relock._core.book import Book, lost_error
+from relock._core.call_record import Enter
 from relock._core.clocks import ClockStep
-from relock._core.effects import Undo
+from relock._core.effects import Park, Undo
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, may_be_granted, may_keep_anything
 from relock._errors import ClientClosedError, RelockError
@@ -33,6 +34,7 @@ from relock._runtime.service import Service
 from relock._runtime.session.gates import Gates
 from relock._runtime.session.loops import text_of_wait
 from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.waiter import Waiter
 
 logger = logging.getLogger(__name__)
 event_logger = logging.getLogger("relock.events")
@@ -132,12 +134,17 @@ class Keeper(Driver):
         if self.closed:
             raise ClientClosedError("the client is closed: make a new one")
 
-    def waits(self, keys: LockKeys) -> None:
-        """A caller begins to wait for the lock of `keys`."""
-        self.counters.waits += 1
-        self.waited_at = self.clock()
-        if self.platform.loop() is not None:
-            self.warn_if_a_loop_waits(keys.name)
+    def begin_park(self, waiter: Waiter, park: Park) -> None:
+        """`waiter` is about to sleep: if it has a ticket, heartbeats are due from now on."""
+        if not waiter.parks:
+            self.counters.waits += 1
+            self.waited_at = self.clock()
+        waiter.parks += 1
+        if park.ticket is not None:
+            waiter.tickets[:] = [park.ticket]
+            self.janitor.ensure_beating(park.lease_end)
+        if self.closed:  # Mark, then look: `close` finds the waiter, or this finds the client closed
+            self.check_open()
 
     def warn_if_a_loop_waits(self, name: str) -> None:
         """Says once that a wait for the lock `name`, which is about to begin, blocks the caller's event loop."""
@@ -147,9 +154,9 @@ class Keeper(Driver):
             self.platform.log.warning(logger, text)
             warn_at_once(text)
 
-    def queued(self, lease_end: float) -> None:
-        """A waiter has a ticket, so heartbeats are due; the next one at `lease_end`, unless it comes before."""
-        self.janitor.ensure_beating(lease_end)
+    def enter(self, enter: Enter) -> bool:
+        """Waits at the gate of an ``owner=``."""
+        return self.gates.enter(*enter)
 
     def renewed(self) -> None:
         """A renewal was confirmed by a quorum."""

@@ -14,6 +14,7 @@ from relock._runtime.session import closing
 from relock._runtime.session.calls import Calls
 from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
+from relock._runtime.session.renewals import Renewals
 from relock._runtime.session.reports import Reports
 from relock._runtime.wakeups.hub import Hub
 
@@ -22,15 +23,19 @@ class Session(Keeper):
     """All that a client has in one process: connections, threads, holds. A forked child makes a new one.
 
     Attributes:
-        calls: what callers ask for.
+        calls: what threads ask for.
+        calls_of_tasks: what tasks of event loops ask for.
+        renewals: the renewals among that.
         interrupted: what undoes what an interrupted call has left.
         reports: what hears of everything that happens to the masters.
     """
 
     calls: Calls
+    calls_of_tasks: Calls
     hub: Hub
     interrupted: Interrupted
     janitor: Janitor
+    renewals: Renewals
     reports: Reports
     watchdog: Watchdog
 
@@ -44,7 +49,9 @@ class Session(Keeper):
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)
         self.interrupted = Interrupted(self)
-        self.calls = Calls(self, self.interrupted)
+        self.calls = Calls(self, self.interrupted, self.lone)
+        self.calls_of_tasks = Calls(self, self.interrupted, None, by_tasks=True)
+        self.renewals = Renewals(self)
         self._is_half_closed = False  # an interrupt came before its end
 
     def close(self) -> None:

@@ -8,8 +8,19 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import Protocol
 
 from relock._runtime.platform import Platform
+
+
+class Rung(Protocol):
+    """Where a bell is heard."""
+
+    def put(self, item: None, /) -> None:
+        """Adds a token."""
+
+    def empty(self) -> bool:
+        """Whether there is none."""
 
 
 class Bell:
@@ -17,7 +28,7 @@ class Bell:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._waiting: deque[SimpleQueue[None]] = deque()
+        self._waiting: deque[Rung] = deque()
 
     def wait_for(self, is_so: Callable[[], bool], until: float) -> bool:
         """Whether `is_so()`, after waiting for it until the clock's `until` (s) at most.
@@ -26,7 +37,7 @@ class Bell:
         """
         rung: SimpleQueue[None] = self._platform.queue()
         try:
-            self._waiting.append(rung)  # Mark, then look: a change after the look rings
+            self.join(rung)  # Mark, then look: a change after the look rings
             while not is_so():
                 left = until - self._platform.clock()
                 if left <= 0:
@@ -35,8 +46,16 @@ class Bell:
                     rung.get(timeout=left)
             return True
         finally:
-            with suppress(ValueError):  # an interrupt came before it was there
-                self._waiting.remove(rung)
+            self.leave(rung)
+
+    def join(self, rung: Rung) -> None:
+        """From now on `rung` gets a token whenever the bell rings, unless one is in it."""
+        self._waiting.append(rung)
+
+    def leave(self, rung: Rung) -> None:
+        """It gets none any more."""
+        with suppress(ValueError):  # an interrupt came before it was there
+            self._waiting.remove(rung)
 
     def ring(self) -> None:
         """Makes every thread that waits look again."""

@@ -18,6 +18,7 @@ from relock._keys import LockKeys, lock_keys
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.bell import Bell
+from relock._runtime.wakeups.inbox import Inbox
 from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.subscription import Subscription
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
@@ -73,6 +74,7 @@ class Hub:
         waiters: by their owners' names.
         subscriptions: in the order of the masters.
         reading: which thread reads them.
+        confirmed: rings when one of them is confirmed.
     """
 
     reading: Reading
@@ -92,15 +94,16 @@ class Hub:
         self.subscriptions = tuple(Subscription(self, master) for master in masters)
         self._masters = masters
         self._quorum = quorum_of(len(masters))
-        self._confirmed = Bell(platform)
+        self.confirmed = Bell(platform)
         self._served: dict[bytes, Served] = {}
         self._sweep_at = SERVED_UNSWEPT
 
-    def register(self, owner: bytes, keys: LockKeys) -> Waiter:
-        """The waiter `owner`, from now on found by its wake-ups."""
+    def register(self, owner: bytes, keys: LockKeys, inbox: Callable[[], Inbox] | None = None) -> Waiter:
+        """The waiter `owner`, from now on found by its wake-ups; `inbox` makes where it hears them: else a queue."""
         waiter = self.waiters.get(owner)
         if waiter is None:
-            waiter = self.waiters.setdefault(owner, Waiter(owner, keys, self.platform.queue(), self.reading))
+            wakes = self.platform.queue() if inbox is None else inbox()
+            waiter = self.waiters.setdefault(owner, Waiter(owner, keys, wakes, self.reading))
         return waiter
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
@@ -160,9 +163,10 @@ class Hub:
         for subscription in self.subscriptions:
             subscription.ensure()
             confirmed += subscription.is_confirmed
-        return confirmed >= self._quorum or self._confirmed.wait_for(self._is_confirmed, until)
+        return confirmed >= self._quorum or self.confirmed.wait_for(self.is_confirmed, until)
 
-    def _is_confirmed(self) -> bool:
+    def is_confirmed(self) -> bool:
+        """Whether a quorum has confirmed the subscription."""
         return sum(subscription.is_confirmed for subscription in self.subscriptions) >= self._quorum
 
     def message(self, master: int, payload: bytes) -> None:
@@ -237,7 +241,7 @@ class Hub:
 
     def subscribed(self) -> None:
         """A subscription is confirmed; see `HubListener.subscribed`."""
-        self._confirmed.ring()
+        self.confirmed.ring()
         self._listener.subscribed()
 
     def stop(self) -> None:

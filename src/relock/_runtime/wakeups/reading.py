@@ -46,6 +46,7 @@ from relock._core.quorum import NEVER
 from relock._runtime.net.waker import Waker
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.ear import Ear
+from relock._runtime.wakeups.inbox import Inbox
 
 LEAD = -1  # in a waiter's queue, beside the numbers of masters: nobody leads
 VACANT_SECONDS = 0.05
@@ -64,7 +65,7 @@ class Sleeper(Protocol):
         is_parked: from before it is known here as one that sleeps until after it is not.
     """
 
-    wakes: "SimpleQueue[int | None]"
+    wakes: Inbox
     is_polling: bool
     is_parked: bool
 

@@ -1,12 +1,13 @@
 """One acquire that waits."""
 
-from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Generator
+from queue import Empty
 
 from attrs import define, field
 
 from relock._core.effects import Handed
 from relock._keys import LockKeys
+from relock._runtime.wakeups.inbox import Inbox
 from relock._runtime.wakeups.reading import Reading
 
 GATHER_SECONDS = 0.03  # after the first wake-up, wait this long for a quorum; after the first grant, longer
@@ -18,7 +19,7 @@ class Waiter:
 
     owner: bytes
     keys: LockKeys
-    wakes: "SimpleQueue[int | None]"  # the master that woke it, or None
+    wakes: Inbox  # the master that woke it, or None
     reading: Reading
     tickets: list[int] = field(factory=list)  # at most one: empty until it is queued
     handed: list[Handed] = field(factory=list)  # what releasers have given it, so far
@@ -46,23 +47,38 @@ class Waiter:
 
         `gathers` says how long that moment is (s) where one of them has given it the lock. None in `wakes` ends it.
         """
-        clock, reading = self.reading.clock, self.reading
-        masters: tuple[int, ...] = ()  # used as a set; a real one would take 200 bytes for as long as this waits
-        last, first_at = until, None
+        reading = self.reading
         try:
-            while len(masters) < quorum:
-                master = reading.next_for(self, until)
-                if master is None:
-                    break
-                if master not in masters:
-                    masters += (master,)
-                if len(masters) < quorum:
-                    first_at = clock() if first_at is None else first_at
-                    until = min(last, first_at + (gathers() if self.is_given else GATHER_SECONDS))
-        except Empty:
+            if quorum == 1:
+                reading.next_for(self, until)
+            else:
+                gathering = self.gather(until, quorum, gathers)
+                until = next(gathering)
+                while True:
+                    until = gathering.send(reading.next_for(self, until))
+        except (Empty, StopIteration):
             pass
         finally:
             reading.leave(self)
-        while not self.wakes.empty():  # several reasons to look are one
+        self.woke()
+
+    def gather(self, until: float, quorum: int, gathers: Callable[[], float]) -> Generator[float, int | None, None]:
+        """Yields until when to wait for what comes into `wakes`, is sent that, and ends when it is time to look."""
+        clock = self.reading.clock
+        masters: tuple[int, ...] = ()  # used as a set; a real one would take 200 bytes for as long as this waits
+        last, first_at = until, None
+        while len(masters) < quorum:
+            master = yield until
+            if master is None:
+                return
+            if master not in masters:
+                masters += (master,)
+            if len(masters) < quorum:
+                first_at = clock() if first_at is None else first_at
+                until = min(last, first_at + (gathers() if self.is_given else GATHER_SECONDS))
+
+    def woke(self) -> None:
+        """It is about to look: several reasons for that are one."""
+        while not self.wakes.empty():
             self.wakes.get_nowait()
         self.is_given = False

@@ -1,0 +1,178 @@
+"""What the doors of a lock have in common: what a caller can see of its hold, and how outcomes become errors."""
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from relock._core.book import not_owned
+from relock._core.effects import Failure
+from relock._core.hold import FOREVER, Hold
+from relock._core.lock_spec import LockSpec
+from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, quorum_of
+from relock._errors import AcquireTimeoutError, LockLostError, QuorumError
+from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_seconds
+from relock._owner import Who, named
+from relock._runtime.session.session import Session
+
+
+class HasSession(Protocol):
+    """What a lock needs of the client that made it."""
+
+    @property
+    def session(self) -> Session:
+        """The session of this process; another one after a fork."""
+
+
+class Holding(ABC):
+    """One lock, as its callers see it: all that is local."""
+
+    __slots__ = (
+        "__weakref__",
+        "_client",
+        "_longest",
+        "_named_owner",
+        "_options",
+        "_spec",
+        "name",
+    )  # there may be very many
+
+    name: str
+
+    def __init__(self, client: HasSession, name: str, spec: LockSpec, options: LockOptions) -> None:
+        self._client = client
+        self._spec = spec
+        self._options = options
+        self._named_owner = None if options.owner is None else named(options.owner)
+        self._longest = FOREVER if options.timeout is None or options.timeout == -1 else options.timeout  # a wait (s)
+        self.name = name
+
+    # Looking, without I/O -------------------------------------------------------------------------------------------
+
+    def owned(self) -> bool:
+        """Whether the caller has the lock; local, no I/O. False once the hold is lost."""
+        return self._valid_hold() is not None
+
+    @property
+    def hold_count(self) -> int:
+        """The caller's levels; local, no I/O. 0 without a hold, and once it is lost."""
+        hold = self._valid_hold()
+        return 0 if hold is None else hold.count
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token of the caller's hold, greater than every earlier holder's; None when not owned."""
+        hold = self._valid_hold()
+        return None if hold is None else hold.token
+
+    @property
+    def lost(self) -> bool:
+        """Whether the caller's latest hold was lost; False again with the next fresh acquire."""
+        hold = self._hold()
+        if hold is None:
+            return False
+        self._valid_hold()
+        return hold.loss is not None
+
+    def remaining(self) -> float:
+        """Seconds for which the caller's hold is surely still valid: local and conservative; 0.0 without one.
+
+        For half a second after a releaser has handed the lock over that is less than 3 s, until the full lease is
+        confirmed.
+        """
+        hold = self._valid_hold()
+        return 0.0 if hold is None else hold.remaining(self._client.session.clock())
+
+    def __repr__(self) -> str:
+        """Local state only: no I/O, and nothing secret."""
+        holders = self._client.session.holds.of_name(self.name)
+        state = "locked" if holders else "unlocked"
+        count = max((hold.count for hold in holders), default=0)
+        kind = f"{type(self).__module__}.{type(self).__qualname__}"
+        return f"<{state} {kind} object name={self.name!r} count={count} at {id(self):#x}>"
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _who(self) -> Who:
+        """Who calls."""
+
+    def _hold(self) -> Hold | None:
+        return self._client.session.holds.get((self.name, self._who().key))
+
+    def _valid_hold(self) -> Hold | None:
+        """The caller's hold while it is valid; says that it is lost where that is found here."""
+        hold = self._hold()
+        if hold is None or hold.loss is not None or hold.count == 0:
+            return None
+        session = self._client.session
+        reason = hold.reason_for_loss(session.clock())
+        if reason is None:
+            return hold
+        session.lose(hold, reason)
+        return None
+
+    def _held(self) -> Hold:
+        """The caller's hold; it may be lost.
+
+        Raises:
+            NotOwnedError: the caller has none.
+        """
+        hold = self._hold()
+        if hold is None or hold.count == 0:
+            raise not_owned(self.name)
+        return hold
+
+    def _check_ttl(self, ttl: float | None) -> None:
+        """Raises `TypeError` or `ConfigurationError` for a lease that can't be."""
+        if ttl is not None:
+            check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
+            self._client.session.options.check_guard(ttl, len(self._spec.masters))
+
+    def _too_few(self, failures: list[Failure]) -> QuorumError:
+        """The error for a renewal that no quorum has confirmed."""
+        total = len(self._spec.masters)
+        return quorum_error(self.name, failures, quorum_of(total), total - len(failures))
+
+    def _too_little(self, hold: Hold, left: float, seconds: float) -> LockLostError:
+        """The error for a hold that goes on, and has not as much left as was asked."""
+        return LockLostError(
+            f"the hold of {self.name!r} is sure for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
+            lock=self.name,
+            token=hold.token,
+            reason="less left than asked",
+        )
+
+    def _refusal(self, outcome: Outcome) -> bool:
+        """False where somebody else has the lock; an error where too few masters answered."""
+        if isinstance(outcome, NoQuorum):
+            needed = quorum_of(len(self._spec.masters))
+            raise quorum_error(self.name, outcome.failures, needed, outcome.answered)
+        return False
+
+    def _timeout_error(self, outcome: Outcome) -> AcquireTimeoutError:
+        holder, ahead = (None, 0) if isinstance(outcome, Grant | NoQuorum) else (outcome.holder, outcome.ahead)
+        why = f"{holder} had it" if holder else "it was the turn of others"
+        if isinstance(outcome, Refused) and not holder and outcome.lease_left:  # where it is free there is no lease
+            why = "its key was there, and was no hold of relock's"
+        timeout = self._longest
+        return AcquireTimeoutError(
+            f"{self.name!r} was not to be had within {timeout} s: at the last look {why}, and {ahead} waited ahead",
+            lock=self.name,
+            timeout=timeout,
+            holder=holder,
+            ahead=ahead,
+        )
+
+
+def quorum_error(
+    name: str | None, failures: "tuple[Failure, ...] | list[Failure]", needed: int, answered: int
+) -> QuorumError:
+    """The error for too few answers, with each master's failure in it; where there is one master, it speaks of that."""
+    by_master = {failure.master: failure.why for failure in failures}
+    reasons = "; ".join(f"{master}: {why}" for master, why in by_master.items())
+    subject = "" if name is None else f"{name!r}: "
+    if needed == 1:
+        message = reasons or "the server did not answer"
+    else:
+        total = len(by_master) + answered
+        message = f"{answered} of {total} masters answered, and it takes {needed}: {reasons or 'no master answered'}"
+    return QuorumError(subject + message, lock=name, failures=by_master, needed=needed, answered=answered)
