@@ -33,12 +33,12 @@ def use(lock: Lock) -> None:
 
 
 CALLS = [
-    Call("acquire", Lock.acquire, levels=0, after=1, interrupted=0, script="acquire"),
-    Call("nested acquire", Lock.acquire, levels=1, after=2, interrupted=1, script="count"),
-    Call("release", Lock.release, levels=1, after=0, interrupted=0, script="release"),
-    Call("nested release", Lock.release, levels=2, after=1, interrupted=1, script="count"),
+    Call("acquire", lambda lock: lock.acquire(), levels=0, after=1, interrupted=0, script="acquire"),
+    Call("nested acquire", lambda lock: lock.acquire(), levels=1, after=2, interrupted=1, script="count"),
+    Call("release", lambda lock: lock.release(), levels=1, after=0, interrupted=0, script="release"),
+    Call("nested release", lambda lock: lock.release(), levels=2, after=1, interrupted=1, script="count"),
     Call("with", use, levels=0, after=0, interrupted=0, script="acquire"),
-    Call("extend", Lock.extend, levels=1, after=1, interrupted=1, script="extend"),
+    Call("extend", lambda lock: lock.extend(), levels=1, after=1, interrupted=1, script="extend"),
 ]
 
 

@@ -6,10 +6,11 @@ from importlib.util import find_spec
 
 import pytest
 
+from contract.aio import AioRig
 from contract.rig import Rig
 from contract.threads import ThreadRig
 
-DRIVERS = ("threads", "virtual") if find_spec("hiredis") else ("threads",)  # the simulator parses with it
+DRIVERS = ("threads", "aio", "virtual") if find_spec("hiredis") else ("threads", "aio")  # the simulator parses with it
 MASTERS = (1, 3)
 
 
@@ -36,7 +37,7 @@ def rig(driver: str, masters_count: int, request: pytest.FixtureRequest, seed: i
 
         made = VirtualRig(masters_count, seed)
     else:
-        made = ThreadRig(request.getfixturevalue("server"))
+        made = (AioRig if driver == "aio" else ThreadRig)(request.getfixturevalue("server"))
     logger = logging.getLogger("relock")
     logger.addHandler(made.failures)
     yield made

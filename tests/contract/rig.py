@@ -37,11 +37,15 @@ class Rig(ABC):
         lines: the way to each, where faults can be armed.
         watch: sees the steps of the thread that the test runs in, in any client of the rig.
         slack: seconds by which something may last longer than promised because this machine is slow.
+        sleep: the step before a waiter sleeps.
+        shares_connections: all calls of a thread use one connection to each master, and no call passes another there.
     """
 
     lines: Sequence[Line]
     watch: Watch
     slack: float
+    sleep: str = "before queue.get"
+    shares_connections: bool = False
 
     def __init__(self, masters: int) -> None:
         self.masters = masters

@@ -46,7 +46,7 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
 
         def begins_to_wait(what: str, holder: Lock = holder) -> bool:
             leads = what == "before poller.poll" and any(waiter.is_polling for waiter in hub.waiters.values())
-            return leads or (what == "before queue.get" and rig.is_queued(holder.name))
+            return leads or (what == rig.sleep and rig.is_queued(holder.name))
 
         strike = At(number, let_go, at_latest=begins_to_wait)
         begin = rig.clock()
@@ -56,7 +56,7 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
         lock.release()
         if strike.seen < number:
             break
-    assert number > 20, "the watch sees the steps"
+    assert number > 15, "the watch sees the steps"
 
 
 def open_own_connections(rig: Rig, client: Client, lock: Lock) -> None:
@@ -173,7 +173,7 @@ def test_a_timeout_holds_though_nobody_answers(answered: bool, rig: Rig, name: s
     take(others.lock(name), 1)
 
     def fall_silent(what: str) -> None:
-        if what == "before queue.get":  # it is queued, and goes to sleep
+        if what == rig.sleep:  # it is queued, and goes to sleep
             rig.go_silent()
 
     if not answered:

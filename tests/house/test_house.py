@@ -23,8 +23,11 @@ STOREYS = [
     ("_core",),
     ("_runtime",),
     ("_doctor",),
+    ("_holding",),
     ("lock",),
+    ("aio_lock",),
     ("client",),
+    ("aio_client",),
     ("_servers",),
     ("cli", "testing", "_relock_pytest", "__init__", "__main__"),
 ]
@@ -37,7 +40,7 @@ RESERVED = {
     "hiredis": ("_runtime", "testing", "cli"),
     "time": ("_runtime", "_doctor", "_servers", "cli"),
     "random": ("_runtime", "cli", "testing"),
-    "asyncio": ("_owner",),
+    "asyncio": ("_owner", "_runtime", "aio_lock", "aio_client"),
 }
 
 
@@ -111,6 +114,7 @@ RUNTIME_FLOORS = [
     ("background",),
     ("machine",),
     ("session",),
+    ("aio",),
 ]
 
 

@@ -233,7 +233,8 @@ class Connection(Introduced):
         sent: Any = in_flight[0] if in_flight and not self._is_amid else None
         taken, now = channel.take(), master.clock()
         incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
-        if sent.__class__ is Round and incarnation == self.incarnation and taken.__class__ is bytes:
+        is_round = sent is not None and sent.__class__ is not InFlight
+        if is_round and incarnation == self.incarnation and taken.__class__ is bytes:
             script = sent.calls[0].script
             found = script.match_usual(taken)
             if found is not None:
@@ -251,13 +252,13 @@ class Connection(Introduced):
         for reply in replies:
             if not in_flight:
                 raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
-            sent = in_flight[0]
-            if sent.__class__ is Round:
+            sent: Any = in_flight[0]
+            if sent.__class__ is not InFlight:
                 answer = self._judge(reply, sent.calls[0].script, sent.sent_at, now)
                 in_flight.popleft()
                 self._answer(sent, (answer,), now, is_known=answer is not _UNKNOWN_SCRIPT)
             else:
-                self._take(reply, sent, now)  # type: ignore[arg-type]
+                self._take(reply, sent, now)
         # A list that was cut between two items leaves nothing in the parser's buffer, and its next item may look like a
         # whole reply. Only where nothing is owed does a new one begin for sure.
         self._is_amid = bool(in_flight) or self.channel.has_part()
@@ -367,7 +368,7 @@ class Connection(Introduced):
         request that uses such a script brings its source instead: else a master that is always a little slower than a
         quorum would never learn it.
         """
-        if not is_known and not self.in_flight:
+        if not is_known and (not self.in_flight or round_.is_awaited):
             unknown = [place for place, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT]
             self._send(InFlight(round_, now, list(replies), unknown[::-1]), source=True)
             return

@@ -70,6 +70,7 @@ class Pool(ConnectionOwner):
         self._own_idle: deque[Connection] = deque()
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()  # all for everybody, in use or idle
         self._own_connections: weakref.WeakSet[Connection] = weakref.WeakSet()  # those beside
+        self._loop_connections: weakref.WeakSet[Connection] = weakref.WeakSet()  # those of event loops
         self._connections_max = options.max_connections
         self.sweep_at = FOREVER  # our time at which a connection may have been unused for too long
         self._is_closed = False
@@ -206,6 +207,12 @@ class Pool(ConnectionOwner):
         connection = self._admitted()
         return None if connection is None else self._opened(connection)
 
+    def open_for_loop(self) -> Connection:
+        """A new connection that an event loop keeps, and closes: it is none of the pool's. Raises as `open` does."""
+        connection = Connection(self, self.raw_connection(), is_own=True)
+        self._loop_connections.add(connection)
+        return self._opened(connection)
+
     def _admitted(self) -> Connection | None:
         """A connection for everybody that is not open yet; None where there is no room for it.
 
@@ -253,6 +260,7 @@ class Pool(ConnectionOwner):
         """A connection is closed: its place is another one's."""
         self._own_connections.discard(connection)
         self._connections.discard(connection)
+        self._loop_connections.discard(connection)
 
     def _sweep_later(self) -> None:
         """One more connection is open: when it may have been idle for so long, a look shows whether all are needed."""
@@ -387,8 +395,13 @@ class Pool(ConnectionOwner):
 
     @property
     def connections(self) -> int:
-        """How many are open, or being opened."""
+        """How many of the pool's are open, or being opened."""
         return len(self._connections) + len(self._own_connections)
+
+    @property
+    def loop_connections(self) -> int:
+        """How many event loops have."""
+        return len(self._loop_connections)
 
     @property
     def idle_connections(self) -> int:
@@ -421,3 +434,5 @@ class Pool(ConnectionOwner):
         redis-py closes without a shutdown where the process is not the one that connected.
         """
         self.close()
+        for connection in list(self._loop_connections):
+            connection.close()  # and nothing else: the parent's loop and its copy here watch the same sockets

@@ -39,6 +39,14 @@ class Round:
         self.is_simple = len(calls) == 1 and not calls[0].rest_count
         self.packed = [None, None]
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its asker waits for it, though others have sent requests behind it.
+
+        Not where a connection is one caller's at a time: who sends something behind a round does not wait for it.
+        """
+        return False
+
     def pack(self, guarded: bool) -> bytes:
         """A simple round's call as bytes, but for what the connection adds: packed once for all masters."""
         packed = self.packed[guarded] = self.calls[0].pack(b"", guarded)

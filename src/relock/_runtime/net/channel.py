@@ -68,6 +68,10 @@ class Channel(ABC):
             redis.RedisError: the connection was closed, or this is no reply of a master.
         """
 
+    def is_pending(self) -> bool:
+        """Whether something was read that `take` has not given away, and `fileno` does not tell of."""
+        return False
+
     def receive(self) -> list[Any]:
         """The replies that are complete by now; see `take` and `parse`. ``redis.TimeoutError`` if none came in time."""
         try:

@@ -1,0 +1,102 @@
+"""Bytes in and out of one connection that an event loop watches: nothing here waits."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from redis import exceptions as redis_errors
+
+from relock._runtime.net.channel import CHUNK_BYTES, Channel, SocketChannel
+from relock._runtime.net.resp import Parser
+
+UNSENT_BYTES_MAX = 2**20  # a master that takes no more of what it is sent is as good as silent
+
+
+class LoopChannel(Channel):
+    """The channel of a connection that was opened by a thread, from the moment at which a loop watches it.
+
+    What the socket does not take at once is kept, and sent when the loop says that it takes more.
+
+    Args:
+        opened: how the connection was used until now. It owes nothing.
+        sock: its socket, which does not block from now on.
+        failed: told what broke it while nobody waits for that.
+    """
+
+    def __init__(
+        self,
+        opened: Channel,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        failed: Callable[[BaseException], object],
+    ) -> None:
+        self._opened = opened  # keeps the socket open
+        parser: Channel | Parser = opened if isinstance(opened, SocketChannel) else Parser()
+        self._parse = parser.parse
+        self._sock = sock
+        self._loop = loop
+        self._failed = failed
+        self._unsent = bytearray()
+        self.fileno = sock.fileno()
+        self.send = self._send
+        self.take = self._take
+        self.ready = opened.ready
+        self.has_part = parser.has_part
+        sock.setblocking(False)
+
+    def parse(self, taken: Any) -> list[Any]:
+        """See `Channel`."""
+        return self._parse(taken)
+
+    def watch(self, readable: Callable[[], object]) -> None:
+        """Has the loop call `readable` whenever something has come."""
+        self._loop.add_reader(self.fileno, readable)
+
+    def unwatch(self) -> None:
+        """The loop looks at it no more; before the socket is closed, for its number may be another one's then."""
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self.fileno)
+            self._loop.remove_writer(self.fileno)
+
+    def _take(self) -> bytes:
+        """What has come; ``BlockingIOError`` if nothing has."""
+        try:
+            return self._sock.recv(CHUNK_BYTES)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError from error
+
+    def is_pending(self) -> bool:
+        """Whether TLS has read more than it has given away: the loop does not see that."""
+        return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+
+    def _send(self, packed: bytes) -> None:
+        if self._unsent:
+            self._keep(packed)
+            return
+        sent = self._send_some(packed)
+        if sent < len(packed):
+            self._keep(packed[sent:])
+            self._loop.add_writer(self.fileno, self._send_rest)
+
+    def _send_some(self, data: bytes | bytearray) -> int:
+        try:
+            return self._sock.send(data)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
+
+    def _keep(self, packed: bytes) -> None:
+        if len(self._unsent) + len(packed) > UNSENT_BYTES_MAX:
+            raise redis_errors.TimeoutError("the master takes no more of what it is sent")
+        self._unsent += packed
+
+    def _send_rest(self) -> None:
+        try:
+            sent = self._send_some(self._unsent)
+        except OSError as error:
+            self._failed(error)
+            return
+        del self._unsent[:sent]
+        if not self._unsent:
+            self._loop.remove_writer(self.fileno)

@@ -1,0 +1,71 @@
+"""What a task waits for, put in from any thread."""
+
+import asyncio
+from collections import deque
+from queue import Empty
+from typing import Any
+
+from relock._owner import running_loop
+
+TIMER_SECONDS_MAX = 60.0  # a loop's clock stops while the machine is suspended: whoever wakes looks at ours
+
+
+class LoopInbox:
+    """A queue of which one task of `loop` takes, and any thread puts into.
+
+    Each step is one operation of a deque. The task is woken through the loop, so nobody waits for it.
+    """
+
+    __slots__ = ("_items", "_loop", "_woken")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._items: deque[Any] = deque()
+        self._woken: asyncio.Future[None] | None = None  # while its task sleeps
+
+    def put(self, item: Any, /) -> None:
+        """Adds one more. Where the loop is closed, nobody takes it: its tasks are gone."""
+        self._items.append(item)
+        if running_loop() is self._loop:
+            self._ring()
+        elif not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(self._ring)
+            except RuntimeError:  # it was closed between
+                return
+
+    def get(self, *, timeout: float) -> Any:
+        """See `Inbox`: no thread waits here."""
+        raise NotImplementedError("a task awaits `take`")
+
+    def get_nowait(self) -> Any:
+        """The next one; ``queue.Empty`` where there is none."""
+        try:
+            return self._items.popleft()
+        except IndexError:
+            raise Empty from None
+
+    def empty(self) -> bool:
+        """Whether there is none."""
+        return not self._items
+
+    async def take(self, seconds: float) -> Any:
+        """The next one, as soon as there is one, within `seconds` or so: a timer may fire a little early.
+
+        Raises:
+            queue.Empty: none has come.
+        """
+        if not self._items and seconds > 0:
+            woken = self._woken = self._loop.create_future()
+            timer = self._loop.call_later(min(seconds, TIMER_SECONDS_MAX), self._ring)
+            try:
+                await woken
+            finally:
+                timer.cancel()
+                self._woken = None
+        return self.get_nowait()
+
+    def _ring(self) -> None:
+        woken = self._woken
+        if woken is not None and not woken.done():
+            woken.set_result(None)

@@ -1,0 +1,83 @@
+"""A round that a task awaits."""
+
+import asyncio
+
+from relock._core.effects import Answer, Ask, Failure
+from relock._runtime.masters.known import MasterState
+from relock._runtime.masters.round import Round
+
+
+class LoopRound(Round):
+    """A round whose asker is woken as soon as its outcome is certain.
+
+    Args:
+        done: what the asker awaits.
+        is_certain: see `Ask`.
+        spared: how many masters need not have answered for that.
+
+    Attributes:
+        is_abandoned: nobody awaits it any more: what was not sent yet need not be.
+        timer: wakes the asker when its time is over.
+    """
+
+    __slots__ = ("_is_certain", "_missing", "_spared", "done", "is_abandoned", "timer")
+
+    done: "asyncio.Future[None]"
+    is_abandoned: bool
+    timer: asyncio.TimerHandle | None
+
+    def __init__(
+        self,
+        ask: Ask,
+        sent_at: float,
+        answers: list[Answer],
+        *,
+        done: "asyncio.Future[None]",
+        spared: int,
+    ) -> None:
+        self.done = done
+        self.is_abandoned = False
+        self.timer = None
+        self._is_certain = ask.is_certain
+        self._spared = spared
+        self._missing = 0
+        super().__init__(ask.calls, ask.until, sent_at, answers)
+
+    @property
+    def is_awaited(self) -> bool:
+        """See `Round`: other tasks use the same connection."""
+        return not (self.is_abandoned or self.done.done())
+
+    @property
+    def missing(self) -> int:
+        """How many of the masters that were asked have not answered."""
+        return self._missing
+
+    @missing.setter
+    def missing(self, count: int) -> None:
+        """As it falls, the asker may have what it needs."""
+        has_answer, self._missing = count < self._missing, count
+        if has_answer and self._is_over():
+            self.wake()
+
+    def _is_over(self) -> bool:
+        if not self._missing:
+            return True
+        return self._missing <= self._spared and self._is_certain is not None and self._is_certain(self.answers)
+
+    def miss(self, master: MasterState, failure: Failure) -> None:
+        """`master` does not answer this any more, if it has not."""
+        if self.awaits_answer_of(master):
+            self.fail(master, failure)
+            self.missing -= 1
+
+    def forget(self) -> None:
+        """Nobody awaits it any more."""
+        self.is_abandoned = True
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def wake(self) -> None:
+        """Wakes the asker: with what has been answered by now, it goes on."""
+        if not self.done.done():
+            self.done.set_result(None)

@@ -1,0 +1,215 @@
+"""The client for tasks of event loops: where their locks come from, and what one can ask about them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Never, Self, TypeVar, Unpack
+
+from relock._core.flows import inspect as inspect_flows
+from relock._core.flows.ask import first_of_each
+from relock._core.flows.inspect import LockInfo
+from relock._errors import ClientClosedError, ConfigurationError
+from relock._options import ClientArguments, OnLost, check_lock_keywords, check_name
+from relock._runtime.aio.foreground import Flow, Foreground
+from relock._runtime.masters.cluster import Cluster
+from relock._runtime.net.parse import Nodes
+from relock._runtime.session.session import Session
+from relock.aio_lock import AsyncLock
+from relock.client import Client, Statistics
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Locks for tasks, on one Redis or Valkey master, or on a quorum of several independent ones.
+
+    Making one checks the arguments, sends nothing and needs no event loop; it connects when it is first used. It may be
+    a module's global, and be used in several loops, one after the other or at once. After ``fork()`` the child's copy
+    works as a fresh client that holds nothing.
+
+    The watchdog that renews is a thread: a loop that stands still keeps its holds.
+
+    Args:
+        nodes: as for `Client`; or a `Client`: then threads and tasks have one session, and exclude each other.
+        options: as for `Client`, and only where `nodes` is none.
+
+    Raises:
+        TypeError: an argument of a wrong type.
+        ConfigurationError: one that can't work.
+    """
+
+    def __init__(self, nodes: Nodes | Client, **options: Unpack[ClientArguments]) -> None:
+        if isinstance(nodes, Client):
+            if options:
+                raise TypeError(f"a Client has its options by now: {', '.join(options)} can't be given once more")
+            self._client, self._is_own = nodes, False
+        else:
+            self._client, self._is_own = Client(nodes, **options), True
+        self._foregrounds: dict[asyncio.AbstractEventLoop, Foreground] = {}
+        self._is_closed = False
+
+    @property
+    def session(self) -> Session:
+        """What the client has in this process. Not for users: it may change with any release."""
+        return self._client.session
+
+    async def run(self, flow: Flow) -> Any:
+        """Carries out a flow on the running loop. Not for users."""
+        return await self._foreground().run(flow)
+
+    def check_open(self) -> None:
+        """Raises `ClientClosedError` once the client was closed. Not for users."""
+        if self._is_closed:
+            raise ClientClosedError("the client is closed: make a new one")
+
+    def _foreground(self) -> Foreground:
+        loop = asyncio.get_running_loop()
+        foreground = self._foregrounds.get(loop)
+        if foreground is None or foreground.session is not self.session:
+            self._forget_closed_loops()
+            foreground = self._foregrounds[loop] = self._make_foreground(loop)
+        return foreground
+
+    def _make_foreground(self, loop: asyncio.AbstractEventLoop) -> Foreground:
+        if isinstance(self.session.masters[0], Cluster):
+            raise ConfigurationError("an AsyncClient can't use a Redis Cluster", option="nodes")
+        return Foreground(self.session, loop)
+
+    def _forget_closed_loops(self) -> None:
+        """What they had of the masters is closed with them."""
+        for loop in [loop for loop in self._foregrounds.copy() if loop.is_closed()]:
+            foreground = self._foregrounds.pop(loop, None)
+            if foreground is not None and foreground.session is self.session:
+                foreground.close()
+
+    # Locks ----------------------------------------------------------------------------------------------------------
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | None = None,
+        renew: bool | None = None,
+        fair: bool | None = None,
+        timeout: float | None = None,
+        owner: str | None = None,
+        max_hold: float | None = None,
+        on_lost: OnLost | None = None,
+        **unknown: Never,
+    ) -> AsyncLock:
+        """A lock; sends nothing. What is None is as the client says.
+
+        Args:
+            name: any non-empty str that has a UTF-8 form and does not begin with ``}``.
+            ttl: lease in seconds, from 0.05 to 10 years; with several masters at most their restart guard.
+            renew: whether the watchdog extends the lease while the owner lives.
+            fair: first come, first served.
+            timeout: seconds that `AsyncLock.acquire` and ``async with`` wait at most, when no other timeout is passed.
+            owner: tasks and threads of this client that name the same owner share the hold. None: the calling task has
+                it.
+            max_hold: seconds after which the watchdog renews the hold no more.
+            on_lost: called once with a `Loss` when the hold was lost, on a thread of its own.
+            unknown: is refused, with what was probably meant.
+
+        Raises:
+            TypeError: an argument of a wrong type.
+            ConfigurationError: one that can't work.
+        """
+        if unknown:
+            check_lock_keywords("lock", unknown)
+        spec, options = self._client.spec_of(
+            check_name(name),
+            ttl=ttl,
+            renew=renew,
+            fair=fair,
+            timeout=timeout,
+            owner=owner,
+            max_hold=max_hold,
+            on_lost=on_lost,
+        )
+        return AsyncLock(self, name, spec, options)
+
+    # Looking --------------------------------------------------------------------------------------------------------
+
+    async def info(self, name: str) -> LockInfo:
+        """Who has the lock, and who waits: what a quorum of the masters agree on.
+
+        Raises:
+            QuorumError: too few masters answered.
+        """
+        spec, _ = self._client.spec_of(check_name(name))
+        answers = await self._foreground().ask(inspect_flows.look(spec, self.session.clock()))
+        return self._client.agree(name, first_of_each(answers))
+
+    async def force_release(self, name: str) -> bool:
+        """Ends any hold of `name`; see `AsyncLock.force_release`.
+
+        Raises:
+            QuorumError: too few masters answered.
+        """
+        spec, _ = self._client.spec_of(check_name(name))
+        released, answers = await self.run(inspect_flows.force_release(spec, self.session.clock))
+        self._client.agree_on_end(name, answers)
+        return bool(released)
+
+    async def names(self, pattern: str = "*") -> AsyncIterator[str]:
+        """The names that are held or waited for on any master, in no order, each once; see `Client.names`.
+
+        Raises:
+            ConfigurationError: the pattern has no UTF-8 form.
+            QuorumError: too few masters answered. What changes while it runs may or may not be named.
+        """
+        names = self._client.names(pattern)
+        while (name := await self._on_thread(lambda: next(names, None))) is not None:
+            yield name
+
+    async def check(self) -> tuple[str, ...]:
+        """Connects, and returns what is wrong with these masters, in words; empty when all is well.
+
+        A master that does not answer is named too, while a quorum of the others does.
+
+        Raises:
+            QuorumError: too few masters answered.
+            ConfigurationError: one of them can't be used at all, or two are the same server.
+        """
+        return await self._on_thread(self._client.check)
+
+    def statistics(self) -> Statistics:
+        """Counts so far, and the state of each master; no I/O."""
+        return self._client.statistics()
+
+    async def _on_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, function)
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Ends the waits of tasks and the connections of all loops; the rest as `Client.close`, unless that was given.
+
+        Holds are not released, because a task may still be inside: their leases run out, and a later
+        `AsyncLock.release` ends them locally.
+        """
+        self._is_closed = True
+        if self._is_own:
+            await self._on_thread(self._client.close)
+        running = asyncio.get_running_loop()
+        for loop, foreground in self._foregrounds.copy().items():
+            self._foregrounds.pop(loop, None)
+            if loop is running or loop.is_closed():
+                foreground.close()
+            else:
+                loop.call_soon_threadsafe(foreground.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __reduce__(self) -> Never:
+        raise TypeError("an AsyncClient can't be pickled: make one in each process")
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("relock.Client", "relock.AsyncClient")

@@ -1,0 +1,255 @@
+"""The lock's door for tasks of an event loop: the class people use, with the docstrings they read."""
+
+import math
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self
+
+from relock._core.call_record import CallRecord
+from relock._core.flows.inspect import LockInfo
+from relock._core.hold import Hold
+from relock._core.quorum import Outcome
+from relock._errors import RelockError
+from relock._holding import HasSession, Holding
+from relock._options import check_keywords, check_seconds
+from relock._owner import Who, current_task
+from relock._runtime.aio.foreground import Flow
+from relock.lock import NOT_PASSED, longest_wait
+
+
+class AsyncLockClient(HasSession, Protocol):
+    """What a lock needs of the client that made it."""
+
+    async def run(self, flow: Flow) -> Any:
+        """Carries out a flow on the running loop."""
+
+    def check_open(self) -> None:
+        """Raises `ClientClosedError` once the client was closed."""
+
+    async def info(self, name: str) -> LockInfo:
+        """Who has the lock, and who waits."""
+
+    async def force_release(self, name: str) -> bool:
+        """Ends whatever hold there is."""
+
+
+class AsyncLock(Holding):
+    """A distributed lock for tasks: reentrant, fair, renewed while its owner lives. Made by `AsyncClient.lock`.
+
+    A hold belongs to the task that *calls* `acquire`, or to ``owner=``; all lock objects of one client with the same
+    name and owner share it. So ``asyncio.wait_for(lock.acquire(), 5)`` gives it to the caller. A child task is another
+    owner than its parent, and waits for it.
+
+    A cancelled `acquire` leaves nothing behind, and a cancelled `release` is carried out.
+
+    Not promised: that a holder which was paused past its lease notices before somebody else has the lock. Check
+    `ensure` before what must not happen twice, and `token` where it happens.
+    """
+
+    __slots__ = ()
+
+    _client: AsyncLockClient
+
+    def _who(self) -> Who:
+        who = self._named_owner or current_task()
+        if who is None:
+            raise RuntimeError(
+                f"{self.name!r} was used outside a task: a hold belongs to the task that calls; in a callback, name an "
+                "owner="
+            )
+        return who
+
+    # Taking and giving back -----------------------------------------------------------------------------------------
+
+    def acquire(
+        self, blocking: bool = True, timeout: float = NOT_PASSED, **unknown: Never
+    ) -> Coroutine[Any, Any, bool]:
+        """Takes the lock, or one more level of it if the caller has it. The caller is the task that calls this.
+
+        Args:
+            blocking: False looks once and never queues; with ``fair=True`` that fails while others wait.
+            timeout: the longest wait in seconds; -1 for as long as it takes. Where none is passed, the lock's own
+                ``timeout=`` counts. A wait ends at its timeout plus at most one ``node_timeout``.
+            unknown: is refused, with what was probably meant.
+
+        Returns:
+            True if the caller has it now, False if *somebody else* has it.
+
+        Raises:
+            ValueError: a timeout below 0 other than -1, NaN, or any with ``blocking=False``.
+            OverflowError: a timeout above `threading.TIMEOUT_MAX`, also an infinite one of either sign.
+            TypeError: a timeout that is no number, or a keyword that there is not.
+            QuorumError: too few masters answered the last attempt, and ``patience`` or the timeout is over.
+            LockLostError: the caller's hold was lost, and it has not left all its levels yet.
+            RuntimeError: it is called outside a task, without ``owner=``.
+            ClientClosedError: the client is closed.
+        """
+        if unknown:
+            check_keywords("acquire", unknown, ("blocking", "timeout"))
+        return self._acquire(self._who(), longest_wait(self._longest, blocking, timeout))
+
+    async def _acquire(self, who: Who, limit: float) -> bool:
+        outcome = await self._take(who, limit)
+        return outcome is None or self._refusal(outcome)
+
+    async def _take(self, who: Who, limit: float) -> Outcome | None:
+        """None where the caller has it now; else what the last look found."""
+        record, session = CallRecord(), self._client.session
+        self._client.check_open()
+        try:
+            flow = session.calls_of_tasks.acquire(record, self._spec, who, session.clock() + limit)
+            outcome: Outcome | None = await self._client.run(flow)
+            if session.unsaid:
+                session.say_warnings()
+            if outcome is not None:
+                self._refusal(outcome)
+        except BaseException as error:
+            session.interrupted.abandon(record)
+            if session.unsaid:
+                session.say_warnings(beside=error)
+            raise
+        return outcome
+
+    def release(self) -> Coroutine[Any, Any, None]:
+        """Gives back one level; the last one ends the hold, whatever the masters do, and whatever cancels the caller.
+
+        Fewer than a quorum that confirm it are an event and a log line, no error: the lease runs out by itself.
+
+        Raises:
+            NotOwnedError: the caller holds nothing.
+            LockLostError: the hold was lost before.
+            RuntimeError: it is called outside a task, without ``owner=``.
+        """
+        return self._release(self._who())
+
+    async def _release(self, who: Who) -> None:
+        record, session = CallRecord(), self._client.session
+        try:
+            await self._client.run(session.calls_of_tasks.release(record, self.name, who))
+        except RelockError:
+            session.interrupted.fail(record)
+            raise
+        except BaseException:
+            session.interrupted.give_up(record, self.name, who, 1)
+            raise
+        if session.unsaid:
+            session.say_warnings()
+
+    async def __aenter__(self) -> Self:
+        """Takes the lock, waiting for the lock's own ``timeout=`` at most.
+
+        Raises:
+            AcquireTimeoutError: somebody else had it for all that time. The body does not run.
+            QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
+        """
+        outcome = await self._take(self._who(), self._longest)
+        if outcome is not None:
+            raise self._timeout_error(outcome)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Gives back one level; an exception of the body is never hidden.
+
+        Raises:
+            LockLostError: the hold was lost during a body that succeeded.
+            NotOwnedError: the body gave back more than it took, and succeeded.
+        """
+        try:
+            await self._release(self._who())
+        except RelockError:
+            if kind is None:
+                raise
+
+    if not TYPE_CHECKING:  # a type checker refuses `with` by itself
+
+        def __enter__(self) -> Never:
+            raise TypeError(
+                f"{self.name!r} is a lock for tasks: use `async with`, not `with`; threads use a lock of relock.Client"
+            )
+
+        __exit__ = __enter__  # Python looks for both before it calls one
+
+    # Asking the masters ---------------------------------------------------------------------------------------------
+
+    def ensure(self, seconds: float = 0.0) -> Coroutine[Any, Any, int]:
+        """Checks that the caller's hold is valid for `seconds` more. It spends nothing, and asks nobody.
+
+        One case sends a request: a releaser has just handed the lock over, its lease is 3 s at first, and `seconds`
+        is more than what is left of these. Then the masters are asked for the full lease, once.
+
+        Returns:
+            The fencing token of the hold, to go with what must not happen twice.
+
+        Raises:
+            LockLostError: it was lost, or has less left than that; in the second case it goes on.
+            NotOwnedError: the caller holds nothing.
+            TypeError, ConfigurationError: `seconds` is no number of seconds from 0.
+        """
+        check_seconds("seconds", seconds, 0.0, math.inf, "0 or more")
+        return self._ensure(self._held(), seconds)
+
+    async def _ensure(self, hold: Hold, seconds: float) -> int:
+        session = self._client.session
+        session.check_valid(hold)
+        left = hold.remaining(session.clock())
+        if left < seconds and hold.is_short:
+            left = await self._client.run(session.renewals.confirm(hold))
+        if left < seconds:
+            raise self._too_little(hold, left, seconds)
+        return hold.token
+
+    def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, float]:
+        """Renews the caller's hold now, on a quorum.
+
+        Args:
+            ttl: the lease from now on, in seconds from 0.05 to 10 years; later renewals use the larger ttl. None for
+                the hold's own. The lease never gets shorter than it was.
+
+        Returns:
+            `remaining()` after it.
+
+        Raises:
+            NotOwnedError: the caller holds nothing.
+            LockLostError: the hold was lost.
+            QuorumError: too few masters confirmed it; the hold is still valid.
+            TypeError, ConfigurationError: a ttl that can't be; with several masters, one above ``restart_guard``.
+        """
+        self._check_ttl(ttl)
+        return self._extend(self._held(), ttl)
+
+    async def _extend(self, hold: Hold, ttl: float | None) -> float:
+        session = self._client.session
+        failures = await self._client.run(session.renewals.extend(hold, ttl))
+        if failures is not None:
+            raise self._too_few(failures)
+        return hold.remaining(session.clock())
+
+    async def locked(self) -> bool:
+        """Whether anybody has the lock; asks the masters. True unless a quorum says that it is free.
+
+        Raises:
+            QuorumError: too few masters answered.
+        """
+        return (await self._client.info(self.name)).held
+
+    async def info(self) -> LockInfo:
+        """Who has the lock and who waits; see `AsyncClient.info`."""
+        return await self._client.info(self.name)
+
+    async def force_release(self) -> bool:
+        """An operator's way to end any hold of the lock: the queue goes on, tokens go on rising.
+
+        The owner is not asked; it learns with its next renewal, nested acquire or release that the hold is lost.
+
+        Returns:
+            Whether anybody held it.
+
+        Raises:
+            QuorumError: too few masters answered.
+        """
+        return await self._client.force_release(self.name)
+
+    def __reduce__(self) -> Never:
+        raise TypeError("an AsyncLock can't be pickled: make one of a client in each process")

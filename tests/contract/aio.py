@@ -1,0 +1,260 @@
+"""The driver for tasks of event loops, over real servers as `contract.threads`.
+
+The tests are written for callers that wait. So each thread of a test has an *actor*: a task of a loop in another
+thread, which does what its thread asks for, and is the owner of what it takes. What interrupts a thread cancels its
+actor.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from support.masters import Deployment
+
+from contract.rig import NODE_TIMEOUT, SOON, TTL, Interrupted
+from contract.threads import Thread, ThreadRig
+from contract.watch import Watch
+from relock import Client
+from relock._core.call_record import Step
+from relock._core.effects import Park, Pause
+from relock._runtime.aio.foreground import Foreground
+from relock.aio_client import AsyncClient
+from relock.aio_lock import AsyncLock
+from relock.lock import NOT_PASSED
+
+Work = Callable[[], Coroutine[Any, Any, Any]]
+
+
+class Actor:
+    """A task of a loop of its own, which one thread uses.
+
+    Attributes:
+        task: that task.
+    """
+
+    task: "asyncio.Task[None]"
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._work: asyncio.Queue[tuple[Work, Future[Any]] | None] = asyncio.Queue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        _of_thread.inside = self
+        self.task = self.loop.create_task(self._act())
+        self.loop.run_until_complete(self.task)
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    async def _act(self) -> None:
+        while (given := await self._work.get()) is not None:
+            work, result = given
+            try:
+                result.set_result(await work())
+            except asyncio.CancelledError:
+                self.task.uncancel()
+                result.set_exception(Interrupted())
+            except BaseException as error:
+                result.set_exception(error)
+
+    def do(self, work: Work) -> Any:
+        """Does it, and returns its result, or raises what it raised."""
+        result: Future[Any] = Future()
+        self.loop.call_soon_threadsafe(self._work.put_nowait, (work, result))
+        return result.result()
+
+    def see(self, look: Callable[[], Any]) -> Any:
+        """Looks at something local as the task would."""
+
+        async def looking() -> Any:
+            return look()
+
+        return self.do(looking)
+
+    def cancel(self) -> None:
+        """Interrupts what it does."""
+        self.loop.call_soon_threadsafe(self.task.cancel)
+
+    def end(self) -> None:
+        """Ends the task, its loop and its thread."""
+        self.loop.call_soon_threadsafe(self._work.put_nowait, None)
+        self._thread.join(SOON)
+
+
+class _OfThread(threading.local):
+    """Each thread's actor, and the one whose loop runs in it."""
+
+    actor: Actor | None = None
+    inside: Actor | None = None
+
+
+_of_thread = _OfThread()
+_actors: list[Actor] = []
+
+
+def my_actor() -> Actor:
+    """The actor of the calling thread."""
+    if _of_thread.actor is None:
+        _of_thread.actor = Actor()
+        _actors.append(_of_thread.actor)
+    return _of_thread.actor
+
+
+def current() -> object:
+    """Which actor the caller is, or has; for the watch."""
+    inside = _of_thread.inside
+    if inside is None:
+        return my_actor()
+    return inside if asyncio.current_task() is inside.task else None
+
+
+class WatchedForeground(Foreground):
+    """One whose effects are seen: before and after each."""
+
+    watch: Watch
+
+    def __init__(self, session: Any, loop: asyncio.AbstractEventLoop, watch: Watch) -> None:
+        super().__init__(session, loop)
+        self._handlers = {kind: self._around(kind.__name__, handle, watch) for kind, handle in self._handlers.items()}
+
+    def _around(self, name: str, handle: Callable[[Any], Any], watch: Watch) -> Callable[[Any], Any]:
+        async def seen(effect: Step) -> Any:
+            seconds = 0.0
+            if isinstance(effect, Park):
+                seconds = effect.until - self.session.clock()
+            elif isinstance(effect, Pause):
+                seconds = effect.seconds
+            watch.see(f"before {name}", seconds)
+            result = await handle(effect)
+            watch.see(f"after {name}")
+            return result
+
+        return seen
+
+
+class WatchedAsyncClient(AsyncClient):
+    """One whose tasks' steps are seen."""
+
+    def __init__(self, client: Client, watch: Watch) -> None:
+        super().__init__(client)
+        self._watch = watch
+
+    def _make_foreground(self, loop: asyncio.AbstractEventLoop) -> Foreground:
+        return WatchedForeground(self.session, loop, self._watch)
+
+
+class LockOfActors:
+    """An `AsyncLock` as threads use a `Lock`."""
+
+    def __init__(self, lock: AsyncLock) -> None:
+        self._lock = lock
+        self.name = lock.name
+
+    def acquire(self, blocking: bool = True, timeout: float = NOT_PASSED) -> Any:
+        return my_actor().do(lambda: self._lock.acquire(blocking, timeout))
+
+    def release(self) -> None:
+        my_actor().do(self._lock.release)
+
+    def __enter__(self) -> Self:
+        my_actor().do(self._lock.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        my_actor().do(lambda: self._lock.__aexit__(kind, error, traceback))
+
+    def extend(self, ttl: float | None = None) -> Any:
+        return my_actor().do(lambda: self._lock.extend(ttl))
+
+    def ensure(self, seconds: float = 0.0) -> Any:
+        return my_actor().do(lambda: self._lock.ensure(seconds))
+
+    def locked(self) -> Any:
+        return my_actor().do(self._lock.locked)
+
+    def force_release(self) -> Any:
+        return my_actor().do(self._lock.force_release)
+
+    def owned(self) -> Any:
+        return my_actor().see(self._lock.owned)
+
+    def remaining(self) -> Any:
+        return my_actor().see(self._lock.remaining)
+
+    @property
+    def hold_count(self) -> Any:
+        return my_actor().see(lambda: self._lock.hold_count)
+
+    @property
+    def token(self) -> Any:
+        return my_actor().see(lambda: self._lock.token)
+
+    @property
+    def lost(self) -> Any:
+        return my_actor().see(lambda: self._lock.lost)
+
+    @property
+    def _spec(self) -> Any:
+        return self._lock._spec
+
+
+class ClientOfActors:
+    """An `AsyncClient` as threads use a `Client`."""
+
+    def __init__(self, client: Client, watch: Watch) -> None:
+        self._client = client
+        self._async = WatchedAsyncClient(client, watch)
+
+    def lock(self, name: str, **options: Any) -> LockOfActors:
+        return LockOfActors(self._async.lock(name, **options))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+class AioRig(ThreadRig):
+    """See `Rig`."""
+
+    sleep = "before Park"
+    shares_connections = True
+
+    def __init__(self, server: Deployment) -> None:
+        super().__init__(server)
+        self.watch = Watch(current)
+
+    def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Any:
+        """See `Rig`."""
+        return ClientOfActors(super().client(ttl=ttl, node_timeout=node_timeout, **options), self.watch)
+
+    def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
+        """See `Rig`: the actor is cancelled."""
+        actor, over = my_actor(), threading.Event()
+
+        def ring() -> None:
+            self.until(lambda: over.is_set() or when(), "the moment to interrupt")
+            if not over.is_set():
+                actor.cancel()
+
+        bell = Thread(ring)
+        try:
+            call()
+        except Interrupted:
+            return True
+        finally:
+            over.set()
+            bell.result()
+        return False
+
+    def close(self) -> None:
+        """See `Rig`."""
+        super().close()
+        while _actors:
+            _actors.pop().end()
+        _of_thread.actor = None

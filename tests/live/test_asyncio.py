@@ -1,0 +1,382 @@
+"""`AsyncClient` on real servers: who owns a hold, what a cancellation leaves, and what loops and threads share."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from support.masters import Deployment
+from support.urls import options_for
+
+from relock import AcquireTimeoutError, Client, ClientClosedError, LockLostError, NotOwnedError
+from relock.aio_client import AsyncClient
+from relock.aio_lock import AsyncLock
+
+pytestmark = pytest.mark.every_quorum
+
+SOON = 20.0  # seconds after which a failure is one
+NODE_TIMEOUT = 5.0
+Connect = Callable[..., AsyncClient]
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Makes clients, and closes them at the end of the test."""
+    made: list[AsyncClient] = []
+
+    def connect(url: Any, **options: Any) -> AsyncClient:
+        if not {"ttl", "node_timeout"} & options.keys():
+            options["node_timeout"] = NODE_TIMEOUT
+        client = AsyncClient(url, **options_for(url, options))
+        made.append(client)
+        return client
+
+    yield connect
+    for client in made:
+        await client.close()
+
+
+@pytest.fixture
+async def client(connect: Connect, server: Deployment) -> AsyncClient:
+    return connect(server.url)
+
+
+async def until(predicate: Callable[[], object], what: str) -> None:
+    async def look() -> None:
+        while not predicate():
+            await asyncio.sleep(0.002)
+
+    try:
+        await asyncio.wait_for(look(), SOON)
+    except TimeoutError:
+        raise AssertionError(f"not within {SOON} s: {what}") from None
+
+
+async def free(client: AsyncClient, name: str) -> None:
+    """Waits until nobody has the lock, and nobody waits."""
+    for _ in range(2000):
+        info = await client.info(name)
+        if not info.held and not info.queue:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{name} is not free: {info}")
+
+
+async def take(lock: AsyncLock) -> None:
+    """Takes it, in a task of its own, and releases it."""
+    async with lock:
+        pass
+
+
+async def test_a_hold_has_levels_and_a_token(client: AsyncClient, name: str) -> None:
+    lock = client.lock(name)
+    async with lock as held:
+        assert held is lock
+        first = await lock.ensure(1.0)
+        assert lock.owned()
+        async with lock:
+            assert lock.hold_count == 2
+        assert (await client.info(name)).held
+        assert await lock.locked()
+        assert [found async for found in client.names(name)] == [name]
+        assert await lock.extend(40.0) > 30
+    assert not lock.owned()
+    await lock.acquire()
+    assert lock.token is not None
+    assert lock.token > first
+    await lock.release()
+    with pytest.raises(NotOwnedError):
+        await lock.release()
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda lock: asyncio.wait_for(lock.acquire(), SOON),
+        lambda lock: asyncio.gather(lock.acquire()),
+        lambda lock: asyncio.create_task(lock.acquire()),
+        lambda lock: asyncio.shield(lock.acquire()),
+    ],
+    ids=["wait_for", "gather", "create_task", "shield"],
+)
+async def test_the_owner_is_the_task_that_calls(
+    client: AsyncClient, name: str, take: Callable[[Any], Awaitable[object]]
+) -> None:
+    """Not the one that awaits: each of these runs the acquire in a task of its own."""
+    lock = client.lock(name)
+    await take(lock)
+    assert lock.owned()
+    await asyncio.wait_for(lock.release(), SOON)
+    assert not lock.owned()
+
+
+async def test_a_child_is_another_owner_than_its_parent(client: AsyncClient, name: str) -> None:
+    lock = client.lock(name)
+
+    async def child() -> bool:
+        assert not lock.owned()
+        return await lock.acquire(blocking=False)
+
+    async with lock:
+        assert not await asyncio.create_task(child())
+        async with asyncio.TaskGroup() as group:
+            inner = group.create_task(child())
+        assert not inner.result()
+
+
+async def test_a_callback_needs_an_owner(client: AsyncClient, name: str) -> None:
+    found: list[object] = []
+    lock, named = client.lock(name), client.lock(name, owner="job")
+
+    def call() -> None:
+        try:
+            found.append(lock.acquire())
+        except RuntimeError as error:
+            found.append(error)
+        found.append(named.acquire())
+
+    asyncio.get_running_loop().call_soon(call)
+    await until(lambda: len(found) == 2, "the callback has run")
+    assert "owner=" in str(found[0])
+    assert await found[1]  # type: ignore[misc]
+    assert named.owned()
+    await named.release()
+
+
+async def test_tasks_are_served_in_the_order_in_which_they_came(client: AsyncClient, name: str) -> None:
+    order: list[int] = []
+
+    async def take(number: int) -> None:
+        async with client.lock(name):
+            order.append(number)
+
+    async with client.lock(name):
+        tasks = []
+        for number in range(10):
+            tasks.append(asyncio.create_task(take(number)))
+            while len((await client.info(name)).queue) <= number:
+                await asyncio.sleep(0.002)
+    await asyncio.gather(*tasks)
+    assert order == list(range(10))
+
+
+async def test_a_refusal_and_a_timeout(client: AsyncClient, name: str) -> None:
+    other = client.lock(name, owner="other")
+    await other.acquire()
+    lock = client.lock(name, timeout=0.05)
+    assert not await lock.acquire(blocking=False)
+    assert not await lock.acquire(timeout=0.05)
+    with pytest.raises(AcquireTimeoutError):
+        async with lock:
+            raise AssertionError
+    await other.release()
+    await free(client, name)
+    assert client.statistics().waiting == 0
+
+
+async def test_tasks_of_one_owner_share_its_hold_one_at_a_time(client: AsyncClient, name: str) -> None:
+    tasks = [asyncio.create_task(client.lock(name, owner="job").acquire()) for _ in range(20)]
+    assert all(await asyncio.gather(*tasks))
+    assert client.lock(name, owner="job").hold_count == 20
+    for _ in range(20):
+        await client.lock(name, owner="job").release()
+    await free(client, name)
+
+
+async def test_a_thread_and_a_task_that_name_one_owner_share_its_hold(client: AsyncClient, name: str) -> None:
+    threads = client._client
+    await asyncio.to_thread(threads.lock(name, owner="job").acquire)
+    lock = client.lock(name, owner="job")
+    assert await lock.acquire(blocking=False)
+    assert lock.hold_count == 2
+    await lock.release()
+    await asyncio.to_thread(threads.lock(name, owner="job").release)
+    await free(client, name)
+
+
+async def test_threads_and_tasks_of_one_client_exclude_each_other(server: Deployment, name: str) -> None:
+    with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
+        client = AsyncClient(threads)
+        async with client.lock(name):
+            assert not await asyncio.to_thread(threads.lock(name).acquire, False)
+            waiting = asyncio.create_task(asyncio.to_thread(threads.lock(name, owner="t").acquire))
+            while not (await client.info(name)).queue:
+                await asyncio.sleep(0.002)
+        assert await waiting
+        assert not await client.lock(name).acquire(blocking=False)
+        await asyncio.to_thread(threads.lock(name, owner="t").release)
+        await client.close()
+        threads.lock(name).acquire()
+        threads.lock(name).release()
+
+
+async def test_a_cancelled_wait_leaves_nothing_and_passes_no_turn_over(client: AsyncClient, name: str) -> None:
+    served: list[str] = []
+
+    async def take(who: str) -> None:
+        async with client.lock(name):
+            served.append(who)
+
+    async with client.lock(name):
+        tasks = {}
+        for count, who in enumerate(("cancelled", "next"), start=1):
+            tasks[who] = asyncio.create_task(take(who))
+            while len((await client.info(name)).queue) < count:
+                await asyncio.sleep(0.002)
+        tasks["cancelled"].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks["cancelled"]
+    await tasks["next"]
+    assert served == ["next"]
+    await free(client, name)
+    assert (client.statistics().held, client.statistics().waiting) == (0, 0)
+
+
+async def test_a_timeout_of_asyncio_cancels_a_wait(client: AsyncClient, name: str) -> None:
+    other = client.lock(name, owner="other")
+    await other.acquire()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await client.lock(name).acquire()
+    await other.release()
+    await free(client, name)
+
+
+async def test_a_cancelled_release_is_carried_out(client: AsyncClient, name: str) -> None:
+    lock = client.lock(name)
+
+    async def take_and_release() -> None:
+        await lock.acquire()
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        await lock.release()
+
+    for _ in range(20):
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(take_and_release())
+        await free(client, name)
+
+
+async def test_a_grant_that_comes_in_the_turn_of_the_cancellation_is_given_back(client: AsyncClient, name: str) -> None:
+    """The task is cancelled when it has been given the lock, and has not run since."""
+    hits = 0
+    for number in range(20):
+        holder, lock = client.lock(f"{name}-{number}"), client.lock(f"{name}-{number}")
+        await holder.acquire()
+        waiting = asyncio.create_task(take(lock))
+        while not (await lock.info()).queue:
+            await asyncio.sleep(0.001)
+        (waiter,) = client.session.hub.waiters.values()
+        await holder.release()
+        for _ in range(1000):
+            if waiter.handed:
+                hits += not waiting.done()
+                break
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await free(client, lock.name)
+    assert hits, "some were cancelled with the lock on its way"
+    assert client.statistics().held == 0
+
+
+async def test_a_task_that_ends_without_a_release_is_an_owner_that_has_ended(
+    connect: Connect, server: Deployment, name: str
+) -> None:
+    client = connect(server.url, ttl=1.5)
+
+    async def take() -> None:
+        await client.lock(name).acquire()
+
+    await asyncio.create_task(take())
+    assert (await client.info(name)).held
+    await until(lambda: client.statistics().losses == 1, "its hold is lost")
+    await free(client, name)
+
+
+async def test_a_loop_that_stands_still_keeps_its_hold(connect: Connect, server: Deployment, name: str) -> None:
+    client = connect(server.url, ttl=1.0)
+    lock = client.lock(name)
+    async with lock:
+        time.sleep(2.2)
+        assert lock.owned()
+        assert await lock.ensure(0.1)
+
+
+async def test_a_lost_hold_is_told(client: AsyncClient, name: str) -> None:
+    lost: list[object] = []
+    lock = client.lock(name, on_lost=lost.append)
+    await lock.acquire()
+    assert await client.force_release(name)
+    with pytest.raises(LockLostError):
+        await lock.release()
+    await until(lambda: lost, "the callback has run")
+    assert lock.lost
+
+
+async def test_a_closed_client_ends_its_waits(connect: Connect, server: Deployment, name: str) -> None:
+    client, others = connect(server.url), connect(server.url)
+    await others.lock(name, owner="other").acquire()
+    waiting = asyncio.create_task(client.lock(name).acquire())
+    while not (await others.info(name)).queue:
+        await asyncio.sleep(0.002)
+    await client.close()
+    with pytest.raises(ClientClosedError):
+        await waiting
+    with pytest.raises(ClientClosedError):
+        await client.lock(name).acquire()
+    await others.lock(name, owner="other").release()
+    await free(others, name)
+
+
+async def test_half_of_many_waiters_are_cancelled_and_the_others_are_served(client: AsyncClient, name: str) -> None:
+    served: list[int] = []
+
+    async def take(number: int) -> None:
+        async with client.lock(name):
+            served.append(number)
+
+    async with client.lock(name):
+        tasks = [asyncio.create_task(take(number)) for number in range(300)]
+        await until(lambda: client.statistics().waiting == 300, "all wait")
+        for task in tasks[::2]:
+            task.cancel()
+        await asyncio.gather(*tasks[::2], return_exceptions=True)
+    await asyncio.gather(*tasks[1::2])
+    assert sorted(served) == list(range(1, 300, 2))
+    await free(client, name)
+    assert client.statistics().waiting == 0
+
+
+def test_a_client_is_used_in_one_loop_after_another(server: Deployment, name: str) -> None:
+    client = AsyncClient(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
+
+    async def use() -> int:
+        async with client.lock(name) as lock:
+            return await lock.ensure()
+
+    first, second = asyncio.run(use()), asyncio.run(use())
+    assert second > first
+    asyncio.run(client.close())
+
+
+def test_several_loops_at_once_exclude_each_other(server: Deployment, name: str) -> None:
+    client = AsyncClient(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
+    inside, most = [0], [0]
+
+    async def use() -> None:
+        for _ in range(20):
+            async with client.lock(name):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                await asyncio.sleep(0)
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=lambda: asyncio.run(use())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    asyncio.run(client.close())
