@@ -44,9 +44,7 @@ def decorator(
     """A decorator: the function runs while it holds what `lock_of` gives for the name that `template` makes."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        is_proxy = not isinstance(getattr(function, "__name__", ""), str)  # it makes up what it is asked for
-        # A `functools.partial` has no name either.
-        shown = repr(function) if is_proxy else getattr(function, "__qualname__", repr(function))
+        is_proxy, shown = _known_as(function)
         _check_runs_when_called(function, shown)
         name_for = _names(template, function, shown)
         is_lazy = any(map(_is_generator_function, _stages(function)))
@@ -62,6 +60,33 @@ def decorator(
         return wrapper
 
     return decorate
+
+
+def coroutine_decorator(
+    template: str, lock_of: Callable[[str], contextlib.AbstractAsyncContextManager[Any]]
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """As `decorator`, for coroutine functions: each runs while it holds the lock, in whichever task awaits it."""
+
+    def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        is_proxy, shown = _known_as(function)
+        _check_is_coroutine_function(function, shown)
+        name_for = _names(template, function, shown)
+
+        @functools.wraps(function, () if is_proxy else functools.WRAPPER_ASSIGNMENTS)
+        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with lock_of(name_for(*args, **kwargs)):
+                return await function(*args, **kwargs)
+
+        return wrapper
+
+    return decorate
+
+
+def _known_as(function: Any) -> tuple[bool, str]:
+    """Whether a function makes up what it is asked for, and what it is called."""
+    is_proxy = not isinstance(getattr(function, "__name__", ""), str)
+    # A `functools.partial` has no name either.
+    return is_proxy, repr(function) if is_proxy else getattr(function, "__qualname__", repr(function))
 
 
 # What can be decorated ------------------------------------------------------------------------------------------------
@@ -92,6 +117,22 @@ def _check_runs_when_called(function: Callable[..., object], shown: str) -> None
                 f"synchronized: {shown} is a context manager, whose body runs after the call: take the lock in it, by "
                 "`with client.lock(...)`"
             )
+
+
+def _check_is_coroutine_function(function: Callable[..., object], shown: str) -> None:
+    """Refuses what is not awaited, or would run after it was."""
+    if isinstance(function, type):
+        raise TypeError(f"synchronized: {shown} is a class: decorate its methods, each for itself")
+    stages = [stage for called in (function, type(function).__call__) for stage in _stages(called)]
+    if any(getattr(stage, "__code__", None) in _CONTEXT_MANAGERS for stage in stages):
+        raise TypeError(
+            f"synchronized: {shown} is a context manager, whose body runs after the call: take the lock in it, by "
+            "`async with client.lock(...)`"
+        )
+    if any(map(_is_generator_function, stages)):
+        raise TypeError(f"synchronized: {shown} is a generator function; its body runs after the call")
+    if not any(map(inspect.iscoroutinefunction, (function, type(function).__call__))):
+        raise TypeError(f"synchronized: {shown} is no coroutine function; this client is for tasks")
 
 
 def _is_generator_function(function: object) -> bool:

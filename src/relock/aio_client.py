@@ -1,22 +1,25 @@
 """The client for tasks of event loops: where their locks come from, and what one can ask about them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
-from typing import Any, Never, Self, TypeVar, Unpack
+from typing import Any, Never, ParamSpec, Self, TypeVar, Unpack
 
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.inspect import LockInfo
 from relock._errors import ClientClosedError, ConfigurationError
-from relock._options import ClientArguments, OnLost, check_lock_keywords, check_name
+from relock._options import ClientArguments, LockArguments, OnLost, check_lock_keywords, check_name
 from relock._runtime.aio.foreground import Flow, Foreground
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.net.parse import Nodes
 from relock._runtime.session.session import Session
+from relock._synchronized import check_template, coroutine_decorator
 from relock.aio_lock import AsyncLock
 from relock.client import Client, Statistics
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -129,6 +132,27 @@ class AsyncClient:
         )
         return AsyncLock(self, name, spec, options)
 
+    def synchronized(
+        self, template: str, **lock_options: Unpack[LockArguments]
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        """A decorator for coroutine functions: one runs while it holds the lock that `template` names.
+
+        Args:
+            template: the lock's name; ``"orders:{order_id}"`` uses the function's argument ``order_id``.
+            lock_options: as for `lock`.
+
+        Raises:
+            ConfigurationError: when it decorates, if the template is no format, or uses an argument that the function
+                does not have; also for an option that can't work.
+            TypeError: when it decorates anything but a coroutine function: a generator function of either kind, a
+                context manager, a class, a function that is not awaited. For an option that there is not, or of a wrong
+                type; for a function in the place of the template.
+        """
+        check_template(template)
+        check_lock_keywords("synchronized", lock_options)
+        self._client.spec_of("any", **lock_options)  # refuses them now, not when the function is first called
+        return coroutine_decorator(template, lambda name: self.lock(name, **lock_options))
+
     # Looking --------------------------------------------------------------------------------------------------------
 
     async def info(self, name: str) -> LockInfo:
@@ -153,7 +177,11 @@ class AsyncClient:
         return bool(released)
 
     async def names(self, pattern: str = "*") -> AsyncIterator[str]:
-        """The names that are held or waited for on any master, in no order, each once; see `Client.names`.
+        """The names that are held or waited for on any master, in no order, each once.
+
+        Args:
+            pattern: a glob for the whole name, as in Redis: ``*``, ``?`` (one byte), ``[ab]``, ``[a-c]``, ``[^ab]``; a
+                backslash before what is meant literally.
 
         Raises:
             ConfigurationError: the pattern has no UTF-8 form.

@@ -1,6 +1,7 @@
 """`AsyncClient` on real servers: who owns a hold, what a cancellation leaves, and what loops and threads share."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -347,6 +348,35 @@ async def test_half_of_many_waiters_are_cancelled_and_the_others_are_served(clie
     assert sorted(served) == list(range(1, 300, 2))
     await free(client, name)
     assert client.statistics().waiting == 0
+
+
+async def test_a_coroutine_function_runs_with_the_lock_that_its_argument_names(client: AsyncClient, name: str) -> None:
+    @client.synchronized(name + ":{number}", timeout=5.0)
+    async def work(number: int) -> list[str]:
+        assert client.lock(f"{name}:{number}").owned()
+        return [found async for found in client.names(f"{name}:*")]
+
+    assert await work(7) == [f"{name}:7"]
+    assert await asyncio.wait_for(work(number=8), SOON) == [f"{name}:8"]
+    await free(client, f"{name}:7")
+
+
+@pytest.mark.parametrize(
+    "kind", ["a plain function", "a generator", "an async generator", "a context manager", "a class"]
+)
+async def test_what_is_no_coroutine_function_is_refused(client: AsyncClient, kind: str) -> None:
+    async def generate() -> AsyncIterator[int]:
+        yield 1
+
+    functions: dict[str, Any] = {
+        "a plain function": len,
+        "a generator": lambda: (yield),
+        "an async generator": generate,
+        "a context manager": contextlib.asynccontextmanager(generate),
+        "a class": AsyncClient,
+    }
+    with pytest.raises(TypeError, match="synchronized"):
+        client.synchronized("name")(functions[kind])
 
 
 def test_a_client_is_used_in_one_loop_after_another(server: Deployment, name: str) -> None:

@@ -1,0 +1,66 @@
+"""The doors for threads and for tasks are the same, but for what must be awaited."""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from relock import Client, Lock
+from relock.aio_client import AsyncClient
+from relock.aio_lock import AsyncLock
+
+PAIRS = {"__enter__": "__aenter__", "__exit__": "__aexit__"}  # of other names, they are the same
+ONLY_INSIDE = {"session", "spec_of", "agree", "agree_on_end", "run", "check_open"}  # not for users
+SECTION = re.compile(r"^(Args|Returns|Raises):\n((?:    .*\n?|\n)+)", re.MULTILINE)
+ENTRY = re.compile(r"^    (\w+(?:, \w+)*):", re.MULTILINE)
+
+
+def members(door: type) -> dict[str, Any]:
+    """What users see of it, by the names that it has for threads."""
+    is_for_tasks = door in (AsyncClient, AsyncLock)
+    renamed = {there if is_for_tasks else here: here for here, there in PAIRS.items()}
+    names = [name for name in dir(door) if name[0] != "_" or name in renamed]
+    return {renamed.get(name, name): getattr(door, name) for name in names if name not in ONLY_INSIDE}
+
+
+DOORS = [(Lock, AsyncLock), (Client, AsyncClient)]
+MEMBERS = [
+    pytest.param(threads, tasks, name, id=f"{threads.__name__}.{name}")
+    for threads, tasks in DOORS
+    for name in members(threads)
+]
+
+
+@pytest.mark.parametrize(("threads", "tasks"), DOORS)
+def test_both_doors_have_the_same_members(threads: type, tasks: type) -> None:
+    assert members(threads).keys() == members(tasks).keys()
+
+
+def parameters(function: Callable[..., object]) -> list[tuple[str, Any, Any]]:
+    signature = inspect.signature(function)
+    return [(one.name, one.kind, one.default) for one in signature.parameters.values()]
+
+
+@pytest.mark.parametrize(("threads", "tasks", "name"), MEMBERS)
+def test_each_member_takes_the_same_arguments_with_the_same_defaults(threads: type, tasks: type, name: str) -> None:
+    one, other = members(threads)[name], members(tasks)[name]
+    assert isinstance(one, property) == isinstance(other, property)
+    if callable(one):
+        assert parameters(one) == parameters(other)
+
+
+def entries(member: Any) -> dict[str, set[str]]:
+    """The names in each section of its docstring."""
+    text = inspect.getdoc(member) or ""
+    return {title: set(", ".join(ENTRY.findall(body)).split(", ")) for title, body in SECTION.findall(text)}
+
+
+@pytest.mark.parametrize(("threads", "tasks", "name"), MEMBERS)
+def test_each_member_promises_the_same(threads: type, tasks: type, name: str) -> None:
+    """A task that nests in another's hold, and a call outside a task, are errors of one door each."""
+    one, other = entries(members(threads)[name]), entries(members(tasks)[name])
+    for found in (one, other):
+        found.get("Raises", set()).discard("RuntimeError")
+    assert one == other
