@@ -98,6 +98,7 @@ class AsyncClient:
         owner: str | None = None,
         max_hold: float | None = None,
         on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
         **unknown: Never,
     ) -> AsyncLock:
         """A lock; sends nothing. What is None is as the client says.
@@ -112,6 +113,8 @@ class AsyncClient:
                 it.
             max_hold: seconds after which the watchdog renews the hold no more.
             on_lost: called once with a `Loss` when the hold was lost, on a thread of its own.
+            cancel_on_lost: when the hold is lost in the body of an ``async with``, that body is cancelled, and leaving
+                it raises `LockLostError`. A cancellation from elsewhere at the same moment goes on as that.
             unknown: is refused, with what was probably meant.
 
         Raises:
@@ -130,7 +133,7 @@ class AsyncClient:
             max_hold=max_hold,
             on_lost=on_lost,
         )
-        return AsyncLock(self, name, spec, options)
+        return AsyncLock(self, name, spec, options, cancel_on_lost=cancel_on_lost)
 
     def synchronized(
         self, template: str, **lock_options: Unpack[LockArguments]

@@ -1,18 +1,22 @@
 """The lock's door for tasks of an event loop: the class people use, with the docstrings they read."""
 
+import asyncio
 import math
 from collections.abc import Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self
 
 from relock._core.call_record import CallRecord
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import Hold
+from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Outcome
 from relock._errors import RelockError
 from relock._holding import HasSession, Holding
-from relock._options import check_keywords, check_seconds
+from relock._options import LockOptions, check_keywords, check_seconds
 from relock._owner import Who, current_task
+from relock._runtime.aio.body import Bodies, Body
 from relock._runtime.aio.foreground import Flow
 from relock.lock import NOT_PASSED, longest_wait
 
@@ -46,9 +50,15 @@ class AsyncLock(Holding):
     `ensure` before what must not happen twice, and `token` where it happens.
     """
 
-    __slots__ = ()
+    __slots__ = ("_bodies",)
 
     _client: AsyncLockClient
+
+    def __init__(
+        self, client: AsyncLockClient, name: str, spec: LockSpec, options: LockOptions, *, cancel_on_lost: bool = False
+    ) -> None:
+        super().__init__(client, name, spec, options)
+        self._bodies: Bodies | None = {} if cancel_on_lost else None
 
     def _who(self) -> Who:
         who = self._named_owner or current_task()
@@ -142,10 +152,34 @@ class AsyncLock(Holding):
             AcquireTimeoutError: somebody else had it for all that time. The body does not run.
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
-        outcome = await self._take(self._who(), self._longest)
+        who = self._who()
+        outcome = await self._take(who, self._longest)
         if outcome is not None:
             raise self._timeout_error(outcome)
+        if self._bodies is not None:
+            self._begin_body(self._bodies, who)
         return self
+
+    def _begin_body(self, bodies: Bodies, who: Who) -> None:
+        body, hold = Body(), self._client.session.holds.get((self.name, who.key))
+        bodies.setdefault(body.task, []).append(body)
+        if hold is not None:
+            hold.callbacks.append(body.lost)
+            if hold.loss is not None:  # Mark, then look: it may have been lost before it would have told the body
+                body.lost(hold.loss)
+
+    def _end_body(self, bodies: Bodies, who: Who) -> Body | None:
+        task = asyncio.current_task()
+        running = bodies.get(task) if task is not None else None
+        if not running or task is None:
+            return None
+        body, hold = running.pop(), self._client.session.holds.get((self.name, who.key))
+        if not running:
+            del bodies[task]
+        if hold is not None:
+            with suppress(ValueError):
+                hold.callbacks.remove(body.lost)
+        return body
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -153,14 +187,17 @@ class AsyncLock(Holding):
         """Gives back one level; an exception of the body is never hidden.
 
         Raises:
-            LockLostError: the hold was lost during a body that succeeded.
+            LockLostError: the hold was lost during a body that succeeded, or that was cancelled for this reason.
             NotOwnedError: the body gave back more than it took, and succeeded.
         """
+        who = self._who()
+        body = None if self._bodies is None else self._end_body(self._bodies, who)
+        is_cancelled_by_us = body is not None and await body.end(error)
         try:
-            await self._release(self._who())
-        except RelockError:
-            if kind is None:
-                raise
+            await self._release(who)
+        except RelockError as failure:
+            if kind is None or is_cancelled_by_us:
+                raise failure from error
 
     if not TYPE_CHECKING:  # a type checker refuses `with` by itself
 
