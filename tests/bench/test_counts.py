@@ -85,7 +85,7 @@ PATHS = [
     Way("inner release", 5, ("count",)),
     Way("try-lock, refused", 1, ("acquire",), python_calls=38),
     Way("try-lock, refused", 5, ("acquire",)),
-    Way("looking at one's own hold", 1, (), python_calls=28),
+    Way("looking at one's own hold", 1, (), python_calls=29),
     Way("looking at one's own hold", 5, ()),
     Way("wait, hand-off and release", 1, ("enqueue", "release")),
     Way("wait, hand-off, and a hold that lasts", 1, ("enqueue", "extend", "release")),

@@ -221,7 +221,7 @@ def test_an_exception_while_a_call_fails_lets_other_threads_of_its_owner_in(
 def is_open(gate: Any) -> bool:
     """Whether another thread can enter a gate."""
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(gate.acquire(blocking=False)))
+    thread = threading.Thread(target=lambda: found.append(not gate.line and gate.try_enter(threading.current_thread())))
     thread.start()
     thread.join()
     return found[0]
@@ -460,7 +460,7 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
 def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
     connect: Callable[..., Client], server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def strike(_: object) -> None:
+    def strike(*_: object) -> None:
         raise Interrupt
 
     client = connect(server.url)

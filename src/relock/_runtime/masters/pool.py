@@ -52,6 +52,7 @@ class Pool(ConnectionOwner):
     config_error: ConfigurationError | None
     down: str | None
     line: Line
+    overtaken: Failure
     sweep_at: float
     was_sound: bool
 

@@ -77,6 +77,7 @@ class Hub:
         confirmed: rings when one of them is confirmed.
     """
 
+    confirmed: Bell
     reading: Reading
     subscriptions: tuple[Subscription, ...]
 
