@@ -90,7 +90,7 @@ class Lock(Holding):
                 session.interrupted.abandon(record)
                 raise
         except BaseException as error:
-            session.interrupted.abandon(record)
+            session.interrupted.abandon_again(record)
             if session.unsaid:
                 session.say_warnings(beside=error)
             raise
@@ -118,7 +118,7 @@ class Lock(Holding):
         except RelockError:
             raise
         except BaseException:
-            session.interrupted.give_up(record, self.name, self._who(), 1)
+            session.interrupted.give_up_again(record, self.name, self._who(), 1)
             raise
         if self._client.session.unsaid:
             self._client.session.say_warnings()
@@ -145,7 +145,7 @@ class Lock(Holding):
                 session.interrupted.abandon(record)
                 raise
         except BaseException as error:
-            session.interrupted.abandon(record)
+            session.interrupted.abandon_again(record)
             if session.unsaid:
                 session.say_warnings(beside=error)
             raise
@@ -174,7 +174,7 @@ class Lock(Holding):
             if kind is None:
                 raise
         except BaseException:
-            session.interrupted.give_up(record, self.name, self._who(), 1)
+            session.interrupted.give_up_again(record, self.name, self._who(), 1)
             raise
         if kind is None and self._client.session.unsaid:
             self._client.session.say_warnings()
@@ -311,7 +311,7 @@ class Lock(Holding):
             if not isinstance(error, LockLostError):  # see `_acquire_restore`
                 raise
         except BaseException as error:  # it is an interrupt, and the levels are given up all the same
-            session.interrupted.give_up(record, self.name, self._who(), 0)
+            session.interrupted.give_up_again(record, self.name, self._who(), 0)
             session.calls.lose_waited(hold, count, error)
             raise
         return hold, count
@@ -335,7 +335,7 @@ class Lock(Holding):
                 session.interrupted.abandon(record)
                 raise
         except BaseException as error:
-            session.interrupted.abandon(record)
+            session.interrupted.abandon_again(record)
             session.calls.lose_waited(hold, count, error)
             if not isinstance(error, RelockError):
                 raise

@@ -21,6 +21,7 @@ from support.masters import Deployment
 from support.until import until
 
 from relock import Client, Lock, LockLostError, NotOwnedError, QuorumError
+from relock._core.call_record import CallRecord
 from relock._core.hold import Hold
 from relock._runtime.machine import Machine
 from relock._runtime.session import closing
@@ -221,16 +222,21 @@ def test_an_exception_while_a_call_fails_lets_other_threads_of_its_owner_in(
 def is_open(gate: Any) -> bool:
     """Whether another thread can enter a gate."""
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(not gate.line and gate.try_enter(threading.current_thread())))
+
+    def enter() -> None:
+        found.append(not gate.line and gate.try_enter(CallRecord(), threading.current_thread()))
+
+    thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
     return found[0]
 
 
+@pytest.mark.parametrize("owner", [None, "job"])
 @pytest.mark.parametrize("part", [0.1, 0.5])
 @pytest.mark.parametrize("ttl", [NESTED_TTL])
 @pytest.mark.parametrize("action", [acquire, acquire_nested, release, release_nested])
-def test_an_exception_while_another_one_is_cleaned_up_after_leaves_the_hold_with_the_caller_or_undone(
+def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_about_what_is_done(
     action: Callable[[Lock], None],
     client: Client,
     server: Deployment,
@@ -238,12 +244,13 @@ def test_an_exception_while_another_one_is_cleaned_up_after_leaves_the_hold_with
     monkeypatch: pytest.MonkeyPatch,
     *,
     part: float,
+    owner: str | None,
 ) -> None:
     """The first one strikes before anything is noted, or after that; the second at each instruction of the clean-up."""
     masters = [one.client() for one in server.members]
 
     def play(number: int, second: Strike) -> Lock:
-        lock = client.lock(f"{name}-{number}")
+        lock = client.lock(f"{name}-{number}", owner=owner)
         prepare(action, lock)
         clean_up = getattr(Interrupted, method)
 
@@ -265,8 +272,9 @@ def test_an_exception_while_another_one_is_cleaned_up_after_leaves_the_hold_with
     for point in points(counted.count, server, 0):
         second = Strike(raise_at=point)
         lock = play(point, second)
-        assert lock.owned() or not action.__name__.endswith("_nested"), f"the outer level went in {second.where}"
-        if lock.owned():
+        levels = 1 if action.__name__.endswith("_nested") else 0
+        assert lock.hold_count == levels, f"undone, or carried out, after a second interrupt in {second.where}"
+        if levels:
             until(partial(same_count, masters, lock), within=10.0, what="one count")
             leave(lock)
         until(

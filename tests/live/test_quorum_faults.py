@@ -1,5 +1,6 @@
 """Some of several masters are slow, silent, dead or wrong: what that costs, and that nothing is left."""
 
+import contextlib
 import functools
 import itertools
 import random
@@ -1072,26 +1073,34 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
         with client.lock(name, timeout=20):
             pass
 
+    def is_late(one: Proxy, master: Master) -> bool:
+        """Plays it with one master; False where the janitor had the connection first, to look at the clocks, say."""
+        warm(client, name)
+        assert other.acquire(timeout=20)
+        until(lambda: is_everywhere(server, name), within=30, what="all refuse")
+        fault = one.hold_request(asks)
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(fault.struck.is_set, within=30, what="the request is on its way")
+        taken: list[Connection] = []
+        with contextlib.suppress(AssertionError):
+            until(lambda: take_owing(master, taken), within=2, what="it is waited for no more")
+        if taken:
+            master.open_later(None, is_call=True)
+            until(lambda: master._idle, within=20, what="there is another connection")
+        other.release()
+        thread.join()
+        assert other.acquire(timeout=20)
+        until(lambda: is_everywhere(server, name), within=30, what="others have it")
+        fault.release()
+        until(fault.done.is_set, within=30, what="the request arrives")
+        for connection in taken:
+            master.give_back(connection, CLOCK())
+        until(lambda: are_queued(server.members, name, 0), within=20, what="nobody is queued")
+        other.release()
+        return bool(taken)
+
     with without_any_heartbeat():  # it would go over that connection, and wait for its answers
         for one, master in zip(proxy.members, client.session.masters, strict=True):
-            warm(client, name)
-            assert other.acquire(timeout=20)
-            until(lambda: is_everywhere(server, name), within=30, what="all refuse")
-            fault = one.hold_request(lambda words: asks(words) and b"-1" not in words)  # the one that writes the ticket
-            thread = threading.Thread(target=wait)
-            thread.start()
-            until(fault.struck.is_set, within=30, what="the request is on its way")
-            taken: list[Connection] = []
-            until(lambda: take_owing(master, taken), within=60, what="it is waited for no more")  # noqa: B023
-            master.open_later(None, is_call=True)
-            until(lambda: master._idle, within=20, what="there is another connection")  # noqa: B023
-            other.release()
-            thread.join()
-            assert other.acquire(timeout=20)
-            until(lambda: is_everywhere(server, name), within=30, what="others have it")
-            fault.release()
-            until(fault.done.is_set, within=30, what="the request arrives")
-            master.give_back(taken[0], CLOCK())
-            until(lambda: are_queued(server.members, name, 0), within=20, what="nobody is queued")
-            other.release()
+            assert any(is_late(one, master) for _ in range(5))
     until(lambda: is_empty(server, name), within=10, what="nothing is left")

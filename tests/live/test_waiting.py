@@ -89,9 +89,8 @@ def test_a_release_wakes_one_waiter(client: Client, server: Deployment, name: st
     assert messages <= 20 + SPARE, "one more for each turn would be twenty"
     scripts = server.calls()["evalsha"] - before
     # Over several masters a slow one may have given the lock to somebody else by then, which is undone.
-    assert scripts <= 1 + 2 * 20 + 2 * SPARE, (
-        "a release, then a release for each, and an extension where that takes long"
-    )
+    spare = 2 * SPARE if len(server.members) == 1 else 4 * SPARE
+    assert scripts <= 1 + 2 * 20 + spare, "a release, then a release for each, and an extension where that takes long"
 
 
 def is_held_with_queue(client: Client, name: str, waiters: int) -> bool:

@@ -38,21 +38,25 @@ class _Gate:
 
     def __init__(self) -> None:
         self.line: deque[ref[_Place]] = deque()
-        self._inside: dict[str, object] = {}
-        self._levels = 0  # how often whoever is inside has come in
+        self._inside: dict[str, object] = {}  # at most one
+        self._calls: set[CallRecord] = set()  # with which it has come in
 
-    def try_enter(self, who: object) -> bool:
-        """Lets `who` in if nobody else is inside."""
+    def may_pass(self, who: object) -> bool:
+        """Whether `who` need not stand in line: nobody does, or it is inside already, and they all wait for it."""
+        return not self.line or self._inside.get(_INSIDE) is who
+
+    def try_enter(self, record: CallRecord, who: object) -> bool:
+        """Lets `who` in, with the call that has that record, if nobody else is inside."""
         if self._inside.setdefault(_INSIDE, who) is not who:
             return False
-        self._levels += 1
+        self._calls.add(record)
         return True
 
-    def leave(self, who: object) -> None:
-        """`who` leaves, if it is inside. Again, it does no harm, and makes good what an interrupt has kept undone."""
+    def leave(self, record: CallRecord, who: object) -> None:
+        """That call of `who` leaves, if it is inside. Again, it does no harm, and does what an interrupt has kept."""
         if self._inside.get(_INSIDE) is who:
-            self._levels = max(0, self._levels - 1)
-            if not self._levels:
+            self._calls.discard(record)
+            if not self._calls:
                 self._inside.pop(_INSIDE, None)
         self.wake()
 
@@ -119,13 +123,12 @@ class Gates:
         """Lets `who` in if it need not wait."""
         gate = self._gates.setdefault(key, _Gate())
         record.gate_key = key
-        record.gate = Admission(
-            gate, who
-        )  # Note, then send: an interrupt must find the gate that is about to be entered
-        if not gate.line and gate.try_enter(who):
+        # Note, then send: an interrupt must find the gate that is about to be entered.
+        record.gate = Admission(gate, who)
+        if gate.may_pass(who) and gate.try_enter(record, who):
             if self._gates.get(key) is gate:
                 return True
-            gate.leave(who)
+            gate.leave(record, who)
         record.gate = None
         return False
 
@@ -140,7 +143,7 @@ class Gates:
             place = _Place(wakes)
             gate.line.append(ref(place))
             try:
-                while not (gate.is_turn_of(place) and gate.try_enter(who)):
+                while not (gate.is_turn_of(place) and gate.try_enter(record, who)):
                     left = until - self._platform.clock()
                     if left <= 0:
                         record.gate = None
@@ -151,12 +154,12 @@ class Gates:
                 gate.wake()  # it may have been woken, and is first no more
             if self._gates.get(key) is gate:
                 return True
-            gate.leave(who)
+            gate.leave(record, who)
 
     def leave(self, record: CallRecord) -> None:
         """Lets the next caller in, if this one is in."""
         if record.gate is not None:
-            record.gate.gate.leave(record.gate.who)
+            record.gate.gate.leave(record, record.gate.who)
             record.gate = None  # Undo, then forget: an interrupt must find the gate until it is left
 
     def remove(self, key: HoldKey) -> None:

@@ -22,21 +22,27 @@ class Interrupted:
 
         It comes after an error of the call's own, too, and then finds nothing to do. Other threads of its ``owner=``
         are let in only then: what they do with the hold must stay.
+        """
+        if record.over is not None:
+            record.spec = record.hold = None
+            self._record_giving_back(record, *record.over)
+            if record.hold is not None:
+                record.over = None  # what must be given back is noted; counted again, it would be a level more
+        self._take_back(record)
+        record.over = None, 0
+        if record.spec is not None or record.hold is not None:
+            self.leave_gate(record)
+        self._session.gates.leave(record)  # it may not even have come in
 
-        Each door calls it again where another exception leaves it: what has been done is not done once more.
+    def abandon_again(self, record: CallRecord) -> None:
+        """Each door calls it where another exception leaves it, perhaps `abandon`; the gate is left whatever happens.
+
+        What has been done is not done once more.
         """
         try:
-            if record.over is not None:
-                record.spec = record.hold = None
-                self._record_giving_back(record, *record.over)
-                if record.hold is not None:
-                    record.over = None  # what must be given back is noted; counted again, it would be a level more
-            self._take_back(record)
-            record.over = None, 0
+            self.abandon(record)
         finally:
-            if record.spec is not None or record.hold is not None:
-                self.leave_gate(record)
-            self._session.gates.leave(record)  # it may not even have come in
+            self._session.gates.leave(record)
 
     def fail(self, record: CallRecord) -> None:
         """A call ends with an error of its own, and leaves nothing: other threads of its ``owner=`` may come in."""
@@ -83,11 +89,16 @@ class Interrupted:
 
         A caller that leaves a ``with`` block by an interrupt in its last step no longer holds the lock.
         """
+        if record.hold is None and record.over is None:
+            record.over = self._session.holds.get((name, who.key)), levels
+        self.abandon(record)
+
+    def give_up_again(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
+        """As `abandon_again`, after `give_up`."""
         try:
-            if record.hold is None and record.over is None:
-                self._record_giving_back(record, self._session.holds.get((name, who.key)), levels)
+            self.give_up(record, name, who, levels)
         finally:
-            self.abandon(record)
+            self._session.gates.leave(record)
 
     def leave_gate(self, record: CallRecord) -> None:
         """Lets the next thread of an ``owner=`` in, if this one is in. The gate goes with the owner's hold.

@@ -1,0 +1,99 @@
+"""The gates of an ``owner=``: one caller at a time, in the order in which they came.
+
+Whoever is inside may come in again.
+"""
+
+from queue import SimpleQueue
+
+import pytest
+
+from relock._core.call_record import CallRecord
+from relock._runtime.machine import THREADS
+from relock._runtime.session.gates import Gates
+
+KEY = ("lock", ("owner", "job"))
+FIRST, SECOND, THIRD = "first", "second", "third"
+FOREVER = float("inf")
+
+
+@pytest.fixture
+def gates() -> Gates:
+    return Gates(THREADS)
+
+
+def come(gates: Gates, who: str) -> CallRecord:
+    """Comes in at once."""
+    record = CallRecord()
+    assert gates.try_enter(record, KEY, who)
+    return record
+
+
+class Waiting:
+    """A caller in line."""
+
+    def __init__(self, gates: Gates, who: str) -> None:
+        self.record = CallRecord()
+        self.wakes: SimpleQueue[None] = SimpleQueue()
+        assert not gates.try_enter(self.record, KEY, who)
+        self._waiting = gates.wait(self.record, KEY, FOREVER, who, self.wakes)
+        assert not self.is_in()
+
+    def is_in(self) -> bool:
+        """Looks whether it is its turn."""
+        try:
+            next(self._waiting)
+        except StopIteration as end:
+            return bool(end.value)
+        return False
+
+    def give_up(self) -> None:
+        """An exception leaves the wait."""
+        self._waiting.close()
+
+
+def test_the_first_in_line_comes_in_first_and_is_woken_for_it(gates: Gates) -> None:
+    inside, second, third = come(gates, FIRST), Waiting(gates, SECOND), Waiting(gates, THIRD)
+    assert not gates.try_enter(CallRecord(), KEY, "another")
+    gates.leave(inside)
+    assert not second.wakes.empty()
+    assert third.wakes.empty()
+    assert not third.is_in()
+    assert second.is_in()
+    gates.leave(second.record)
+    assert third.is_in()
+
+
+def test_whoever_is_inside_comes_in_again_though_others_are_in_line(gates: Gates) -> None:
+    """A signal handler runs in the thread that it has interrupted: it would wait for itself for ever."""
+    outer, second = come(gates, FIRST), Waiting(gates, SECOND)
+    inner = come(gates, FIRST)
+    gates.leave(inner)
+    assert not second.is_in(), "the outer call is inside still"
+    gates.leave(outer)
+    assert second.is_in()
+
+
+def test_who_gives_up_hands_the_turn_on(gates: Gates) -> None:
+    inside, second, third = come(gates, FIRST), Waiting(gates, SECOND), Waiting(gates, THIRD)
+    gates.leave(inside)
+    second.give_up()
+    assert not third.wakes.empty()
+    assert third.is_in()
+
+
+def test_to_leave_again_does_no_harm(gates: Gates) -> None:
+    inside, second = come(gates, FIRST), Waiting(gates, SECOND)
+    admission = inside.gate
+    gates.leave(inside)
+    assert second.is_in()
+    inside.gate = admission  # as after an interrupt between leaving and forgetting
+    gates.leave(inside)
+    assert not gates.try_enter(CallRecord(), KEY, THIRD), "the second one is inside"
+
+
+def test_the_gate_goes_with_the_hold_and_those_in_line_go_to_the_next_one(gates: Gates) -> None:
+    inside, second = come(gates, FIRST), Waiting(gates, SECOND)
+    gates.remove(KEY)
+    gates.leave(inside)
+    assert second.is_in()
+    assert not gates.try_enter(CallRecord(), KEY, THIRD), "the second one is inside the new gate"
