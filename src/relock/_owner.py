@@ -57,6 +57,11 @@ class TaskRef:
         return None if task is None or task.done() else task
 
 
+def runs_on(caller: object, loop: object) -> bool:
+    """Whether `caller` is a task of that event loop."""
+    return isinstance(caller, asyncio.Future) and caller.get_loop() is loop
+
+
 class Who(NamedTuple):
     """Who calls.
 
@@ -69,6 +74,14 @@ class Who(NamedTuple):
     key: OwnerKey
     thread: ThreadRef | TaskRef | None
     name: str | None
+
+
+def may_call_at_once(thread: ThreadRef | TaskRef | None) -> bool:
+    """Whether several calls for one owner may be under way: not where that is a thread, which has one at a time.
+
+    A task has others carry its calls out, as ``asyncio.gather`` and ``asyncio.wait_for`` do.
+    """
+    return thread is None or isinstance(thread, TaskRef)
 
 
 def named(owner: str) -> Who:

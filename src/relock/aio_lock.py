@@ -114,7 +114,7 @@ class AsyncLock(Holding):
             if outcome is not None:
                 self._refusal(outcome)
         except BaseException as error:
-            session.interrupted.abandon(record)
+            session.interrupted_of_tasks.abandon(record)
             if session.unsaid:
                 session.say_warnings(beside=error)
             raise
@@ -137,10 +137,10 @@ class AsyncLock(Holding):
         try:
             await self._client.run(session.calls_of_tasks.release(record, self.name, who))
         except RelockError:
-            session.interrupted.fail(record)
+            session.interrupted_of_tasks.fail(record)
             raise
         except BaseException:
-            session.interrupted.give_up(record, self.name, who, 1)
+            session.interrupted_of_tasks.give_up(record, self.name, who, 1)
             raise
         if session.unsaid:
             session.say_warnings()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.masters import Deployment
+from support.tasks import NODE_TIMEOUT, SOON, Connect, connecting, free, until
 from support.urls import options_for
 
 from relock import AcquireTimeoutError, Client, ClientClosedError, LockLostError, NotOwnedError
@@ -17,52 +18,17 @@ from relock.aio_lock import AsyncLock
 
 pytestmark = pytest.mark.every_quorum
 
-SOON = 20.0  # seconds after which a failure is one
-NODE_TIMEOUT = 5.0
-Connect = Callable[..., AsyncClient]
-
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
     """Makes clients, and closes them at the end of the test."""
-    made: list[AsyncClient] = []
-
-    def connect(url: Any, **options: Any) -> AsyncClient:
-        if not {"ttl", "node_timeout"} & options.keys():
-            options["node_timeout"] = NODE_TIMEOUT
-        client = AsyncClient(url, **options_for(url, options))
-        made.append(client)
-        return client
-
-    yield connect
-    for client in made:
-        await client.close()
+    async with connecting() as connect:
+        yield connect
 
 
 @pytest.fixture
 async def client(connect: Connect, server: Deployment) -> AsyncClient:
     return connect(server.url)
-
-
-async def until(predicate: Callable[[], object], what: str) -> None:
-    async def look() -> None:
-        while not predicate():
-            await asyncio.sleep(0.002)
-
-    try:
-        await asyncio.wait_for(look(), SOON)
-    except TimeoutError:
-        raise AssertionError(f"not within {SOON} s: {what}") from None
-
-
-async def free(client: AsyncClient, name: str) -> None:
-    """Waits until nobody has the lock, and nobody waits."""
-    for _ in range(2000):
-        info = await client.info(name)
-        if not info.held and not info.queue:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{name} is not free: {info}")
 
 
 async def take(lock: AsyncLock) -> None:

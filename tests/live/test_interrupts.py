@@ -224,7 +224,7 @@ def is_open(gate: Any) -> bool:
     found: list[bool] = []
 
     def enter() -> None:
-        found.append(not gate.line and gate.try_enter(CallRecord(), threading.current_thread()))
+        found.append(gate.first() is None and gate.try_enter(CallRecord(), threading.current_thread()))
 
     thread = threading.Thread(target=enter)
     thread.start()

@@ -206,6 +206,41 @@ def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_th
     check_levels(client, lock, 1)
 
 
+def test_a_release_that_is_interrupted_and_can_not_come_in_gives_its_level_back_later(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread of its owner is inside for longer than the interrupted one waits, and takes a level meanwhile."""
+    lock = client.lock(name, owner="job")
+    lock.acquire()
+    session = client.session
+    write_count = session.calls._write_count
+    is_writing, goes_on = threading.Event(), threading.Event()
+
+    def write_slowly(hold: Hold, count: int) -> Generator[Step, Any, bool]:
+        is_writing.set()
+        assert goes_on.wait(30)
+        return (yield from write_count(hold, count))
+
+    def strike_first(*_: object) -> None:
+        monkeypatch.setattr(session.gates, "enter", enter)
+        raise Interrupt
+
+    enter = session.gates.enter
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(session.calls, "_write_count", write_slowly)
+        nesting = pool.submit(client.lock(name, owner="job").acquire)
+        assert is_writing.wait(30)
+        monkeypatch.setattr(session.gates, "enter", strike_first)
+        monkeypatch.setattr(session, "node_timeout", 0.0)
+        with pytest.raises(Interrupt):
+            lock.release()
+        monkeypatch.undo()
+        goes_on.set()
+        assert nesting.result(30)
+    until(lambda: lock.hold_count == 1, within=30, what="a level is given back")
+    check_levels(client, lock, 1)
+
+
 def check_levels(client: Client, lock: Lock, count: int) -> None:
     """The owner has so many levels, here and on the masters, and can give back each."""
     assert lock.hold_count == count

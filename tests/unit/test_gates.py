@@ -91,9 +91,38 @@ def test_to_leave_again_does_no_harm(gates: Gates) -> None:
     assert not gates.try_enter(CallRecord(), KEY, THIRD), "the second one is inside"
 
 
-def test_the_gate_goes_with_the_hold_and_those_in_line_go_to_the_next_one(gates: Gates) -> None:
-    inside, second = come(gates, FIRST), Waiting(gates, SECOND)
-    gates.remove(KEY)
+def test_a_gate_is_there_while_somebody_is_at_it(gates: Gates) -> None:
+    inside, second, third = come(gates, FIRST), Waiting(gates, SECOND), Waiting(gates, THIRD)
     gates.leave(inside)
     assert second.is_in()
-    assert not gates.try_enter(CallRecord(), KEY, THIRD), "the second one is inside the new gate"
+    third.give_up()
+    assert gates._gates
+    gates.leave(second.record)
+    assert not gates._gates
+
+
+def test_the_last_in_line_that_gives_up_takes_the_gate_away(gates: Gates) -> None:
+    inside, second = come(gates, FIRST), Waiting(gates, SECOND)
+    gates.leave(inside)
+    assert gates._gates, "the second one has not noticed yet"
+    second.give_up()
+    assert not gates._gates
+
+
+def test_who_comes_to_a_gate_that_is_being_removed_goes_to_the_next_one(gates: Gates) -> None:
+    """It has found the gate before whoever was inside removed it, and comes in after that."""
+    inside, second = come(gates, FIRST), Waiting(gates, SECOND)
+    old = gates._gates.pop(KEY)
+    another = come(gates, THIRD)
+    gates.leave(inside)
+    assert not second.is_in(), "another one is inside the new gate"
+    gates.leave(another)
+    assert second.is_in()
+    assert gates._gates[KEY] is not old
+
+
+def test_nobody_overtakes_those_in_line(gates: Gates) -> None:
+    inside, second = come(gates, FIRST), Waiting(gates, SECOND)
+    gates.leave(inside)
+    assert not gates.try_enter(CallRecord(), KEY, THIRD)
+    assert second.is_in()

@@ -16,8 +16,8 @@ class CallRecord:
     hold: Hold | None = None  # of a nested acquire, or a release
     count: int = 0  # what an interrupt must leave of that hold's levels
     over: tuple[Hold | None, int] | None = None  # the work is done: what must be given back of which hold, and no more
-    gate: Any = None
-    gate_key: HoldKey | None = None
+    gate: Any = None  # where it is, or waits to be
+    errand: Any = None  # what gives back in its place
 
 
 class Enter(NamedTuple):

@@ -28,7 +28,7 @@ from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
 from relock._owner import waiter_name
 from relock._runtime.background.session_view import SessionView
-from relock._runtime.background.tasks import Accuse, Heal, PassOn, PendingCheck, Sample, Settle, Task, UndoTask
+from relock._runtime.background.tasks import Accuse, GoOn, Heal, PassOn, PendingCheck, Sample, Settle, Task, UndoTask
 from relock._runtime.service import Service
 from relock._scripts import Call
 
@@ -67,6 +67,7 @@ class Janitor(Service):
         self._checks: deque[PendingCheck] = deque()
         self._checks_at = FOREVER  # when the next look at them is due; set by this thread alone
         self._deeds: dict[type[Any], Callable[[Sequence[Any]], None]] = {
+            GoOn: self._go_on,
             UndoTask: self._undo,
             PassOn: self._pass_on,
             Settle: self._settle,
@@ -181,6 +182,10 @@ class Janitor(Service):
         finally:
             for task in itertools.chain.from_iterable(others for _, others in left):
                 self._later(self._session.clock(), task)
+
+    def _go_on(self, tasks: Sequence[GoOn]) -> None:
+        for task in tasks:
+            task.do()
 
     def _sample(self, _tasks: Sequence[Sample]) -> None:
         session = self._session

@@ -101,4 +101,10 @@ class Sample(NamedTuple):
     """A look at the clocks of all masters: what one of them has published looks as if it had stepped."""
 
 
-Task = UndoTask | PassOn | Settle | Heal | Accuse | Sample
+class GoOn(NamedTuple):
+    """What a caller that has gone could not do yet, and can now; it does not wait."""
+
+    do: Callable[[], object]
+
+
+Task = GoOn | UndoTask | PassOn | Settle | Heal | Accuse | Sample

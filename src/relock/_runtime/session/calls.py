@@ -80,7 +80,7 @@ class Calls:
         """
         session = self._session
         key = (spec.keys.name, who.key)
-        if who.name is not None:
+        if who.name is not None or self._by_tasks:
             came_at = session.clock()
             if not (yield from self._enter_gate(record, spec, key, until)):
                 return (yield from self._turned_away(spec, came_at))
@@ -92,11 +92,11 @@ class Calls:
             outcome = yield from self._take(record, spec, who, until, count)
         if record.gate is not None:
             record.over = (session.holds.get(key) if outcome is None else None), count
-            self._interrupted.leave_gate(record)
+            session.gates.leave(record)
         return outcome
 
     def _enter_gate(self, record: CallRecord, spec: LockSpec, key: HoldKey, until: float) -> Generator[Step, Any, bool]:
-        """Lets one thread of an ``owner=`` in at a time; where that owner has the lock, it takes but a moment."""
+        """Lets one call of an owner in at a time; where that owner has the lock, it takes but a moment."""
         session = self._session
         hold = session.holds.get(key)
         if hold is not None and hold.count > 0:
@@ -112,7 +112,7 @@ class Calls:
         return not self._session.has_warned_of_loops and self._session.platform.task() is not None
 
     def _turned_away(self, spec: LockSpec, came_at: float) -> Generator[Step, Any, Outcome]:
-        """What a caller finds that was kept waiting by another thread of its own owner: the lock is not to be had."""
+        """What a caller finds that was kept waiting by another call of its own owner: the lock is not to be had."""
         session = self._session
         answers = first_of_each((yield inspect_flows.look(spec, session.clock())))
         info = inspect_flows.agree(spec.keys.name, answers)
@@ -288,9 +288,9 @@ class Calls:
         hold = session.holds.get((name, who.key))
         if hold is None or hold.count == 0:
             raise not_owned(name)
-        if who.name is not None:
+        if who.name is not None or self._by_tasks:
             yield Enter(record, (name, who.key), FOREVER)
-            if hold.count == 0:  # another thread of this owner was faster
+            if hold.count == 0:  # another call of this owner was faster
                 raise not_owned(name)
         left = hold.count - levels if levels else 0
         record.count, record.hold = left, hold  # Note, then send
@@ -307,7 +307,7 @@ class Calls:
             yield from self._end(hold)
         if record.gate is not None:
             record.over = None, 0
-            self._interrupted.leave_gate(record)
+            session.gates.leave(record)
 
     def _check_before_release(self, hold: Hold, left: int) -> None:
         try:

@@ -1,7 +1,8 @@
-"""The gates at which callers of one ``owner=`` queue: one at a time takes or leaves a level of their hold.
+"""The gates at which callers of one owner queue: one at a time takes or leaves a level of their hold.
 
-A caller is a thread, or a task of an event loop. A thread that is inside may come in once more: in a signal handler,
-which would else wait for the thread that it has interrupted.
+A caller is a thread, or a task of an event loop; several come at once where they name one ``owner=``, and where a task
+has others carry out calls for it. Whoever is inside may come in once more: in a signal handler, which would else wait
+for the thread that it has interrupted. A gate is there while somebody is at it.
 
 An exception may strike a thread between any two instructions, so no lock of Python's is taken. Whoever is inside is the
 one value in a dictionary, set by ``dict.setdefault``; a place in the line is known by a weak reference, so that it dies
@@ -17,6 +18,7 @@ from weakref import ref
 
 from relock._core.book import HoldKey
 from relock._core.call_record import CallRecord
+from relock._owner import runs_on
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.bell import Rung
 
@@ -25,25 +27,27 @@ _INSIDE = "inside"
 
 
 class _Place:
-    """One caller's place in a line; `wakes` gets a token for each reason to look."""
+    """One caller's place in a line; `wakes` gets a token for each reason to look, while it is waiting."""
 
-    __slots__ = ("__weakref__", "wakes")
+    __slots__ = ("__weakref__", "is_waiting", "wakes", "who")
 
-    def __init__(self, wakes: Rung) -> None:
+    def __init__(self, wakes: Rung, who: object) -> None:
         self.wakes = wakes
+        self.who = who
+        self.is_waiting = True
 
 
 class _Gate:
     """Lets one caller in at a time, the first that came first."""
 
     def __init__(self) -> None:
-        self.line: deque[ref[_Place]] = deque()
+        self.line: deque[ref[_Place]] = deque()  # also some that wait no more; see `first`
         self._inside: dict[str, object] = {}  # at most one
         self._calls: set[CallRecord] = set()  # with which it has come in
 
     def may_pass(self, who: object) -> bool:
         """Whether `who` need not stand in line: nobody does, or it is inside already, and they all wait for it."""
-        return not self.line or self._inside.get(_INSIDE) is who
+        return self.first() is None or self._inside.get(_INSIDE) is who
 
     def try_enter(self, record: CallRecord, who: object) -> bool:
         """Lets `who` in, with the call that has that record, if nobody else is inside."""
@@ -51,6 +55,10 @@ class _Gate:
             return False
         self._calls.add(record)
         return True
+
+    def is_left_empty(self, record: CallRecord, who: object) -> bool:
+        """Whether nobody is at the gate any more once that call of `who` leaves."""
+        return self._inside.get(_INSIDE) is who and self._calls == {record} and self.first() is None
 
     def leave(self, record: CallRecord, who: object) -> None:
         """That call of `who` leaves, if it is inside. Again, it does no harm, and does what an interrupt has kept."""
@@ -62,27 +70,29 @@ class _Gate:
 
     def is_turn_of(self, place: _Place) -> bool:
         """Whether no place before it still waits."""
-        return self._first() is place
-
-    def leave_line(self, place: _Place) -> None:
-        """Takes the place out of the line, wherever it stands."""
-        with suppress(ValueError):
-            self.line.remove(ref(place))
+        return self.first() is place
 
     def wake(self) -> None:
         """Whoever is first in line looks."""
-        first = self._first()
+        first = self.first()
         if first is not None and first.wakes.empty():
             first.wakes.put(None)
 
-    def _first(self) -> _Place | None:
+    def is_kept_by(self, loop: object) -> bool:
+        """Whether a task of that event loop is inside, or in line."""
+        places = [reference() for reference in self.line.copy()]
+        callers = [self._inside.get(_INSIDE), *(place.who for place in places if place is not None)]
+        return any(runs_on(who, loop) for who in callers)
+
+    def first(self) -> _Place | None:
+        """The first place that waits; those before it are removed, because thousands may leave at once."""
         while True:
             try:
                 reference = self.line[0]
             except IndexError:
                 return None
             place = reference()
-            if place is not None:
+            if place is not None and place.is_waiting:
                 return place
             with suppress(ValueError):  # another thread has taken it out
                 self.line.remove(reference)
@@ -92,6 +102,7 @@ class Admission(NamedTuple):
     """Who is inside, or waits, at which gate."""
 
     gate: _Gate
+    key: HoldKey
     who: object
 
 
@@ -103,10 +114,15 @@ class Gates:
         self._gates: dict[HoldKey, _Gate] = {}
 
     def enter(self, record: CallRecord, key: HoldKey, until: float) -> bool:
-        """Has the calling thread wait until `until` at most; returns whether it is in."""
+        """Has the calling thread wait until `until` at most; returns whether it is in.
+
+        Raises:
+            RuntimeError: the thread would wait for a task of the event loop that it runs, and so that for itself.
+        """
         who = self._platform.current()
         if self.try_enter(record, key, who):
             return True
+        self._check_loop(key)
         wakes: Any = self._platform.queue()
         waiting = self.wait(record, key, until, who, wakes)
         try:
@@ -119,12 +135,19 @@ class Gates:
         finally:
             waiting.close()
 
+    def _check_loop(self, key: HoldKey) -> None:
+        loop, gate = self._platform.loop(), self._gates.get(key)
+        if loop is not None and gate is not None and gate.is_kept_by(loop):
+            raise RuntimeError(
+                f"{key[0]!r}: a task of the event loop that runs in this thread is taking or leaving a level for the "
+                "same owner=, and could not go on while this thread waits for it; use an AsyncClient here as well"
+            )
+
     def try_enter(self, record: CallRecord, key: HoldKey, who: object) -> bool:
         """Lets `who` in if it need not wait."""
         gate = self._gates.setdefault(key, _Gate())
-        record.gate_key = key
         # Note, then send: an interrupt must find the gate that is about to be entered.
-        record.gate = Admission(gate, who)
+        record.gate = Admission(gate, key, who)
         if gate.may_pass(who) and gate.try_enter(record, who):
             if self._gates.get(key) is gate:
                 return True
@@ -138,9 +161,8 @@ class Gates:
         """Yields for how long to wait for something in `wakes`, again and again; returns whether `who` is in."""
         while True:
             gate = self._gates.setdefault(key, _Gate())
-            record.gate_key = key
-            record.gate = Admission(gate, who)  # as above
-            place = _Place(wakes)
+            admission = record.gate = Admission(gate, key, who)  # as above
+            place, is_in = _Place(wakes, who), False
             gate.line.append(ref(place))
             try:
                 while not (gate.is_turn_of(place) and gate.try_enter(record, who)):
@@ -149,9 +171,13 @@ class Gates:
                         record.gate = None
                         return False
                     yield min(left, LOOK_SECONDS)
+                is_in = True
             finally:
-                gate.leave_line(place)
-                gate.wake()  # it may have been woken, and is first no more
+                place.is_waiting = False
+                if is_in:
+                    gate.wake()  # it may have been woken, and is first no more
+                else:
+                    self._go_by(record, admission)
             if self._gates.get(key) is gate:
                 return True
             gate.leave(record, who)
@@ -159,9 +185,19 @@ class Gates:
     def leave(self, record: CallRecord) -> None:
         """Lets the next caller in, if this one is in."""
         if record.gate is not None:
-            record.gate.gate.leave(record, record.gate.who)
+            self._leave(record, record.gate)
             record.gate = None  # Undo, then forget: an interrupt must find the gate until it is left
 
-    def remove(self, key: HoldKey) -> None:
-        """The hold of this owner has ended: a caller that waits at its gate notices, and goes to the next one."""
-        self._gates.pop(key, None)
+    def _go_by(self, record: CallRecord, admission: Admission) -> None:
+        """A caller leaves the line. If it was the last one, it comes in for a moment: nobody else removes the gate."""
+        gate, _, who = admission
+        if gate.first() is None:
+            gate.try_enter(record, who)
+        self._leave(record, admission)
+
+    def _leave(self, record: CallRecord, admission: Admission) -> None:
+        """Removes a gate that is left empty before it is left: whoever comes in after that goes to the next one."""
+        gate, key, who = admission
+        if gate.is_left_empty(record, who) and self._gates.get(key) is gate:
+            self._gates.pop(key, None)
+        gate.leave(record, who)

@@ -4,34 +4,71 @@ The call has noted in its `CallRecord` what it may leave, before the first byte 
 background, or given back to the caller's hold.
 """
 
+from collections.abc import Callable
+
 from relock._core.book import stand_in
 from relock._core.call_record import CallRecord
-from relock._core.hold import Hold
-from relock._owner import Who
+from relock._core.hold import FOREVER, Hold
+from relock._owner import Who, may_call_at_once
+from relock._runtime.background.tasks import GoOn
 from relock._runtime.session.keeper import Keeper
 
 
-class Interrupted:
-    """Undoes what calls of one session have left."""
+class _Errand:
+    """In line at a gate for a caller that has gone: what that one should have given back, it gives back in its turn.
 
-    def __init__(self, session: Keeper) -> None:
+    Whoever leaves the gate wakes it as any caller; the janitor then looks, so that nobody else is kept by it.
+    """
+
+    def __init__(self, session: Keeper, hold: Hold, do: Callable[[CallRecord], object]) -> None:
+        self._hand = session.janitor.hand
+        self._record = CallRecord()
+        self._waiting = session.gates.wait(self._record, (hold.keys.name, hold.key), FOREVER, self._record, self)
+        self._do = do
+        self._is_done = False
+
+    def empty(self) -> bool:
+        """See `Rung`: it is always ready to look."""
+        return True
+
+    def put(self, _token: None = None, /) -> None:
+        """Has the janitor look whether it is its turn; once more does no harm."""
+        self._hand(GoOn(self._look))
+
+    def _look(self) -> None:
+        if self._is_done:
+            return
+        for _ in self._waiting:
+            return
+        self._is_done = True
+        self._do(self._record)
+
+
+class Interrupted:
+    """Undoes what calls of one session have left.
+
+    Args:
+        may_wait: the callers are threads, which may wait at a gate while they clean up; tasks may not.
+    """
+
+    def __init__(self, session: Keeper, *, may_wait: bool) -> None:
         self._session = session
+        self._may_wait = may_wait
+        self._errands: set[_Errand] = set()
 
     def abandon(self, record: CallRecord) -> None:
         """An interrupt has left a call that made `record`: what it may have left is ended in the background.
 
-        It comes after an error of the call's own, too, and then finds nothing to do. Other threads of its ``owner=``
-        are let in only then: what they do with the hold must stay.
+        It comes after an error of the call's own, too, and then finds nothing to do. Other calls of its owner are let
+        in only then: what they do with the hold must stay.
         """
         if record.over is not None:
             record.spec = record.hold = None
-            self._record_giving_back(record, *record.over)
+            self._give_back(record, *record.over)
             if record.hold is not None:
                 record.over = None  # what must be given back is noted; counted again, it would be a level more
         self._take_back(record)
         record.over = None, 0
-        if record.spec is not None or record.hold is not None:
-            self.leave_gate(record)
         self._session.gates.leave(record)  # it may not even have come in
 
     def abandon_again(self, record: CallRecord) -> None:
@@ -45,9 +82,9 @@ class Interrupted:
             self._session.gates.leave(record)
 
     def fail(self, record: CallRecord) -> None:
-        """A call ends with an error of its own, and leaves nothing: other threads of its ``owner=`` may come in."""
+        """A call ends with an error of its own, and leaves nothing: other calls of its owner may come in."""
         record.over = None, 0
-        self.leave_gate(record)
+        self._session.gates.leave(record)
 
     def _take_back(self, record: CallRecord) -> None:
         session = self._session
@@ -69,20 +106,43 @@ class Interrupted:
             else:
                 self.end_stand_in(hold)
 
-    def _record_giving_back(self, record: CallRecord, hold: Hold | None, levels: int) -> None:
-        """`record` must give back `levels` of `hold` (0: all), as they are by now: its owner's other threads are kept
-        out meanwhile, for they may have changed them.
+    def _give_back(self, record: CallRecord, hold: Hold | None, levels: int) -> None:
+        """`levels` of `hold` (0: all) must be given back, as they are by now: `record` notes it, or an errand does it.
+
+        Its owner's other calls are kept out meanwhile, for they may have changed them.
         """
-        session = self._session
         if hold is None:
             return
-        key = hold.keys.name, hold.key
-        if hold.thread is None:
-            session.gates.leave(record)  # the interrupt may have struck when it was in
-            session.gates.enter(record, key, session.clock() + session.node_timeout)
-        if session.holds.get(key) is hold and hold.count > 0:
+        if may_call_at_once(hold.thread) and not self._come_in(record, hold):
+            self._give_back_later(record, hold, levels)
+        else:
+            self._note(record, hold, levels)
+
+    def _come_in(self, record: CallRecord, hold: Hold) -> bool:
+        """Whether the owner's other calls are kept out from now on; False where the caller can't wait (any longer)."""
+        session, key = self._session, (hold.keys.name, hold.key)
+        session.gates.leave(record)  # the interrupt may have struck when it was in
+        if self._may_wait and session.platform.loop() is None:
+            return session.gates.enter(record, key, session.clock() + session.node_timeout)
+        return session.gates.try_enter(record, key, record)
+
+    def _note(self, record: CallRecord, hold: Hold, levels: int) -> None:
+        if self._session.holds.get((hold.keys.name, hold.key)) is hold and hold.count > 0:
             record.count = max(0, hold.count - levels) if levels else 0
             record.hold = hold  # last: with the hold, the count is noted
+
+    def _give_back_later(self, record: CallRecord, hold: Hold, levels: int) -> None:
+        def do(own: CallRecord) -> None:
+            self._errands.discard(errand)
+            self._note(own, hold, levels)
+            self._take_back(own)
+            self._session.gates.leave(own)
+
+        if record.errand is None:  # an interrupt of this clean-up finds the errand, or none was begun
+            record.errand = _Errand(self._session, hold, do)
+        errand = record.errand
+        self._errands.add(errand)  # a place in line is known by a weak reference
+        errand.put()
 
     def give_up(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
         """An interrupt has left a release: the background gives back what the release should have given back.
@@ -99,20 +159,6 @@ class Interrupted:
             self.give_up(record, name, who, levels)
         finally:
             self._session.gates.leave(record)
-
-    def leave_gate(self, record: CallRecord) -> None:
-        """Lets the next thread of an ``owner=`` in, if this one is in. The gate goes with the owner's hold.
-
-        Not before: the last release of a hold may yet put it back into the book, as one that was lost.
-        """
-        session = self._session
-        if record.gate is None:
-            return
-        if record.gate_key is not None:
-            hold = session.holds.get(record.gate_key)
-            if hold is None or hold.count == 0:
-                session.gates.remove(record.gate_key)
-        session.gates.leave(record)
 
     def end_stand_in(self, hold: Hold) -> None:
         """The levels of a lost hold are left: what a wait has taken in its place ends, in the background."""

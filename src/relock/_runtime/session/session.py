@@ -26,7 +26,8 @@ class Session(Keeper):
         calls: what threads ask for.
         calls_of_tasks: what tasks of event loops ask for.
         renewals: the renewals among that.
-        interrupted: what undoes what an interrupted call has left.
+        interrupted: what undoes what an interrupted call of a thread has left.
+        interrupted_of_tasks: the same for tasks.
         reports: what hears of everything that happens to the masters.
     """
 
@@ -34,6 +35,7 @@ class Session(Keeper):
     calls_of_tasks: Calls
     hub: Hub
     interrupted: Interrupted
+    interrupted_of_tasks: Interrupted
     janitor: Janitor
     renewals: Renewals
     reports: Reports
@@ -48,9 +50,10 @@ class Session(Keeper):
         self.hub = Hub(self.client_id, options.prefix, self.masters, platform, self.reports)
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)
-        self.interrupted = Interrupted(self)
+        self.interrupted = Interrupted(self, may_wait=True)
+        self.interrupted_of_tasks = Interrupted(self, may_wait=False)
         self.calls = Calls(self, self.interrupted, self.lone)
-        self.calls_of_tasks = Calls(self, self.interrupted, None, by_tasks=True)
+        self.calls_of_tasks = Calls(self, self.interrupted_of_tasks, None, by_tasks=True)
         self.renewals = Renewals(self)
         self._is_half_closed = False  # an interrupt came before its end
 

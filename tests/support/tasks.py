@@ -1,0 +1,55 @@
+"""What tests of tasks share: clients that are closed at the end, and waiting."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from relock.aio_client import AsyncClient
+from support.urls import options_for
+
+SOON = 20.0  # seconds after which a failure is one
+NODE_TIMEOUT = 5.0
+Connect = Callable[..., AsyncClient]
+
+
+@asynccontextmanager
+async def connecting() -> AsyncIterator[Connect]:
+    """What makes clients; they are closed at the end."""
+    made: list[AsyncClient] = []
+
+    def connect(url: Any, **options: Any) -> AsyncClient:
+        if not {"ttl", "node_timeout"} & options.keys():
+            options["node_timeout"] = NODE_TIMEOUT
+        client = AsyncClient(url, **options_for(url, options))
+        made.append(client)
+        return client
+
+    try:
+        yield connect
+    finally:
+        for client in made:
+            await client.close()
+
+
+async def until(predicate: Callable[[], object], what: str) -> None:
+    """Waits until `predicate()`."""
+
+    async def look() -> None:
+        while not predicate():
+            await asyncio.sleep(0.002)
+
+    try:
+        await asyncio.wait_for(look(), SOON)
+    except TimeoutError:
+        raise AssertionError(f"not within {SOON} s: {what}") from None
+
+
+async def free(client: AsyncClient, name: str) -> None:
+    """Waits until nobody has the lock, and nobody waits."""
+    for _ in range(2000):
+        info = await client.info(name)
+        if not info.held and not info.queue:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{name} is not free: {info}")
