@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Never, ParamSpec, Self, TypeVar, Unpack
 
+from relock._core.call_record import CallRecord
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.inspect import LockInfo
+from relock._core.hold import FOREVER
 from relock._errors import ClientClosedError, ConfigurationError
 from relock._options import ClientArguments, LockArguments, OnLost, check_lock_keywords, check_name
 from relock._runtime.aio.foreground import Flow, Foreground
+from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.net.parse import Nodes
 from relock._runtime.session.session import Session
@@ -21,6 +24,8 @@ from relock.client import Client, Statistics
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+LOOK_SECONDS = 0.001  # between two looks whether what is being closed has ended
 
 
 class AsyncClient:
@@ -56,16 +61,18 @@ class AsyncClient:
         """What the client has in this process. Not for users: it may change with any release."""
         return self._client.session
 
-    async def run(self, flow: Flow) -> Any:
-        """Carries out a flow on the running loop. Not for users."""
-        return await self._foreground().run(flow)
+    async def run(self, flow: Flow, record: CallRecord | None = None, until: float = FOREVER) -> Any:
+        """Carries out a flow on the running loop; see `Foreground.run`. Not for users."""
+        return await self._foreground().run(flow, record, until)
 
-    def check_open(self) -> None:
-        """Raises `ClientClosedError` once the client was closed. Not for users."""
-        if self._is_closed:
-            raise ClientClosedError("the client is closed: make a new one")
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is closed, or is being closed. Not for users."""
+        return self._is_closed
 
     def _foreground(self) -> Foreground:
+        if self._is_closed:
+            raise ClientClosedError("the client is closed: make a new one")
         loop = asyncio.get_running_loop()
         foreground = self._foregrounds.get(loop)
         if foreground is None or foreground.session is not self.session:
@@ -79,11 +86,11 @@ class AsyncClient:
         return Foreground(self.session, loop)
 
     def _forget_closed_loops(self) -> None:
-        """What they had of the masters is closed with them."""
+        """What their tasks have left is ended."""
         for loop in [loop for loop in self._foregrounds.copy() if loop.is_closed()]:
             foreground = self._foregrounds.pop(loop, None)
             if foreground is not None and foreground.session is self.session:
-                foreground.close()
+                foreground.abandon()
 
     # Locks ----------------------------------------------------------------------------------------------------------
 
@@ -210,7 +217,7 @@ class AsyncClient:
         return self._client.statistics()
 
     async def _on_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(None, function)
+        return await on_thread(self.session.platform, asyncio.get_running_loop(), function)
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -218,18 +225,26 @@ class AsyncClient:
         """Ends the waits of tasks and the connections of all loops; the rest as `Client.close`, unless that was given.
 
         Holds are not released, because a task may still be inside: their leases run out, and a later
-        `AsyncLock.release` ends them locally.
+        `AsyncLock.release` ends them locally. Where a `Client` was given, that release ends them on the masters, too.
         """
         self._is_closed = True
         if self._is_own:
             await self._on_thread(self._client.close)
-        running = asyncio.get_running_loop()
-        for loop, foreground in self._foregrounds.copy().items():
-            self._foregrounds.pop(loop, None)
-            if loop is running or loop.is_closed():
-                foreground.close()
-            else:
-                loop.call_soon_threadsafe(foreground.close)
+        ends = list(self._foregrounds.values())
+        self._foregrounds.clear()
+        for foreground in ends:
+            foreground.stop()
+        await self._while(lambda: any(foreground.is_in_use for foreground in ends))
+        for foreground in ends:
+            foreground.close()
+        await self._while(lambda: any(foreground.is_open for foreground in ends))
+
+    async def _while(self, is_so: Callable[[], bool]) -> None:
+        """Waits while `is_so()`, for a node timeout at most: another loop may stand still."""
+        session = self.session
+        until = session.clock() + session.node_timeout
+        while is_so() and session.clock() < until:
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def __aenter__(self) -> Self:
         return self

@@ -4,18 +4,21 @@ import asyncio
 import math
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self
 
+from relock._core.book import not_owned
 from relock._core.call_record import CallRecord
 from relock._core.flows.inspect import LockInfo
-from relock._core.hold import Hold
+from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Outcome
 from relock._errors import RelockError
 from relock._holding import HasSession, Holding
 from relock._options import LockOptions, check_keywords, check_seconds
 from relock._owner import Who, current_task
+from relock._runtime.aio.begun import Begun
 from relock._runtime.aio.body import Bodies, Body
 from relock._runtime.aio.foreground import Flow
 from relock.lock import NOT_PASSED, longest_wait
@@ -24,11 +27,12 @@ from relock.lock import NOT_PASSED, longest_wait
 class AsyncLockClient(HasSession, Protocol):
     """What a lock needs of the client that made it."""
 
-    async def run(self, flow: Flow) -> Any:
-        """Carries out a flow on the running loop."""
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is closed, or is being closed."""
 
-    def check_open(self) -> None:
-        """Raises `ClientClosedError` once the client was closed."""
+    async def run(self, flow: Flow, record: CallRecord | None = None, until: float = FOREVER) -> Any:
+        """Carries out a flow on the running loop; see `Foreground.run`."""
 
     async def info(self, name: str) -> LockInfo:
         """Who has the lock, and who waits."""
@@ -105,10 +109,10 @@ class AsyncLock(Holding):
     async def _take(self, who: Who, limit: float) -> Outcome | None:
         """None where the caller has it now; else what the last look found."""
         record, session = CallRecord(), self._client.session
-        self._client.check_open()
+        until = session.clock() + limit
         try:
-            flow = session.calls_of_tasks.acquire(record, self._spec, who, session.clock() + limit)
-            outcome: Outcome | None = await self._client.run(flow)
+            flow = session.calls_of_tasks.acquire(record, self._spec, who, until)
+            outcome: Outcome | None = await self._client.run(flow, record, until)
             if session.unsaid:
                 session.say_warnings()
             if outcome is not None:
@@ -130,12 +134,20 @@ class AsyncLock(Holding):
             LockLostError: the hold was lost before.
             RuntimeError: it is called outside a task, without ``owner=``.
         """
-        return self._release(self._who())
+        who = self._who()
+        return Begun(self._release(who), partial(self._release_unbegun, who))
+
+    def _release_unbegun(self, who: Who) -> None:
+        """A task was made of a release, and cancelled before it began."""
+        self._client.session.interrupted_of_tasks.give_up(CallRecord(), self.name, who, 1)
 
     async def _release(self, who: Who) -> None:
         record, session = CallRecord(), self._client.session
+        if self._client.is_closed:
+            self._end_without_a_loop(record, who)
+            return
         try:
-            await self._client.run(session.calls_of_tasks.release(record, self.name, who))
+            await self._client.run(session.calls_of_tasks.release(record, self.name, who), record)
         except RelockError:
             session.interrupted_of_tasks.fail(record)
             raise
@@ -144,6 +156,17 @@ class AsyncLock(Holding):
             raise
         if session.unsaid:
             session.say_warnings()
+
+    def _end_without_a_loop(self, record: CallRecord, who: Who) -> None:
+        """The client asks nobody any more: the session's background ends the hold, if it was not closed as well."""
+        session = self._client.session
+        hold = session.holds.get((self.name, who.key))
+        if hold is None or hold.count == 0:
+            raise not_owned(self.name)
+        try:
+            session.check_valid(hold)
+        finally:
+            session.interrupted_of_tasks.give_up(record, self.name, who, 1)
 
     async def __aenter__(self) -> Self:
         """Takes the lock, waiting for the lock's own ``timeout=`` at most.
@@ -164,7 +187,7 @@ class AsyncLock(Holding):
         body, hold = Body(), self._client.session.holds.get((self.name, who.key))
         bodies.setdefault(body.task, []).append(body)
         if hold is not None:
-            hold.callbacks.append(body.lost)
+            hold.bodies.append(body.lost)
             if hold.loss is not None:  # Mark, then look: it may have been lost before it would have told the body
                 body.lost(hold.loss)
 
@@ -178,7 +201,7 @@ class AsyncLock(Holding):
             del bodies[task]
         if hold is not None:
             with suppress(ValueError):
-                hold.callbacks.remove(body.lost)
+                hold.bodies.remove(body.lost)
         return body
 
     async def __aexit__(
@@ -192,7 +215,11 @@ class AsyncLock(Holding):
         """
         who = self._who()
         body = None if self._bodies is None else self._end_body(self._bodies, who)
-        is_cancelled_by_us = body is not None and await body.end(error)
+        try:
+            is_cancelled_by_us = body is not None and await body.end(error)
+        except BaseException:  # a cancellation from elsewhere came as well
+            self._client.session.interrupted_of_tasks.give_up(CallRecord(), self.name, who, 1)
+            raise
         try:
             await self._release(who)
         except RelockError as failure:

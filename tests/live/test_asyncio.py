@@ -12,7 +12,7 @@ from support.masters import Deployment
 from support.tasks import NODE_TIMEOUT, SOON, Connect, connecting, free, until
 from support.urls import options_for
 
-from relock import AcquireTimeoutError, Client, ClientClosedError, LockLostError, NotOwnedError
+from relock import AcquireTimeoutError, Client, LockLostError, NotOwnedError
 from relock.aio_client import AsyncClient
 from relock.aio_lock import AsyncLock
 
@@ -280,91 +280,6 @@ async def test_a_lost_hold_is_told(client: AsyncClient, name: str) -> None:
         await lock.release()
     await until(lambda: lost, "the callback has run")
     assert lock.lost
-
-
-async def lose(client: AsyncClient, name: str) -> None:
-    """Somebody ends the hold, and its owner finds that out."""
-    assert await client.force_release(name)
-    hold = next(iter(client.session.holds.of_name(name)))
-    client.session.watchdog.watch(hold)
-    hold.renew_at = 0.0
-    client.session.watchdog.poke()
-
-
-async def test_a_body_is_cancelled_when_its_hold_is_lost(client: AsyncClient, name: str) -> None:
-    reached = []
-
-    async def work() -> None:
-        async with client.lock(name, cancel_on_lost=True):
-            await lose(client, name)
-            await asyncio.sleep(SOON)
-            reached.append("the end of the body")
-
-    with pytest.raises(LockLostError):
-        await work()
-    assert not reached
-    task = asyncio.current_task()
-    assert task is not None
-    assert not task.cancelling()
-    await asyncio.sleep(0)
-
-
-async def test_a_body_that_ends_before_it_is_cancelled_cancels_nothing_else(client: AsyncClient, name: str) -> None:
-    async def work() -> None:
-        async with client.lock(name, cancel_on_lost=True):
-            await lose(client, name)
-            (running,) = next(iter(client.session.holds.of_name(name))).callbacks
-            running(object())  # type: ignore[arg-type]
-            time.sleep(0.2)
-
-    with pytest.raises(LockLostError):
-        await work()
-    await asyncio.sleep(0.01)
-
-
-async def test_a_cancellation_from_elsewhere_goes_on(client: AsyncClient, name: str) -> None:
-    async def work() -> None:
-        async with client.lock(name, cancel_on_lost=True):
-            begun.set()
-            await asyncio.sleep(SOON)
-
-    begun = asyncio.Event()
-    task = asyncio.create_task(work())
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert task.cancelled()
-    await free(client, name)
-
-
-async def test_an_inner_level_is_left_and_the_outer_body_is_still_cancelled(client: AsyncClient, name: str) -> None:
-    lock = client.lock(name, cancel_on_lost=True)
-
-    async def work() -> None:
-        async with lock:
-            async with lock:
-                pass
-            await lose(client, name)
-            await asyncio.sleep(SOON)
-
-    with pytest.raises(LockLostError):
-        await work()
-
-
-async def test_a_closed_client_ends_its_waits(connect: Connect, server: Deployment, name: str) -> None:
-    client, others = connect(server.url), connect(server.url)
-    await others.lock(name, owner="other").acquire()
-    waiting = asyncio.create_task(client.lock(name).acquire())
-    while not (await others.info(name)).queue:
-        await asyncio.sleep(0.002)
-    await client.close()
-    with pytest.raises(ClientClosedError):
-        await waiting
-    with pytest.raises(ClientClosedError):
-        await client.lock(name).acquire()
-    await others.lock(name, owner="other").release()
-    await free(others, name)
 
 
 async def test_half_of_many_waiters_are_cancelled_and_the_others_are_served(client: AsyncClient, name: str) -> None:

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Sequence
 from copy import copy
 from typing import Any
-from weakref import WeakSet
 
 from relock._core.book import Book
 from relock._runtime.masters.connections import Connection
+from relock._runtime.masters.living import Living
 from relock._runtime.masters.master import Master
 from relock._runtime.net.parse import parse_nodes
 from relock._runtime.session.session import Session
@@ -84,7 +84,7 @@ def _master(master: Master, child: Process) -> Master:
     open_: Any = sorted(filter(_is_open, [*master._connections, *master._own_connections]), key=_number)
     connections: Any = dict.fromkeys(_connection(connection, child) for connection in open_)
     own = copy(master)
-    own._connections, own._own_connections = connections, WeakSet()
+    own._connections, own._own_connections = connections, Living()
     own._idle, own._own_idle = deque(), deque()
     return own
 

@@ -514,7 +514,7 @@ def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being
     connections = [master.open() for _ in range(3)]
 
     def open_another(frame: FrameType, event: str, _: Any) -> None:
-        if "weakref" in frame.f_code.co_filename and event == "call" and len(node.lines) < 20:
+        if "living" in frame.f_code.co_filename and event in ("call", "c_call") and len(node.lines) < 20:
             with suppress(redis.ConnectionError):
                 connections.append(master.open())
 

@@ -43,6 +43,7 @@ class Hold:
         deadline: D, until when a quorum of them does.
         ending: the request that ends it, prepared but for the owner.
         answers: what each master has said to the acquire so far.
+        bodies: what is told of its loss at once, and does not wait: bodies that are cancelled then.
         count: the hold count.
         wanted: the hold count that the masters must have; the next one as soon as its owner begins to write it.
         renew_at: when the watchdog must renew it; infinity for never (again).
@@ -63,6 +64,7 @@ class Hold:
         "_silent",
         "_unsaid",
         "answers",
+        "bodies",
         "callbacks",
         "count",
         "counts_until",
@@ -136,6 +138,7 @@ class Hold:
         self.ending = spec.wording.release if self.settled else spec.wording.release_with(self.token, spec.ttl)
         self.late_until = granted_at + spec.node_timeout
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
+        self.bodies: list[Callable[[Loss], object]] = []
         self.counts_until = NEVER
         self.settling = False
         self.taker: Taker | None = None

@@ -2,19 +2,21 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
 from queue import Empty
 from typing import Any
 
-from relock._core.call_record import Enter, Step
+from relock._core.call_record import CallRecord, Enter, Step
 from relock._core.effects import Answer, Ask, Failure, Handed, Leave, Listen, Park, Pause, Undo
+from relock._core.hold import FOREVER
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import ClientClosedError
 from relock._runtime.aio.link import Link
 from relock._runtime.aio.loop_inbox import TIMER_SECONDS_MAX, LoopInbox
 from relock._runtime.aio.loop_round import LoopRound
-from relock._runtime.session.keeper import Keeper
+from relock._runtime.background.tasks import GoOn
+from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.waiter import Waiter
 
@@ -28,17 +30,19 @@ class Foreground:
     session: they go on while the loop stands still.
     """
 
-    def __init__(self, session: Keeper, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, session: Session, loop: asyncio.AbstractEventLoop) -> None:
         self.session = session
-        self._loop = loop
+        self.loop = loop
         self._clock = session.clock
         self._masters = session.masters
         self._quorum = quorum_of(len(self._masters))
         self._spared = len(self._masters) - self._quorum
         self._links = [Link(master, loop, self._make_room) for master in self._masters]
-        self._in_line: deque[asyncio.Future[None]] = deque()  # tasks that wait for room among the requests
+        self._in_line: deque[asyncio.Future[bool]] = deque()  # tasks that wait for room among the requests, or waited
         self._coming = 0  # those of them whose turn it is, and that have not come yet
-        self._parked: dict[LoopInbox, None] = {}  # where sleeping tasks are woken
+        self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
+        self._records: dict[CallRecord, None] = {}  # of the calls that are under way
+        self._busy = 0  # calls that are under way, but for those that sleep
         self.is_closed = False
         self._handlers: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
             Ask: self.ask,
@@ -49,22 +53,40 @@ class Foreground:
             Enter: self._enter,
             Pause: self._pause,
         }
+        session.foregrounds.add(self)
 
-    async def run(self, flow: Flow) -> Any:
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a call is under way that is about to hear something, and may have to give it back."""
+        return self._busy > 0 and not self.loop.is_closed()
+
+    async def run(self, flow: Flow, record: CallRecord | None = None, until: float = FOREVER) -> Any:
         """Carries out what `flow` asks for, to its end; returns what the flow returns.
 
         A flow goes on only when its next request can be sent at once: so the moment at which it says that it asks, from
         which leases and time limits count, is the one at which it does.
+
+        Args:
+            flow: what a call does.
+            record: what that leaves behind where the loop is closed in its midst.
+            until: when the caller's own time is over; then it goes on, and its request may have to wait.
         """
         handlers, result = self._handlers, None
+        if record is not None:
+            self._records[record] = None
+        self._busy += 1
         try:
             while True:
                 if self._in_line or self._room() <= 0:
-                    await self._wait_for_room()
+                    await self._wait_for_room(until)
                 effect = flow.send(result)
                 result = await handlers[effect.__class__](effect)
         except StopIteration as end:
             return end.value
+        finally:
+            self._busy -= 1
+            if record is not None:
+                self._records.pop(record, None)
 
     # Room -----------------------------------------------------------------------------------------------------------
 
@@ -75,29 +97,50 @@ class Foreground:
         rooms = sorted([link.room for link in self._links], reverse=True)
         return rooms[self._quorum - 1] - self._coming
 
-    async def _wait_for_room(self) -> None:
-        place = self._loop.create_future()
+    async def _wait_for_room(self, until: float) -> None:
+        place = self.loop.create_future()
         self._in_line.append(place)
+        self._make_room()
+        timer = None
+        if until < FOREVER:
+            timer = self.loop.call_later(min(max(0.0, until - self._clock()), TIMER_SECONDS_MAX), _wake, place, False)
+        is_coming = False
         try:
-            await place
+            with self._at_rest():
+                is_coming = await place
         except BaseException:
-            if place in self._in_line:
-                self._in_line.remove(place)
-            elif not place.cancelled():
+            if place.done() and not place.cancelled() and place.result():
                 self._coming -= 1
                 self._make_room()  # its turn is the next one's
+            place.cancel()  # it stays in line, and is passed over
             raise
-        self._coming -= 1
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if is_coming:
+            self._coming -= 1
         if self._in_line:
-            self._loop.call_soon(self._make_room)  # if this one sends nothing, no reply would let the next one in
+            self.loop.call_soon(self._make_room)  # if this one sends nothing, no reply would let the next one in
 
     def _make_room(self) -> None:
         """Replies have come: those who are first in line may send."""
         while self._in_line and self._room() > 0:
-            place = self._in_line.popleft()
-            if not place.done():
+            if _wake(self._in_line.popleft(), True):
                 self._coming += 1
-                place.set_result(None)
+
+    @contextmanager
+    def _at_rest(self, inbox: LoopInbox | None = None) -> Iterator[None]:
+        """The caller sleeps in this block, and is not waited for when the client is closed, but woken by `inbox`."""
+        if inbox is not None:
+            self._resting[inbox] = None  # Mark, then look: `end` finds it, or this finds it closed
+            self._check_open()
+        self._busy -= 1
+        try:
+            yield
+        finally:
+            self._busy += 1
+            if inbox is not None:
+                self._resting.pop(inbox, None)
 
     # Effects --------------------------------------------------------------------------------------------------------
 
@@ -107,12 +150,12 @@ class Foreground:
             self._check_open()
         count = len(ask.calls)
         answers: list[Answer] = [(*master.no_reply_yet,) * count for master in self._masters]
-        round_ = LoopRound(ask, self._clock(), answers, done=self._loop.create_future(), spared=self._spared)
+        round_ = LoopRound(ask, self._clock(), answers, done=self.loop.create_future(), spared=self._spared)
         links = self._links if ask.only is None else self._only(ask.only, round_)
         self._send(round_, links)
         try:
             if not round_.done.done():
-                self._wake_in_time(round_, links)
+                self._wake_in_time(round_, links, round_.until)
             await round_.done
         finally:
             round_.forget()
@@ -128,28 +171,32 @@ class Foreground:
         return [self._links[number] for number in sorted(numbers)]
 
     def _send(self, round_: LoopRound, links: list[Link]) -> None:
-        """To those that are connected at once; to the others once they are, unless a quorum is."""
+        """To those that are connected; to the others once they are, unless a quorum is."""
         connected = [link for link in links if link.is_connected]
         is_enough = len(connected) >= self._quorum
         round_.missing = len(links)
         for link in links:
-            if link in connected:
+            if link in connected or not is_enough:
                 link.ask(round_)
-            elif is_enough:
+            else:
                 link.open()
                 round_.miss(link.master, link.master.unconnected())
-            else:
-                link.ask_later(round_)
 
-    def _wake_in_time(self, round_: LoopRound, links: list[Link]) -> None:
-        """Wakes the asker when its time is over, and what has come by then is taken."""
-        left = round_.until - self._clock()
-        if left > 0:
-            round_.timer = self._loop.call_later(min(left, TIMER_SECONDS_MAX), self._wake_in_time, round_, links)
-            return
-        for link in links:
-            link.take()
-        round_.wake()
+    def _wake_in_time(self, round_: LoopRound, links: list[Link], due: float) -> None:
+        """Wakes the asker when its time is over, and what has come by then is taken.
+
+        Where the loop comes late to this, the masters get once more the time by which it is late: replies may have
+        waited for it not in the socket, which was full, but behind that.
+        """
+        now = self._clock()
+        if now >= due:
+            for link in links:
+                link.take()
+            if due > round_.until or round_.done.done():
+                round_.wake()
+                return
+            due = now + min(now - due, self.session.node_timeout)
+        round_.timer = self.loop.call_later(min(due - now, TIMER_SECONDS_MAX), self._wake_in_time, round_, links, due)
 
     def _raise_mistakes(self, links: list[Link]) -> None:
         for link in links:
@@ -167,18 +214,20 @@ class Foreground:
         rung = self._inbox()
         hub.confirmed.join(rung)  # Mark, then look: a change after the look rings
         try:
-            while not hub.is_confirmed():
-                left = until - self._clock()
-                if left <= 0:
-                    return False
-                with suppress(Empty):
-                    await rung.take(left)
+            with self._at_rest(rung):
+                while not hub.is_confirmed():
+                    left = until - self._clock()
+                    if left <= 0:
+                        return False
+                    with suppress(Empty):
+                        await rung.take(left)
+                    self._check_open()
             return True
         finally:
             hub.confirmed.leave(rung)
 
     def _inbox(self) -> LoopInbox:
-        return LoopInbox(self._loop)
+        return LoopInbox(self.loop, self._orphaned)
 
     async def _park(self, park: Park) -> list[Handed]:
         session = self.session
@@ -193,16 +242,10 @@ class Foreground:
         if not isinstance(inbox, LoopInbox):
             raise AssertionError("a task's waiter has a task's inbox")
         gathering = waiter.gather(park.until, self._quorum, self.session.hub.gather_seconds)
-        self._parked[inbox] = None  # Mark, then look: `close` finds it, or this finds it closed
-        self._check_open()
-        try:
+        with self._at_rest(inbox), suppress(Empty, StopIteration):
             until = next(gathering)
             while True:
                 until = gathering.send(await inbox.take(until - self._clock()))
-        except (Empty, StopIteration):
-            pass
-        finally:
-            self._parked.pop(inbox, None)
         waiter.woke()
 
     async def _leave(self, leave: Leave) -> None:
@@ -212,16 +255,18 @@ class Foreground:
         self.session.undo_attempt(undo)
 
     async def _enter(self, enter: Enter) -> bool:
-        gates, who = self.session.gates, asyncio.current_task(self._loop)
+        gates, who = self.session.gates, asyncio.current_task(self.loop)
         if gates.try_enter(enter.record, enter.key, who):
             return True
         inbox = self._inbox()
         waiting = gates.wait(*enter, who, inbox)
         try:
-            while True:
-                seconds = next(waiting)
-                with suppress(Empty):
-                    await inbox.take(seconds)
+            with self._at_rest(inbox):
+                while True:
+                    seconds = next(waiting)
+                    with suppress(Empty):
+                        await inbox.take(seconds)
+                    self._check_open()
         except StopIteration as end:
             return bool(end.value)
         finally:
@@ -236,10 +281,57 @@ class Foreground:
             raise ClientClosedError("the client is closed: make a new one")
         self.session.check_open()
 
-    def close(self) -> None:
-        """Ends the waits, and closes the links; on its loop, or when that is closed."""
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ends the waits; from any thread. Calls that are about to hear something go on: see `is_in_use`."""
         self.is_closed = True
-        for inbox in self._parked.copy():
+        for inbox in self._resting.copy():
             inbox.put(None)
+        self._on_loop(self._dismiss)
+
+    def close(self) -> None:
+        """Closes the links; from any thread. It `is_open` until that is done on the loop."""
+        self._on_loop(self._close)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has, or may have, connections; what a closed loop had is ended where somebody finds that out."""
+        if self.loop.is_closed():
+            self.abandon()
+        return self in self.session.foregrounds
+
+    def _on_loop(self, do: Callable[[], object]) -> None:
+        try:
+            self.loop.call_soon_threadsafe(do)
+        except RuntimeError:  # it is closed
+            self.abandon()
+
+    def _dismiss(self) -> None:
+        while self._in_line:
+            _wake(self._in_line.popleft(), False)
+
+    def abandon(self) -> None:
+        """The loop is closed, and its tasks go on no more: what their calls have left is ended in the background."""
+        self.is_closed = True
+        for record in self._records.copy():
+            if self._records.pop(record, self) is None:  # another thread has not done it
+                self.session.interrupted_of_tasks.abandon(record)
+        self._close()
+
+    def _orphaned(self) -> None:
+        """Something has come for a task of a loop that is closed; whoever brings it has other things to do."""
+        self.session.janitor.hand(GoOn(self.abandon))
+
+    def _close(self) -> None:
+        self.session.foregrounds.discard(self)
         for link in self._links:
             link.close()
+
+
+def _wake(place: "asyncio.Future[bool]", is_coming: bool) -> bool:
+    """Wakes a task in line, whose turn it is or whose time is over; False where it has left."""
+    if place.done():
+        return False
+    place.set_result(is_coming)
+    return True

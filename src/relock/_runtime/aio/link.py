@@ -4,14 +4,14 @@ Requests are pipelined on it, and answered in their order: so no release overtak
 that may take long (TLS, Sentinel, a password); from then on the loop watches its socket.
 
 A loop may be slow, and then replies lie unread in the socket although the master was fast. So no master is judged
-before what has come from it is taken: see `Link.take`.
+before all that has come from it is taken: see `Link.take`. A master that answers something is not silent, however long
+the others of many requests take.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from redis import exceptions as redis_errors
 
@@ -20,6 +20,7 @@ from relock._errors import ConfigurationError
 from relock._runtime.aio.loop_channel import LoopChannel
 from relock._runtime.aio.loop_inbox import TIMER_SECONDS_MAX
 from relock._runtime.aio.loop_round import LoopRound
+from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.connections import PATIENT_PART, Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.master import Master
@@ -50,9 +51,11 @@ class Link:
         self.config_error = None
         self._loop = loop
         self._has_room = has_room
-        self._waiting: deque[LoopRound] = deque()  # for a connection
-        self._opening: asyncio.Future[Any] | None = None
+        self._waiting: deque[LoopRound] = deque()  # for a connection, or for room on it
+        self._opening: asyncio.Future[_Opened] | None = None
         self._silence: asyncio.TimerHandle | None = None  # while requests are unanswered
+        self._quiet_since = 0.0  # since then nothing has come, while requests are unanswered
+        self._retired: dict[Connection, asyncio.TimerHandle] = {}  # each owes replies still, until its timer fires
         self._is_closed = False
 
     @property
@@ -68,16 +71,28 @@ class Link:
 
     @property
     def room(self) -> int:
-        """How many requests more it takes now; those that wait for a connection do not count."""
-        return IN_FLIGHT_MAX - (0 if self.connection is None else len(self.connection.in_flight))
+        """How many requests more it takes now; while it is not connected, all may wait for that."""
+        if self.connection is None:
+            return IN_FLIGHT_MAX
+        return IN_FLIGHT_MAX - len(self.connection.in_flight) - len(self._waiting)
 
     # Asking ---------------------------------------------------------------------------------------------------------
 
     def ask(self, round_: LoopRound) -> None:
-        """Sends it now, on the connection that there is."""
+        """Sends it as soon as there is a connection with room, if that is in time."""
+        if self.is_connected and self.room > 0:
+            self._send(round_)
+            return
+        self._waiting.append(round_)
+        if self.connection is None:
+            self.open()
+
+    def _send(self, round_: LoopRound) -> None:
         connection = self.connection
         if connection is None:
             raise AssertionError("only one that is connected is asked")
+        if not connection.in_flight:
+            self._quiet_since = self.master.clock()
         try:
             connection.request(round_)
         except NETWORK_ERRORS as error:
@@ -86,15 +101,12 @@ class Link:
             if self._silence is None:
                 self._listen_for(self.master.node_timeout)
 
-    def ask_later(self, round_: LoopRound) -> None:
-        """Sends it once there is a connection, if that is in time."""
-        self._waiting.append(round_)
-        self.open()
-
     def take(self) -> None:
-        """Takes what has come by now: somebody's time is over, and the loop may only have been slow."""
-        if self.connection is not None and self.connection.in_flight:
-            self._readable(self.connection)
+        """Takes all that has come by now: somebody's time is over, and the loop may only have been slow."""
+        connection = self.connection
+        while connection is not None and connection is self.connection and connection.in_flight:
+            if not self._receive(connection):
+                break
 
     def _listen_for(self, seconds: float) -> None:
         """Looks again in so many seconds whether the master has been silent for too long."""
@@ -107,38 +119,48 @@ class Link:
         connection, longest = self.connection, self.master.node_timeout
         if connection is None or not connection.in_flight:
             return
-        silent = connection.silent_for(self.master.clock())
+        silent = self.master.clock() - self._quiet_since
         if silent >= PATIENT_PART * longest:
             self._broke(connection, redis_errors.TimeoutError("Timeout waiting for a reply"))
         else:
             self._listen_for(longest - silent)
 
     def _readable(self, connection: Connection) -> None:
-        """Takes what has come. Whatever is raised in the midst of it, what is half read is never read on."""
+        """Takes some of what has come: the loop calls again for the rest, after others had their turn."""
+        while self._receive(connection) and connection.channel.is_pending():
+            pass
+
+    def _receive(self, connection: Connection) -> bool:
+        """Whether something had come. Whatever is raised in its midst, what is half read is never read on."""
         try:
             connection.receive()
-            while connection.channel.is_pending():
-                connection.receive()
         except BlockingIOError:
-            pass
+            return False
         except NETWORK_ERRORS as error:
             self._broke(connection, error)
+            return False
         except BaseException as error:
             self._broke(connection, redis_errors.ConnectionError(f"reading was interrupted: {error!r}"))
             raise
-        if connection is not self.connection and not connection.in_flight:
+        if connection is self.connection:
+            self._quiet_since = self.master.clock()
+            self._send_waiting()
+        elif not connection.in_flight:
             self._close(connection)  # it was retired, and owes nothing more
         self._has_room()
+        return True
 
     # Opening --------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Has a thread open a connection, unless one does."""
         if self._opening is None and not self._is_closed:
-            self._opening = self._loop.run_in_executor(None, self._open)
+            self._opening = on_thread(
+                self.master.platform, self._loop, self._open, name="relock-opener", unheard=_close_opened
+            )
             self._opening.add_done_callback(self._opened)
 
-    def _open(self) -> Connection | Failure | ConfigurationError:
+    def _open(self) -> "_Opened":
         """On a thread: a connection, or why there is none."""
         master = self.master
         try:
@@ -149,13 +171,14 @@ class Link:
             master.turned_out(error)
             return error
 
-    def _opened(self, opening: "asyncio.Future[Connection | Failure | ConfigurationError]") -> None:
+    def _opened(self, opening: "asyncio.Future[_Opened]") -> None:
         self._opening = None
-        if opening.cancelled():
-            self._fail_waiting(Failure(self.master.address, "it was not connected in time", sent=False))
-            return
-        opened = opening.result()
         self.config_error = None
+        error = opening.exception()
+        if error is not None:  # whoever waits must hear of it, and so must whoever reads the log
+            self._fail_waiting(Failure(self.master.address, f"it was not connected: {error!r}", sent=False))
+            raise error
+        opened = opening.result()
         if isinstance(opened, Failure):
             self._fail_waiting(opened)
         elif isinstance(opened, ConfigurationError):
@@ -167,6 +190,7 @@ class Link:
         else:
             self._watch(opened)
             self._send_waiting()
+            self._has_room()
 
     def _watch(self, connection: Connection) -> None:
         def failed(error: BaseException) -> None:
@@ -177,20 +201,21 @@ class Link:
         self.connection = connection
 
     def _send_waiting(self) -> None:
-        while self._waiting and self.is_connected:
-            round_ = self._waiting.popleft()
-            if round_.is_abandoned or round_.done.done():
-                continue
-            if self.master.clock() >= round_.until:
-                round_.miss(self.master, self.master.asked_late)
+        """Sends what waits, as far as there is room; what nobody awaits any more is not sent, unless it ends a hold."""
+        waiting = self._waiting
+        while waiting and self.is_connected and self.room + len(waiting) > 0:
+            round_ = waiting.popleft()
+            if (round_.is_awaited or round_.ends) and self.master.clock() < round_.until:
+                self._send(round_)
             else:
-                self.ask(round_)
-        if self._waiting:
+                round_.miss(self.master, Failure(self.master.address, "there was no time to ask it", sent=False))
+        if waiting and self.connection is None:
             self.open()
 
     def _fail_waiting(self, failure: Failure) -> None:
-        while self._waiting:
-            self._waiting.popleft().miss(self.master, failure)
+        waiting, self._waiting = self._waiting, deque()
+        for round_ in waiting:
+            round_.miss(self.master, failure)
 
     # The end of a connection ----------------------------------------------------------------------------------------
 
@@ -199,7 +224,7 @@ class Link:
         self.connection = None
         if connection.in_flight:
             replaced = Failure(self.master.address, "another server has taken its place")
-            self._loop.call_later(self.master.node_timeout, self._end, connection, replaced)
+            self._retired[connection] = self._loop.call_later(self.master.node_timeout, self._end, connection, replaced)
         else:
             self._close(connection)
 
@@ -209,6 +234,8 @@ class Link:
             self.connection = None
         self._unwatch(connection)  # before its socket is closed, whose number may be another one's then
         self._end(connection, self.master.broke(connection, error))
+        if self._waiting:
+            self.open()
 
     def _end(self, connection: Connection, failure: Failure) -> None:
         """Closes it; whoever waits for an answer on it has this `failure`."""
@@ -221,6 +248,9 @@ class Link:
         self._has_room()
 
     def _close(self, connection: Connection) -> None:
+        timer = self._retired.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
         self._unwatch(connection)
         connection.close()
 
@@ -229,11 +259,25 @@ class Link:
             connection.channel.unwatch()
 
     def close(self) -> None:
-        """Closes the connection; whoever waits for an answer gets none."""
+        """Closes the connections; whoever waits for an answer gets none. On its loop, or when that is closed."""
         self._is_closed = True
         connection, self.connection = self.connection, None
-        if connection is not None:
-            self._end(connection, Failure(self.master.address, "the client was closed"))
+        connections = [*self._retired, *([] if connection is None else [connection])]
+        if self._loop.is_closed():  # nobody waits
+            for one in connections:
+                one.close()
+            return
+        for one in connections:
+            self._end(one, Failure(self.master.address, "the client was closed"))
         self._fail_waiting(Failure(self.master.address, "the client was closed", sent=False))
-        if self._silence is not None and not self._loop.is_closed():
+        if self._silence is not None:
             self._silence.cancel()
+
+
+_Opened = Connection | Failure | ConfigurationError
+
+
+def _close_opened(opened: _Opened) -> None:
+    """The loop for which it was opened is closed."""
+    if isinstance(opened, Connection):
+        opened.close()

@@ -56,7 +56,7 @@ class LoopChannel(Channel):
 
     def unwatch(self) -> None:
         """The loop looks at it no more; before the socket is closed, for its number may be another one's then."""
-        if not self._loop.is_closed():
+        if self._sock.fileno() == self.fileno and not self._loop.is_closed():
             self._loop.remove_reader(self.fileno)
             self._loop.remove_writer(self.fileno)
 

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from queue import Empty
 from typing import Any
-
-from relock._owner import running_loop
 
 TIMER_SECONDS_MAX = 60.0  # a loop's clock stops while the machine is suspended: whoever wakes looks at ours
 
@@ -13,26 +12,28 @@ TIMER_SECONDS_MAX = 60.0  # a loop's clock stops while the machine is suspended:
 class LoopInbox:
     """A queue of which one task of `loop` takes, and any thread puts into.
 
-    Each step is one operation of a deque. The task is woken through the loop, so nobody waits for it.
+    Each step is one operation of a deque. The task is woken through the loop, so nobody waits for it. A signal handler
+    that runs in the loop's own thread may find the loop asleep, and so wakes it like another thread.
+
+    Args:
+        orphaned: called when something is put in after the loop was closed: its tasks are gone.
     """
 
-    __slots__ = ("_items", "_loop", "_woken")
+    __slots__ = ("_items", "_loop", "_orphaned", "_woken")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], object]) -> None:
         self._loop = loop
+        self._orphaned = orphaned
         self._items: deque[Any] = deque()
         self._woken: asyncio.Future[None] | None = None  # while its task sleeps
 
     def put(self, item: Any, /) -> None:
-        """Adds one more. Where the loop is closed, nobody takes it: its tasks are gone."""
+        """Adds one more."""
         self._items.append(item)
-        if running_loop() is self._loop:
-            self._ring()
-        elif not self._loop.is_closed():
-            try:
-                self._loop.call_soon_threadsafe(self._ring)
-            except RuntimeError:  # it was closed between
-                return
+        try:
+            self._loop.call_soon_threadsafe(self._ring)
+        except RuntimeError:  # it is closed
+            self._orphaned()
 
     def get(self, *, timeout: float) -> Any:
         """See `Inbox`: no thread waits here."""

@@ -16,13 +16,15 @@ class LoopRound(Round):
         spared: how many masters need not have answered for that.
 
     Attributes:
+        ends: see `Ask`.
         is_abandoned: nobody awaits it any more: what was not sent yet need not be.
         timer: wakes the asker when its time is over.
     """
 
-    __slots__ = ("_is_certain", "_missing", "_spared", "done", "is_abandoned", "timer")
+    __slots__ = ("_is_certain", "_missing", "_spared", "done", "ends", "is_abandoned", "timer")
 
     done: "asyncio.Future[None]"
+    ends: bool
     is_abandoned: bool
     timer: asyncio.TimerHandle | None
 
@@ -38,6 +40,7 @@ class LoopRound(Round):
         self.done = done
         self.is_abandoned = False
         self.timer = None
+        self.ends = ask.ends
         self._is_certain = ask.is_certain
         self._spared = spared
         self._missing = 0

@@ -1,7 +1,6 @@
 """The connections to one master, each for one caller at a time."""
 
 import logging
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from relock._runtime.masters.connections import PATIENT_PART, Connection, Connec
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.known import MasterListener
 from relock._runtime.masters.lines import Line
+from relock._runtime.masters.living import Living
 from relock._runtime.masters.round import Pending, Round
 from relock._runtime.net.failures import failure_of, is_refusal
 from relock._runtime.net.node import Node
@@ -69,9 +69,9 @@ class Pool(ConnectionOwner):
         # What was used last is at the end, and is used next: those that nobody needs gather at the beginning.
         self._idle: deque[Connection] = deque()
         self._own_idle: deque[Connection] = deque()
-        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()  # all for everybody, in use or idle
-        self._own_connections: weakref.WeakSet[Connection] = weakref.WeakSet()  # those beside
-        self._loop_connections: weakref.WeakSet[Connection] = weakref.WeakSet()  # those of event loops
+        self._connections: Living[Connection] = Living()  # all for everybody, in use or idle
+        self._own_connections: Living[Connection] = Living()  # those beside
+        self._loop_connections: Living[Connection] = Living()  # those of event loops
         self._connections_max = options.max_connections
         self.sweep_at = FOREVER  # our time at which a connection may have been unused for too long
         self._is_closed = False
@@ -417,17 +417,10 @@ class Pool(ConnectionOwner):
     def close(self) -> None:
         """Closes every connection, also those that other threads open at the moment."""
         self._is_closed = True  # Mark, then look: a connection that is opened from here on closes itself
-        for connection in self._all_connections():
+        for connection in [*self._connections, *self._own_connections]:
             connection.close()
         self._idle.clear()  # only now: the set of all connections is weak, and the pool keeps its own alive
         self._own_idle.clear()
-
-    def _all_connections(self) -> list[Connection]:
-        while True:
-            try:
-                return [*self._connections, *self._own_connections]
-            except RuntimeError:  # another thread has added one meanwhile
-                self.platform.log.debug(logger, "the connections to %s are looked at again", self.address)
 
     def abandon(self) -> None:
         """In a forked child: closes the copies of the parent's sockets, without a word to the server.

@@ -3,7 +3,7 @@
 from relock._core.effects import Ask
 from relock._core.flows import release as release_flows
 from relock._core.quorum import is_status
-from relock._runtime.session.keeper import Keeper
+from relock._runtime.session.keeper import InUse, Keeper
 from relock._runtime.wakeups.waiter import Waiter
 
 GRANTEES_SECONDS = 0.5  # a client that is closed waits this long for waiters that were given a lock at that moment
@@ -59,5 +59,6 @@ def _see_grantees_off(session: Keeper, grantees: list[Waiter]) -> None:
 def _see_calls_off(session: Keeper) -> None:
     """Waits for the answers that are under way: a caller that is cut off from one may have the lock and not know it."""
     until = session.clock() + session.node_timeout
-    while session.clock() < until and any(master.is_in_use for master in session.masters):
+    users: list[InUse] = [*session.masters, *session.foregrounds.copy()]
+    while session.clock() < until and any(user.is_in_use for user in users):
         session.platform.sleep(GRANTEES_LOOK_SECONDS)

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Protocol
 
 from attrs import define
 
@@ -53,10 +54,19 @@ class Counters:
     losses: int = 0
 
 
+class InUse(Protocol):
+    """What has calls under way that `close` waits for."""
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it has."""
+
+
 class Keeper(Driver):
     """Keeps the book of holds, and hands to the background what must not keep a caller.
 
     Attributes:
+        foregrounds: what drives flows on event loops.
         holds: the book.
         hears: whether anybody wants to hear of events of this level of the log.
         steps: what was seen of the masters' clocks.
@@ -71,6 +81,7 @@ class Keeper(Driver):
     connection_name: str
     counters: Counters
     events: Teller
+    foregrounds: set["InUse"]
     gates: Gates
     has_warned_of_loops: bool
     hears: Callable[[int], bool]
@@ -100,6 +111,7 @@ class Keeper(Driver):
         self.draw_names()
         self.node_timeout = options.node_timeout_for(options.ttl)
         self.holds = Book()
+        self.foregrounds = set()
         self.gates = Gates(platform)
         self.counters = Counters()
         self.losses = Teller(platform, "relock-losses")
@@ -191,6 +203,8 @@ class Keeper(Driver):
         if loss is None:
             return
         self.counters.losses += 1
+        for tell in hold.bodies.copy():
+            tell(loss)
         # Act, then tell. Also where the masters have forgotten it: a minority may have it still, or get it yet.
         self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(now, hold.late_until))
         for callback in hold.callbacks:

@@ -1,0 +1,65 @@
+"""What takes long and is rare, done on a thread of its own while a task goes on.
+
+Not on the loop's executor: its threads may all be busy with what waits for a lock.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from relock._runtime.platform import Platform
+
+T = TypeVar("T")
+
+
+def on_thread(
+    platform: Platform,
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[[], T],
+    *,
+    name: str = "relock-loop",
+    unheard: Callable[[T], object] = bool,
+) -> "asyncio.Future[T]":
+    """Has a daemon thread call `function`; the future has what it returns or raises.
+
+    Args:
+        platform: starts the thread.
+        loop: whose future it is.
+        function: what takes long.
+        name: the thread's.
+        unheard: called with the result, on the thread, where the loop is closed by then.
+    """
+    future: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # it is the future's: the thread has nobody to tell
+            tell(partial(_fail, future, error))
+        else:
+            if not tell(partial(_finish, future, result)):
+                unheard(result)
+
+    def tell(callback: Callable[[], object]) -> bool:
+        try:
+            loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # it is closed
+            return False
+        return True
+
+    try:
+        platform.start(run, name)
+    except RuntimeError as error:  # there can't be another thread
+        future.set_exception(error)
+    return future
+
+
+def _finish(future: "asyncio.Future[T]", result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: "asyncio.Future[T]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

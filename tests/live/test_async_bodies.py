@@ -1,0 +1,148 @@
+"""``cancel_on_lost``: the body of an ``async with`` is cancelled when its hold is lost, and nothing else is."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+from support.masters import Deployment
+from support.tasks import SOON, Connect, connecting, free
+
+from relock import LockLostError
+from relock.aio_client import AsyncClient
+
+pytestmark = pytest.mark.every_quorum
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    async with connecting() as connect:
+        yield connect
+
+
+@pytest.fixture
+async def client(connect: Connect, server: Deployment) -> AsyncClient:
+    return connect(server.url)
+
+
+async def lose(client: AsyncClient, name: str) -> None:
+    """Somebody ends the hold, and its owner finds that out."""
+    assert await client.force_release(name)
+    hold = next(iter(client.session.holds.of_name(name)))
+    client.session.watchdog.watch(hold)
+    hold.renew_at = 0.0
+    client.session.watchdog.poke()
+
+
+async def test_a_body_is_cancelled_when_its_hold_is_lost(client: AsyncClient, name: str) -> None:
+    reached = []
+
+    async def work() -> None:
+        async with client.lock(name, cancel_on_lost=True):
+            await lose(client, name)
+            await asyncio.sleep(SOON)
+            reached.append("the end of the body")
+
+    with pytest.raises(LockLostError):
+        await work()
+    assert not reached
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+    await asyncio.sleep(0)
+
+
+async def test_a_body_that_ends_before_it_is_cancelled_cancels_nothing_else(client: AsyncClient, name: str) -> None:
+    async def work() -> None:
+        async with client.lock(name, cancel_on_lost=True):
+            (hold,) = client.session.holds.of_name(name)
+            client.session.lose(hold, "the test says so")
+
+    with pytest.raises(LockLostError):
+        await work()
+    await asyncio.sleep(0.01)
+
+
+async def test_a_body_is_cancelled_once_however_often_it_is_told(client: AsyncClient, name: str) -> None:
+    """As where the hold is lost just when the body begins."""
+
+    async def work() -> None:
+        async with client.lock(name, cancel_on_lost=True):
+            (hold,) = client.session.holds.of_name(name)
+            (tell,) = hold.bodies
+            client.session.lose(hold, "the test says so")
+            tell(hold.loss)  # type: ignore[arg-type]
+            await asyncio.sleep(SOON)
+
+    with pytest.raises(LockLostError):
+        await work()
+    assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
+
+
+async def test_a_body_is_cancelled_though_a_callback_keeps_those_after_it_waiting(
+    connect: Connect, server: Deployment, name: str
+) -> None:
+    goes_on = threading.Event()
+    client = connect(server.url, on_lost=lambda _: goes_on.wait(SOON))
+
+    async def work() -> None:
+        async with client.lock(name, cancel_on_lost=True, on_lost=lambda _: goes_on.wait(SOON)):
+            await lose(client, name)
+            await asyncio.sleep(SOON)
+
+    try:
+        with pytest.raises(LockLostError):
+            await work()
+        assert not goes_on.is_set()
+    finally:
+        goes_on.set()
+
+
+async def test_a_body_that_swallows_its_cancellation_and_has_another_one_pending_releases(
+    client: AsyncClient, name: str
+) -> None:
+    lock = client.lock(name, cancel_on_lost=True)
+
+    async def work() -> None:
+        async with lock:
+            (hold,) = client.session.holds.of_name(name)
+            client.session.lose(hold, "the test says so")
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(SOON)
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+
+    task = asyncio.create_task(work())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not [hold for hold in client.session.holds.of_name(name) if hold.count]
+
+
+async def test_a_cancellation_from_elsewhere_goes_on(client: AsyncClient, name: str) -> None:
+    async def work() -> None:
+        async with client.lock(name, cancel_on_lost=True):
+            begun.set()
+            await asyncio.sleep(SOON)
+
+    begun = asyncio.Event()
+    task = asyncio.create_task(work())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    await free(client, name)
+
+
+async def test_an_inner_level_is_left_and_the_outer_body_is_still_cancelled(client: AsyncClient, name: str) -> None:
+    lock = client.lock(name, cancel_on_lost=True)
+
+    async def work() -> None:
+        async with lock:
+            async with lock:
+                pass
+            await lose(client, name)
+            await asyncio.sleep(SOON)
+
+    with pytest.raises(LockLostError):
+        await work()

@@ -1,0 +1,216 @@
+"""The end of an `AsyncClient`, of a loop that uses it, and of what its tasks had under way."""
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+from support.masters import Deployment
+from support.tasks import NODE_TIMEOUT, SOON, Connect, connecting, free, until
+from support.urls import options_for
+
+from relock import Client, ClientClosedError
+from relock._core.call_record import CallRecord
+from relock.aio_client import AsyncClient
+
+pytestmark = pytest.mark.every_quorum
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    async with connecting() as connect:
+        yield connect
+
+
+@pytest.fixture
+async def client(connect: Connect, server: Deployment) -> AsyncClient:
+    return connect(server.url)
+
+
+async def test_a_closed_client_ends_its_waits(connect: Connect, server: Deployment, name: str) -> None:
+    client, others = connect(server.url), connect(server.url)
+    await others.lock(name, owner="other").acquire()
+    waiting = asyncio.create_task(client.lock(name).acquire())
+    while not (await others.info(name)).queue:
+        await asyncio.sleep(0.002)
+    await client.close()
+    with pytest.raises(ClientClosedError):
+        await waiting
+    with pytest.raises(ClientClosedError):
+        await client.lock(name).acquire()
+    await others.lock(name, owner="other").release()
+    await free(others, name)
+
+
+async def test_a_client_that_is_closed_gives_back_what_its_calls_get(
+    connect: Connect, server: Deployment, name: str
+) -> None:
+    """The requests are on their way when it is closed."""
+    client, others = connect(server.url), connect(server.url)
+    async with client.lock(f"{name}-warm"):
+        pass
+    calls = [asyncio.create_task(client.lock(f"{name}-{i}").acquire()) for i in range(20)]
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(client.close())
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    await closing
+    for i, result in enumerate(results):
+        if isinstance(result, ClientClosedError):
+            await free(others, f"{name}-{i}")
+        else:
+            assert result is True, "it came back before the client was closed"
+    assert any(isinstance(result, ClientClosedError) for result in results)
+
+
+async def test_a_client_that_was_given_another_one_ends_its_waits_alone(server: Deployment, name: str) -> None:
+    """Those for a lock, and those at the gate of an owner."""
+    with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
+        client = AsyncClient(threads)
+        threads.lock(name, owner="other").acquire()
+        inside = CallRecord()
+        assert threads.session.gates.try_enter(inside, (f"{name}-2", ("owner", "job")), "a thread")
+        waits = [
+            asyncio.create_task(client.lock(name).acquire()),
+            asyncio.create_task(client.lock(f"{name}-2", owner="job").acquire()),
+        ]
+        await until(lambda: client.statistics().waiting == 1, "one is in the queue")
+        await asyncio.wait_for(client.close(), SOON)
+        for wait in waits:
+            with pytest.raises(ClientClosedError):
+                await wait
+        threads.session.gates.leave(inside)
+        threads.lock(name, owner="other").release()
+        await asyncio.to_thread(wait_until_free, threads, name)
+        assert not threads.session.foregrounds
+        with threads.lock(name):
+            pass
+
+
+def wait_until_free(client: Client, name: str) -> None:
+    with client.lock(name, timeout=SOON):
+        pass
+
+
+async def test_a_hold_is_released_though_the_client_of_its_task_was_closed(server: Deployment, name: str) -> None:
+    with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
+        client = AsyncClient(threads)
+        lock = client.lock(name)
+        await lock.acquire()
+        await client.close()
+        with pytest.raises(ClientClosedError):
+            await lock.acquire()
+        await lock.release()
+        assert not lock.owned()
+        await asyncio.to_thread(wait_until_free, threads, name)
+        assert not threads.session.foregrounds
+
+
+async def test_a_release_that_is_cancelled_before_it_began_is_carried_out(client: AsyncClient, name: str) -> None:
+    lock = client.lock(name)
+    await lock.acquire()
+    release = asyncio.create_task(lock.release())
+    release.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await release
+    assert not lock.owned()
+    await free(client, name)
+
+
+def test_what_the_tasks_of_a_closed_loop_had_under_way_is_ended(server: Deployment, name: str) -> None:
+    """Nobody cancelled them, and something keeps them alive: a place in the queue, a grant, and a request."""
+    with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
+        client, loop = AsyncClient(threads), asyncio.new_event_loop()
+        threads.lock(name, owner="other").acquire()
+        tasks: list[asyncio.Task[bool]] = []
+
+        async def wait() -> None:
+            tasks.append(asyncio.create_task(client.lock(name).acquire()))
+            await until(lambda: client.statistics().waiting == 1, "it is in the queue")
+            tasks.append(asyncio.create_task(client.lock(f"{name}-2").acquire()))
+            await asyncio.sleep(0)
+
+        loop.run_until_complete(wait())
+        loop.close()
+        threads.lock(name, owner="other").release()
+        wait_until_free(threads, name)
+
+        async def go_on() -> None:
+            async with client.lock(name), client.lock(f"{name}-2"):
+                pass
+            await client.close()
+
+        asyncio.run(go_on())
+        assert client.statistics().waiting == 0
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_loops_that_use_one_client_end_with_it(server: Deployment, name: str) -> None:
+    client = AsyncClient(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
+    is_used, ends = threading.Semaphore(0), []
+
+    async def use() -> None:
+        try:
+            while True:
+                async with client.lock(name):
+                    is_used.release()
+        except ClientClosedError as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=lambda: asyncio.run(use())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(9):
+        assert is_used.acquire(timeout=SOON)
+
+    async def close() -> None:
+        await asyncio.gather(client.close(), client.close())
+        await client.close()
+
+    asyncio.run(close())
+    for thread in threads:
+        thread.join(SOON)
+    assert len(ends) == 3
+    assert not client.session.foregrounds
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+async def test_a_fork_inside_a_running_loop(client: AsyncClient, name: str) -> None:
+    """The child is a client that holds nothing; the parent's loop goes on to hear what it waits for."""
+    lock = client.lock(name)
+
+    async def wait() -> None:
+        async with client.lock(name):
+            pass
+
+    await lock.acquire()
+    waiting = asyncio.create_task(wait())
+    await until(lambda: client.statistics().waiting == 1, "it is in the queue")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            asyncio._set_running_loop(None)
+            status = asyncio.run(work_in_child(client, name))
+            gc.collect()
+        finally:
+            os._exit(status)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert status == 0
+    assert await lock.extend() > 0
+    await lock.release()
+    await asyncio.wait_for(waiting, SOON)
+
+
+async def work_in_child(client: AsyncClient, name: str) -> int:
+    """What a forked child does; 0 where all was as it must be."""
+    lock = client.lock(name)
+    if lock.owned() or await lock.acquire(blocking=False):
+        return 2
+    async with client.lock(f"{name}-of-the-child"):
+        pass
+    await client.close()
+    return 0

@@ -1,0 +1,134 @@
+"""The way of a loop to its masters: how much goes over it, who opens it, and that a slow loop blames no master."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.masters import Deployment
+from support.tasks import SOON, Connect, connecting, free, until
+
+from relock import MasterDown, QuorumError
+from relock._runtime.aio.link import IN_FLIGHT_MAX
+from relock._runtime.masters.connections import Connection
+from relock._runtime.masters.master import Master
+from relock.aio_client import AsyncClient
+
+pytestmark = pytest.mark.every_quorum
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    async with connecting() as connect:
+        yield connect
+
+
+async def use(client: AsyncClient, name: str) -> None:
+    async with client.lock(name):
+        pass
+
+
+async def test_many_tasks_that_come_before_there_is_a_connection_keep_within_the_limit(
+    connect: Connect, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, request, most = connect(server.url), Connection.request, [0]
+
+    def count(self: Connection, round_: Any) -> None:
+        request(self, round_)
+        most[0] = max(most[0], len(self.in_flight))
+
+    monkeypatch.setattr(Connection, "request", count)
+    await asyncio.gather(*[use(client, f"{name}-{i}") for i in range(1000)])
+    assert 1 < most[0] <= IN_FLIGHT_MAX
+    assert not client.session.all_holds()
+
+
+async def test_a_loop_that_stood_still_takes_all_that_lies_unread_before_it_judges(
+    connect: Connect, server: Deployment, name: str
+) -> None:
+    """More than one read gives, on a master that answered at once."""
+    events: list[Any] = []
+    client = connect(server.url, node_timeout=1.0, ttl=15.0, patience=0.0, on_event=events.append)
+    await client.lock(name, owner="holder").acquire()
+    waits = [asyncio.create_task(use(client, name)) for _ in range(60)]
+    while len((await client.info(name)).queue) < 60:
+        await asyncio.sleep(0.01)
+    looks = [asyncio.create_task(client.info(name)) for _ in range(IN_FLIGHT_MAX // 2)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    time.sleep(1.1)
+    for info in await asyncio.gather(*looks):
+        assert len(info.queue) == 60
+    assert not [event for event in events if isinstance(event, MasterDown)]
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    await client.lock(name, owner="holder").release()
+    await free(client, name)
+
+
+async def test_a_loop_whose_executor_is_busy_connects_and_closes(
+    connect: Connect, server: Deployment, name: str
+) -> None:
+    is_over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as executor:
+        loop.set_default_executor(executor)
+        waker, sleeper = os.pipe()
+        busy = loop.run_in_executor(None, os.read, waker, 1)
+        client = connect(server.url)
+        try:
+            async with asyncio.timeout(SOON):
+                await use(client, name)
+                await client.check()
+                await client.close()
+                is_over.set()
+        finally:
+            os.write(sleeper, b".")
+            await busy
+    assert is_over.is_set()
+
+
+async def test_a_connection_that_is_given_up_is_closed_when_it_owes_nothing(
+    connect: Connect, server: Deployment, name: str
+) -> None:
+    """And no timer of it is left: its socket's number may be somebody else's by then."""
+    client = connect(server.url)
+    await use(client, name)
+    (foreground,) = client._foregrounds.values()
+    links = foreground._links
+    await until(lambda: all(link.is_connected for link in links), "all masters are connected")
+    old = [link.connection for link in links]
+    calls = [asyncio.create_task(use(client, f"{name}-{i}")) for i in range(3)]
+    await asyncio.sleep(0)
+    for link, connection in zip(links, old, strict=True):
+        assert connection is not None
+        assert connection.in_flight
+        connection.is_retired = True
+        assert not link.is_connected
+        assert link._retired
+    await asyncio.gather(*calls)
+    await until(lambda: not any(link._retired for link in links), "all they owed has come")
+    await use(client, name)
+    assert not {link.connection for link in links} & set(old)
+
+
+async def test_whoever_waits_for_a_connection_hears_whatever_kept_it_from_being_opened(
+    connect: Connect, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also an error that nobody expects; and the loop's handler of exceptions hears of it."""
+    client, heard = connect(server.url, patience=0.0), []
+
+    def fail(_: Master) -> Connection:
+        raise ZeroDivisionError("there is always one more error")
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context["exception"]))
+    monkeypatch.setattr(Master, "open_for_loop", fail)
+    with pytest.raises(QuorumError, match="there is always one more error"):
+        await client.lock(name).acquire()
+    monkeypatch.undo()
+    assert {type(error) for error in heard} == {ZeroDivisionError}
+    await use(client, name)
