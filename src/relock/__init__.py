@@ -21,6 +21,7 @@ from relock._errors import (
 from relock._events import (
     Event,
     Granted,
+    LoopStalled,
     Loss,
     Lost,
     MasterBack,
@@ -44,6 +45,7 @@ __all__ = [
     "Lock",
     "LockInfo",
     "LockLostError",
+    "LoopStalled",
     "Loss",
     "Lost",
     "MasterBack",

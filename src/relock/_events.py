@@ -61,6 +61,16 @@ class RenewalFailing(Event):
 
 
 @frozen
+class LoopStalled(Event):
+    """An event loop whose tasks hold locks has not turned for `seconds`; told once for each time that it stands still.
+
+    Its holds are renewed on, unless the client has a ``stall_limit`` and that is over.
+    """
+
+    seconds: float
+
+
+@frozen
 class Lost(Event):
     """A hold was lost, for `reason`."""
 

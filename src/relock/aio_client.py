@@ -11,8 +11,17 @@ from relock._core.flows.ask import first_of_each
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER
 from relock._errors import ClientClosedError, ConfigurationError
-from relock._options import ClientArguments, LockArguments, OnLost, check_lock_keywords, check_name
+from relock._options import (
+    TTL_SECONDS_MIN,
+    ClientArguments,
+    LockArguments,
+    OnLost,
+    check_lock_keywords,
+    check_name,
+    check_seconds,
+)
 from relock._runtime.aio.foreground import Flow, Foreground
+from relock._runtime.aio.on_loop import OnLoop
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.net.parse import Nodes
@@ -39,19 +48,34 @@ class AsyncClient:
 
     Args:
         nodes: as for `Client`; or a `Client`: then threads and tasks have one session, and exclude each other.
-        options: as for `Client`, and only where `nodes` is none.
+        stall_limit: seconds, at least 0.05, for which an event loop may stand still before the holds of its tasks are
+            renewed no more, so that others get their turn. That is looked at with each renewal, so a hold ends within
+            this and two more leases at most. None, which is the default, keeps the holds: nobody else comes in while a
+            task is inside. Either way there is an event, `LoopStalled`.
+        options: as for `Client`, and only where `nodes` is none; ``on_lost`` and ``on_event`` are called as those of
+            `lock`.
 
     Raises:
         TypeError: an argument of a wrong type.
         ConfigurationError: one that can't work.
     """
 
-    def __init__(self, nodes: Nodes | Client, **options: Unpack[ClientArguments]) -> None:
+    def __init__(
+        self, nodes: Nodes | Client, *, stall_limit: float | None = None, **options: Unpack[ClientArguments]
+    ) -> None:
+        if stall_limit is not None:
+            check_seconds("stall_limit", stall_limit, TTL_SECONDS_MIN, FOREVER, f"at least {TTL_SECONDS_MIN} seconds")
+        self._stall_limit = FOREVER if stall_limit is None else stall_limit
         if isinstance(nodes, Client):
             if options:
                 raise TypeError(f"a Client has its options by now: {', '.join(options)} can't be given once more")
             self._client, self._is_own = nodes, False
         else:
+            on_lost, on_event = options.get("on_lost"), options.get("on_event")
+            if callable(on_lost):
+                options["on_lost"] = self._on_loop(on_lost)
+            if callable(on_event):
+                options["on_event"] = self._on_loop(on_event)
             self._client, self._is_own = Client(nodes, **options), True
         self._foregrounds: dict[asyncio.AbstractEventLoop, Foreground] = {}
         self._is_closed = False
@@ -83,7 +107,14 @@ class AsyncClient:
     def _make_foreground(self, loop: asyncio.AbstractEventLoop) -> Foreground:
         if isinstance(self.session.masters[0], Cluster):
             raise ConfigurationError("an AsyncClient can't use a Redis Cluster", option="nodes")
-        return Foreground(self.session, loop)
+        return Foreground(self.session, loop, self._stall_limit)
+
+    def _on_loop(self, callback: Callable[[Any], Any]) -> OnLoop:
+        return OnLoop(callback, self._loop)
+
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that began to use it last, of those that run."""
+        return next((loop for loop in reversed(list(self._foregrounds)) if loop.is_running()), None)
 
     def _forget_closed_loops(self) -> None:
         """What their tasks have left is ended."""
@@ -119,7 +150,8 @@ class AsyncClient:
             owner: tasks and threads of this client that name the same owner share the hold. None: the calling task has
                 it.
             max_hold: seconds after which the watchdog renews the hold no more.
-            on_lost: called once with a `Loss` when the hold was lost, on a thread of its own.
+            on_lost: called once with a `Loss` when the hold was lost, on the loop that uses the client: a function by
+                ``call_soon``, a coroutine function as a task. Where no loop runs, on a thread of its own.
             cancel_on_lost: when the hold is lost in the body of an ``async with``, that body is cancelled, and leaving
                 it raises `LockLostError`. A cancellation from elsewhere at the same moment goes on as that.
             unknown: is refused, with what was probably meant.
@@ -138,7 +170,7 @@ class AsyncClient:
             timeout=timeout,
             owner=owner,
             max_hold=max_hold,
-            on_lost=on_lost,
+            on_lost=self._on_loop(on_lost) if callable(on_lost) else on_lost,
         )
         return AsyncLock(self, name, spec, options, cancel_on_lost=cancel_on_lost)
 

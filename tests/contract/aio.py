@@ -119,7 +119,7 @@ class WatchedForeground(Foreground):
     watch: Watch
 
     def __init__(self, session: Any, loop: asyncio.AbstractEventLoop, watch: Watch) -> None:
-        super().__init__(session, loop)
+        super().__init__(session, loop, float("inf"))
         self._handlers = {kind: self._around(kind.__name__, handle, watch) for kind, handle in self._handlers.items()}
 
     def _around(self, name: str, handle: Callable[[Any], Any], watch: Watch) -> Callable[[Any], Any]:

@@ -99,7 +99,7 @@ async def test_a_connection_that_is_given_up_is_closed_when_it_owes_nothing(
     client = connect(server.url)
     await use(client, name)
     (foreground,) = client._foregrounds.values()
-    links = foreground._links
+    links = foreground._lanes[0]
     await until(lambda: all(link.is_connected for link in links), "all masters are connected")
     old = [link.connection for link in links]
     calls = [asyncio.create_task(use(client, f"{name}-{i}")) for i in range(3)]

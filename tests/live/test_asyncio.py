@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from support.masters import Deployment
 from support.tasks import NODE_TIMEOUT, SOON, Connect, connecting, free, until
 from support.urls import options_for
 
-from relock import AcquireTimeoutError, Client, LockLostError, NotOwnedError
+from relock import AcquireTimeoutError, Client, LockLostError, LoopStalled, NotOwnedError
 from relock.aio_client import AsyncClient
 from relock.aio_lock import AsyncLock
 
@@ -269,6 +270,89 @@ async def test_a_loop_that_stands_still_keeps_its_hold(connect: Connect, server:
         time.sleep(2.2)
         assert lock.owned()
         assert await lock.ensure(0.1)
+
+
+async def test_a_loop_that_stands_still_is_told_once(connect: Connect, server: Deployment, name: str) -> None:
+    events: list[Any] = []
+    client = connect(server.url, ttl=0.6, on_event=events.append)
+    for count in (1, 2):
+        async with client.lock(name) as lock:
+            time.sleep(1.3)  # twice the lease, and a few renewals
+            assert lock.owned()
+        await until(lambda: len(stalls(events)) >= count, "it is told")  # noqa: B023
+        assert [event.seconds >= 0.2 for event in stalls(events)] == [True] * count
+
+
+def stalls(events: list[Any]) -> list[LoopStalled]:
+    return [event for event in events if isinstance(event, LoopStalled)]
+
+
+async def test_a_loop_that_stands_still_for_longer_than_the_limit_loses_its_holds(
+    connect: Connect, server: Deployment, name: str
+) -> None:
+    client, other = connect(server.url, ttl=0.6, stall_limit=0.1), connect(server.url, ttl=0.6)
+    begun, taken = threading.Event(), threading.Event()
+
+    async def take() -> None:
+        async with other.lock(name):
+            taken.set()
+
+    def wait() -> None:
+        begun.wait(SOON)
+        asyncio.run(take())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    lock = client.lock(name)
+    await lock.acquire()
+    begun.set()
+    assert taken.wait(SOON), "this loop stands still meanwhile"
+    with pytest.raises(LockLostError, match="its event loop stands still"):
+        await lock.release()
+    await asyncio.to_thread(thread.join)
+    async with lock:
+        await asyncio.sleep(1.0)  # a loop that turns is never over its limit
+        assert lock.owned()
+
+
+async def test_callbacks_are_called_on_the_loop(connect: Connect, server: Deployment, name: str) -> None:
+    told: list[tuple[str, Any]] = []
+
+    def tell(event: object) -> None:
+        told.append(("function", asyncio.get_running_loop()))
+
+    async def tell_in_a_task(loss: object) -> None:
+        await asyncio.sleep(0)
+        told.append(("task", asyncio.get_running_loop()))
+
+    client = connect(server.url, on_lost=tell)
+    lock = client.lock(name, on_lost=tell_in_a_task)
+    assert await lock.acquire()
+    assert await client.lock(name, on_lost=tell_in_a_task).acquire(), "the same callback is called once"
+    await lock.force_release()
+    with pytest.raises(LockLostError):
+        await lock.extend()
+    await until(lambda: len(told) >= 2, "both are told")
+    await asyncio.sleep(0.01)
+    assert sorted(told) == [("function", asyncio.get_running_loop()), ("task", asyncio.get_running_loop())]
+
+
+def test_callbacks_are_called_on_a_thread_where_no_loop_runs(server: Deployment, name: str) -> None:
+    told: SimpleQueue[str] = SimpleQueue()
+
+    async def tell(loss: object) -> None:
+        told.put(threading.current_thread().name)
+
+    client = AsyncClient(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
+
+    async def take() -> None:
+        await client.lock(name, owner="job", on_lost=tell).acquire()
+
+    asyncio.run(take())
+    (hold,) = client.session.holds.of_name(name)
+    client.session.lose(hold, "the test says so")
+    assert told.get(timeout=SOON) == "relock-losses"
+    asyncio.run(client.close())
 
 
 async def test_a_lost_hold_is_told(client: AsyncClient, name: str) -> None:

@@ -1,5 +1,6 @@
 """With min_replicas a grant and a renewal count only once so many replicas have them."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -8,6 +9,7 @@ from support.servers import Server
 from support.until import until
 
 from relock import Client, LockLostError, QuorumError
+from relock.aio_client import AsyncClient
 
 Start = Callable[..., Server]
 
@@ -80,3 +82,28 @@ def test_a_renewal_that_no_replica_has_does_not_count(
     replica.cont()
     with pytest.raises(LockLostError):
         lock.release()
+
+
+async def test_a_task_that_waits_for_replicas_keeps_no_other_one_waiting(
+    pair: tuple[Server, Server], name: str
+) -> None:
+    """Its connection is busy with that; theirs are other ones."""
+    master, replica = pair
+    client = AsyncClient(master.url, min_replicas=1, replica_timeout=30.0, ttl=90.0, node_timeout=30.0)
+    async with client.lock(name):
+        assert replica.cli("EXISTS", f"lock:{{{name}}}") == 1
+    replica.stop()
+
+    async def take(number: int) -> None:
+        async with client.lock(f"{name}-{number}"):
+            pass
+
+    waiting = [asyncio.create_task(take(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    for number in range(3):
+        while not (await client.info(f"{name}-{number}")).held:
+            await asyncio.sleep(0.01)
+    assert not any(task.done() for task in waiting)
+    replica.cont()
+    await asyncio.wait_for(asyncio.gather(*waiting), 20)
+    await client.close()

@@ -159,7 +159,7 @@ def test_a_hold_whose_thread_ended_is_renewed_no_more_and_ends_with_its_lease(
     assert client.lock(name).acquire(timeout=30)
     assert time.monotonic() - begin < 10.0, "a lease, the sleep of who waits, and what a busy machine adds"
     until(lambda: losses, within=10, what="the loss is told")
-    assert "thread ended" in losses[0].reason
+    assert "owner ended" in losses[0].reason
 
 
 def test_max_hold_ends_renewal(connect: Callable[..., Client], server: Deployment, name: str) -> None:

@@ -178,7 +178,7 @@ def test_a_hold_that_a_function_does_not_release_is_lost(relock_lab: Lab) -> Non
     relock_lab.run(one.lock("a").acquire)
     assert relock_lab.run(lambda: two.lock("a").acquire(timeout=60.0)) == [True]
     assert relock_lab.now < 20.0
-    assert [loss.reason for loss in lost] == ["its owner thread ended without releasing it"]
+    assert [loss.reason for loss in lost] == ["its owner ended without releasing it"]
 
 
 def test_a_lab_ends_with_its_block() -> None:

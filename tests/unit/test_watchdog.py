@@ -1,5 +1,6 @@
 """When the watchdog works and when it sleeps, on a clock that only its own sleep moves."""
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,14 +10,15 @@ from typing import Any
 import pytest
 
 from relock._core.effects import Answer
-from relock._core.hold import FOREVER, Hold
+from relock._core.hold import FOREVER, STALLED, Hold
 from relock._core.lock_spec import LockSpec
+from relock._core.pulse import Pulse
 from relock._core.quorum import Grant
 from relock._errors import ConfigurationError
-from relock._events import Event, RenewalFailing
+from relock._events import Event, LoopStalled, RenewalFailing
 from relock._keys import lock_keys
 from relock._options import ClientOptions
-from relock._owner import named
+from relock._owner import TaskRef, named
 from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.machine import Machine
 
@@ -47,10 +49,10 @@ class Messages(deque[Any]):
     put = deque.append
     qsize = deque.__len__
 
-    def get(self, timeout: float) -> Any:
+    def get(self, timeout: float | None) -> Any:
         if self:
             return self.popleft()
-        self._desk.now += timeout
+        self._desk.now += timeout or 0.0
         raise Empty
 
 
@@ -64,6 +66,7 @@ class Book:
         self.platform = Desk()
         self.clock = self.platform.clock
         self.holds: list[Hold] = []
+        self.foregrounds: set[Any] = set()
         self.plans: list[float] = []
         self.writes: list[tuple[float, int]] = []
         self.sweeps: list[float] = []
@@ -134,9 +137,105 @@ class BookOfReplica(Book):
         self.events.append(event)
 
 
+class BookOfTasks(Book):
+    """The same, where the owner of each hold is a task of one loop; what is lost or told is noted."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.turns = True
+        self.loop = asyncio.new_event_loop()
+        self.loop.close()
+        self.pulse = Pulse(limit)
+        self.foregrounds = {self}
+        self._task: Any = asyncio.Future(loop=self.loop)
+        self.events: list[Event] = []
+        self.losses: list[tuple[float, str]] = []
+
+    def grant(self, ttl: float = TTL_SECONDS) -> Hold:
+        hold = super().grant(ttl)
+        hold.thread = TaskRef(self._task)
+        return hold
+
+    def feel_pulse(self) -> None:
+        if self.turns:
+            self.turn()
+
+    def turn(self) -> None:
+        """The loop goes on."""
+        self.turns = True
+        if self.pulse.answer():
+            self.watchdog.poke()
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def lose(self, hold: Hold, reason: str) -> None:
+        self.holds.remove(hold)
+        self.losses.append((self.clock(), reason))
+
+
 @pytest.fixture
 def book() -> Book:
     return Book()
+
+
+def test_a_loop_that_turns_is_never_over_its_limit() -> None:
+    book = BookOfTasks(limit=0.05)
+    book.grant()
+    book.work_until(10 * DUE_SECONDS)
+    assert len(book.writes) >= 8
+    assert (book.events, book.losses) == ([], [])
+
+
+def test_the_holds_of_a_loop_that_stands_still_are_renewed_and_that_is_told_once() -> None:
+    book = BookOfTasks(limit=FOREVER)
+    book.grant()
+    book.turns = False
+    book.work_until(10 * DUE_SECONDS)
+    assert len(book.writes) >= 8
+    assert book.losses == []
+    (event,) = book.events
+    assert isinstance(event, LoopStalled)
+    assert event.seconds >= DUE_SECONDS - EARLY_SECONDS
+    book.turn()
+    book.work_until(12 * DUE_SECONDS)
+    book.turns = False
+    book.work_until(16 * DUE_SECONDS)
+    assert [type(event) for event in book.events] == [LoopStalled] * 2
+
+
+def test_the_holds_of_a_loop_that_stands_still_for_too_long_are_lost_when_their_leases_end() -> None:
+    book = BookOfTasks(limit=1.0)
+    book.grant()
+    book.turns = False
+    book.watchdog.watch(book.holds[0])
+    while book.holds:
+        book.watchdog.step()
+    ((moment, reason),) = book.losses
+    assert reason == STALLED
+    assert moment <= 1.0 + TTL_SECONDS
+
+
+def test_the_holds_of_a_loop_that_turns_again_are_renewed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = BookOfTasks(limit=1.0)
+    pokes: Any = book.watchdog._pokes
+    get: Callable[[float], Any] = pokes.get
+    turned_at: list[float] = []
+
+    def turn_and_get(timeout: float) -> Any:
+        if book.clock() >= DUE_SECONDS - EARLY_SECONDS and not turned_at:
+            assert not book.writes
+            book.platform.now += 5.0
+            turned_at.append(book.clock())
+            book.turn()
+        return get(timeout)
+
+    monkeypatch.setattr(pokes, "get", turn_and_get)
+    book.grant()
+    book.turns = False
+    book.work_until(10 * DUE_SECONDS)
+    assert book.writes[0][0] == turned_at[0]
+    assert book.losses == []
 
 
 def test_a_hold_is_renewed_after_a_third_of_its_lease(book: Book) -> None:

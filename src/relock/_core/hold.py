@@ -13,14 +13,15 @@ from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._events import Loss
 from relock._keys import LockKeys
-from relock._owner import OwnerKey, Taker, TaskRef, ThreadRef, Who, has_ticket
+from relock._owner import OwnerKey, Taker, TaskRef, ThreadRef, Who, has_ticket, runs_on
 from relock._scripts import Prepared
 
 EXPIRED = "its lease ended before it could be renewed"
 NOT_RENEWED = "its lease ended, and it was not to be renewed (renew=False)"
 FORGOTTEN = "the masters no longer know it: deleted, released by force, flushed, or expired there"
+STALLED = "its event loop stands still, for longer than stall_limit"
 MAX_HOLD = "max_hold is over, and with it the last lease"
-OWNER_ENDED = "its owner thread ended without releasing it"
+OWNER_ENDED = "its owner ended without releasing it"
 
 HANDED_SETTLE_SECONDS = 0.5  # most holds that a releaser gave are over by then: for those nobody asks for more
 RENEW_PART = 3  # a lease is renewed after a third of it
@@ -52,6 +53,7 @@ class Hold:
         healed: a request that gives a master the hold (again) is under way, or was not answered.
         counts_until: until when a count that is not its own any more may still arrive at a master.
         settling: its count is being written to the masters again, in the background.
+        is_stalled: its owner is a task of a loop that stands still for too long; it is not renewed meanwhile.
         is_short: a releaser gave it with a short lease, and no quorum has confirmed more.
         taker: which task of the owner thread's event loop is inside; None where that does not count.
         loss: set once, when it was lost.
@@ -74,6 +76,7 @@ class Hold:
         "granted_at",
         "healed",
         "is_short",
+        "is_stalled",
         "key",
         "keys",
         "late_until",
@@ -102,6 +105,7 @@ class Hold:
     granted_at: float
     healed: bool
     is_short: bool
+    is_stalled: bool
     key: OwnerKey
     keys: LockKeys
     late_until: float
@@ -141,6 +145,7 @@ class Hold:
         self.bodies: list[Callable[[Loss], object]] = []
         self.counts_until = NEVER
         self.settling = False
+        self.is_stalled = False
         self.taker: Taker | None = None
         self.loss: Loss | None = None
         self._unsaid = [True]
@@ -209,6 +214,8 @@ class Hold:
             return OWNER_ENDED
         if now >= self.renew_until:
             return MAX_HOLD
+        if self.is_stalled:
+            return STALLED
         return EXPIRED if self.renew or self.is_short else NOT_RENEWED
 
     def lose(self, reason: str, now: float) -> Loss | None:
@@ -223,9 +230,13 @@ class Hold:
             return None
         return self.loss
 
+    def belongs_to(self, loop: object) -> bool:
+        """Whether its owner is a task of that event loop."""
+        return isinstance(self.thread, TaskRef) and runs_on(self.thread(), loop)
+
     def wants_renewal(self, now: float) -> bool:
         """Whether the watchdog should renew it by now, or so soon that it may as well join this batch."""
-        if self.loss is not None or now >= self.renew_until:
+        if self.loss is not None or self.is_stalled or now >= self.renew_until:
             return False
         if self.thread is not None and self.thread() is None:
             return False

@@ -4,12 +4,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from queue import Empty
 from typing import Any
 
 from relock._core.call_record import CallRecord, Enter, Step
 from relock._core.effects import Answer, Ask, Failure, Handed, Leave, Listen, Park, Pause, Undo
 from relock._core.hold import FOREVER
+from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import ClientClosedError
 from relock._runtime.aio.link import Link
@@ -22,22 +24,30 @@ from relock._runtime.wakeups.waiter import Waiter
 
 Flow = Generator[Step, Any, Any]
 
+LANES_MAX = 16  # with ``min_replicas``: connections of one loop to a master
+
 
 class Foreground:
     """The driver of flows on one loop, with a link to each master. See `relock._core.effects` for the contract.
 
     What works in the background, the watchdog, the janitor and the readers of the subscriptions, are the threads of the
     session: they go on while the loop stands still.
+
+    Args:
+        stall_limit: seconds after which a loop that stands still has its holds renewed no more; infinity for never.
     """
 
-    def __init__(self, session: Session, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stall_limit: float) -> None:
         self.session = session
         self.loop = loop
+        self.pulse = Pulse(stall_limit)
         self._clock = session.clock
         self._masters = session.masters
         self._quorum = quorum_of(len(self._masters))
         self._spared = len(self._masters) - self._quorum
-        self._links = [Link(master, loop, self._make_room) for master in self._masters]
+        # A call that waits for replicas keeps its connection busy, and whoever is behind it waiting.
+        count = LANES_MAX if session.options.min_replicas else 1
+        self._lanes = [[Link(master, loop, self._make_room) for master in self._masters] for _ in range(count)]
         self._in_line: deque[asyncio.Future[bool]] = deque()  # tasks that wait for room among the requests, or waited
         self._coming = 0  # those of them whose turn it is, and that have not come yet
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
@@ -88,14 +98,29 @@ class Foreground:
             if record is not None:
                 self._records.pop(record, None)
 
+    def feel_pulse(self) -> None:
+        """Has the loop answer for its `pulse` when it turns next; from any thread."""
+        self._on_loop(self._answer)
+
+    def _answer(self) -> None:
+        if self.pulse.answer():
+            self.session.watchdog.poke()  # holds that were not renewed meanwhile are due
+
     # Room -----------------------------------------------------------------------------------------------------------
 
     def _room(self) -> int:
         """How many tasks more may send a request now: a quorum of the masters takes them, or is being connected."""
+        links = self._lane()
         if self._quorum == 1:
-            return self._links[0].room - self._coming
-        rooms = sorted([link.room for link in self._links], reverse=True)
+            return links[0].room - self._coming
+        rooms = sorted([link.room for link in links], reverse=True)
         return rooms[self._quorum - 1] - self._coming
+
+    def _lane(self) -> list[Link]:
+        """The links for the next requests: those that have the least to do, and of these the first."""
+        if len(self._lanes) == 1:
+            return self._lanes[0]
+        return min(self._lanes, key=lambda links: sum([link.load for link in links]))
 
     async def _wait_for_room(self, until: float) -> None:
         place = self.loop.create_future()
@@ -151,7 +176,9 @@ class Foreground:
         count = len(ask.calls)
         answers: list[Answer] = [(*master.no_reply_yet,) * count for master in self._masters]
         round_ = LoopRound(ask, self._clock(), answers, done=self.loop.create_future(), spared=self._spared)
-        links = self._links if ask.only is None else self._only(ask.only, round_)
+        links = self._lane()
+        if ask.only is not None:
+            links = self._only(ask.only, links, round_)
         self._send(round_, links)
         try:
             if not round_.done.done():
@@ -163,12 +190,12 @@ class Foreground:
             self._raise_mistakes(links)
         return answers
 
-    def _only(self, numbers: frozenset[int], round_: LoopRound) -> list[Link]:
-        """The links to the masters with these numbers; the others' answers say that they were not asked."""
+    def _only(self, numbers: frozenset[int], links: list[Link], round_: LoopRound) -> list[Link]:
+        """Those to the masters with these numbers; the others' answers say that they were not asked."""
         for number, master in enumerate(self._masters):
             if number not in numbers:
                 round_.fail(master, Failure(master.address, "it was not asked", sent=False))
-        return [self._links[number] for number in sorted(numbers)]
+        return [links[number] for number in sorted(numbers)]
 
     def _send(self, round_: LoopRound, links: list[Link]) -> None:
         """To those that are connected; to the others once they are, unless a quorum is."""
@@ -325,7 +352,7 @@ class Foreground:
 
     def _close(self) -> None:
         self.session.foregrounds.discard(self)
-        for link in self._links:
+        for link in chain.from_iterable(self._lanes):
             link.close()
 
 

@@ -76,6 +76,11 @@ class Link:
             return IN_FLIGHT_MAX
         return IN_FLIGHT_MAX - len(self.connection.in_flight) - len(self._waiting)
 
+    @property
+    def load(self) -> int:
+        """How many requests it owes replies to, or has to send."""
+        return len(self._waiting) + (0 if self.connection is None else len(self.connection.in_flight))
+
     # Asking ---------------------------------------------------------------------------------------------------------
 
     def ask(self, round_: LoopRound) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Ask, Clock
 from relock._core.hold import Hold
+from relock._core.pulse import Pulse
 from relock._events import Event
 from relock._runtime.driver import Flow
 from relock._runtime.masters.master import Master
@@ -14,11 +15,29 @@ from relock._runtime.platform import Platform
 from relock._runtime.wakeups.hub import Hub
 
 
+class LoopView(Protocol):
+    """What drives the calls of tasks on one event loop, as other threads see it."""
+
+    pulse: Pulse
+
+    @property
+    def loop(self) -> object:
+        """The event loop."""
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it has calls under way that `close` waits for."""
+
+    def feel_pulse(self) -> None:
+        """Has the loop answer for its `pulse` when it turns next."""
+
+
 class SessionView(Protocol):
     """A session, as the watchdog and the janitor see it."""
 
     client_id: str
     clock: Clock
+    foregrounds: set[LoopView]
     node_timeout: float
     hub: Hub
     masters: tuple[Master, ...]

@@ -2,14 +2,15 @@
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
 from relock._core.flows.extend import extend, is_confirmed, needs_healing
-from relock._core.hold import Hold
+from relock._core.hold import RENEW_PART, Hold
 from relock._core.renewal import FOREVER, Pace, pace_of, plan_renewals
 from relock._errors import ConfigurationError
-from relock._events import RenewalFailing
-from relock._runtime.background.session_view import SessionView
+from relock._events import LoopStalled, RenewalFailing
+from relock._runtime.background.session_view import LoopView, SessionView
 from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
@@ -67,8 +68,10 @@ class Watchdog(Service):
         """Says what is lost, plans how to renew what is due, and when to look again. Closes what nobody needs."""
         session = self._session
         self._look_at = FOREVER  # Mark, then look: a hold that is granted from here on pokes
-        now = session.clock()
-        plan = plan_renewals(session.all_holds(), now)
+        now, holds = session.clock(), session.all_holds()
+        for loop in session.foregrounds.copy():
+            self._look_at_loop(loop, [hold for hold in holds if hold.belongs_to(loop.loop)], now)
+        plan = plan_renewals(holds, now)
         for hold, reason in plan.lost:
             session.lose(hold, reason)
         self._look_at = min(plan.look_at, session.sweep(now))
@@ -76,6 +79,19 @@ class Watchdog(Service):
         if self._due:
             self._pace = pace_of(plan.renew, now, self._round_seconds)
             self._look_at = min(self._look_at, self._pace.until)
+
+    def _look_at_loop(self, loop: LoopView, holds: Sequence[Hold], now: float) -> None:
+        """Says that a loop stands still whose tasks have `holds`, and stops their renewal where that is too long."""
+        if not holds:
+            return
+        pulse = loop.pulse
+        if pulse.must_be_told(now, min(hold.ttl for hold in holds) / RENEW_PART):
+            self._session.emit(LoopStalled(None, pulse.silent_for(now)))
+        is_stalled = pulse.silent_for(now) > pulse.limit
+        for hold in holds:
+            hold.is_stalled = is_stalled
+        if pulse.ask(now):
+            loop.feel_pulse()
 
     def _sleep(self, until: float) -> None:
         """Sleeps until then, or until it must plan again: a poke may hasten that."""

@@ -3,7 +3,7 @@
 from relock._core.effects import Ask
 from relock._core.flows import release as release_flows
 from relock._core.quorum import is_status
-from relock._runtime.session.keeper import InUse, Keeper
+from relock._runtime.session.keeper import Keeper
 from relock._runtime.wakeups.waiter import Waiter
 
 GRANTEES_SECONDS = 0.5  # a client that is closed waits this long for waiters that were given a lock at that moment
@@ -59,6 +59,6 @@ def _see_grantees_off(session: Keeper, grantees: list[Waiter]) -> None:
 def _see_calls_off(session: Keeper) -> None:
     """Waits for the answers that are under way: a caller that is cut off from one may have the lock and not know it."""
     until = session.clock() + session.node_timeout
-    users: list[InUse] = [*session.masters, *session.foregrounds.copy()]
-    while session.clock() < until and any(user.is_in_use for user in users):
+    masters, loops = session.masters, session.foregrounds.copy()
+    while session.clock() < until and (any(m.is_in_use for m in masters) or any(loop.is_in_use for loop in loops)):
         session.platform.sleep(GRANTEES_LOOK_SECONDS)

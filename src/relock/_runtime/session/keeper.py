@@ -9,7 +9,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 from attrs import define
 
@@ -26,6 +25,7 @@ from relock._options import ClientOptions, default_client_name
 from relock._owner import readable
 from relock._runtime.background import tasks
 from relock._runtime.background.janitor import Janitor
+from relock._runtime.background.session_view import LoopView
 from relock._runtime.background.telling import Teller, warn_at_once, warn_caller
 from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.driver import Driver
@@ -54,14 +54,6 @@ class Counters:
     losses: int = 0
 
 
-class InUse(Protocol):
-    """What has calls under way that `close` waits for."""
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether it has."""
-
-
 class Keeper(Driver):
     """Keeps the book of holds, and hands to the background what must not keep a caller.
 
@@ -81,7 +73,7 @@ class Keeper(Driver):
     connection_name: str
     counters: Counters
     events: Teller
-    foregrounds: set["InUse"]
+    foregrounds: set[LoopView]
     gates: Gates
     has_warned_of_loops: bool
     hears: Callable[[int], bool]

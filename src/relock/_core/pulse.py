@@ -1,0 +1,40 @@
+"""Whether an event loop turns: now and then it is asked, and its own thread answers."""
+
+FOREVER = float("inf")
+
+
+class Pulse:
+    """The pulse of one loop. It owns nothing and sends nothing; two threads use it, each by single assignments.
+
+    Args:
+        limit: seconds after which a loop that stands still has its holds renewed no more.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._asked_at = FOREVER  # when the question that is open was asked
+        self._is_told = False
+
+    def ask(self, now: float) -> bool:
+        """Whether the loop must be asked now; not while it owes an answer."""
+        if self._asked_at < FOREVER:
+            return False
+        self._is_told = False
+        self._asked_at = now
+        return True
+
+    def answer(self) -> bool:
+        """The loop turns; returns whether it has been told that it did not."""
+        self._asked_at = FOREVER
+        return self._is_told
+
+    def silent_for(self, now: float) -> float:
+        """For how many seconds it has owed an answer."""
+        return max(0.0, now - self._asked_at)
+
+    def must_be_told(self, now: float, longest: float) -> bool:
+        """Whether it has been silent for `longest` seconds, for the first time since it turned."""
+        if self._is_told or self.silent_for(now) < longest:
+            return False
+        self._is_told = True
+        return True

@@ -1,0 +1,49 @@
+"""Callbacks of users that are called on an event loop, by which they may use what belongs to it."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+_tasks: "set[asyncio.Task[Any]]" = set()  # a loop keeps none of its tasks alive
+
+
+class OnLoop:
+    """Calls `function` on the loop that uses a client: a coroutine function as a task.
+
+    Where no loop uses it at the moment, it calls it on the thread that it is called by; a coroutine function in a loop
+    of its own. Two that call the same function for the same client are equal.
+
+    Args:
+        function: what takes one argument.
+        loop: finds the loop.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], loop: Callable[[], asyncio.AbstractEventLoop | None]) -> None:
+        self._function = function
+        self._loop = loop
+
+    def __call__(self, what: Any) -> None:
+        loop = self._loop()
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._call, loop, what)
+            except RuntimeError:  # it was closed at this moment
+                loop = None
+        if loop is None:
+            result = self._function(what)
+            if inspect.iscoroutine(result):
+                asyncio.run(result)
+
+    def _call(self, loop: asyncio.AbstractEventLoop, what: Any) -> None:
+        result = self._function(what)
+        if inspect.iscoroutine(result):
+            task = loop.create_task(result)
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OnLoop) and (self._function, self._loop) == (other._function, other._loop)
+
+    def __hash__(self) -> int:
+        return hash((self._function, self._loop))
