@@ -8,7 +8,7 @@ from relock._core.effects import Failure
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, quorum_of
-from relock._errors import AcquireTimeoutError, LockLostError, QuorumError
+from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_seconds
 from relock._owner import Who, named
 from relock._runtime.session.session import Session
@@ -118,8 +118,12 @@ class Holding(ABC):
         """
         hold = self._hold()
         if hold is None or hold.count == 0:
-            raise not_owned(self.name)
+            raise self._not_owned()
         return hold
+
+    def _not_owned(self) -> NotOwnedError:
+        """The error for a caller that has no hold."""
+        return not_owned(self.name)
 
     def _check_ttl(self, ttl: float | None) -> None:
         """Raises `TypeError` or `ConfigurationError` for a lease that can't be."""

@@ -57,6 +57,16 @@ class TaskRef:
         return None if task is None or task.done() else task
 
 
+def task_of(thread: "ThreadRef | TaskRef | None") -> "asyncio.Task[Any] | None":
+    """The task that an owner is, while it runs."""
+    return thread() if isinstance(thread, TaskRef) else None
+
+
+def task_name(task: "asyncio.Task[Any] | None") -> str:
+    """How people know a task."""
+    return "a callback" if task is None else f"the task {task.get_name()!r}"
+
+
 def runs_on(caller: object, loop: object) -> bool:
     """Whether `caller` is a task of that event loop."""
     return isinstance(caller, asyncio.Future) and caller.get_loop() is loop

@@ -14,10 +14,10 @@ from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Outcome
-from relock._errors import RelockError
+from relock._errors import NotOwnedError, RelockError
 from relock._holding import HasSession, Holding
 from relock._options import LockOptions, check_keywords, check_seconds
-from relock._owner import Who, current_task
+from relock._owner import Who, current_task, task_name, task_of
 from relock._runtime.aio.begun import Begun
 from relock._runtime.aio.body import Bodies, Body
 from relock._runtime.aio.foreground import Flow
@@ -72,6 +72,18 @@ class AsyncLock(Holding):
                 "owner="
             )
         return who
+
+    def _not_owned(self) -> NotOwnedError:
+        """It names the tasks: as a rule one has entered, in a fixture say, and another one leaves."""
+        holders = [task for hold in self._client.session.holds.of_name(self.name) if (task := task_of(hold.thread))]
+        if not holders:
+            return not_owned(self.name)
+        task = asyncio.current_task()
+        return NotOwnedError(
+            f"{self.name!r} is held by {task_name(holders[0])}, and {task_name(task)} does not hold it: where one task "
+            "enters and another one leaves, give the lock an owner=",
+            lock=self.name,
+        )
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
@@ -148,6 +160,9 @@ class AsyncLock(Holding):
             return
         try:
             await self._client.run(session.calls_of_tasks.release(record, self.name, who), record)
+        except NotOwnedError:
+            session.interrupted_of_tasks.fail(record)
+            raise self._not_owned() from None
         except RelockError:
             session.interrupted_of_tasks.fail(record)
             raise
@@ -162,7 +177,7 @@ class AsyncLock(Holding):
         session = self._client.session
         hold = session.holds.get((self.name, who.key))
         if hold is None or hold.count == 0:
-            raise not_owned(self.name)
+            raise self._not_owned()
         try:
             session.check_valid(hold)
         finally:

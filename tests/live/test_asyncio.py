@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -92,6 +93,45 @@ async def test_a_child_is_another_owner_than_its_parent(client: AsyncClient, nam
         async with asyncio.TaskGroup() as group:
             inner = group.create_task(child())
         assert not inner.result()
+
+
+async def test_a_task_that_leaves_what_another_one_has_entered_is_told_of_both(client: AsyncClient, name: str) -> None:
+    """As fixtures and dependencies of web frameworks do: they enter in one task and leave in another."""
+    lock = client.lock(name)
+
+    async def call() -> None:
+        advice = (
+            "held by the task 'that enters', and the task 'that leaves' does not hold it: .* give the lock an owner="
+        )
+        for use in (lock.release, lock.extend, lock.ensure):
+            with pytest.raises(NotOwnedError, match=advice):
+                await use()
+
+    async def enter() -> None:
+        async with lock:
+            await asyncio.create_task(call(), name="that leaves")
+
+    await asyncio.create_task(enter(), name="that enters")
+    with pytest.raises(NotOwnedError, match="only the thread"):
+        await lock.release()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin eagerly from CPython 3.12 on")
+async def test_an_eager_task_is_an_owner_like_any_other(client: AsyncClient, name: str) -> None:
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+
+    async def use(lock: AsyncLock) -> bool:
+        async with lock:
+            return lock.owned()
+
+    lock = client.lock(name)
+    async with lock:
+        waiting = asyncio.create_task(use(client.lock(name)))
+        assert await asyncio.create_task(lock.acquire())
+        assert lock.hold_count == 2
+        await lock.release()
+    assert await waiting
+    await free(client, name)
 
 
 async def test_a_callback_needs_an_owner(client: AsyncClient, name: str) -> None:
