@@ -10,7 +10,7 @@ from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER
-from relock._errors import ClientClosedError, ConfigurationError
+from relock._errors import ClientClosedError
 from relock._options import (
     TTL_SECONDS_MIN,
     ClientArguments,
@@ -20,6 +20,7 @@ from relock._options import (
     check_name,
     check_seconds,
 )
+from relock._runtime.aio.cluster_foreground import ClusterForeground
 from relock._runtime.aio.foreground import Flow, Foreground
 from relock._runtime.aio.on_loop import OnLoop
 from relock._runtime.aio.on_thread import on_thread
@@ -105,8 +106,9 @@ class AsyncClient:
         return foreground
 
     def _make_foreground(self, loop: asyncio.AbstractEventLoop) -> Foreground:
-        if isinstance(self.session.masters[0], Cluster):
-            raise ConfigurationError("an AsyncClient can't use a Redis Cluster", option="nodes")
+        cluster = self.session.masters[0]
+        if isinstance(cluster, Cluster):
+            return ClusterForeground(self.session, loop, self._stall_limit, cluster)
         return Foreground(self.session, loop, self._stall_limit)
 
     def _on_loop(self, callback: Callable[[Any], Any]) -> OnLoop:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from queue import Empty
@@ -173,22 +173,25 @@ class Foreground:
         """Asks all masters, or those that are named."""
         if not ask.ends:
             self._check_open()
-        count = len(ask.calls)
-        answers: list[Answer] = [(*master.no_reply_yet,) * count for master in self._masters]
+        answers: list[Answer] = [(*master.no_reply_yet,) * len(ask.calls) for master in self._masters]
         round_ = LoopRound(ask, self._clock(), answers, done=self.loop.create_future(), spared=self._spared)
         links = self._lane()
         if ask.only is not None:
             links = self._only(ask.only, links, round_)
         self._send(round_, links)
+        await self._answered(round_, links)
+        if not ask.ends:
+            self._raise_mistakes(links)
+        return answers
+
+    async def _answered(self, round_: LoopRound, links: Sequence[Link]) -> None:
+        """Waits for what its asker needs, and no longer than until its time is over."""
         try:
             if not round_.done.done():
                 self._wake_in_time(round_, links, round_.until)
             await round_.done
         finally:
             round_.forget()
-        if not ask.ends:
-            self._raise_mistakes(links)
-        return answers
 
     def _only(self, numbers: frozenset[int], links: list[Link], round_: LoopRound) -> list[Link]:
         """Those to the masters with these numbers; the others' answers say that they were not asked."""
@@ -209,7 +212,7 @@ class Foreground:
                 link.open()
                 round_.miss(link.master, link.master.unconnected())
 
-    def _wake_in_time(self, round_: LoopRound, links: list[Link], due: float) -> None:
+    def _wake_in_time(self, round_: LoopRound, links: Sequence[Link], due: float) -> None:
         """Wakes the asker when its time is over, and what has come by then is taken.
 
         Where the loop comes late to this, the masters get once more the time by which it is late: replies may have
@@ -225,7 +228,7 @@ class Foreground:
             due = now + min(now - due, self.session.node_timeout)
         round_.timer = self.loop.call_later(min(due - now, TIMER_SECONDS_MAX), self._wake_in_time, round_, links, due)
 
-    def _raise_mistakes(self, links: list[Link]) -> None:
+    def _raise_mistakes(self, links: Iterable[Link]) -> None:
         for link in links:
             if link.config_error is not None and not link.master.was_sound:
                 raise link.config_error
@@ -352,8 +355,11 @@ class Foreground:
 
     def _close(self) -> None:
         self.session.foregrounds.discard(self)
-        for link in chain.from_iterable(self._lanes):
+        for link in self._links():
             link.close()
+
+    def _links(self) -> Iterable[Link]:
+        return chain.from_iterable(self._lanes)
 
 
 def _wake(place: "asyncio.Future[bool]", is_coming: bool) -> bool:

@@ -99,7 +99,10 @@ class Link:
         if not connection.in_flight:
             self._quiet_since = self.master.clock()
         try:
-            connection.request(round_)
+            if round_.asking:
+                connection.request_asking(round_)
+            else:
+                connection.request(round_)
         except NETWORK_ERRORS as error:
             self._broke(connection, error)
         else:

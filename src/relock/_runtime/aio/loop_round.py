@@ -16,13 +16,15 @@ class LoopRound(Round):
         spared: how many masters need not have answered for that.
 
     Attributes:
+        asking: see `Connection.request_asking`.
         ends: see `Ask`.
         is_abandoned: nobody awaits it any more: what was not sent yet need not be.
         timer: wakes the asker when its time is over.
     """
 
-    __slots__ = ("_is_certain", "_missing", "_spared", "done", "ends", "is_abandoned", "timer")
+    __slots__ = ("_is_certain", "_missing", "_spared", "asking", "done", "ends", "is_abandoned", "timer")
 
+    asking: bool
     done: "asyncio.Future[None]"
     ends: bool
     is_abandoned: bool
@@ -40,6 +42,7 @@ class LoopRound(Round):
         self.done = done
         self.is_abandoned = False
         self.timer = None
+        self.asking = False
         self.ends = ask.ends
         self._is_certain = ask.is_certain
         self._spared = spared

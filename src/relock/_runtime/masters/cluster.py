@@ -139,6 +139,12 @@ class Cluster(Master, MasterListener):
         if self._slots:
             self._slots[slot] = shard
 
+    @property
+    def knows_slots(self) -> bool:
+        """Whether `look` asks nobody: nothing may have changed, or it has just looked."""
+        is_fresh = not self._stale or self.clock() < self._looked_at + REFRESH_SECONDS_MIN
+        return bool(self._slots) and is_fresh
+
     def look(self, until: float) -> None:
         """Learns which node serves what, where that is not known or may have changed.
 
@@ -149,9 +155,9 @@ class Cluster(Master, MasterListener):
             redis.RedisError, OSError: no node could be asked, and nothing is known.
             ConfigurationError: it is no cluster.
         """
-        now = self.clock()
-        if self._slots and (not self._stale or now < self._looked_at + REFRESH_SECONDS_MIN):
+        if self.knows_slots:
             return
+        now = self.clock()
         self._stale, self._looked_at = False, now
         try:
             self._learn(until)
