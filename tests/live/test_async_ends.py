@@ -93,6 +93,20 @@ def wait_until_free(client: Client, name: str) -> None:
         pass
 
 
+async def test_a_client_that_is_closed_takes_the_connections_of_the_loops_that_use_it_along(
+    server: Deployment, name: str
+) -> None:
+    """Though nobody closes the other one."""
+    threads = Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
+    async with AsyncClient(threads).lock(name):
+        pass
+    masters = threads.session.masters
+    assert any(master.loop_connections for master in masters)
+    await asyncio.to_thread(threads.close)
+    await until(lambda: not threads.session.foregrounds, "the loop has closed its links")
+    await until(lambda: not any(master.loop_connections for master in masters), "nothing is left")
+
+
 async def test_a_hold_is_released_though_the_client_of_its_task_was_closed(server: Deployment, name: str) -> None:
     with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
         client = AsyncClient(threads)

@@ -156,6 +156,9 @@ class BookOfTasks(Book):
         hold.thread = TaskRef(self._task)
         return hold
 
+    def close(self) -> None:
+        """It has no connections."""
+
     def feel_pulse(self) -> None:
         if self.turns:
             self.turn()

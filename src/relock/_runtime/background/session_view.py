@@ -28,6 +28,9 @@ class LoopView(Protocol):
     def is_in_use(self) -> bool:
         """Whether it has calls under way that `close` waits for."""
 
+    def close(self) -> None:
+        """Has it close its connections, on its loop."""
+
     def feel_pulse(self) -> None:
         """Has the loop answer for its `pulse` when it turns next."""
 

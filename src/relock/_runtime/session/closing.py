@@ -30,6 +30,8 @@ def close(session: Keeper) -> None:
         if master.reconnector is not None:
             master.reconnector.stop()  # Serve, then stop: the janitor needed its connections
         master.close()
+    for loop in session.foregrounds.copy():
+        loop.close()
     session.losses.stop()
     session.events.stop()
     session.platform.log.settle(SETTLE_SECONDS)
