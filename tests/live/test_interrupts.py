@@ -94,10 +94,12 @@ def count_instructions(action: Callable[[Lock], None], client: Client, name: str
 
 
 def points(total: int, server: Deployment, seed: int, *, step: int = 1) -> range:
-    """The instructions to raise at: every `step`, and fewer with several masters, which take more and slower ones."""
+    """The instructions to raise at: each second, and fewer with several masters, which take more and slower ones.
+
+    Which ones, the seed says: so all have their turn, in one run or the next.
+    """
     masters = len(server.members)
-    if masters > 1:
-        step *= 4 * masters
+    step *= 2 if masters == 1 else 4 * masters
     return range(1 + seed % step, total + 1, step)
 
 
@@ -243,6 +245,7 @@ def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_abou
     name: str,
     monkeypatch: pytest.MonkeyPatch,
     *,
+    seed: int,
     part: float,
     owner: str | None,
 ) -> None:
@@ -269,7 +272,7 @@ def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_abou
     first = int(part * count_instructions(action, client, name))
     leave(play(0, counted := Strike()))
     assert counted.count > 40, "the clean-up is seen"
-    for point in points(counted.count, server, 0):
+    for point in points(counted.count, server, seed):
         second = Strike(raise_at=point)
         lock = play(point, second)
         levels = 1 if action.__name__.endswith("_nested") else 0
