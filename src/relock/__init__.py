@@ -21,7 +21,6 @@ from relock._errors import (
 from relock._events import (
     Event,
     Granted,
-    LoopStalled,
     Loss,
     Lost,
     MasterBack,
@@ -45,7 +44,6 @@ __all__ = [
     "Lock",
     "LockInfo",
     "LockLostError",
-    "LoopStalled",
     "Loss",
     "Lost",
     "MasterBack",

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from support.alarms import alarms_on
+from support.cluster import ClusterOfServers
 from support.masters import Deployment
-from support.servers import Server
+from support.servers import Server, find_servers
 from support.tls import Tls, skipped_without_tls
 from support.urls import options_for
 
@@ -54,3 +55,19 @@ def tls(start_server: Callable[..., Server], tmp_path: Path) -> Tls:
     with skipped_without_tls():
         made.server = start_server(*made.arguments)
     return made
+
+
+@pytest.fixture(scope="session")
+def _clusters() -> Iterator[dict[str, ClusterOfServers]]:
+    started: dict[str, ClusterOfServers] = {}
+    yield started
+    for cluster in started.values():
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(server_kind: str, _clusters: dict[str, ClusterOfServers]) -> ClusterOfServers:
+    """A cluster of three masters that tests share one after the other."""
+    if server_kind not in _clusters:
+        _clusters[server_kind] = ClusterOfServers(server_kind, find_servers()[server_kind])
+    return _clusters[server_kind]

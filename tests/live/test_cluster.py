@@ -31,22 +31,6 @@ MOVE_SECONDS = 5.0  # within this time a waiter that was deaf has had its turn
 BACKOFF_SECONDS_MAX = 1.0  # the longest sleep between two looks while no node answers
 
 
-@pytest.fixture(scope="module")
-def _clusters() -> Iterator[dict[str, ClusterOfServers]]:
-    started: dict[str, ClusterOfServers] = {}
-    yield started
-    for cluster in started.values():
-        cluster.close()
-
-
-@pytest.fixture
-def cluster(server_kind: str, _clusters: dict[str, ClusterOfServers]) -> ClusterOfServers:
-    """Three masters that the tests of this module share."""
-    if server_kind not in _clusters:
-        _clusters[server_kind] = ClusterOfServers(server_kind, find_servers()[server_kind])
-    return _clusters[server_kind]
-
-
 @pytest.fixture
 def own_cluster(server_kind: str) -> Iterator[ClusterOfServers]:
     """Three masters that a test may kill; the others find out within a second or two."""

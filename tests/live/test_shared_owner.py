@@ -1,8 +1,9 @@
 """Threads that share an ``owner=``: one of them queues, the others join its hold, and nothing piles up."""
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support.until import until
 from relock import Client, Event, Lock, LockLostError, NotGranted, QuorumError
 from relock._core.call_record import CallRecord, Step
 from relock._core.hold import Hold
+from relock._owner import named
 
 pytestmark = pytest.mark.every_quorum
 
@@ -170,14 +172,10 @@ def test_an_interrupt_takes_nothing_from_the_next_thread_of_its_owner(
     check_levels(client, lock, left + 1)
 
 
-def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_there_are(
-    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another thread of its owner takes a level at that moment, and has not put it into the book."""
-    lock = client.lock(name, owner="job")
-    lock.acquire()
-    session = client.session
-    enter, write_count = session.gates.enter, session.calls._write_count
+@contextmanager
+def nesting_slowly(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], object]]:
+    """Another thread of the owner is inside and takes a level; it comes to its end when what is yielded is called."""
+    write_count = client.session.calls._write_count
     is_writing, goes_on = threading.Event(), threading.Event()
 
     def write_slowly(hold: Hold, count: int) -> Generator[Step, Any, bool]:
@@ -185,23 +183,35 @@ def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_th
         assert goes_on.wait(30)
         return (yield from write_count(hold, count))
 
-    def enter_again(*args: Any) -> bool:
-        goes_on.set()
-        return enter(*args)
-
-    def strike_first(*_: object) -> None:
-        monkeypatch.setattr(session.gates, "enter", enter_again)
-        raise Interrupt
-
     with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(session.calls, "_write_count", write_slowly)
+        monkeypatch.setattr(client.session.calls, "_write_count", write_slowly)
         nesting = pool.submit(client.lock(name, owner="job").acquire)
         assert is_writing.wait(30)
-        monkeypatch.setattr(session.gates, "enter", strike_first)
-        with pytest.raises(Interrupt):
-            lock.release()
+        yield goes_on.set
         goes_on.set()
         assert nesting.result(30)
+
+
+def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_there_are(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread of its owner takes a level at that moment, and has not put it into the book."""
+    lock, gates = client.lock(name, owner="job"), client.session.gates
+    lock.acquire()
+    enter = gates.enter
+    with nesting_slowly(client, name, monkeypatch) as go_on:
+
+        def enter_again(*args: Any) -> bool:
+            go_on()
+            return enter(*args)
+
+        def strike_first(*_: object) -> None:
+            monkeypatch.setattr(gates, "enter", enter_again)
+            raise Interrupt
+
+        monkeypatch.setattr(gates, "enter", strike_first)
+        with pytest.raises(Interrupt):
+            lock.release()
     monkeypatch.undo()
     check_levels(client, lock, 1)
 
@@ -210,35 +220,50 @@ def test_a_release_that_is_interrupted_and_can_not_come_in_gives_its_level_back_
     client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread of its owner is inside for longer than the interrupted one waits, and takes a level meanwhile."""
-    lock = client.lock(name, owner="job")
+    lock, gates = client.lock(name, owner="job"), client.session.gates
     lock.acquire()
-    session = client.session
-    write_count = session.calls._write_count
-    is_writing, goes_on = threading.Event(), threading.Event()
-
-    def write_slowly(hold: Hold, count: int) -> Generator[Step, Any, bool]:
-        is_writing.set()
-        assert goes_on.wait(30)
-        return (yield from write_count(hold, count))
+    enter = gates.enter
 
     def strike_first(*_: object) -> None:
-        monkeypatch.setattr(session.gates, "enter", enter)
+        monkeypatch.setattr(gates, "enter", enter)
         raise Interrupt
 
-    enter = session.gates.enter
-    with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(session.calls, "_write_count", write_slowly)
-        nesting = pool.submit(client.lock(name, owner="job").acquire)
-        assert is_writing.wait(30)
-        monkeypatch.setattr(session.gates, "enter", strike_first)
-        monkeypatch.setattr(session, "node_timeout", 0.0)
+    with nesting_slowly(client, name, monkeypatch):
+        monkeypatch.setattr(gates, "enter", strike_first)
+        monkeypatch.setattr(client.session, "node_timeout", 0.0)
         with pytest.raises(Interrupt):
             lock.release()
         monkeypatch.undo()
-        goes_on.set()
-        assert nesting.result(30)
     until(lambda: lock.hold_count == 1, within=30, what="a level is given back")
     check_levels(client, lock, 1)
+
+
+@pytest.mark.parametrize("strikes", [1, 2])
+def test_an_errand_gives_back_once_though_the_clean_up_that_began_it_is_struck(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch, *, strikes: int
+) -> None:
+    """And the errand is done before the clean-up is begun again."""
+    lock, session = client.lock(name, owner="job"), client.session
+    for _ in range(3):
+        lock.acquire()
+    inside, record = CallRecord(), CallRecord()
+    key = (name, ("owner", "job"))
+    assert session.gates.try_enter(inside, key, "another")
+    monkeypatch.setattr(session, "node_timeout", 0.0)
+    take_back, interrupted = session.interrupted._take_back, session.interrupted
+    if strikes == 2:
+        monkeypatch.setattr(interrupted, "_take_back", strike)
+        with pytest.raises(Interrupt):
+            interrupted.give_up(record, name, named("job"), 1)
+        monkeypatch.setattr(interrupted, "_take_back", take_back)
+        session.gates.leave(inside)
+        until(lambda: lock.hold_count == 2, within=30, what="the errand is done")
+    interrupted.give_up_again(record, name, named("job"), 1)
+    session.gates.leave(inside)
+    monkeypatch.undo()
+    until(lambda: lock.hold_count == 2, within=30, what="the errand is done")
+    until(lambda: not interrupted._errands, within=30, what="no errand is left")
+    check_levels(client, lock, 2)
 
 
 def check_levels(client: Client, lock: Lock, count: int) -> None:

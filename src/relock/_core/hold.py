@@ -13,7 +13,7 @@ from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._events import Loss
 from relock._keys import LockKeys
-from relock._owner import OwnerKey, Taker, TaskRef, ThreadRef, Who, has_ticket, runs_on
+from relock._owner import OwnerKey, Taker, TaskRef, ThreadRef, Who, has_ticket, runs_on, task_of
 from relock._scripts import Prepared
 
 EXPIRED = "its lease ended before it could be renewed"
@@ -232,7 +232,7 @@ class Hold:
 
     def belongs_to(self, loop: object) -> bool:
         """Whether its owner is a task of that event loop."""
-        return isinstance(self.thread, TaskRef) and runs_on(self.thread(), loop)
+        return runs_on(task_of(self.thread), loop)
 
     def wants_renewal(self, now: float) -> bool:
         """Whether the watchdog should renew it by now, or so soon that it may as well join this batch."""

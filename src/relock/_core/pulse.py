@@ -1,6 +1,6 @@
 """Whether an event loop turns: now and then it is asked, and its own thread answers."""
 
-FOREVER = float("inf")
+from relock._core.hold import FOREVER
 
 
 class Pulse:

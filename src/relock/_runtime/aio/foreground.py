@@ -156,11 +156,11 @@ class Foreground:
     @contextmanager
     def _at_rest(self, inbox: LoopInbox | None = None) -> Iterator[None]:
         """The caller sleeps in this block, and is not waited for when the client is closed, but woken by `inbox`."""
-        if inbox is not None:
-            self._resting[inbox] = None  # Mark, then look: `end` finds it, or this finds it closed
-            self._check_open()
         self._busy -= 1
         try:
+            if inbox is not None:
+                self._resting[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
+                self._check_open()
             yield
         finally:
             self._busy += 1

@@ -20,12 +20,15 @@ class _Errand:
     Whoever leaves the gate wakes it as any caller; the janitor then looks, so that nobody else is kept by it.
     """
 
-    def __init__(self, session: Keeper, hold: Hold, do: Callable[[CallRecord], object]) -> None:
+    def __init__(
+        self, session: Keeper, hold: Hold, do: Callable[[CallRecord], object], open_ones: set["_Errand"]
+    ) -> None:
         self._hand = session.janitor.hand
         self._record = CallRecord()
         self._waiting = session.gates.wait(self._record, (hold.keys.name, hold.key), FOREVER, self._record, self)
         self._do = do
         self._is_done = False
+        self._open_ones = open_ones
 
     def empty(self) -> bool:
         """See `Rung`: it is always ready to look."""
@@ -36,12 +39,12 @@ class _Errand:
         self._hand(GoOn(self._look))
 
     def _look(self) -> None:
-        if self._is_done:
-            return
         for _ in self._waiting:
             return
-        self._is_done = True
-        self._do(self._record)
+        if not self._is_done:
+            self._is_done = True
+            self._do(self._record)
+        self._open_ones.discard(self)  # here also where it had been done: the clean-up may be begun again later
 
 
 class Interrupted:
@@ -113,7 +116,7 @@ class Interrupted:
         """
         if hold is None:
             return
-        if may_call_at_once(hold.thread) and not self._come_in(record, hold):
+        if record.errand is not None or (may_call_at_once(hold.thread) and not self._come_in(record, hold)):
             self._give_back_later(record, hold, levels)
         else:
             self._note(record, hold, levels)
@@ -133,13 +136,12 @@ class Interrupted:
 
     def _give_back_later(self, record: CallRecord, hold: Hold, levels: int) -> None:
         def do(own: CallRecord) -> None:
-            self._errands.discard(errand)
             self._note(own, hold, levels)
             self._take_back(own)
             self._session.gates.leave(own)
 
         if record.errand is None:  # an interrupt of this clean-up finds the errand, or none was begun
-            record.errand = _Errand(self._session, hold, do)
+            record.errand = _Errand(self._session, hold, do, self._errands)
         errand = record.errand
         self._errands.add(errand)  # a place in line is known by a weak reference
         errand.put()

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -18,12 +18,6 @@ from relock.aio_lock import AsyncLock
 pytestmark = pytest.mark.every_quorum
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture
-async def client(server: Deployment) -> AsyncIterator[AsyncClient]:
-    async with connecting() as connect:
-        yield connect(server.url)
 
 
 @pytest.fixture(params=LOOPS)

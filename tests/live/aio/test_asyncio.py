@@ -11,26 +11,15 @@ from typing import Any
 
 import pytest
 from support.masters import Deployment
-from support.tasks import NODE_TIMEOUT, SOON, Connect, connecting, free, until
+from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
 from support.urls import options_for
 
-from relock import AcquireTimeoutError, Client, LockLostError, LoopStalled, NotOwnedError
+from relock import AcquireTimeoutError, Client, LockLostError, NotOwnedError
+from relock._events import LoopStalled
 from relock.aio_client import AsyncClient
 from relock.aio_lock import AsyncLock
 
 pytestmark = pytest.mark.every_quorum
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """Makes clients, and closes them at the end of the test."""
-    async with connecting() as connect:
-        yield connect
-
-
-@pytest.fixture
-async def client(connect: Connect, server: Deployment) -> AsyncClient:
-    return connect(server.url)
 
 
 async def take(lock: AsyncLock) -> None:

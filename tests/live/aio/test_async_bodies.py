@@ -3,27 +3,15 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
 
 import pytest
 from support.masters import Deployment
-from support.tasks import SOON, Connect, connecting, free
+from support.tasks import SOON, Connect, free
 
 from relock import LockLostError
 from relock.aio_client import AsyncClient
 
 pytestmark = pytest.mark.every_quorum
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    async with connecting() as connect:
-        yield connect
-
-
-@pytest.fixture
-async def client(connect: Connect, server: Deployment) -> AsyncClient:
-    return connect(server.url)
 
 
 async def lose(client: AsyncClient, name: str) -> None:

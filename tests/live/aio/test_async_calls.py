@@ -1,22 +1,14 @@
 """Several calls for one owner at once, of tasks and of threads: they take turns, and each does what it says."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-from support.masters import Deployment
-from support.tasks import connecting, free, until
+from support.tasks import free, until
 
 from relock._core.call_record import CallRecord
 from relock.aio_client import AsyncClient
 
 pytestmark = pytest.mark.every_quorum
-
-
-@pytest.fixture
-async def client(server: Deployment) -> AsyncIterator[AsyncClient]:
-    async with connecting() as connect:
-        yield connect(server.url)
 
 
 async def test_a_task_that_has_others_carry_out_several_calls_at_once_gets_each_level(

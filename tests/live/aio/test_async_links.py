@@ -3,13 +3,12 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from support.masters import Deployment
-from support.tasks import SOON, Connect, connecting, free, until
+from support.tasks import SOON, Connect, free, until
 
 from relock import MasterDown, QuorumError
 from relock._runtime.aio.link import IN_FLIGHT_MAX
@@ -18,12 +17,6 @@ from relock._runtime.masters.master import Master
 from relock.aio_client import AsyncClient
 
 pytestmark = pytest.mark.every_quorum
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    async with connecting() as connect:
-        yield connect
 
 
 async def use(client: AsyncClient, name: str) -> None:

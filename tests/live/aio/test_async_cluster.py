@@ -1,31 +1,13 @@
 """Tasks on a Redis Cluster: on the node that has the slot, also while slots move."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from support.cluster import ClusterOfServers, names_in, slot_of
-from support.servers import find_servers
 from support.tasks import SOON, connecting, free, until
 
 from relock import QuorumError
 from relock.aio_client import AsyncClient
-
-
-@pytest.fixture(scope="module")
-def _clusters() -> Iterator[dict[str, ClusterOfServers]]:
-    started: dict[str, ClusterOfServers] = {}
-    yield started
-    for cluster in started.values():
-        cluster.close()
-
-
-@pytest.fixture
-def cluster(server_kind: str, _clusters: dict[str, ClusterOfServers]) -> ClusterOfServers:
-    """Three masters that the tests of this module share."""
-    if server_kind not in _clusters:
-        _clusters[server_kind] = ClusterOfServers(server_kind, find_servers()[server_kind])
-    return _clusters[server_kind]
 
 
 async def take(client: AsyncClient, name: str) -> None:

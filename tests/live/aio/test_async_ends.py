@@ -4,11 +4,10 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import AsyncIterator
 
 import pytest
 from support.masters import Deployment
-from support.tasks import NODE_TIMEOUT, SOON, Connect, connecting, free, until
+from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
 from support.urls import options_for
 
 from relock import Client, ClientClosedError
@@ -16,17 +15,6 @@ from relock._core.call_record import CallRecord
 from relock.aio_client import AsyncClient
 
 pytestmark = pytest.mark.every_quorum
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    async with connecting() as connect:
-        yield connect
-
-
-@pytest.fixture
-async def client(connect: Connect, server: Deployment) -> AsyncClient:
-    return connect(server.url)
 
 
 async def test_a_closed_client_ends_its_waits(connect: Connect, server: Deployment, name: str) -> None:

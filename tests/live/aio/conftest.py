@@ -1,0 +1,22 @@
+"""What tests of tasks have in place of the fixtures of threads."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from support.masters import Deployment
+from support.tasks import Connect, connecting
+
+from relock.aio_client import AsyncClient
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Makes clients, and closes them at the end of the test."""
+    async with connecting() as connect:
+        yield connect
+
+
+@pytest.fixture
+async def client(connect: Connect, server: Deployment) -> AsyncClient:
+    """A client of `server`."""
+    return connect(server.url)
