@@ -364,6 +364,17 @@ def test_a_place_in_the_queue_is_left_where_the_release_is_not_heard_of(
     assert not one.may_be_left([[RELEASED], [RELEASED], [ABSENT]])
 
 
+@pytest.mark.parametrize("said", [[b"healed", 0], [b"refused", 0]])
+def test_what_was_healed_is_left_though_an_older_absent_was_read_after_that(said: list[Any]) -> None:
+    """As one to a count that was written while the healing was on its way, by another connection."""
+    base = hold(masters=3, ends=[9.0, 9.0, NEVER])
+    one = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.ends, False, [*base.answers[:2], [DOWN]]), 1)
+    one.count_healing([DOWN, DOWN, said], 0.0, 9.0, 1.0)
+    one.drop_absent([[b"counted", 0], [b"counted", 0], ABSENT])
+    assert one.may_be_left([[RELEASED], [RELEASED], [DOWN]]) == (said[0] == b"healed")
+    assert not one.may_be_left([[RELEASED], [RELEASED], [ABSENT]])
+
+
 def test_what_was_asked_for_twice_may_be_granted_again_after_its_release() -> None:
     one = hold()
     twice = Hold(one.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, [9.0], True, one.answers, is_repeated=True), 1)

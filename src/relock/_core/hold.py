@@ -63,6 +63,7 @@ class Hold:
         "__weakref__",
         "_awaited",
         "_cuts",
+        "_healed_on",
         "_silent",
         "_unsaid",
         "answers",
@@ -150,6 +151,7 @@ class Hold:
         self.loss: Loss | None = None
         self._unsaid = [True]
         self._cuts: dict[int, ClockStep] = {}
+        self._healed_on: frozenset[int] = frozenset()
         self._awaited: set[int] = set()  # masters that have not granted it yet
         self._silent: set[int] = set()  # those of them that had not answered at all
         if NEVER in self.ends:
@@ -327,6 +329,7 @@ class Hold:
 
     def count_healing(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> None:
         """Counts the masters that were given the hold again; only before the deadline, as with a renewal."""
+        self._healed_on = self._healed_on.union([i for i, one in enumerate(answers) if is_status(one, b"healed")])
         if now >= self.deadline:
             return
         cuts = self._cuts.copy()
@@ -343,7 +346,8 @@ class Hold:
           failed.
         * A master that was silent at first, and then gave the waiter a place in the queue, may have done so after the
           release. One that has no vote gives a waiter with a ticket its place, too.
-        * A master that did not hear of the release keeps what it has: the hold, or a place from an earlier request.
+        * A master that did not hear of the release keeps what it has: a place from an earlier request, or the hold, if
+          by healing. An *absent* from before the healing may be read after it, so `ends` does not tell.
         * A healing that is under way may arrive after either.
         """
         if self.healed:
@@ -357,7 +361,7 @@ class Hold:
                 return True
             if i in self._silent and (is_status(first, b"queued") or (was_queued and is_status(first, b"no_vote"))):
                 return True
-            if isinstance(reply, Failure) and (was_queued or end != NEVER):  # it has the place, or the hold by healing
+            if isinstance(reply, Failure) and (was_queued or end != NEVER or i in self._healed_on):
                 return True
         return False
 

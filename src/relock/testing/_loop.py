@@ -1,0 +1,200 @@
+"""Event loops in virtual time: the tasks of asyncio, on one thread of a virtual process.
+
+asyncio's own futures and tasks run here; only the loop is another one. It waits as any virtual thread does, so a world
+can have processes with threads beside processes with loops. While its thread waits or pauses, other threads run in the
+same real thread, and must not find a loop that runs in it: `Parking` sees to that.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from errno import EAGAIN
+from heapq import heappop, heappush
+from typing import Any
+
+from greenlet import GreenletExit
+
+from relock._runtime.net.channel import Channel
+from relock._runtime.net.loop_channel import LoopChannel
+from relock._runtime.net.raw_connection import RawConnection
+from relock.testing._process import Parking, Process
+
+_Base: Any = asyncio.AbstractEventLoop  # of which only what tasks and relock use is here
+
+
+class VirtualLoop(_Base):  # type: ignore[misc]
+    """An event loop of a virtual process, for as long as that lives.
+
+    Args:
+        process: whose loop it is.
+        timers_first: timers fire before the loop reads what has come, as with libuv; else after it, as with selectors.
+    """
+
+    def __init__(self, process: Process, *, timers_first: bool = False) -> None:
+        self._process = process
+        self._timers_first = timers_first
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_count = 0
+        self._readers: dict[int, tuple[Any, asyncio.Handle]] = {}  # what is watched, by its number
+        self._parking: Parking | None = None  # while it waits
+        process.start(self._run, f"{process.name} loop")
+
+    # What asyncio and relock call -----------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """See `asyncio.AbstractEventLoop`."""
+        return self._process.local()
+
+    def get_debug(self) -> bool:
+        """See `asyncio.AbstractEventLoop`."""
+        return False
+
+    def is_closed(self) -> bool:
+        """See `asyncio.AbstractEventLoop`."""
+        return False
+
+    def is_running(self) -> bool:
+        """See `asyncio.AbstractEventLoop`."""
+        return True
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        """See `asyncio.AbstractEventLoop`."""
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> Any:
+        """See `asyncio.AbstractEventLoop`."""
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        """See `asyncio.AbstractEventLoop`."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """See `asyncio.AbstractEventLoop`."""
+        handle = self.call_soon(callback, *args, context=context)
+        if self._parking is not None:
+            self._parking.wake()
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """See `asyncio.AbstractEventLoop`."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """See `asyncio.AbstractEventLoop`."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timer_count += 1
+        heappush(self._timers, (when, self._timer_count, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It stays in the heap until its time has come."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What a callback raises, and nobody handles, is an error of the run; but for what ends a process."""
+        error = context.get("exception")
+        if not (self._process.is_dead or isinstance(error, GreenletExit)):
+            failed = error if error is not None else RuntimeError(context["message"])
+            self._process.world.errors.append((f"{self._process.name} loop", failed))
+
+    def watch(self, fileno: int, watched: Any, readable: Callable[[], object]) -> None:
+        """Calls `readable` in each turn in which `watched` has something to read."""
+        self._readers[fileno] = watched, asyncio.Handle(readable, (), self)
+
+    def remove_reader(self, fd: Any) -> bool:
+        """See `asyncio.AbstractEventLoop`."""
+        found = self._readers.pop(fd, None)
+        if found is not None:
+            found[1].cancel()
+        return found is not None
+
+    # Its turns ------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio._set_running_loop(self)
+        try:
+            while True:
+                self._turn()
+        finally:
+            asyncio._set_running_loop(None)
+
+    def _turn(self) -> None:
+        """Waits for something to do, and does all of it that is there now."""
+        self._wait()
+        steps = [self._take_readable, self._take_due]
+        if self._timers_first:
+            steps.reverse()
+        for step in steps:
+            step()
+            self._process.clock()  # its thread may pause between the two
+        for _ in range(len(self._ready)):
+            handle = self._ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+            if self._process.is_dead:
+                raise GreenletExit
+
+    def _wait(self) -> None:
+        while self._timers and self._timers[0][-1].cancelled():
+            heappop(self._timers)
+        if self._ready or any(watched.is_readable() for watched, _ in self._readers.values()):
+            return
+        seconds = self._timers[0][0] - self.time() if self._timers else None
+        if seconds is not None and seconds <= 0:
+            return
+        self._parking = Parking(self._process)
+        for watched, _ in self._readers.values():
+            watched.watch(self._parking)
+        self._parking.wait(seconds)
+        self._parking = None
+
+    def _take_readable(self) -> None:
+        self._ready.extend([handle for watched, handle in self._readers.values() if watched.is_readable()])
+
+    def _take_due(self) -> None:
+        now = self.time()
+        while self._timers and self._timers[0][0] <= now:
+            self._ready.append(heappop(self._timers)[-1])
+
+
+class VirtualLoopChannel(LoopChannel):
+    """A virtual connection that a `VirtualLoop` watches."""
+
+    def __init__(
+        self, opened: Channel, raw: RawConnection, loop: VirtualLoop, _failed: Callable[[BaseException], object]
+    ) -> None:
+        self._opened = opened
+        self._raw: Any = raw
+        self._loop: VirtualLoop = loop
+        self._parse = opened.parse
+        self.fileno = opened.fileno
+        self.send = opened.send
+        self.take = self._take
+        self.ready = opened.ready
+
+    def watch(self, readable: Callable[[], object]) -> None:
+        """See `LoopChannel`."""
+        self._loop.watch(self.fileno, self._raw, readable)
+
+    def unwatch(self) -> None:
+        """See `LoopChannel`."""
+        self._loop.remove_reader(self.fileno)
+
+    def is_pending(self) -> bool:
+        """See `LoopChannel`."""
+        return False
+
+    def _take(self) -> Any:
+        if not self._raw.is_readable():
+            raise BlockingIOError(EAGAIN, "nothing is there")
+        return self._opened.take()

@@ -1,0 +1,242 @@
+"""Clients that run an event loop. Each worker of a run that uses one has an *actor*: a task that does what it asks for.
+
+A worker of these processes is a thread beside the loop, which waits for its actor as a program's main thread does. So
+it takes its turns as all workers do, but the calls of relock are those of its actor, in the loop, and their owner is
+the actor. What interrupts the worker cancels the actor.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Any
+
+from relock import Client
+from relock._owner import Who, running_loop
+from relock._owner import current_task as current_owner
+from relock.aio_client import AsyncClient
+from relock.aio_lock import AsyncLock
+from relock.testing._loop import VirtualLoop
+from relock.testing._platform import VirtualQueue
+from relock.testing._process import Process, Task, current_task
+
+AWAITS = 4  # a cancellation comes with the end of one of so many waits of the actor
+WRAPPED_PART = 0.3  # of the calls are made by the actor, and awaited by a task of their own, as `wait_for` does
+BLOCKED_PART = 0.2  # of the looks of a holder at its hold are followed by a call that blocks
+LONG_SECONDS = 1000.0  # the longest wait for an actor; a run is shorter
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises in a thread; for a task, it is cancelled."""
+
+
+class SwallowedError(Exception):
+    """A call went on though it was cancelled."""
+
+
+Work = Callable[[], Coroutine[Any, Any, Any]]
+
+
+class Actor:
+    """A task of a loop, which does what one worker asks for.
+
+    Attributes:
+        who: the task as an owner.
+    """
+
+    who: Who | None
+
+    def __init__(self, loop: VirtualLoop, process: Process, random: Random) -> None:
+        self.who = None
+        self._loop = loop
+        self._process = process
+        self._random = random
+        self._asked = 0  # how many calls
+        self._doing = 0  # which of them, while one is under way
+        self._strike: int | None = None  # at the end of which wait the next call is cancelled; 0: before it begins
+        self._inbox: asyncio.Queue[tuple[int, Work, VirtualQueue]] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._wrapped: asyncio.Task[Any] | None = None  # while that carries out the call
+        loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._act())
+
+    async def _act(self) -> None:
+        self.who = current_owner()
+        while True:
+            number, work, results = await self._inbox.get()
+            self._doing = number
+            try:
+                result, error = await self._called(work(), number), None
+            except GeneratorExit:  # the run is over
+                raise
+            except BaseException as raised:
+                result, error = None, raised
+            self._doing, self._wrapped = 0, None
+            if isinstance(error, asyncio.CancelledError):
+                self._uncancel()
+                error = Interrupted()
+            results.put((result, error))
+
+    def _called(self, coroutine: Coroutine[Any, Any, Any], number: int) -> "asyncio.Future[Any] | _Counted":
+        strike, self._strike = self._strike, None
+        if strike:
+            return _Counted(coroutine, strike, partial(self._cancel, number))
+        if strike == 0 or self._random.random() < WRAPPED_PART:
+            self._wrapped = self._loop.create_task(coroutine)
+            if strike == 0:
+                self._wrapped.cancel()
+            return self._wrapped
+        return _Counted(coroutine, 0, bool)
+
+    def _cancel(self, number: int) -> None:
+        """Cancels that call, if it is still under way: the task that carries it out."""
+        task = self._wrapped or self._task
+        if self._doing == number and task is not None:
+            task.cancel()
+
+    def _uncancel(self) -> None:
+        while self._task is not None and self._task.cancelling():
+            self._task.uncancel()
+
+    # What its worker does -------------------------------------------------------------------------------------------
+
+    def doom(self) -> None:
+        """Its next call is cancelled when one of its waits ends, in the same turn of the loop, or before it begins."""
+        self._strike = self._random.randint(0, AWAITS)
+
+    def spare(self) -> None:
+        """Calls that off."""
+        self._strike = None
+
+    def do(self, work: Work) -> Any:
+        """Has the task do it; returns what it returns, and raises what it raises."""
+        self._asked += 1
+        number, results = self._asked, VirtualQueue(self._process)
+        self._loop.call_soon_threadsafe(self._inbox.put_nowait, (number, work, results))
+        try:
+            result, error = results.get(timeout=LONG_SECONDS)
+        except Interrupted:
+            self._loop.call_soon_threadsafe(self._cancel, number)
+            result, error = results.get(timeout=LONG_SECONDS)
+        if error is not None:
+            raise error
+        return result
+
+    def block(self, longest: float) -> None:
+        """Now and then a call that blocks lets its loop stand still, for half of `longest` (s) or more."""
+        if self._random.random() < BLOCKED_PART:
+            self._loop.call_soon_threadsafe(self._process.sleep, longest * self._random.uniform(0.5, 1.0))
+
+
+class _Counted:
+    """Awaits a coroutine, and calls `strike` just when its wait number `count` ends.
+
+    That is before the coroutine goes on: so a cancellation comes in the same turn of the loop as what it waited for.
+
+    Raises:
+        SwallowedError: the coroutine was cancelled, and did not end by that at once.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], count: int, strike: Callable[[], object]) -> None:
+        self._coroutine = coroutine
+        self._count = count
+        self._strike = strike
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps: Any = self._coroutine.__await__()
+        go_on: Callable[[], Any] = partial(steps.send, None)
+        while True:
+            try:
+                awaited = go_on()
+            except StopIteration as end:
+                return end.value
+            self._count -= 1
+            if not self._count and isinstance(awaited, asyncio.Future):
+                awaited.add_done_callback(lambda _: self._strike())
+            go_on = partial(steps.send, None)
+            try:
+                yield awaited
+            except asyncio.CancelledError as error:
+                with suppress(StopIteration):
+                    steps.throw(error)
+                raise SwallowedError from error
+            except BaseException as error:
+                go_on = partial(steps.throw, error)
+
+
+class _ActorsLock(AsyncLock):
+    """A lock of which also the actor's worker, outside the loop, sees what its actor has."""
+
+    actor: Actor
+
+    def _who(self) -> Who:
+        if running_loop() is not None or self._named_owner is not None or self.actor.who is None:
+            return super()._who()
+        return self.actor.who
+
+
+class TaskLock:
+    """An `AsyncLock` as workers use a `Lock`."""
+
+    def __init__(self, lock: AsyncLock, actor: Actor) -> None:
+        self._lock = lock
+        self.actor = actor
+        self._options = lock._options
+        self._spec = lock._spec
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> Any:
+        """See `Lock`."""
+        return self.actor.do(lambda: self._lock.acquire(blocking, timeout))
+
+    def release(self) -> None:
+        """See `Lock`."""
+        self.actor.do(self._lock.release)
+
+    def extend(self, ttl: float | None = None) -> Any:
+        """See `Lock`."""
+        return self.actor.do(lambda: self._lock.extend(ttl))
+
+    def ensure(self, seconds: float = 0.0) -> Any:
+        """See `Lock`."""
+        return self.actor.do(lambda: self._lock.ensure(seconds))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+
+class ClientOfActors:
+    """A client whose process runs a loop, as workers use a `Client`.
+
+    Args:
+        client: the session's client.
+        name: by it and the seed, chance draws what concerns loops alone; so all else is as it was without them.
+    """
+
+    def __init__(self, client: Client, process: Process, name: str) -> None:
+        self._process = process
+        self._random = Random(f"loop {process.world.seed} {name}")
+        self._client = AsyncClient(client)
+        self._loop = VirtualLoop(process, timers_first=self._random.random() < 0.5)
+        self._actors: dict[Task, Actor] = {}
+
+    def actor(self) -> Actor:
+        """The actor of the worker that calls."""
+        worker = current_task()
+        if worker not in self._actors:
+            self._actors[worker] = Actor(self._loop, self._process, self._random)
+        return self._actors[worker]
+
+    def lock(self, name: str, **options: Any) -> TaskLock:
+        """See `Client`."""
+        made, actor = self._client.lock(name, **options), self.actor()
+        lock = _ActorsLock(self._client, name, made._spec, made._options)
+        lock.actor = actor
+        return TaskLock(lock, actor)
+
+
+def actor_of(lock: Any) -> Actor | None:
+    """The actor that uses a lock; None where a thread does."""
+    return lock.actor if isinstance(lock, TaskLock) else None
