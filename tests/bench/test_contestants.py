@@ -3,6 +3,7 @@
 The peers are not here: their packages come with the extra ``bench`` alone.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,19 +14,19 @@ from relock.cli._bench.words import BARE, REENTRY, RELOCK
 
 PAIRS = 3
 
-# A contestant ends with the process that it is measured in: nobody closes its sockets.
+# A contestant ends with the process that it is measured in: nobody closes its sockets. So each has a server of its own.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.mark.parametrize("name", [BARE, FLOOR, RELOCK, REENTRY, AFRESH, "redis-py Lock"])
-def test_a_contestant_on_one_master_makes_its_pairs(name: str, server: Server) -> None:
-    pair: Any = CONTESTANTS[name](server.port)
+def test_a_contestant_on_one_master_makes_its_pairs(name: str, start_server: Callable[[], Server]) -> None:
+    pair: Any = CONTESTANTS[name](start_server().port)
     for _ in range(PAIRS):
         pair()
 
 
 @pytest.mark.parametrize("name", [BARE, FLOOR, "relock's scripts, bare"])
-def test_a_contestant_on_several_masters_makes_its_pairs(name: str, server: Server) -> None:
-    pair: Any = CONTESTANTS_OF_SEVERAL[name]([server.port])
+def test_a_contestant_on_several_masters_makes_its_pairs(name: str, start_server: Callable[[], Server]) -> None:
+    pair: Any = CONTESTANTS_OF_SEVERAL[name]([start_server().port])
     for _ in range(PAIRS):
         pair()

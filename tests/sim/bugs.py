@@ -49,7 +49,7 @@ BUGS = [
         f"{CORE}/quorum.py",
         "else sorted(ends, reverse=True)[quorum - 1]",
         "else sorted(ends, reverse=True)[0]",
-        seed=1006,
+        seed=1013,
     ),
     Bug(
         "validity does not count the time that the request took",
@@ -70,7 +70,7 @@ BUGS = [
         f"{CORE}/hold.py",
         "is_in_time = now < deadline_of(self.ends, self.quorum)",
         "is_in_time = True",
-        seed=1746,
+        seed=1257,
     ),
     Bug(
         "a hold is believed for ever",
@@ -84,14 +84,14 @@ BUGS = [
         f"{CORE}/hold.py",
         'if is_status(answer, b"absent"):\n                self.ends[i] = NEVER',
         'if is_status(answer, b"absent"):\n                pass',
-        seed=1025,
+        seed=1051,
     ),
     Bug(
         "a hold that is released is healed",
         f"{CORE}/flows/extend.py",
         "holds = [hold for hold in holds if is_current(hold)]",
         "holds = list(holds)",
-        seed=2128,
+        seed=2460,
     ),
     Bug(
         "nothing is undone",
@@ -105,14 +105,14 @@ BUGS = [
         f"{CORE}/waiting.py",
         "            if outcome.undecided:\n                yield from self._settle(",
         "            if False:\n                yield from self._settle(",
-        seed=1022,
+        seed=1013,
     ),
     Bug(
         "one name for all attempts",
         f"{CORE}/waiting.py",
         "owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket or self.proposed or None))",
         "owners.append(self.wait.waiter)",
-        seed=1022,
+        seed=1037,
     ),
     Bug(
         "one uuid for all holds of a client",
@@ -126,14 +126,14 @@ BUGS = [
         f"{CORE}/clocks.py",
         "min(int(earliest * 1e6), NOT_AFTER_US_MAX) if earliest > 0.0 else 0",
         "NOT_AFTER_US_MAX",
-        seed=1020,
+        seed=1009,
     ),
     Bug(
         "an enqueue is never void",
         "lua/enqueue.lua",
         "if now > not_after_us and tonumber(now) > tonumber(not_after_us) then",
         "if tonumber(now) > tonumber(not_after_us) + 1e12 then",
-        seed=1089,
+        seed=1076,
     ),
     Bug(
         "a nested release ends the hold",
@@ -147,7 +147,7 @@ BUGS = [
         "lua/count.lua",
         "redis.pcall('HSET', lock, owner, count) == 0",
         "redis.call('HINCRBY', lock, owner, math.min(1, tonumber(count))) ~= ''",
-        seed=1002,
+        seed=1005,
     ),
     Bug(
         "anybody may take a lock that is held",
@@ -189,21 +189,21 @@ BUGS = [
         f"{CORE}/waiting.py",
         "patience.is_over(outcome, now)):\n                yield from self._leave(outcome)\n",
         "patience.is_over(outcome, now)):\n",
-        seed=1089,
+        seed=1023,
     ),
     Bug(
         "a token is not above the last one",
         "lua/_lib/remember.lua",
         "  if not (last and last >= now_us and last < token_max) then",
         "  if true then",
-        seed=1002,
+        seed=1000,
     ),
     Bug(
         "the smallest token that was granted is taken",
         f"{CORE}/quorum.py",
         "token = max(tokens)",
         "token = min(tokens)",
-        seed=1020,
+        seed=1053,
     ),
     Bug(
         "a release does not write the token back",
@@ -224,7 +224,7 @@ BUGS = [
         "lua/acquire.lua",
         "  if not last or (#last == #ours and last < ours) then",
         "  if true then",
-        seed=1000,
+        seed=1009,
     ),
     Bug("no restart guard", "lua/_lib/vote.lua", "  if now_us < until_us then\n", "  if false then\n", seed=1101),
     Bug(
@@ -239,7 +239,7 @@ BUGS = [
         f"{RUNTIME}/masters/connections.py",
         "            sent: Any = in_flight[0]\n",
         "            sent = in_flight[-1]\n",
-        seed=1032,
+        seed=1002,
     ),
     Bug(
         "the last of the queue is given the lock",
@@ -257,7 +257,7 @@ BUGS = [
             "  redis.call('SET', token, last + 1, 'PX', token_ms)\n"
             "  if last then\n    return 'granted ' .. now .. ' ' .. redis.call('GET', token)\n  end\n"
         ),
-        seed=1010,
+        seed=1032,
     ),
     Bug(
         "tickets are read from the client's clock",
@@ -271,21 +271,21 @@ BUGS = [
         "lua/enqueue.lua",
         "redis.pcall('ZCOUNT', queue, chosen, '+inf') ~= 0 then",
         "false then",
-        seed=1053,
+        seed=2045,
     ),
     Bug(
         "a ticket is proposed that others have passed",
         "lua/enqueue.lua",
         "math.max(tonumber(last[2] or 0) + 1, tonumber(grantee",
         "math.max(tonumber(grantee",
-        seed=2348,
+        seed=2051,
     ),
     Bug(
         "a token that clocks far apart made is not written to a quorum",
         f"{CORE}/quorum.py",
         "highest >= reply[1]:",
         "False:",
-        seed=1337,
+        seed=1188,
     ),
     Bug(
         "a waiting thread that leaves lets no other one read the subscriptions",
@@ -299,14 +299,14 @@ BUGS = [
         "lua/heartbeat.lua",
         "redis.call('ZADD', waiters, unpack(deadlines))",
         "redis.call('ZADD', waiters, 'NX', unpack(deadlines))",
-        seed=1002,
+        seed=2178,
     ),
     Bug(
         "an extension shortens the lease",
         "lua/_lib/lengthen.lua",
         "math.max(redis.call('PTTL', key), tonumber(ttl_ms), 1)",
         "math.max(tonumber(ttl_ms), 1)",
-        seed=1048,
+        seed=1246,
     ),
     Bug(
         "nobody wakes the thread that sends heartbeats",
@@ -327,14 +327,14 @@ BUGS = [
         f"{CORE}/waiting.py",
         "            if grant.owner not in self.declined:\n",
         "            if grant.owner:\n",
-        seed=1400,
+        seed=1736,
     ),
     Bug(
         "a grant counts from the arrival of its message",
         f"{RUNTIME}/wakeups/hub.py",
         "begins = subscription.granted_at(granted_us, incarnation, self._clock())",
         "begins = self._clock()",
-        seed=1001,
+        seed=1411,
     ),
     Bug(
         "the short lease of a grant counts as the full one",
@@ -355,7 +355,7 @@ BUGS = [
         f"{CORE}/waiting.py",
         "by_name.setdefault(grant.owner, []).append(grant)",
         "by_name.setdefault(grants[0].owner, []).append(grant)",
-        seed=1001,
+        seed=1053,
     ),
     Bug(
         "a hold that was handed over is named after its waiter alone",
@@ -369,21 +369,21 @@ BUGS = [
         "lua/_lib/hand_over.lua",
         "token and token + 1 or next_token(token_key, now_us, lease_ms)",
         "(remember(token_key, now_us, now_us, lease_ms) or true) and now_us",
-        seed=1002,
+        seed=1000,
     ),
     Bug(
         "a clock that steps goes unnoticed",
         f"{CORE}/clocks.py",
         "STEP_SECONDS = 0.05",
         "STEP_SECONDS = 1e6",
-        seed=1518,
+        seed=1579,
     ),
     Bug(
         "a master whose clock steps keeps its vote",
         f"{RUNTIME}/session/reports.py",
         "        if len(session.masters) > 1:\n            session.janitor.hand(tasks.Accuse(",
         "        if False:\n            session.janitor.hand(tasks.Accuse(",
-        seed=1518,
+        seed=1579,
     ),
     Bug(
         "a client that stood still accuses the masters",
@@ -397,21 +397,21 @@ BUGS = [
         f"{CORE}/flows/quarantine.py",
         "return len({master for master, other in steps if abs(other - seconds) <= near}) >= quorum_of(masters)",
         "return True",
-        seed=1518,
+        seed=1579,
     ),
     Bug(
         "a client that stood still keeps its holds",
         f"{CORE}/hold.py",
         "        self.ends[step.master] -= step.seconds\n",
         "",
-        seed=1072,
+        seed=1049,
     ),
     Bug(
         "a forked child keeps its parent's holds",
         "src/relock/client.py",
         "        self.session.closed = parents.closed\n",
         "        self.session.closed = parents.closed\n        self.session.holds = parents.holds\n",
-        seed=1076,
+        seed=1053,
     ),
     Bug(
         "a forked child keeps its parent's connections",
@@ -449,7 +449,7 @@ BUGS = [
             "redis.call('HINCRBY', lock, owner, "
             "tonumber(count) > tonumber(redis.call('HGET', lock, owner)) and 1 or -1) ~= ''"
         ),
-        seed=1002,
+        seed=1139,
     ),
     Bug(
         "an acquire that arrives again is never void",
@@ -475,7 +475,7 @@ BUGS = [
         f"{CORE}/hold.py",
         "            self.leased = before if self.leased is None else self.leased\n",
         "            self.leased = None\n",
-        seed=1292,
+        seed=2969,
     ),
     Bug(
         "a nested acquire with a longer ttl does not ask for it",
@@ -518,7 +518,7 @@ BUGS = [
         "lua/_lib/just_now.lua",
         "just_now_us = 1000\n",
         "just_now_us = 1e12\n",
-        seed=1279,
+        seed=1009,
     ),
     # Only runs in which nobody reads what one client logs find this.
     Bug(
@@ -527,5 +527,62 @@ BUGS = [
         "self.hand(self._handle, (copy_context(), logger, made, args), is_ordinary=level < logging.WARNING)",
         "self._handle((copy_context(), logger, made, args))",
         seed=1262,
+    ),
+    # Only runs in which tasks use clients find these.
+    Bug(
+        "nothing is undone where a task is cancelled",
+        "src/relock/aio_lock.py",
+        "            session.interrupted_of_tasks.abandon(record)\n            if session.unsaid:\n",
+        "            if session.unsaid:\n",
+        seed=1005,
+    ),
+    Bug(
+        "a cancellation in the turn of a grant is swallowed",
+        f"{RUNTIME}/aio/foreground.py",
+        "with self._at_rest(inbox), suppress(Empty, StopIteration):",
+        "with self._at_rest(inbox), suppress(Empty, StopIteration, asyncio.CancelledError):",
+        seed=1067,
+    ),
+    Bug(
+        "a cancelled release is not carried out",
+        "src/relock/aio_lock.py",
+        "        except BaseException:\n            session.interrupted_of_tasks.give_up(record, self.name, who, 1)\n",
+        "        except BaseException:\n",
+        seed=1009,
+    ),
+    Bug(
+        "a release that was cancelled before it began is not carried out",
+        "src/relock/_runtime/aio/begun.py",
+        "            if not is_begun:\n",
+        "            if False:\n",
+        seed=1057,
+    ),
+    Bug(
+        "a hold belongs to the task that awaits",
+        "src/relock/aio_lock.py",
+        "        outcome = await self._take(who, limit)\n        return",
+        "        outcome = await self._take(self._who(), limit)\n        return",
+        seed=1000,
+    ),
+    Bug(
+        "a loop judges a master before it takes what has come",
+        f"{RUNTIME}/aio/link.py",
+        "        self._silence = None\n        self.take()\n",
+        "        self._silence = None\n",
+        seed=1064,
+    ),
+    Bug(
+        "a task is not woken by what others put in",
+        f"{RUNTIME}/aio/loop_inbox.py",
+        "            self._loop.call_soon_threadsafe(self._ring)\n",
+        "            pass\n",
+        seed=1000,
+    ),
+    Bug(
+        "a loop's connection is used on though it leads to another server",
+        f"{RUNTIME}/aio/link.py",
+        "        if connection.is_retired or connection.incarnation != self.master.known.incarnation:\n",
+        "        if False:\n",
+        seed=1053,
     ),
 ]

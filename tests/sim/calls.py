@@ -5,13 +5,10 @@ from collections.abc import Iterator
 
 from relock.testing._process import Task, current_task
 from relock.testing._world import World
+from sim.actors import Actor, Interrupted
 from sim.referee import Referee
 
 INTERRUPT_LOOKS = 12  # an interrupt comes at one of so many looks at a clock
-
-
-class Interrupted(BaseException):
-    """What a signal's handler raises in a thread."""
 
 
 class Calls:
@@ -24,10 +21,13 @@ class Calls:
         self._to_interrupt = 0  # how many of the next calls
 
     @contextlib.contextmanager
-    def call(self) -> Iterator[None]:
-        """A call of relock, in which the thread may be interrupted once."""
+    def call(self, actor: Actor | None = None) -> Iterator[None]:
+        """A call of relock, in which the thread may be interrupted once, or its actor be cancelled."""
         task = current_task()
-        if self._to_interrupt:
+        if self._to_interrupt and actor is not None:
+            self._to_interrupt -= 1
+            actor.doom()
+        elif self._to_interrupt:
             self._to_interrupt -= 1
             self._world.doom(task.greenlet, Interrupted(), self._world.random.randint(1, INTERRUPT_LOOKS))
         else:
@@ -40,6 +40,8 @@ class Calls:
         finally:
             self._calling.pop(task, None)
             self._world.spare(task.greenlet)
+            if actor is not None:
+                actor.spare()
 
     def interrupt(self) -> None:
         """Ends a call of relock by an exception: one that waits now, or the next one, at some look at the clock."""

@@ -1,16 +1,17 @@
 """What takes part in a run: processes, their clients, and the threads that want the lock."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-from relock import Client
-from relock.lock import Lock
 from relock.testing._lab import VirtualClient
 from relock.testing._process import Process, Task
 from relock.testing._world import World
+from sim.actors import ClientOfActors
 from sim.blocked import block
 from sim.plan import LOCK, Plan
+from sim.referee import Referee
 from sim.replication import ReplicatedServer
 
 RATE_ERROR = 0.005  # how wrong a clock's rate is at most: as much as the default drift_factor allows for each
@@ -22,20 +23,23 @@ class Cast:
     Attributes:
         processes: all of them, also the dead.
         clients: one for each process, in the same order.
+        doors: what workers take their locks from, in processes that run a loop.
         workers: the threads that want the lock.
         acquiring: how many threads of each process wait for an outermost acquire.
     """
 
-    def __init__(self, world: World, servers: Sequence[ReplicatedServer], plan: Plan) -> None:
+    def __init__(self, world: World, servers: Sequence[ReplicatedServer], plan: Plan, referee: Referee) -> None:
         self.world = world
+        self._referee = referee
         self.servers = servers
         self.plan = plan
         self.processes: list[Process] = []
         self.clients: list[VirtualClient] = []
+        self.doors: dict[Process, ClientOfActors] = {}
         self.workers: list[Task] = []
         self.acquiring: Counter[Process] = Counter()
 
-    def make_client(self, name: str) -> tuple[Process, VirtualClient]:
+    def make_client(self, name: str, *, has_loop: bool = False) -> tuple[Process, VirtualClient]:
         """A process with a client; chance draws its clock and its options."""
         random, plan = self.world.random, self.plan
         drawn = plan.wide or plan.moves
@@ -50,13 +54,24 @@ class Cast:
             fair=plan.fair,
             handoff=random.choice(drawn.handoffs) if drawn is not None else "grant",
             client_name=name,
-            on_event=partial(_block, process) if plan.is_blocked else None,
+            on_event=self._on_event(process, has_loop=has_loop),
         )
         self.processes.append(process)
         self.clients.append(client)
+        if has_loop:
+            self.doors[process] = ClientOfActors(client, process, name)
         return process, client
 
-    def lock(self, client: Client, *, renew: bool | None = None) -> Lock:
+    def _on_event(self, process: Process, *, has_loop: bool) -> Callable[[object], None] | None:
+        if self.plan.is_blocked:
+            return partial(_block, process)
+        return partial(self._referee.told, process) if has_loop else None
+
+    def door_of(self, process: Process) -> Any:
+        """What the workers of a process use as their `Client`."""
+        return self.doors.get(process) or self.client_of(process)
+
+    def lock(self, client: Any, *, renew: bool | None = None) -> Any:
         """The lock that all threads want, with the options that chance draws for this object."""
         owner, wide = "us" if self.plan.named else None, self.plan.wide
         if wide is None:

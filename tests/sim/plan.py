@@ -14,6 +14,7 @@ MIDDLE_TTL_SECONDS = 5.0
 SETTLING_SECONDS = 6.0  # for guards and leases to end, heartbeats to come, connections to open
 CALM_SECONDS = 4.0  # until all masters have votes and all clients have connections, if nothing goes wrong
 
+PROMPT_TIMES = 50  # the delay of a message on average: some in 10**20 take so long
 FAILING_BACK = ("fail back", "fail all back")
 MOVING = ("fail over", "promote", "split", "lose master", *FAILING_BACK)
 FORGETTING = frozenset({"crash", "restart old", "flush", "flush a quorum", *MOVING})
@@ -85,6 +86,7 @@ class Plan:
         wide: what a wider run draws beside; None in most runs.
         moves: how masters move; None in most runs.
         names: how many other locks each process uses at most, with caches that are too small for so many.
+        loops: which clients are used by tasks of an event loop, by their numbers.
         is_blocked: whether nobody reads one client's log and warnings, and its callbacks never return.
     """
 
@@ -112,6 +114,7 @@ class Plan:
     moves: Moves | None = None
     names: int = 0
     is_blocked: bool = False
+    loops: frozenset[int] = frozenset()
 
     @property
     def guard(self) -> float:
@@ -127,6 +130,11 @@ class Plan:
     def is_calm(self) -> bool:
         """Whether nothing goes wrong but what is `HARMLESS`, such as clients that die, or holds ended by force."""
         return self.is_quiet and HARMLESS.issuperset(self.kinds)
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether practically no answer takes as long as clients wait for one, when all is well."""
+        return self.node_timeout >= PROMPT_TIMES * self.conditions.delay
 
     @property
     def only_clocks_fail(self) -> bool:

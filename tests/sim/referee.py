@@ -13,11 +13,13 @@ The referee knows the true time, and may look into every process and every maste
 * a vote that a master has lost though its clock was right, or has kept though a client could see its clock step;
 * in wider runs, a lease that is shorter than its owner asked for or counts on, or that was not renewed though there was
   time;
+* a master that a slow event loop takes for silent, when all is well;
 * an error in any thread that is not one of relock's.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import combinations
 
 from attrs import define, field
@@ -26,6 +28,7 @@ from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import NotOwnedError
+from relock._events import MasterDown
 from relock._runtime.session.session import Session
 from relock.lock import Lock
 from relock.testing._process import Process
@@ -103,6 +106,11 @@ class Referee:
         self.leases.hindered(seconds)
         self.world.note(whom, f"{kind} {seconds}")
 
+    def told(self, process: Process, event: object) -> None:
+        """A client of tasks has told of something: their loop may have been slow, but must not blame the masters."""
+        if isinstance(event, MasterDown) and self.is_calm and self.plan.is_prompt:
+            self.violate(f"{process.name} took {event.master} for silent though all is well: {event.why}")
+
     def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:
         """A thread asks for the lock. The waiters that are queued by now are ahead of it."""
         ahead = queued(self._sessions)
@@ -145,19 +153,15 @@ class Referee:
         self._free_at = max(self._free_at, self.world.now)  # what it may have had is undone from now on
         if lock.owned():
             self.violate(f"{process.name} has it by an acquire that was interrupted")
-        session = next(session for other, session in self._sessions if other is process)
-        if len(session.hub.waiters) > waiting:
+        if any(len(session.hub.waiters) > waiting for other, session in self._sessions if other is process):
             self.violate(f"{process.name} waits for a call that was interrupted")
 
     def forked(self, process: Process, lock: Lock) -> None:
         """A process forked a child. The parent had used this lock."""
         if lock.owned() or lock.hold_count:
             self.violate(f"{process.name} has what its parent has")
-        try:
+        with suppress(NotOwnedError):
             lock.release()
-        except NotOwnedError:
-            pass
-        else:
             self.violate(f"{process.name} has released what its parent has")
         if any(isinstance(raw, InheritedConnection) for raw in process.connections):
             self.violate(f"{process.name} keeps connections of its parent")

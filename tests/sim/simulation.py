@@ -70,16 +70,16 @@ class Simulation:
         ]
         self.everywhere = list(self.servers)  # in runs in which masters move, two for each address
         self.referee = Referee(world, self.servers, plan)
-        self.cast = cast = Cast(world, self.servers, plan)
+        self.cast = cast = Cast(world, self.servers, plan, self.referee)
         calls = Calls(world, self.referee)
         turns = Turns(cast, self.referee, calls)
         mover = self._pair_up(plan.moves) if plan.moves is not None else None
         self.strikes = Strikes(cast, self.referee, calls, turns, everywhere=self.everywhere, mover=mover)
         for number in range(plan.clients):
             name = f"client-{number}"
-            process, client = cast.make_client(name)
+            process, client = cast.make_client(name, has_loop=number in plan.loops)
             self.referee.meet(process, client.session)
-            turns.start(process, client, name)
+            turns.start(process, cast.door_of(process), name)
 
     @property
     def faults(self) -> Counter[str]:

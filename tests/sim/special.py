@@ -31,6 +31,7 @@ APART_PART = 0.03  # of those that are not trusted either
 APART_SECONDS = 20.0  # by so much at most, masters' clocks differ from the true time there
 WIDE_PART = 0.25  # of those that are not apart either
 LENGTHENED_PART = 0.3  # of the wide runs
+LOOPS_PART = 0.25  # of all clients, in whatever runs
 CROWDED_PART = 0.05  # of all runs, whatever else they are
 BLOCKED_PART = 0.05  # of all runs, whatever else they are
 OTHER_NAMES = (2, 5)
@@ -39,7 +40,15 @@ OTHER_NAMES = (2, 5)
 def plan_of(seed: int, random: Random) -> Plan:
     """The plan of a seed. `random` draws most of it."""
     plan = widened(seed, draw(random))
-    return crowded(seed, moved(seed) or crossed(seed) or trusted(seed) or apart(seed) or plan)
+    return looped(seed, crowded(seed, moved(seed) or crossed(seed) or trusted(seed) or apart(seed) or plan))
+
+
+def looped(seed: int, plan: Plan) -> Plan:
+    """The plan of a seed; some of its clients are used by tasks. Where there is only one, threads use it."""
+    random = Random(f"looped {seed}")
+    if plan.clients == 1:
+        return plan
+    return evolve(plan, loops=frozenset(number for number in range(plan.clients) if random.random() < LOOPS_PART))
 
 
 def crossed(seed: int) -> Plan | None:

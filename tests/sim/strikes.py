@@ -203,6 +203,7 @@ class Strikes:
             worker
             for worker in self._cast.workers
             if not (worker.is_over or worker.process.is_dead or worker.process in self._newborn)
+            and worker.process not in self._cast.doors
         ]
         if not parents or self._referee.faults["fork"] == FORKS_MAX:
             return

@@ -9,8 +9,9 @@ from typing import Any
 from relock import Client, LockLostError, QuorumError, RelockError
 from relock.lock import Lock
 from relock.testing._process import Parking, Process, Task, current_task
+from sim.actors import Actor, Interrupted, actor_of
 from sim.beliefs import Belief
-from sim.calls import Calls, Interrupted
+from sim.calls import Calls
 from sim.cast import Cast
 from sim.plan import Wide
 from sim.referee import COUNT_SECONDS, Referee
@@ -18,6 +19,7 @@ from sim.referee import COUNT_SECONDS, Referee
 STEADY_SECONDS = 200.0  # of true time, for all threads to come to an end when all is healed
 FIRST_LOOKS = 2  # tries before a run begins: at the first, some connections may not be open yet
 FIRST_LOOKS_PAUSE = 0.1  # seconds
+BLOCKED_SECONDS_MAX = 0.1
 FOREVER = float("inf")
 
 
@@ -157,7 +159,7 @@ class Turns:
         call = referee.called(process, timeout, fair=lock._options.fair)
         self._cast.acquiring[process] += 1
         try:
-            with self._calls.call():
+            with self._calls.call(actor_of(lock)):
                 limit = -1 if timeout == FOREVER else timeout
                 got = lock.acquire(timeout=limit) if timeout else lock.acquire(blocking=False)
         except Interrupted:
@@ -166,6 +168,8 @@ class Turns:
         finally:
             self._cast.acquiring[process] -= 1
         hold = lock._hold()
+        if got and hold is None:
+            referee.violate(f"{process.name} was told that it has the lock, and has no hold")
         if not got or hold is None:
             referee.refused(call)
             return False
@@ -192,9 +196,9 @@ class Turns:
     def _nest(self, belief: Belief) -> int:
         """Takes one more level; returns how many were added: none if it was interrupted."""
         begin, before = belief.process.local(), belief.hold.ttl
-        lock = self._cast.lock(self._cast.client_of(belief.process)) if self._plan.wide else belief.lock
+        lock = self._cast.lock(self._cast.door_of(belief.process)) if self._plan.wide else belief.lock
         try:
-            with self._calls.call():
+            with self._calls.call(actor_of(lock)):
                 lock.acquire()
         except Interrupted:
             return 0
@@ -213,7 +217,7 @@ class Turns:
     def _extend(self, belief: Belief, ttl: float | None) -> None:
         begin = belief.process.local()
         try:
-            with self._calls.call():
+            with self._calls.call(actor_of(belief.lock)):
                 said = belief.lock.extend(ttl)
         except QuorumError:
             self._referee.not_extended(belief, begin)
@@ -225,7 +229,7 @@ class Turns:
     def _ensure(self, belief: Belief, seconds: float) -> None:
         begin = belief.process.local()
         try:
-            with self._calls.call():
+            with self._calls.call(actor_of(belief.lock)):
                 belief.lock.ensure(seconds)
         except LockLostError:
             self._referee.not_sure(belief, seconds)
@@ -245,17 +249,23 @@ class Turns:
             pause = 0.2 if stay < FOREVER else max(0.001, min(0.2, lock.remaining() / 2))
             process.sleep(min(left, pause))
             self._referee.look(belief, levels)
+            self._block(actor_of(lock))
             if self._plan.wide:
                 self._use(belief, self._plan.wide)
             if (stay == FOREVER and not lock.owned()) or self._is_about_to_end:
                 return
+
+    def _block(self, actor: Actor | None) -> None:
+        """A loop may stand still longer than masters may be silent, and less long than others wait."""
+        if actor is not None and 2 * self._plan.node_timeout <= BLOCKED_SECONDS_MAX:
+            actor.block(2 * self._plan.node_timeout)
 
     def _leave(self, belief: Belief, levels: int) -> None:
         for level in range(levels, 0, -1):
             self._referee.look(belief, level)
             if level == 1:
                 self._referee.leaves(belief)
-            with contextlib.suppress(RelockError, Interrupted), self._calls.call():
+            with contextlib.suppress(RelockError, Interrupted), self._calls.call(actor_of(belief.lock)):
                 belief.lock.release()
             self._referee.counted(belief)
             if level > 1 and self._world.random.random() < 0.3:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from relock._core.effects import Clock
 from relock._owner import Who, current_thread, running_loop, running_task
 from relock._runtime.net.channel import Channel, open_channel
+from relock._runtime.net.loop_channel import LoopChannel
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.waker import Waker
 
@@ -64,6 +65,7 @@ class Platform:
         loop: the event loop that the caller's thread runs, or None.
         task: what that loop runs; None where there is none.
         open_channel: the channel of an open connection.
+        loop_channel: the same once an event loop watches it.
     """
 
     log: LogWriter
@@ -77,6 +79,7 @@ class Platform:
     loop: Callable[[], object | None] = staticmethod(running_loop)
     task: Callable[[], object | None] = staticmethod(running_task)
     open_channel: Callable[[RawConnection, float], Channel] = staticmethod(open_channel)
+    loop_channel: Callable[..., LoopChannel] = LoopChannel
 
     def random_hex(self, count: int) -> str:
         """`count` bytes that nobody else draws, in hex."""

@@ -13,8 +13,10 @@ from relock._core.effects import Clock
 from relock._owner import Who
 from relock._runtime.machine import Machine
 from relock._runtime.net.channel import Channel
+from relock._runtime.net.loop_channel import LoopChannel
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.waker import Waker
+from relock.testing._loop import VirtualLoopChannel
 from relock.testing._process import Parking, Process, current_task
 
 
@@ -126,6 +128,7 @@ class VirtualPlatform(Machine):
 
     chance: Callable[[], float]
     clock: Clock
+    loop_channel: Callable[..., LoopChannel] = VirtualLoopChannel
     open_channel: Callable[[RawConnection, float], Channel]
     poller: Callable[[], Any]
     queue: Callable[[], SimpleQueue[Any]]

@@ -4,13 +4,14 @@ A `Process` is one client's machine: its clock runs at a rate of its own, and it
 suspend, or crash. A `Task` is one of its threads. A `Parking` is one wait of one task; a task waits in no other way.
 """
 
+from asyncio import _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from relock._owner import ThreadOwner
+from relock._owner import ThreadOwner, running_loop
 from relock.testing._world import Event, World
 
 PREEMPTION_SECONDS = 0.002  # the longest pause that may follow a look at a clock
@@ -257,10 +258,15 @@ class Parking:
             self._event = process.world.after(seconds / process.rate, self._go_on)
         elif not self._task.waits_without_timer:
             raise DeadlockError(f"{self._task.name} waits without a timer")
+        loop = running_loop()
+        if loop is not None:
+            _set_running_loop(None)  # other tasks use the same real thread
         try:
             process.world.switch()
         finally:
             self._is_open = False  # also when an interrupt ends the wait
+            if loop is not None:
+                _set_running_loop(loop)
         if process.is_dead:
             raise GreenletExit
         return self.woken

@@ -17,7 +17,6 @@ from redis import exceptions as redis_errors
 
 from relock._core.effects import Failure
 from relock._errors import ConfigurationError
-from relock._runtime.aio.loop_channel import LoopChannel
 from relock._runtime.aio.loop_inbox import TIMER_SECONDS_MAX
 from relock._runtime.aio.loop_round import LoopRound
 from relock._runtime.aio.on_thread import on_thread
@@ -25,6 +24,7 @@ from relock._runtime.masters.connections import PATIENT_PART, Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import InFlight
+from relock._runtime.net.loop_channel import LoopChannel
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,8 @@ class Link:
         def failed(error: BaseException) -> None:
             self._broke(connection, error)
 
-        channel = connection.channel = LoopChannel(connection.channel, connection.raw._sock, self._loop, failed)  # type: ignore[attr-defined]
+        channel = self.master.platform.loop_channel(connection.channel, connection.raw, self._loop, failed)
+        connection.channel = channel
         channel.watch(lambda: self._readable(connection))
         self.connection = connection
 

@@ -9,6 +9,7 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from relock._runtime.net.channel import CHUNK_BYTES, Channel, SocketChannel
+from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.resp import Parser
 
 UNSENT_BYTES_MAX = 2**20  # a master that takes no more of what it is sent is as good as silent
@@ -21,18 +22,19 @@ class LoopChannel(Channel):
 
     Args:
         opened: how the connection was used until now. It owes nothing.
-        sock: its socket, which does not block from now on.
+        raw: that connection. Its socket does not block from now on.
         failed: told what broke it while nobody waits for that.
     """
 
     def __init__(
         self,
         opened: Channel,
-        sock: socket.socket,
+        raw: RawConnection,
         loop: asyncio.AbstractEventLoop,
         failed: Callable[[BaseException], object],
     ) -> None:
         self._opened = opened  # keeps the socket open
+        sock: socket.socket = raw._sock  # type: ignore[attr-defined]
         parser: Channel | Parser = opened if isinstance(opened, SocketChannel) else Parser()
         self._parse = parser.parse
         self._sock = sock
