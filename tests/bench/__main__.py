@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from support.servers import Server
 
+from bench.aio.pairs import LoopPairs
 from bench.contestants import CONTESTANTS, CONTESTANTS_OF_SEVERAL, relock_of_several
 from bench.footprint import import_seconds
 from bench.goals import Goal, of_pairs
@@ -40,7 +41,10 @@ PHASE_SECONDS = 3.0  # longer than what a link to a silent master is kept for
 SETTLING_SECONDS = 2.0  # until masters that go on are connected again
 
 
-def interleave(pairs: Mapping[str, Pair | ForeignPairs], rounds: int) -> tuple[dict[str, list[float]], list[float]]:
+Pairs = Pair | ForeignPairs | LoopPairs
+
+
+def interleave(pairs: Mapping[str, Pairs], rounds: int) -> tuple[dict[str, list[float]], list[float]]:
     """The time of one pair (us) in each of the rounds, which measure everybody in turn, and what was stolen of each."""
     for pair in pairs.values():
         many(pair, 20)
@@ -48,7 +52,7 @@ def interleave(pairs: Mapping[str, Pair | ForeignPairs], rounds: int) -> tuple[d
     return {name: [times_us[name] for times_us, _ in played] for name in pairs}, [stolen for _, stolen in played]
 
 
-def _round(pairs: Mapping[str, Pair | ForeignPairs]) -> dict[str, float]:
+def _round(pairs: Mapping[str, Pairs]) -> dict[str, float]:
     return {name: round(many(pair, PAIRS_PER_ROUND) / PAIRS_PER_ROUND * 1e6, 2) for name, pair in pairs.items()}
 
 
@@ -57,9 +61,9 @@ def medians(times_us: Mapping[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in times_us.items()}
 
 
-def many(pair: Pair | ForeignPairs, count: int) -> float:
+def many(pair: Pairs, count: int) -> float:
     """How long (s) so many pairs take."""
-    if isinstance(pair, ForeignPairs):
+    if isinstance(pair, ForeignPairs | LoopPairs):
         return pair.many(count)
     begin = time.perf_counter()
     for _ in range(count):
@@ -84,27 +88,27 @@ def import_times() -> dict[str, float]:
     return seconds
 
 
-def _no_results(rounds: int) -> dict[str, Any]:
+def no_results(rounds: int) -> dict[str, Any]:
+    """What the measurements are added to."""
     server = program_for_servers()[0]
     return {"server": server, "rounds": rounds, "pairs_us": {}, "rounds_us": {}, "stolen": {}}
 
 
-def _measure_pairs(
-    pairs: Mapping[str, Pair | ForeignPairs], rounds: int, placement: str, results: dict[str, Any]
-) -> None:
+def measure_pairs(pairs: Mapping[str, Pairs], rounds: int, placement: str, results: dict[str, Any]) -> None:
+    """Adds the times of pairs at one placement to the results."""
     rounds_us, results["stolen"][placement] = interleave(pairs, rounds)
     results["rounds_us"][placement], results["pairs_us"][placement] = rounds_us, medians(rounds_us)
 
 
 def measure_one(rounds: int) -> dict[str, Any]:
     """Everything on one server."""
-    results = _no_results(rounds)
+    results = no_results(rounds)
     with servers_started(1) as (server,):
         pairs = {name: make(server.port) for name, make in CONTESTANTS.items()}
         with programs_of(pairs) as programs:
             for placement in placements():
                 with placed([server], placement, programs):
-                    _measure_pairs(pairs, rounds, placement, results)
+                    measure_pairs(pairs, rounds, placement, results)
         results["server_us"], _ = undisturbed(partial(server_microseconds, server.port))
     results["import_seconds"] = import_times()
     return results
@@ -112,7 +116,7 @@ def measure_one(rounds: int) -> dict[str, Any]:
 
 def measure_several(rounds: int) -> dict[str, Any]:
     """Everything on several masters."""
-    results = {**_no_results(rounds), "stopped_us": {}}
+    results = {**no_results(rounds), "stopped_us": {}}
     with servers_started(MASTERS) as servers:
         ports = [server.port for server in servers]
         pairs = {name: make(ports) for name, make in CONTESTANTS_OF_SEVERAL.items()}
@@ -120,7 +124,7 @@ def measure_several(rounds: int) -> dict[str, Any]:
             many(pairs["relock"], 1)  # waits for the first votes
             for placement in placements():
                 with placed(servers, placement, programs):
-                    _measure_pairs(pairs, rounds, placement, results)
+                    measure_pairs(pairs, rounds, placement, results)
                     results["stopped_us"][placement] = with_some_stopped(relock_of_several(ports), servers[-STOPPED:])
     return results
 

@@ -168,21 +168,27 @@ def floor_of_several(ports: Sequence[int]) -> Pair:
     return pair
 
 
-def _with_own_scripts(port: int) -> Asked:
-    """This library's, with a guard that is over, on a socket that says of no vote: the server looks what it is."""
+def with_own_scripts(port: int, *, guarded: bool = True) -> Asked:
+    """This library's, as its own connections send them.
+
+    With a guard it is one that is over, and the socket says of no vote: the server looks what it is.
+    """
     bare = BareSocket(port)
-    acquire, release, keys = load("acquire"), load("release"), lock_keys("bench-bare", "bench")
+    acquire, release = load("acquire"), load("release")
+    keys = lock_keys("bench-bare", "bench" if guarded else "alone")
     for script in (acquire, release):
         bare.load(script.source)
     info = dict(line.split(":", 1) for line in bare.call(packed("INFO")).decode().splitlines() if ":" in line)
     incarnation = f"{info['run_id']}:{info['master_replid']}"
-    marker = ("incarnation", incarnation, "no_vote_until_us", 0, "guard_ms", GUARD_MS)
-    bare.call(packed("HSET", keys.master, *marker))
+    if guarded:
+        marker = ("incarnation", incarnation, "no_vote_until_us", 0, "guard_ms", GUARD_MS)
+        bare.call(packed("HSET", keys.master, *marker))
+    socket = f"{incarnation}?{0:016d}" if guarded else incarnation
+    known = b"".join(map(pack_argument, (VOID_US, socket.encode(), GUARD_MS if guarded else b"0")))
     lease_ms = LEASE_SECONDS * 1000
-    known = b"".join(map(pack_argument, (VOID_US, f"{incarnation}?{0:016d}".encode(), GUARD_MS)))
     take = acquire.call(keys, owner=OWNER, count=1, lease_ms=lease_ms, token_ms=lease_ms + 1000, fair=1, proposal=0)
     give = release.call(keys, owner=OWNER, fence=0, token_ms=lease_ms + 1000, hand=1)
-    return Asked(bare, take.pack(known, guarded=True), give.pack(known, guarded=True))
+    return Asked(bare, take.pack(known, guarded=guarded), give.pack(known, guarded=guarded))
 
 
 def bare_of_several(ports: Sequence[int]) -> Pair:
@@ -192,7 +198,7 @@ def bare_of_several(ports: Sequence[int]) -> Pair:
 
 def scripts_of_several(ports: Sequence[int]) -> Pair:
     """This library's two scripts over bare sockets, done at the quorum: no lock that uses them can do with less."""
-    return pair_at_the_quorum([_with_own_scripts(port) for port in ports])
+    return pair_at_the_quorum([with_own_scripts(port) for port in ports])
 
 
 def relock_of_several(ports: Sequence[int]) -> Pair:

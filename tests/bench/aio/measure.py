@@ -1,0 +1,26 @@
+"""Measures everything on an event loop."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.__main__ import MASTERS, many, measure_pairs, no_results
+from bench.aio.names import RELOCK_TASKS
+from bench.aio.pairs import CONTESTANTS, CONTESTANTS_OF_SEVERAL, Make
+from bench.machine import placed, placements, servers_started
+
+
+def pairs_of_tasks(rounds: int) -> dict[str, Any]:
+    """Uncontended pairs on one master and on several."""
+    return {"one": _pairs(CONTESTANTS, 1, rounds), "several": _pairs(CONTESTANTS_OF_SEVERAL, MASTERS, rounds)}
+
+
+def _pairs(contestants: Mapping[str, Make], masters: int, rounds: int) -> dict[str, Any]:
+    results = no_results(rounds)
+    with servers_started(masters) as servers:
+        ports = [server.port for server in servers]
+        pairs = {name: make(ports) for name, make in contestants.items()}
+        many(pairs[RELOCK_TASKS], 1)  # several masters have no vote before their guard is over
+        for placement in placements():
+            with placed(servers, placement):
+                measure_pairs(pairs, rounds, placement, results)
+    return results

@@ -1,0 +1,53 @@
+"""Every contestant on a loop makes its pairs, and the floor sends what the lock sends."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.servers import Server
+
+from bench.__main__ import many
+from bench.aio.names import LOOP_FLOOR, RELOCK_TASKS
+from bench.aio.pairs import CONTESTANTS, CONTESTANTS_OF_SEVERAL
+from bench.ground import own_server
+
+PAIRS = 3
+
+# A contestant ends with the process that it is measured in: nobody closes its loop.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.mark.parametrize("name", CONTESTANTS)
+def test_a_contestant_on_one_master_makes_its_pairs(name: str, server: Server) -> None:
+    assert many(CONTESTANTS[name]([server.port]), PAIRS) > 0
+
+
+@pytest.mark.parametrize("name", [LOOP_FLOOR, RELOCK_TASKS])
+def test_a_contestant_on_several_masters_makes_its_pairs(name: str, server: Server) -> None:
+    assert many(CONTESTANTS_OF_SEVERAL[name]([server.port]), PAIRS) > 0
+
+
+@pytest.fixture
+def noting() -> Iterator[Server]:
+    """A server that notes each command with its words."""
+    with own_server() as server:
+        server.cli("CONFIG", "SET", "slowlog-log-slower-than", 0)
+        server.cli("CONFIG", "SET", "slowlog-max-len", 1000)
+        yield server
+
+
+def scripts_of(server: Server, name: str) -> list[list[Any]]:
+    """The script, and how long each of its words is, of the last pair that a contestant has made."""
+    many(CONTESTANTS[name]([server.port]), PAIRS)
+    with server.client() as client:
+        commands = [entry["command"] for entry in client.slowlog_get(100)]
+    words = [command.split(b" ") for command in commands if command.startswith(b"EVALSHA ")]
+    return [[word if number < 3 else len(word) for number, word in enumerate(one)] for one in words[:2]]
+
+
+def test_the_floor_sends_the_same_scripts_with_words_of_the_same_kinds(noting: Server) -> None:
+    """Names of keys and of the owner have lengths of their own."""
+    floor, ours = scripts_of(noting, LOOP_FLOOR), scripts_of(noting, RELOCK_TASKS)
+    assert [len(one) for one in floor] == [len(one) for one in ours]
+    assert [one[:3] for one in floor] == [one[:3] for one in ours]
+    assert [one[8:] for one in floor] == [one[8:] for one in ours]
