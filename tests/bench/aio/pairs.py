@@ -1,8 +1,9 @@
-"""Who is measured on an event loop: each makes a coroutine function that acquires and releases once, uncontended."""
+"""Who is measured on an event loop: each has a coroutine function that acquires and releases once, uncontended."""
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
 from typing import Any
 
 import redis.asyncio
@@ -18,15 +19,22 @@ from relock.cli._bench.floor.pairs import Asked, Pair
 from relock.cli._bench.words import BARE
 
 AsyncPair = Callable[[], Coroutine[Any, Any, None]]
-MakeAsyncPair = Callable[[Sequence[int]], Coroutine[Any, Any, AsyncPair]]
+PairOf = Callable[[Sequence[int]], AbstractAsyncContextManager[AsyncPair]]
+"""Connects to the masters at these ports, until it is left."""
 
 
 class LoopPairs:
     """Pairs on an event loop of their own, which runs only while they are made."""
 
-    def __init__(self, make: MakeAsyncPair, ports: Sequence[int], new_loop: NewLoop) -> None:
+    def __init__(self, pair_of: PairOf, ports: Sequence[int], new_loop: NewLoop) -> None:
         self._loop = new_loop()
-        self._pair = self._loop.run_until_complete(make(ports))
+        self._connected = pair_of(ports)
+        self._pair = self._loop.run_until_complete(self._connected.__aenter__())
+
+    def close(self) -> None:
+        """Closes the connections and the loop."""
+        self._loop.run_until_complete(self._connected.__aexit__(None, None, None))
+        self._loop.close()
 
     def many(self, count: int) -> float:
         """How long (s) so many pairs took: to start and to stop the loop is no part of it."""
@@ -43,13 +51,20 @@ class LoopPairs:
 # The floor ------------------------------------------------------------------------------------------------------------
 
 
-async def floor(ports: Sequence[int]) -> AsyncPair:
+@asynccontextmanager
+async def floor(ports: Sequence[int]) -> AsyncIterator[AsyncPair]:
     """This library's two scripts over a socket that the loop watches: no lock that uses them can do with less."""
-    if len(ports) > 1:
-        return _floor_of_several([contestants.with_own_scripts(port) for port in ports], ports)
-    asked = contestants.with_own_scripts(ports[0], guarded=False)
-    bare = LoopSocket(asyncio.get_running_loop(), ports[0])
+    loop, is_lone = asyncio.get_running_loop(), len(ports) == 1
+    with ExitStack() as stack:
+        masters = []
+        for port in ports:
+            asked = contestants.with_own_scripts(port, guarded=not is_lone)
+            asked.bare.close()
+            masters.append((stack.enter_context(closing(LoopSocket(loop, port))), asked))
+        yield _on_one(*masters[0]) if is_lone else _on_several(masters)
 
+
+def _on_one(bare: LoopSocket, asked: Asked) -> AsyncPair:
     async def pair() -> None:
         await bare.call(asked.take)
         await bare.call(asked.give)
@@ -70,12 +85,11 @@ class _Round:
             self._done.set_result(None)
 
 
-def _floor_of_several(masters: Sequence[Asked], ports: Sequence[int]) -> AsyncPair:
+def _on_several(masters: Sequence[tuple[LoopSocket, Asked]]) -> AsyncPair:
     """The same over several masters, done at the quorum."""
     loop, quorum = asyncio.get_running_loop(), quorum_of(len(masters))
-    sockets = [LoopSocket(loop, port) for port in ports]
-    takes = [(bare, asked.take) for bare, asked in zip(sockets, masters, strict=True)]
-    gives = [(bare, asked.give) for bare, asked in zip(sockets, masters, strict=True)]
+    takes = [(bare, asked.take) for bare, asked in masters]
+    gives = [(bare, asked.give) for bare, asked in masters]
 
     async def at_the_quorum(commands: Sequence[tuple[LoopSocket, bytes]]) -> None:
         done: asyncio.Future[None] = loop.create_future()
@@ -94,41 +108,44 @@ def _floor_of_several(masters: Sequence[Asked], ports: Sequence[int]) -> AsyncPa
 # Locks ----------------------------------------------------------------------------------------------------------------
 
 
-async def relock(ports: Sequence[int]) -> AsyncPair:
+@asynccontextmanager
+async def relock(ports: Sequence[int]) -> AsyncIterator[AsyncPair]:
     """This library with its defaults; over several masters the first pair waits until their restart guard is over."""
     urls = [f"redis://127.0.0.1:{port}" for port in ports]
-    client = AsyncClient(urls[0]) if len(urls) == 1 else AsyncClient(urls, ttl=LEASE_SECONDS)
-    lock = client.lock("bench-tasks")
+    async with AsyncClient(urls[0]) if len(urls) == 1 else AsyncClient(urls, ttl=LEASE_SECONDS) as client:
+        lock = client.lock("bench-tasks")
 
-    async def pair() -> None:
-        await lock.acquire()
-        await lock.release()
+        async def pair() -> None:
+            await lock.acquire()
+            await lock.release()
 
-    return pair
+        yield pair
 
 
-async def redis_py(ports: Sequence[int]) -> AsyncPair:
+@asynccontextmanager
+async def redis_py(ports: Sequence[int]) -> AsyncIterator[AsyncPair]:
     """The asyncio Lock of redis-py."""
-    lock = redis.asyncio.Redis(port=ports[0]).lock("bench-redis-py-tasks", timeout=LEASE_SECONDS)
+    async with redis.asyncio.Redis(port=ports[0]) as client:
+        lock = client.lock("bench-redis-py-tasks", timeout=LEASE_SECONDS)
 
-    async def pair() -> None:
-        await lock.acquire()
-        await lock.release()
+        async def pair() -> None:
+            await lock.acquire()
+            await lock.release()
 
-    return pair
+        yield pair
 
 
-def on_loop(make: MakeAsyncPair, new_loop: NewLoop = asyncio.new_event_loop) -> Callable[[Sequence[int]], LoopPairs]:
+def on_loop(pair_of: PairOf, new_loop: NewLoop = asyncio.new_event_loop) -> Callable[[Sequence[int]], LoopPairs]:
     """What makes the pairs of one contestant, on a loop of its own."""
-    return lambda ports: LoopPairs(make, ports, new_loop)
+    return lambda ports: LoopPairs(pair_of, ports, new_loop)
 
 
 Make = Callable[[Sequence[int]], Pair | LoopPairs]
 
 
-def _ours() -> dict[str, Make]:
+def _ours() -> dict[str, Callable[[Sequence[int]], LoopPairs]]:
     """The floor and this library on every kind of loop, first on asyncio's own."""
-    found: dict[str, Make] = {LOOP_FLOOR: on_loop(floor), RELOCK_TASKS: on_loop(relock)}
+    found = {LOOP_FLOOR: on_loop(floor), RELOCK_TASKS: on_loop(relock)}
     if HAS_UVLOOP:
         found[on_uvloop(LOOP_FLOOR)] = on_loop(floor, new_uvloop)
         found[on_uvloop(RELOCK_TASKS)] = on_loop(relock, new_uvloop)

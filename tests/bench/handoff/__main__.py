@@ -29,7 +29,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.handoff", description="How fast a lock is handed over.")
     add = parser.add_argument
     add("--masters", type=int, choices=(1, 3, 5), default=1, help="how many masters (default: %(default)s)")
-    add("--kinds", type=_words, default=list(KINDS), metavar="LIST", help="of workers: threads,processes")
+    add("--kinds", type=_words, default=list(KINDS), metavar="LIST", help="of workers: threads,processes,tasks")
     add("--workers", type=_words, default=["2", "8", "32", "128"], metavar="LIST", help="how many: 2,8,32,128")
     add("--sections-ms", type=_words, default=["0", "1"], metavar="LIST", help="how long each has the lock: 0,1")
     add(

@@ -1,14 +1,16 @@
 """Who is measured, and what each worker of theirs does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import attrs
 import redis
 from attrs import frozen
 
+from bench.aio.names import LOOP_HOP, REDIS_PY_TASKS, RELOCK_TASKS, RELOCK_THREADS, TASKS, THREADS_HOP
 from bench.handoff.floors import TwoHops
 from bench.peers import Toolchain, built
+from bench.rows import Row, of
 from relock._options import ClientOptions
 from relock.cli._bench.floor.hops import Site as FloorSite
 from relock.cli._bench.site import Site as RelockSite
@@ -18,6 +20,9 @@ from relock.cli._bench.work import Enter, Job, Locker, Site
 LEASE_SECONDS = 10
 TWO_HOPS = "two hops, bare"
 SCRIPTS = frozenset({"evalsha", "eval"})
+OF_RELOCK = SCRIPTS | {"ping", "subscribe"}
+WORKERS = "bench.handoff.worker"  # the program whose processes and threads are workers
+WORKERS_OF_LOOP = "bench.aio.worker"  # the one whose tasks are
 PROGRAMS_MAX = 32  # of another language at a time: each takes its time to start
 
 
@@ -25,16 +30,18 @@ PROGRAMS_MAX = 32  # of another language at a time: each takes its time to start
 class Contestant:
     """One way to hand a lock over."""
 
-    enter: Enter | None  # what a process of Python begins with
+    enter: Enter | None  # what a process of Python begins with whose workers are threads
     sends: frozenset[str]  # the commands that its clients send, which their scripts do not: these are counted
     masters: tuple[int, ...] = (1,)  # with how many it works
     polls: bool = False  # so that it takes longer to measure
     toolchain: Toolchain | None = None  # of another language
+    kinds: tuple[str, ...] = ("threads", "processes")  # of workers beside whom it is measured
+    program: str = WORKERS
 
     def takes_part(self, masters: int, kind: str, workers: int) -> bool:
         """Whether it is measured under these conditions: another language with processes only, and not too many."""
         is_able = self.toolchain is None or (kind == "processes" and workers <= PROGRAMS_MAX)
-        return masters in self.masters and is_able
+        return masters in self.masters and kind in self.kinds and is_able
 
 
 # relock ---------------------------------------------------------------------------------------------------------------
@@ -137,10 +144,7 @@ def _peer(make: Callable[[list["redis.Redis"], str], _Blocking]) -> Enter:
 CONTESTANTS: dict[str, Contestant] = {
     ONE_HOP: Contestant(FloorSite, SCRIPTS),
     TWO_HOPS: Contestant(lambda job: FloorSite(job, TwoHops), SCRIPTS),
-    **{
-        way: Contestant(_relock(options), SCRIPTS | {"ping", "subscribe"}, masters=(1, 3, 5))
-        for way, options in relock_ways().items()
-    },
+    **{way: Contestant(_relock(options), OF_RELOCK, masters=(1, 3, 5)) for way, options in relock_ways().items()},
     "python-redis-lock": Contestant(_peer(_python_redis_lock), SCRIPTS | {"set", "blpop"}),
     "redis-py Lock": Contestant(_peer(_redis_py), SCRIPTS | {"set"}, polls=True),
     "pottery": Contestant(_peer(_pottery), SCRIPTS | {"set"}, masters=(1, 3, 5), polls=True),
@@ -149,7 +153,15 @@ CONTESTANTS: dict[str, Contestant] = {
         name: Contestant(None, peer.sends, peer.masters, polls=True, toolchain=peer.toolchain)
         for name, peer in built().items()
     },
+    # Tasks of one process, and beside them the threads of one
+    LOOP_HOP: Contestant(None, SCRIPTS, kinds=(TASKS,), program=WORKERS_OF_LOOP),
+    RELOCK_TASKS: Contestant(None, OF_RELOCK, kinds=(TASKS,), program=WORKERS_OF_LOOP),
+    THREADS_HOP: Contestant(FloorSite, SCRIPTS, kinds=(TASKS,)),
+    RELOCK_THREADS: Contestant(_relock({}), OF_RELOCK, kinds=(TASKS,)),
+    REDIS_PY_TASKS: Contestant(None, SCRIPTS | {"set"}, kinds=(TASKS,), polls=True, program=WORKERS_OF_LOOP),
 }
+#: What others are multiples of.
+FLOORS = {"threads": ONE_HOP, "processes": ONE_HOP, TASKS: LOOP_HOP}
 
 
 def enter(job: Job) -> Site:
@@ -160,9 +172,14 @@ def enter(job: Job) -> Site:
     return begin(job)
 
 
+def floor_of(cell: Sequence[Row]) -> Row | None:
+    """The row of the floor under these conditions, if it was measured."""
+    return of(cell, FLOORS[cell[0]["kind"]]) if cell else None
+
+
 def is_floor(contestant: str) -> bool:
     """Whether it is bare sockets."""
-    return contestant in (ONE_HOP, TWO_HOPS)
+    return contestant in (ONE_HOP, TWO_HOPS, LOOP_HOP, THREADS_HOP)
 
 
 def is_peer(contestant: str) -> bool:

@@ -33,13 +33,13 @@ class Cell:
 
     masters: int
     placement: str
-    kind: str  # of the workers: threads of one process, or processes
+    kind: str  # of the workers: threads or tasks of one process, or processes
     workers: int
     section_ms: float
 
     def job(self, contestant: str, urls: Sequence[str]) -> Job:
         """What its workers do, with a lock of a fresh name."""
-        processes, threads = (1, self.workers) if self.kind == "threads" else (self.workers, 1)
+        processes, threads = (self.workers, 1) if self.kind == "processes" else (1, self.workers)
         return Job(
             contestant=contestant,
             urls=tuple(urls),
@@ -92,27 +92,29 @@ def measure(plan: HandoffPlan, progress: Callable[[str], None]) -> list[dict[str
 
 
 class Bench:
-    """The servers, and the program that the workers come from."""
+    """The servers, and the programs that the workers come from."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self._servers = servers
         self._urls = [server.url for server in servers]
-        self._program = self._start()
+        self._programs: dict[str, Program] = {}
 
-    @staticmethod
-    def _start() -> Program:
-        return start("bench.handoff.worker")
+    def _program(self, module: str) -> Program:
+        if module not in self._programs:
+            self._programs[module] = start(module)
+        return self._programs[module]
 
     def close(self) -> None:
-        """Ends the program."""
-        self._program.close()
+        """Ends the programs."""
+        while self._programs:
+            self._programs.popitem()[1].close()
 
     def let_vote(self, plan: HandoffPlan) -> None:
         """Lets relock look at fresh masters, which have no vote until its guard is over."""
         relocks = [name for name in plan.contestants if name.startswith("relock")]
         if relocks:
             job = Cell(len(self._servers), "unpinned", "threads", 1, 0.0).job(relocks[0], self._urls)
-            play([Part(self._program, job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
+            play([Part(self._program(CONTESTANTS[relocks[0]].program), job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
 
     def measure(self, cell: Cell, plan: HandoffPlan) -> list[dict[str, Any]]:
         """A row for each contestant."""
@@ -132,7 +134,6 @@ class Bench:
                 played = play(parts, warm_seconds=warm_seconds, seconds=seconds, look=self._calls)
         except CrewFailedError as error:
             self.close()
-            self._program = self._start()
             return {"failed": str(error)}
         found = figures(played.turns, cell.workers, played.window)
         before, after = played.looks
@@ -150,8 +151,9 @@ class Bench:
         """Who plays a job, on the CPUs of this process: of another language, a program for each process."""
         toolchain = CONTESTANTS[job.contestant].toolchain
         if toolchain is None:
-            pin(self._program.pid, os.sched_getaffinity(0))
-            yield [Part(self._program, job)]
+            program = self._program(CONTESTANTS[job.contestant].program)
+            pin(program.pid, os.sched_getaffinity(0))
+            yield [Part(program, job)]
             return
         with ExitStack() as stack:
             parts = []

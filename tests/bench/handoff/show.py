@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.handoff.contestants import floor_of
 from bench.rows import conditions, middle
-from relock.cli._bench.words import ONE_HOP
 
 COLUMNS = ("", "median", "p99", "hand-offs/s", "Jain", "sent", "called", "median", "rate")
 CAPTION = "median, p99: µs; sent: commands a hand-off; called: with those of scripts; last: multiples of one hop"
@@ -35,7 +35,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
         )
         for column in COLUMNS:
             table.add_column(column, justify="right" if column else "left", no_wrap=True)
-        floor = next((row for row in cell if row["contestant"] == ONE_HOP), None)
+        floor = floor_of(cell)
         for row in cell:
             table.add_row(row["contestant"], *_cells(row, floor))
         console.print(table)

@@ -1,0 +1,88 @@
+"""The program whose tasks take a lock in turn: ``python -m bench.aio.worker``.
+
+It plays jobs as the workers of `relock.cli._bench.work` do, on an event loop of its own for each: a job's threads are
+tasks here.
+"""
+
+import asyncio
+import gc
+import json
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from bench.aio.handoff import SITES, TaskLocker
+from relock.cli._bench.figures import Turn
+from relock.cli._bench.work import WARM_SECONDS, WARM_SECONDS_EACH, Job
+
+
+async def play(job: Job) -> dict[str, Any]:
+    """One job: says when it is ready, waits for the word to begin, works, and returns its turns."""
+    site = SITES[job.contestant](job)
+    lockers = [await site.locker() for _ in range(job.threads)]
+    await _warm_up(lockers)
+    _tell({"ready": True})
+    hours = json.loads(sys.stdin.readline())  # the loop has nothing else to do
+    await asyncio.sleep(max(0.0, (hours["begin_ns"] - time.monotonic_ns()) / 1e9))
+    turns: list[Turn] = []
+    workers = [
+        _take_turns(locker, job.first_worker + number, (hours["until_ns"], job.section_seconds), turns)
+        for number, locker in enumerate(lockers)
+    ]
+    await asyncio.gather(*workers)
+    await site.close()
+    return {"turns": turns, "failed": None}
+
+
+async def _warm_up(lockers: Sequence[TaskLocker]) -> None:
+    """Takes the lock in turn until each task has had it once; where turns are not shared out, for a while."""
+    missing = set(range(len(lockers)))
+    deadline = time.monotonic() + WARM_SECONDS + WARM_SECONDS_EACH * len(lockers)
+
+    async def warm(locker: TaskLocker, number: int) -> None:
+        while missing and time.monotonic() < deadline:
+            await locker.acquire()
+            await locker.release()
+            missing.discard(number)
+
+    await asyncio.gather(*(warm(locker, number) for number, locker in enumerate(lockers)))
+
+
+async def _take_turns(locker: TaskLocker, worker: int, hours: tuple[int, float], turns: list[Turn]) -> None:
+    """Takes the lock again and again; the last turn is the first that ends when work does, or after."""
+    until_ns, section_seconds = hours
+    acquire, release, now = locker.acquire, locker.release, time.monotonic_ns
+    releasing_ns = 0
+    while releasing_ns < until_ns:
+        token = await acquire()
+        acquired_ns = now()
+        if section_seconds:
+            await asyncio.sleep(section_seconds)
+        releasing_ns = now()
+        await release()
+        turns.append(Turn(worker, acquired_ns, releasing_ns, token))
+
+
+def _tell(what: dict[str, Any]) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def main() -> None:
+    gc.freeze()
+    while line := sys.stdin.readline():
+        try:
+            told = asyncio.run(play(Job.of(line)))
+        except Exception as error:  # whatever it is, it is told; where that was not expected, nobody goes on
+            told = {"ready": False, "turns": [], "failed": f"{type(error).__name__}: {error}"}
+        _tell(told)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    with suppress(BrokenPipeError):  # nobody listens any more
+        main()
