@@ -4,6 +4,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
+NOT_PUBLISHED = (
+    "this CPython was not optimised by a profile, so users get other figures, and these are not published: use one "
+    "that was built with --enable-optimizations"
+)
+
 
 def how_optimised() -> str | None:
     """What shows that this CPython was optimised by a profile (PGO); None where nothing does.

@@ -1,13 +1,15 @@
 """What was aimed at, and whether it is met: of a report."""
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from attrs import frozen
 
+from bench.aio.names import KINDS, LOOP_FLOOR, OF_LOCKS, RELOCK_TASKS
 from bench.contestants import AFRESH, FLOOR
-from bench.handoff.contestants import is_peer
+from bench.handoff.contestants import FLOORS, is_peer
 from bench.rows import Row, cells, middle, of, our_way, where
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, micros, rate
 
@@ -49,7 +51,8 @@ class Goal:
 
 def goals(report: dict[str, Any]) -> list[Goal]:
     """All of them, as far as they were measured."""
-    return [*of_pairs(report["pairs"]), *_handoffs(report["handoffs"]), *_quorum(report["handoffs"])]
+    found = [*of_pairs(report["pairs"]), *_handoffs(report["handoffs"]), *_quorum(report["handoffs"])]
+    return [*found, *of_tasks(report.get("aio", {}))]
 
 
 def _ratio(
@@ -131,7 +134,7 @@ def _handoffs(rows: list[Row]) -> Iterator[Goal]:
 def _of_the_floor(
     cell: list[Row], what: str, bound: float, figure: str, written: Callable[[float], str], **more: Any
 ) -> Goal:
-    ours, floors = (_figure(cell, name, figure) for name in (our_way(cell), ONE_HOP))
+    ours, floors = (_figure(cell, name, figure) for name in (our_way(cell), FLOORS[cell[0]["kind"]]))
     return _ratio(f"{what} / bare one hop", bound, ours, floors, written, where=_in_words(cell[0]), **more)
 
 
@@ -182,3 +185,56 @@ def _worst(found: Iterable[Goal]) -> Iterator[Goal]:
 def _in_words(row: Row) -> str:
     inside = f", {row['section_ms']:g} ms inside" if row["section_ms"] else ""
     return f"{row['workers']} {row['kind']}{inside}"
+
+
+# Tasks ----------------------------------------------------------------------------------------------------------------
+
+
+def of_tasks(found: dict[str, Any]) -> Iterator[Goal]:
+    """Those of tasks of an event loop, as far as they were measured."""
+    if pairs := found.get("pairs"):
+        same = pairs["one"]["pairs_us"]["same"]
+        what = "tasks: acquire + release / the same scripts, bare on a loop, one CPU"
+        yield _ratio(what, 1.4, same[RELOCK_TASKS], same[LOOP_FLOOR])
+    if rows := found.get("handoffs"):
+        pinned = cells([row for row in rows if row["placement"] != "unpinned"])
+        rates = ("tasks: hand-offs a second", 0.6, "handoffs_per_second", rate)
+        yield from _worst(_of_the_floor(cell, *rates, at_most=False) for cell in pinned)
+        yield from _worst(_itself(cell, "tasks: Jain's index", 0.99, "jain", at_most=False) for cell in pinned)
+        yield from _worst(_itself(cell, "tasks: commands a hand-off", 2.1, "commands_per_handoff") for cell in pinned)
+    if waiting := found.get("waiting"):
+        for what, (bound, figure) in WAITING.items():
+            named = f"{waiting['tasks']:,} tasks wait: {what}"
+            yield from _worst(Goal(named, bound, waited(waiting, kind)[figure], where=KINDS[kind]) for kind in OF_LOCKS)
+
+
+#: Of tasks that wait: the bound of each figure.
+WAITING = {
+    "seconds until all are queued": (3.0, "queued_seconds"),
+    "KB for each, with the task itself": (8.0, "kilobytes"),
+    "connections to the master": (3, "connections"),
+    "commands a second": (15.0, "calls_per_second"),
+    "% of a CPU": (4.0, "cpu_percent"),
+    "ms of the slowest script": (5.0, "slowest_ms"),
+    "seconds until a half that is cancelled has left the queue": (1.0, "cancelled_seconds"),
+    "places left in the end": (0, "left"),
+}
+
+
+def waited(waiting: dict[str, Any], kind: str) -> dict[str, float]:
+    """The figures of tasks that wait for this: medians over the rounds, and of the slowest script the worst."""
+    rounds, nobody = waiting["rounds"][kind], waiting["rounds"]["nobody"]
+    found = {
+        figure: statistics.median([one[figure] for one in rounds])
+        for figure, value in rounds[0].items()
+        if not isinstance(value, str)
+    }
+    more = found["memory_bytes"] - statistics.median([one["memory_bytes"] for one in nobody])
+    return {
+        **found,
+        "kilobytes": more / 1e3 / waiting["tasks"],
+        "connections": found["connections"] + found["subscriptions"],
+        "cpu_percent": 100 * found["cpu_part"],
+        "slowest_ms": max(one["slowest_us"] for one in rounds) / 1e3,
+        "left": max(one["left"] for one in rounds),
+    }

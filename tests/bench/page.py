@@ -7,14 +7,14 @@ nothing is built; a test compares.
 
 import json
 import math
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.aio import page as aio_page
 from bench.goals import PLACES, Goal, goals
-from bench.quiet import STOLEN_MAX
-from bench.rows import Row, contestants, middle, of, our_way, stolen, where
+from bench.rows import Row, middle, our_way, where
+from bench.tables import by_workers, pairs_table, table, what_ran
 from relock.cli._bench.words import (
     ALONE,
     BARE,
@@ -24,13 +24,9 @@ from relock.cli._bench.words import (
     RELOCK,
     SUMMARY_HEAD,
     handoffs_among,
-    manner,
-    manner_of,
     micros,
     rate,
     ratio,
-    speed,
-    speed_of,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,15 +45,13 @@ MARKS = {
         "<!-- This was made from docs/results/bench.json. -->",
     ),
 }
-COMMIT_DIGITS = 10
-SPEED = ("median_us", "handoffs_per_second")
 
 
 def rendered(report: dict[str, Any]) -> str:
     """All that is made of the figures."""
     return "\n\n".join(
         [
-            _what_ran(report),
+            what_ran(report),
             "## Goals, and what is missed",
             _goals(goals(report)),
             "## Nobody else wants it",
@@ -66,31 +60,8 @@ def rendered(report: dict[str, Any]) -> str:
             *_handed_over(report["handoffs"]),
             "## Handed over, on several masters",
             *_on_several(report["handoffs"]),
+            *aio_page.rendered(report),
         ]
-    )
-
-
-def _what_ran(report: dict[str, Any]) -> str:
-    machine = report["machine"]
-    sha, dirty, _ = report["commit"].partition("-dirty")
-    taking_part = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    return (
-        f"One run of {report['seconds'] / 60:.0f} minutes, of `{sha[:COMMIT_DIGITS]}{dirty}`. {machine['cpus']} CPUs "
-        f"({machine['processor']}, {machine['system']}), with a load of {machine['load_before']} when it began. "
-        f"{taking_part}. {_disturbed(stolen(report))}"
-    )
-
-
-def _disturbed(parts: Sequence[float]) -> str:
-    """How many rounds others disturbed, however often they were played."""
-    much = [part for part in parts if part > STOLEN_MAX]
-    if not much:
-        return (
-            f"The host took at most {max(parts):.1%} of the CPUs' time from any of the {len(parts)} rounds that count."
-        )
-    return (
-        f"Of {len(parts)} rounds, {len(much)} were disturbed however often they were played again: the host took "
-        f"{min(much):.1%} to {max(much):.1%} of the CPUs' time."
     )
 
 
@@ -100,7 +71,7 @@ def _goals(found: Sequence[Goal]) -> str:
         worst = f" ({goal.where})" if goal.where else ""
         measured = f"{goal.measured:.2f}{worst}{'' if goal.is_met else ', **missed**'}"
         rows.append([goal.what, _bound(goal), measured, goal.figures])
-    return _table(["ratio", "goal", "measured, at its worst", "its figures"], rows)
+    return table(["ratio", "goal", "measured, at its worst", "its figures"], rows)
 
 
 def _bound(goal: Goal) -> str:
@@ -114,16 +85,7 @@ def _alone(pairs: dict[str, Any]) -> Iterator[str]:
         ("one master, µs (half of the rounds)", pairs["one"]),
         ("five masters, µs (half of the rounds)", pairs["several"]),
     ):
-        placements = list(found["pairs_us"])
-        head = [title, *(cell for place in placements for cell in (PLACES[place], "of bare sockets"))]
-        rows = []
-        for name in found["pairs_us"][placements[0]]:
-            cells = []
-            for place in placements:
-                medians, rounds = found["pairs_us"][place], found["rounds_us"][place][name]
-                cells += [f"{medians[name]:,.0f} ({_spread(rounds)})", ratio(medians[name] / medians[BARE])]
-            rows.append([_strong(name), *cells])
-        yield _table(head, rows)
+        yield pairs_table(title, found, "of bare sockets", lambda _: BARE)
     busy = pairs["one"]["server_us"]
     yield (
         f"By its own account the server is busy for {busy['shipped']:.0f} µs with the scripts of a pair, and for "
@@ -139,14 +101,6 @@ def _alone(pairs: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _spread(values: Sequence[float]) -> str:
-    """Between which values half of them are."""
-    if len(values) < 2:
-        return "one round"
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return f"{low:,.0f} to {high:,.0f}"
-
-
 def _handed_over(rows: Sequence[Row]) -> Iterator[str]:
     yield "![Hand-offs a second, by the number of workers](plots/rate.svg)"
     yield "![Median of a hand-off, by the number of workers](plots/latency.svg)"
@@ -160,33 +114,7 @@ def _handed_over(rows: Sequence[Row]) -> Iterator[str]:
             for kind in ("processes", "threads"):
                 rows_of_kind = where(one_master, placement=placement, section_ms=section_ms, kind=kind)
                 if rows_of_kind:
-                    yield from _by_workers(kind, rows_of_kind)
-
-
-def _by_workers(kind: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Two tables, with a column for each number of workers."""
-    workers = sorted({row["workers"] for row in rows})
-    for title, cell_of in (
-        (speed_of(kind), _speed),
-        (f"{manner_of(kind)}, commands a hand-off", _manner),
-    ):
-        table = []
-        for name in contestants(rows):
-            own = [(of(where(rows, workers=count), name), where(rows, workers=count)) for count in workers]
-            table.append([_strong(name), *("" if row is None else cell_of(row, cell) for row, cell in own)])
-        yield _table([title, *(str(count) for count in workers)], table)
-
-
-def _speed(row: Row, cell: Sequence[Row]) -> str:
-    floor = of(cell, ONE_HOP)
-    median_us, per_second = (middle(row, figure) for figure in SPEED)
-    of_floor = tuple(math.nan if floor is None else middle(row, figure) / middle(floor, figure) for figure in SPEED)
-    return speed(median_us, per_second, of_floor)
-
-
-def _manner(row: Row, _cell: Sequence[Row]) -> str:
-    in_use = middle(row, "in_use") if row["section_ms"] else math.nan
-    return manner(middle(row, "p99_us"), middle(row, "jain"), middle(row, "commands_per_handoff"), in_use)
+                    yield from by_workers(kind, rows_of_kind)
 
 
 def _on_several(rows: Sequence[Row]) -> Iterator[str]:
@@ -194,16 +122,7 @@ def _on_several(rows: Sequence[Row]) -> Iterator[str]:
     for masters in sorted({row["masters"] for row in several}):
         yield f"### {masters} masters"
         for kind in dict.fromkeys(row["kind"] for row in several):
-            yield from _by_workers(kind, where(several, masters=masters, kind=kind))
-
-
-def _strong(name: str) -> str:
-    return f"**{name}**" if name.startswith("relock") and "bare" not in name else name
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+            yield from by_workers(kind, where(several, masters=masters, kind=kind))
 
 
 PEERS = ("redis-py Lock", "python-redis-lock", "redislock (Go)", "rueidislock (Go)")
@@ -214,10 +133,10 @@ def in_short(report: dict[str, Any]) -> str:
     """What the README shows: microseconds, and hand-offs a second, on the machine of the run."""
     times = report["pairs"]["one"]["pairs_us"]["split"]
     reentries = {RELOCK: times[REENTRY], BARE: times[BARE]}
-    table = [_row(ALONE, times, RELOCK, micros, PEERS), _row(ONE_MORE_LEVEL, reentries, RELOCK, micros, PEERS)]
+    lines = [_row(ALONE, times, RELOCK, micros, PEERS), _row(ONE_MORE_LEVEL, reentries, RELOCK, micros, PEERS)]
     rows = where(report["handoffs"], masters=1, placement="split", kind="processes", section_ms=0.0)
-    table += _rates(rows, PEERS)
-    return f"{_where_it_ran(report)}\n\n{_table(_head('', PEERS), table)}"
+    lines += _rates(rows, PEERS)
+    return f"{_where_it_ran(report)}\n\n{table(_head('', PEERS), lines)}"
 
 
 def _head(title: str, peers: Sequence[str]) -> list[str]:
@@ -244,7 +163,8 @@ def _rates(rows: Sequence[Row], peers: Sequence[str]) -> Iterator[list[str]]:
 
 def for_users(report: dict[str, Any]) -> str:
     """What the page about performance shows: the README's table, the same on several masters, and what is missed."""
-    return "\n\n".join([in_short(report), _several_in_short(report), _missed(goals(report))])
+    tables = [in_short(report), _several_in_short(report), *aio_page.in_short(report)]
+    return "\n\n".join([*tables, _missed(goals(report))])
 
 
 def _several_in_short(report: dict[str, Any]) -> str:
@@ -252,8 +172,8 @@ def _several_in_short(report: dict[str, Any]) -> str:
     masters = max(row["masters"] for row in rows)
     times = report["pairs"]["several"]["pairs_us"]["split"]
     rates = _rates(where(rows, masters=masters), PEERS_ON_SEVERAL)
-    table = [_row(ALONE, times, RELOCK, micros, PEERS_ON_SEVERAL), *rates]
-    return _table(_head(f"{masters} masters", PEERS_ON_SEVERAL), table)
+    lines = [_row(ALONE, times, RELOCK, micros, PEERS_ON_SEVERAL), *rates]
+    return table(_head(f"{masters} masters", PEERS_ON_SEVERAL), lines)
 
 
 def _missed(found: Sequence[Goal]) -> str:

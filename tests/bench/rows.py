@@ -47,7 +47,8 @@ def conditions(row: Row) -> tuple[Any, ...]:
 
 
 def stolen(report: dict[str, Any]) -> list[float]:
-    """The part of the CPUs' time that the host took from each round of a report."""
-    handed_over = [one["stolen"] for row in report["handoffs"] for one in row["rounds"]]
-    alone = [part for found in report["pairs"].values() for parts in found["stolen"].values() for part in parts]
-    return handed_over + alone
+    """The part of the CPUs' time that the host took from each round of a report, or of its part about tasks."""
+    handed_over = [one["stolen"] for row in report.get("handoffs", ()) for one in row["rounds"]]
+    alone = [part for found in report.get("pairs", {}).values() for parts in found["stolen"].values() for part in parts]
+    waited = [one["stolen"] for rounds in report.get("waiting", {}).get("rounds", {}).values() for one in rounds]
+    return handed_over + alone + waited

@@ -1,0 +1,99 @@
+"""Tables of the documentation, as Markdown: of pairs, of hand-offs, and what a run says of itself."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from bench.goals import PLACES
+from bench.handoff.contestants import floor_of
+from bench.quiet import STOLEN_MAX
+from bench.rows import Row, contestants, middle, of, stolen, where
+from relock.cli._bench.words import manner, manner_of, ratio, speed, speed_of
+
+COMMIT_DIGITS = 10
+SPEED = ("median_us", "handoffs_per_second")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The lines of a table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def strong(name: str) -> str:
+    """Ours stands out."""
+    return f"**{name}**" if name.startswith("relock") and "bare" not in name else name
+
+
+def what_ran(report: dict[str, Any]) -> str:
+    """On what, for how long, with whom, and how undisturbed."""
+    machine = report["machine"]
+    sha, dirty, _ = report["commit"].partition("-dirty")
+    taking_part = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    return (
+        f"One run of {report['seconds'] / 60:.0f} minutes, of `{sha[:COMMIT_DIGITS]}{dirty}`. {machine['cpus']} CPUs "
+        f"({machine['processor']}, {machine['system']}), with a load of {machine['load_before']} when it began. "
+        f"{taking_part}. {_disturbed(stolen(report))}"
+    )
+
+
+def _disturbed(parts: Sequence[float]) -> str:
+    """How many rounds others disturbed, however often they were played."""
+    much = [part for part in parts if part > STOLEN_MAX]
+    if not much:
+        return (
+            f"The host took at most {max(parts):.1%} of the CPUs' time from any of the {len(parts)} rounds that count."
+        )
+    return (
+        f"Of {len(parts)} rounds, {len(much)} were disturbed however often they were played again: the host took "
+        f"{min(much):.1%} to {max(much):.1%} of the CPUs' time."
+    )
+
+
+def pairs_table(title: str, found: dict[str, Any], of_what: str, floor: Callable[[str], str]) -> str:
+    """The times of pairs, each as a multiple of what `floor` names for it."""
+    placements = list(found["pairs_us"])
+    head = [title, *(cell for place in placements for cell in (PLACES[place], of_what))]
+    rows = []
+    for name in found["pairs_us"][placements[0]]:
+        cells = []
+        for place in placements:
+            medians, rounds = found["pairs_us"][place], found["rounds_us"][place][name]
+            cells += [f"{medians[name]:,.0f} ({_spread(rounds)})", ratio(medians[name] / medians[floor(name)])]
+        rows.append([strong(name), *cells])
+    return table(head, rows)
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Between which values half of them are."""
+    if len(values) < 2:
+        return "one round"
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{low:,.0f} to {high:,.0f}"
+
+
+def by_workers(kind: str, rows: Sequence[Row]) -> Iterator[str]:
+    """Two tables of hand-offs, with a column for each number of workers."""
+    workers = sorted({row["workers"] for row in rows})
+    for title, cell_of in (
+        (speed_of(kind), _speed),
+        (f"{manner_of(kind)}, commands a hand-off", _manner),
+    ):
+        lines = []
+        for name in contestants(rows):
+            own = [(of(where(rows, workers=count), name), where(rows, workers=count)) for count in workers]
+            lines.append([strong(name), *("" if row is None else cell_of(row, cell) for row, cell in own)])
+        yield table([title, *(str(count) for count in workers)], lines)
+
+
+def _speed(row: Row, cell: Sequence[Row]) -> str:
+    floor = floor_of(cell)
+    median_us, per_second = (middle(row, figure) for figure in SPEED)
+    of_floor = tuple(math.nan if floor is None else middle(row, figure) / middle(floor, figure) for figure in SPEED)
+    return speed(median_us, per_second, of_floor)
+
+
+def _manner(row: Row, _cell: Sequence[Row]) -> str:
+    in_use = middle(row, "in_use") if row["section_ms"] else math.nan
+    return manner(middle(row, "p99_us"), middle(row, "jain"), middle(row, "commands_per_handoff"), in_use)
