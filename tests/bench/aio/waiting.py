@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
+import redis
 from attrs import asdict, frozen
 from support.processes import Worker
 from support.servers import Server
@@ -92,31 +93,33 @@ def watch(kind: str, tasks: int, seconds: float) -> Waited:
         cancelled = worker.receive(within=PATIENCE_SECONDS)
         left_at = _until_waiting(server, names, tasks - tasks // 2)
         served_seconds = _serve(worker, server, names, tasks - tasks // 2)
+        with server.client() as client:
+            left = _waiting(client, names)
         return Waited(
             cost,
             queued_at - began,
             left_at - cancelled,
             served_seconds,
             *_slowest_script(server),
-            left=_waiting(server, names),
+            left=left,
         )
 
 
-def _waiting(server: Server, names: Sequence[str]) -> int:
+def _waiting(client: "redis.Redis", names: Sequence[str]) -> int:
     """How many stand in the queues."""
-    with server.client() as client:
-        pipeline = client.pipeline(transaction=False)
-        for name in names:
-            pipeline.zcard(f"lock:{{{name}}}:queue")
-        return sum(pipeline.execute())
+    pipeline = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.zcard(f"lock:{{{name}}}:queue")
+    return sum(pipeline.execute())
 
 
 def _until_waiting(server: Server, names: Sequence[str], count: int) -> float:
-    """When so many stood in the queues."""
+    """When so many stood in the queues, by one connection, which is closed before connections are counted."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while (found := _waiting(server, names)) != count:
-        assert time.monotonic() < deadline, f"{found} wait, and not {count}"
-        time.sleep(LOOK_SECONDS)
+    with server.client(socket_timeout=PATIENCE_SECONDS) as client:
+        while (found := _waiting(client, names)) != count:
+            assert time.monotonic() < deadline, f"{found} wait, and not {count}"
+            time.sleep(LOOK_SECONDS)
     return time.monotonic()
 
 
