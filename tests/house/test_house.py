@@ -40,7 +40,7 @@ RESERVED = {
     "hiredis": ("_runtime", "testing", "cli"),
     "time": ("_runtime", "_doctor", "_servers", "cli"),
     "random": ("_runtime", "cli", "testing"),
-    "asyncio": ("_owner", "_runtime", "aio_lock", "aio_client", "testing"),
+    "asyncio": ("_owner", "_runtime", "aio_lock", "aio_client", "cli", "testing"),
 }
 
 

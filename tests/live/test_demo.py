@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from support.until import until
 
 from relock._servers import server as servers
 from relock.cli._demo import crew
-from relock.cli._demo.acts import DemoPlan
+from relock.cli._demo.plan import DemoPlan
 from relock.cli._exit_codes import ExitCode
 
 demo_module = importlib.import_module("relock.cli.demo")
@@ -37,6 +38,9 @@ main()
 """
 
 
+WITH_TASKS_TOO = pytest.mark.parametrize("workers", [[], ["--asyncio"]], ids=["threads", "tasks"])
+
+
 def relock_demo(*words: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder), **environment}
     done = subprocess.run(
@@ -46,9 +50,10 @@ def relock_demo(*words: str, folder: Path, **environment: str) -> "subprocess.Co
     return done
 
 
-def test_the_demo_ends_in_time_with_a_good_verdict_and_leaves_nothing(tmp_path: Path) -> None:
+@WITH_TASKS_TOO
+def test_the_demo_ends_in_time_with_a_good_verdict_and_leaves_nothing(tmp_path: Path, workers: list[str]) -> None:
     begin = time.monotonic()
-    done = relock_demo("--json", folder=tmp_path)
+    done = relock_demo("--json", *workers, folder=tmp_path)
     seconds = time.monotonic() - begin
     verdict = json.loads(done.stdout)
     assert [finding for finding in verdict["findings"] if not finding["good"]] == []
@@ -60,9 +65,10 @@ def test_the_demo_ends_in_time_with_a_good_verdict_and_leaves_nothing(tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-def test_with_five_masters_two_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
+@WITH_TASKS_TOO
+def test_with_five_masters_two_are_killed_and_nothing_is_lost(tmp_path: Path, workers: list[str]) -> None:
     begin = time.monotonic()
-    done = relock_demo("--json", "--masters", "5", folder=tmp_path)
+    done = relock_demo("--json", "--masters", "5", *workers, folder=tmp_path)
     seconds = time.monotonic() - begin
     verdict = json.loads(done.stdout)
     assert [finding for finding in verdict["findings"] if not finding["good"]] == []
@@ -73,6 +79,23 @@ def test_with_five_masters_two_are_killed_and_nothing_is_lost(tmp_path: Path) ->
     votes = numbers["masters back, empty: no vote before every lease is over"]
     assert votes["ttl"] <= votes["first_vote"] <= votes["last_vote"]
     assert not list(tmp_path.iterdir())
+
+
+def test_with_tasks_a_blocked_loop_keeps_its_hold_and_a_cancelled_waiter_leaves(server: Server, tmp_path: Path) -> None:
+    done = relock_demo("--asyncio", "--node", server.url, folder=tmp_path, PATH="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for said in (
+        r"12 tasks on the event loops of 4 processes .* alder\.1 is a task of alder",
+        r"but for `async with client\.lock\(name\)`",
+        r"the event loop of alder has stood still for [23]\.\d+ s: alder has the lock",
+        r"4\. a waiter is cancelled",
+        r"\w+\.\d is cancelled as first in the queue: its call ended after [\d.]+ ms, its place was gone after \d",
+        r"with all its tasks",
+        r"a long hold is renewed, while its event loop stands still: .*; its event loop stood still for [23]\.\d+ s",
+    ):
+        assert re.search(said, done.stdout), said
+    assert "thread" not in done.stdout
+    assert not list(server.client().scan_iter("lock:{*}")), "nobody holds anything there"
 
 
 def test_plain_lines_say_which_masters_vote(tmp_path: Path) -> None:
@@ -185,15 +208,19 @@ def test_a_password_comes_from_the_environment_and_is_shown_to_nobody(
     assert "s3cret" not in done.stdout + done.stderr
 
 
-def test_the_verdict_is_bad_where_the_lock_does_not_lock(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+@WITH_TASKS_TOO
+def test_the_verdict_is_bad_where_the_lock_does_not_lock(
+    server: Server, monkeypatch: pytest.MonkeyPatch, workers: list[str]
+) -> None:
     """The control: the same acts and the same counting, with a lock that does not lock."""
     plan = DemoPlan(locked=False, under_seconds=0.5, stay_seconds=0.2, patience_seconds=1.5)
     monkeypatch.setattr(demo_module, "PLAN", plan)
-    done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--json"])
+    done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--json", *workers])
     assert done.exit_code == ExitCode.WRONG, done.output
     bad = {finding["what"] for finding in json.loads(done.stdout)["findings"] if not finding["good"]}
     assert {"with the lock, none is lost", "one at a time", "fencing tokens rise", "nested holds are counted"} <= bad
     assert "waiter killed: nobody waits for it" in bad
+    assert ("waiter cancelled: it leaves the queue at once" in bad) == bool(workers)
 
 
 def test_a_demo_that_takes_too_long_has_a_bad_verdict(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,14 +264,28 @@ def test_a_demo_that_is_ended_ends_masters_that_it_has_started_again(
     end_a_demo(how, code, 9.0, tmp_path, "--masters", "3")
 
 
-def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *options: str) -> None:
-    """Signals a demo `after` seconds, and waits until it has ended with `code` and nothing is left."""
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_a_demo_that_is_ended_ends_workers_whose_event_loop_stands_still(
+    how: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    """A holder blocks its loop for the first seconds of the third act."""
+    end_a_demo(how, code, 1.5, tmp_path, "--asyncio", "--plain", begin="3. a holder is killed")
+
+
+def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *options: str, begin: str = "") -> None:
+    """Signals a demo `after` seconds, and waits until it has ended with `code` and nothing is left.
+
+    The seconds count from when all processes run and, where `begin` is given, the demo has said that.
+    """
     mark = uuid.uuid4().hex
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path), "RELOCK_TEST_MARK": mark}
     words = [sys.executable, "-c", IN_FOREGROUND, "demo", *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         what = "the demo, its server and workers run"
         until(lambda: process.poll() is not None or len(marked(mark)) >= 4, within=WITHIN, what=what)
+        assert process.stdout is not None
+        while begin and begin not in process.stdout.readline():
+            assert process.poll() is None
         time.sleep(after)
         assert process.poll() is None, process.communicate()
         os.kill(process.pid, how)

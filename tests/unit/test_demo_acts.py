@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 from relock import LockInfo, QuorumError
-from relock.cli._demo import acts
-from relock.cli._demo.acts import DemoPlan, Director, WorkersFailedError
+from relock.cli._demo import leading
+from relock.cli._demo.leading import Leader, WorkersFailedError
+from relock.cli._demo.plan import DemoPlan
 
 FREE = LockInfo("a", None, 0, 0.0, 0, ())
 
 
-def director(info: Callable[[str], LockInfo]) -> Director:
+def leader(info: Callable[[str], LockInfo]) -> Leader:
     """One of a lone master, which `info` asks."""
     crew: Any = SimpleNamespace(failures=[])
     client: Any = SimpleNamespace(info=info)
     stage: Any = None
-    return Director(crew, client, "a", DemoPlan(), stage, Path())
+    return Leader(crew, client, "a", DemoPlan(), stage, Path())
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         clock.now += seconds
 
     clock.monotonic, clock.sleep = lambda: clock.now, sleep
-    monkeypatch.setattr(acts, "time", clock)
+    monkeypatch.setattr(leading, "time", clock)
     return clock
 
 
@@ -44,14 +45,14 @@ def test_a_master_that_answers_late_is_asked_again() -> None:
             return one
         raise one
 
-    assert director(info)._info() == FREE
+    assert leader(info)._info() == FREE
 
 
 def test_masters_that_do_not_answer_make_the_verdict_bad(time: SimpleNamespace) -> None:
     def info(_: str) -> LockInfo:
         raise QuorumError("down")
 
-    one = director(info)
+    one = leader(info)
     with pytest.raises(WorkersFailedError):
         one._info()
     assert one.crew.failures == ["nobody says who has the lock: down"]

@@ -13,8 +13,10 @@ from relock.cli._demo.history import (
     MastersKilled,
     Record,
     Update,
+    WaiterCancelled,
     WaiterKilled,
     longest_gap,
+    moved,
     verdict,
 )
 from relock.cli._demo.ledger import Entry
@@ -45,6 +47,15 @@ def good() -> Record:
         kills_masters=True,
         seconds=11.0,
     )
+
+
+def good_with_tasks() -> Record:
+    """The same, with a holder that blocked its event loop and a waiter that was cancelled."""
+    record = good()
+    record.is_asyncio = True
+    record.kept = Kept(TTL, 2.6, 0, loop_stood=2.5)
+    record.cancelled = WaiterCancelled(call=0.0002, place=0.005, moved=0, handoff=0.001)
+    return record
 
 
 def under(change: Callable[[History], object]) -> Callable[[Record], object]:
@@ -131,6 +142,57 @@ def test_each_fault_makes_the_verdict_bad(change: Callable[[Record], object], wh
     record = good()
     change(record)
     assert what in bad(record)
+
+
+BLOCKED = "a long hold is renewed, while its event loop stands still"
+CANCELLED = "waiter cancelled: it leaves the queue at once"
+
+
+def test_a_good_record_of_tasks_has_a_good_verdict() -> None:
+    assert bad(good_with_tasks()) == []
+
+
+def cancelled(**changes: Any) -> Callable[[Record], object]:
+    def apply(record: Record) -> None:
+        assert record.cancelled is not None
+        record.cancelled = evolve(record.cancelled, **changes)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda r: setattr(r, "kept", Kept(TTL, 2.6, 0, loop_stood=1.9)), BLOCKED),
+        (lambda r: setattr(r, "kept", Kept(TTL, 2.6, 0)), BLOCKED),
+        (lambda r: setattr(r, "kept", Kept(TTL, 1.9, 0, loop_stood=2.5)), BLOCKED),
+        (lambda r: setattr(r, "kept", Kept(TTL, 2.6, 1, loop_stood=2.5)), BLOCKED),
+        (lambda r: setattr(r, "kept", None), BLOCKED),
+        (cancelled(call=1.1), CANCELLED),
+        (cancelled(place=1.1), CANCELLED),
+        (cancelled(place=None), CANCELLED),
+        (cancelled(moved=1), CANCELLED),
+        (cancelled(handoff=1.1), CANCELLED),
+        (cancelled(handoff=None), CANCELLED),
+        (lambda r: setattr(r, "cancelled", None), CANCELLED),
+    ],
+)
+def test_each_fault_of_tasks_makes_the_verdict_bad(change: Callable[[Record], object], what: str) -> None:
+    record = good_with_tasks()
+    change(record)
+    assert bad(record) == [what]
+
+
+def test_threads_are_not_judged_by_what_only_tasks_can_do() -> None:
+    assert not {BLOCKED, CANCELLED} & {finding.what for finding in verdict(good())}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [("abc", "bc", 0), ("abc", "bcd", 0), ("abc", "abc", 0), ("abc", "c", 1), ("abc", "cb", 2), ("abc", "ab", 0)],
+)
+def test_whoever_moves_beside_the_cancelled_waiter_is_counted(before: str, after: str, count: int) -> None:
+    assert moved(list(before), list(after)) == count
 
 
 def test_one_master_is_not_judged_by_what_only_several_have() -> None:

@@ -8,17 +8,19 @@ from pathlib import Path
 from secrets import token_hex
 
 import click
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 from rich.console import Console
 
 from relock._servers.server import LocalServer, NoServerError, started
-from relock.cli._demo.acts import DemoPlan, Director, WorkersFailedError
+from relock.cli._demo.acts import Director
 from relock.cli._demo.crew import Crew
 from relock.cli._demo.history import SECONDS_MAX, SECONDS_MAX_OF_SEVERAL, Record, verdict
 from relock.cli._demo.interrupts import Interrupts, TimeIsUp
+from relock.cli._demo.job import TASKS, Job
+from relock.cli._demo.leading import WorkersFailedError
 from relock.cli._demo.masters import Masters
-from relock.cli._demo.show import ACTS, ACTS_OF_SEVERAL, Stage
-from relock.cli._demo.worker import Job
+from relock.cli._demo.plan import DemoPlan
+from relock.cli._demo.show import Stage, acts_of
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
 from relock.cli._nodes import Where, json_option, urls_of
 from relock.cli._output import CommandFailed, print_json
@@ -54,10 +56,25 @@ PLAN = DemoPlan()
     help="The prefix of the lock's keys; with several masters of your own they are below TEXT:demo, because the "
     "restart guard, which the demo needs to be short, is that of all locks with one prefix.",
 )
+@click.option(
+    "--asyncio",
+    "is_asyncio",
+    is_flag=True,
+    help="Tasks of event loops instead of threads. A holder also blocks its loop, and a waiter is cancelled.",
+)
 @click.option("--plain", is_flag=True, help="Plain lines, also in a terminal.")
 @json_option
 @click.pass_context
-def demo(ctx: click.Context, *, node: tuple[str, ...], masters: int, prefix: str, plain: bool, as_json: bool) -> None:
+def demo(
+    ctx: click.Context,
+    *,
+    node: tuple[str, ...],
+    masters: int,
+    prefix: str,
+    is_asyncio: bool,
+    plain: bool,
+    as_json: bool,
+) -> None:
     """Show relock at work: who loses updates without a lock, and that nobody does with it.
 
     Several processes with several threads each read a file, change it and write it back, first without the lock,
@@ -69,17 +86,22 @@ def demo(ctx: click.Context, *, node: tuple[str, ...], masters: int, prefix: str
 
     With --masters 5 it starts five, and kills two of them with SIGKILL while the ledger is written; they come back
     empty. That takes about 17 seconds, never more than 25: it waits, once, until new masters have a vote.
+
+    With --asyncio the workers are tasks, and each process runs an event loop. The holder blocks its loop for longer
+    than its lease before it is killed, and a waiter is cancelled. That takes about 3 seconds more; the limits stay.
     """
     if node and masters > 1:
         raise click.UsageError("--masters is for servers that the demo starts; repeat --node for several of your own")
     several = max(masters, len(node)) > 1
-    acts = ACTS_OF_SEVERAL if masters > 1 else ACTS
-    stage = Stage(Console(stderr=as_json), plain=plain or as_json, ttl=PLAN.ttl, acts=acts)
-    record = Record(kills_masters=masters > 1, seconds_max=SECONDS_MAX_OF_SEVERAL if several else SECONDS_MAX)
+    plan = evolve(PLAN, kind=TASKS) if is_asyncio else PLAN
+    acts = acts_of(kills_masters=masters > 1, is_asyncio=is_asyncio)
+    stage = Stage(Console(stderr=as_json), plain=plain or as_json, ttl=plan.ttl, acts=acts)
+    seconds_max = SECONDS_MAX_OF_SEVERAL if several else SECONDS_MAX
+    record = Record(kills_masters=masters > 1, is_asyncio=is_asyncio, seconds_max=seconds_max)
     limit = LIMIT_SECONDS_OF_SEVERAL if several else LIMIT_SECONDS
     try:
         with Interrupts(limit) as interrupts:
-            _run(stage, record, interrupts, _servers_or(node, masters, prefix))
+            _run(stage, record, interrupts, _servers_or(node, masters, prefix), plan)
     except Interrupted as interrupt:
         ctx.exit(of_signal(interrupt.signum))
     except NoServerError as error:
@@ -120,7 +142,7 @@ def _servers_or(node: tuple[str, ...], masters: int, prefix: str) -> Wanted:
     return Wanted(urls_of(node, os.environ), len(node), prefix if len(node) == 1 else f"{prefix}:demo")
 
 
-def _run(stage: Stage, record: Record, interrupts: Interrupts, wanted: Wanted) -> None:
+def _run(stage: Stage, record: Record, interrupts: Interrupts, wanted: Wanted, plan: DemoPlan) -> None:
     """Everything between start and verdict. Whatever it started has ended when it returns, or raises."""
     with contextlib.ExitStack() as stack:
         folder = Path(
@@ -129,16 +151,17 @@ def _run(stage: Stage, record: Record, interrupts: Interrupts, wanted: Wanted) -
         servers = [] if wanted.urls else stack.enter_context(started(folder, wanted.count))
         where = Where(wanted.urls or tuple(server.url for server in servers), wanted.prefix)
         stage.title(_title(servers, wanted.count))
-        client = stack.enter_context(where.client(ttl=PLAN.ttl, client_name="demo"))
+        client = stack.enter_context(where.client(ttl=plan.ttl, client_name="demo"))
         client.check()  # says what is wrong before anybody is started
-        job = Job("", PLAN.threads, where.urls, where.prefix, f"relock-demo-{token_hex(4)}", PLAN.ttl)
-        masters = stack.enter_context(Masters.of(where, job.name, servers))
+        name = f"relock-demo-{token_hex(4)}"
+        job = Job("", plan.workers, where.urls, where.prefix, name, plan.ttl, plan.is_asyncio)
+        masters = stack.enter_context(Masters.of(where, name, servers))
         stage.watch(lambda: masters.views)
         crew = stack.enter_context(Crew(folder))
         stack.enter_context(stage)
-        crew.start(PLAN.processes, job)
+        crew.start(plan.processes, job)
         try:
-            Director(crew, client, job.name, PLAN, stage, folder, record, masters).play()
+            Director(crew, client, name, plan, stage, folder, record, masters).play()
         except WorkersFailedError:
             pass  # the record has it
         finally:

@@ -14,8 +14,8 @@ from typing import IO, Any, Self
 
 from attrs import asdict, evolve
 
-from relock.cli._demo.history import History, Update
-from relock.cli._demo.worker import Job
+from relock.cli._demo.history import Cancelled, History, Update
+from relock.cli._demo.job import Job
 
 END_SECONDS = 1.0
 WORKER = "relock.cli._demo.worker"
@@ -28,6 +28,9 @@ class Crew:
         self.lock = threading.Lock()  # of what follows, which the listening threads change
         self.history = History()
         self.inside: dict[str, Update] = {}  # the updates that stay in the critical section, by process
+        self.blocking: set[str] = set()  # the processes whose event loops one of these blocks
+        self.stood: dict[str, float] = {}  # for how long an event loop stood still, by process, when it was asked
+        self.cancelled: dict[str, Cancelled] = {}  # the waiters that were cancelled
         self.ready: set[str] = set()
         self.stopped: set[str] = set()
         self.failures: list[str] = []
@@ -100,8 +103,15 @@ class Crew:
             self.history.updates.append(Update(**told))
             if process in self.inside and told["worker"] == self.inside[process].worker:
                 del self.inside[process]
+                self.blocking.discard(process)
         elif did == "inside":
             self.inside[process] = Update(**told)
+        elif did == "blocks":
+            self.blocking.add(process)
+        elif did == "stood":
+            self.stood[process] = told["seconds"]
+        elif did == "cancelled":
+            self.cancelled[told["worker"]] = Cancelled(**told)
         elif did == "failed":
             self.failures.append(told["why"])
         else:
@@ -112,6 +122,7 @@ class Crew:
         with self.lock:
             self.history = History()
             self.stopped.clear()
+            self.cancelled.clear()
         self.order(self.alive, do="start", ledger=str(ledger), locked=locked)
 
     def kill(self, process: str) -> float:

@@ -22,7 +22,7 @@ class Update:
     """One update of the ledger; times of CLOCK_MONOTONIC, in seconds, which all processes share.
 
     Attributes:
-        worker: ``process.thread``.
+        worker: ``process.number``.
         serial: which of the worker's updates.
         token: the fencing token of the hold; 0 without a lock.
         levels: the hold count inside the nested hold, and `levels_after` the one after that.
@@ -49,12 +49,26 @@ class History:
 
 
 @frozen
+class Cancelled:
+    """A task that was cancelled while it waited: the moments of that, and of the end of its call."""
+
+    worker: str
+    at: float
+    ended: float
+
+
+@frozen
 class Kept:
-    """A hold that lasted longer than its lease; how many others came in meanwhile."""
+    """A hold that lasted longer than its lease; how many others came in meanwhile.
+
+    Attributes:
+        loop_stood: the seconds for which the event loop of the holder stood still by the end; None for a thread.
+    """
 
     ttl: float
     seconds: float
     intruders: int
+    loop_stood: float | None = None
 
 
 @frozen
@@ -63,6 +77,23 @@ class HolderKilled:
 
     lease_left: float
     seconds: float | None
+
+
+@frozen
+class WaiterCancelled:
+    """What became of a cancelled waiter's call and place; times in seconds.
+
+    Attributes:
+        call: from the cancellation until its call had ended.
+        place: until a look found its place in the queue gone; None if none did.
+        moved: how many of the others were no longer there by then, or in another order.
+        handoff: from the next release to the next holder; None if there was none.
+    """
+
+    call: float
+    place: float | None
+    moved: int
+    handoff: float | None
 
 
 @frozen
@@ -101,6 +132,7 @@ class Record:
 
     Attributes:
         kills_masters: whether the act `masters` is part of the run.
+        is_asyncio: whether the workers are tasks: then `cancelled` is part of it, and a long hold blocks its loop.
         seconds_max: how long the demo may take.
     """
 
@@ -108,9 +140,11 @@ class Record:
     under: History | None = None
     kept: Kept | None = None
     holder: HolderKilled | None = None
+    cancelled: WaiterCancelled | None = None
     waiter: WaiterKilled | None = None
     masters: MastersKilled | None = None
     kills_masters: bool = False
+    is_asyncio: bool = False
     seconds_max: float = SECONDS_MAX
     failures: list[str] = field(factory=list)
     seconds: float = 0.0
@@ -164,7 +198,10 @@ def verdict(record: Record) -> list[Finding]:
     findings = [_without(record.without), *_under(record.under)]
     if record.kills_masters:
         findings += _masters(record.masters)
-    findings += [_kept(record.kept), _holder(record.holder), _waiter(record.waiter)]
+    findings += [_kept(record.kept, of_task=record.is_asyncio), _holder(record.holder)]
+    if record.is_asyncio:
+        findings.append(_cancelled(record.cancelled))
+    findings.append(_waiter(record.waiter))
     if record.failures:
         findings.append(Finding("no worker failed", "; ".join(record.failures), good=False))
     in_time = record.seconds < record.seconds_max
@@ -238,13 +275,18 @@ def _masters(killed: MastersKilled | None) -> list[Finding]:
     return [*findings, Finding(whats[1], text, in_time, numbers)]
 
 
-def _kept(kept: Kept | None) -> Finding:
-    what = "a long hold is renewed"
+def _kept(kept: Kept | None, *, of_task: bool) -> Finding:
+    what = "a long hold is renewed" + (", while its event loop stands still" if of_task else "")
     if kept is None:
         return _missing(what)
     text = f"held for {kept.seconds:.2f} s on a lease of {kept.ttl:g} s; {kept.intruders} others came in"
-    numbers = {"seconds": kept.seconds, "ttl": kept.ttl, "intruders": kept.intruders}
-    return Finding(what, text, kept.seconds > kept.ttl and kept.intruders == 0, numbers)
+    numbers: dict[str, float | None] = {"seconds": kept.seconds, "ttl": kept.ttl, "intruders": kept.intruders}
+    stood = kept.seconds
+    if of_task:
+        stood = kept.loop_stood or 0.0
+        text += f"; its event loop stood still for {stood:.2f} s"
+        numbers["loop_stood"] = kept.loop_stood
+    return Finding(what, text, min(kept.seconds, stood) > kept.ttl and kept.intruders == 0, numbers)
 
 
 def _holder(killed: HolderKilled | None) -> Finding:
@@ -259,6 +301,31 @@ def _holder(killed: HolderKilled | None) -> Finding:
     late = killed.seconds - killed.lease_left
     text = f"lease left {killed.lease_left:.3f} s, next holder after {killed.seconds:.3f} s"
     return Finding(what, text, killed.lease_left > 0 and -EARLY_SECONDS_MAX <= late <= LATE_SECONDS_MAX, numbers)
+
+
+def moved(before: Sequence[str], after: Sequence[str]) -> int:
+    """How many waiters left a queue beside the one that had to, or changed their order."""
+    stayed = [waiter for waiter in before if waiter in after]
+    now = [waiter for waiter in after if waiter in stayed]
+    return max(0, len(before) - len(stayed) - 1) + sum(was != is_now for was, is_now in zip(stayed, now, strict=True))
+
+
+def _cancelled(cancelled: WaiterCancelled | None) -> Finding:
+    what = "waiter cancelled: it leaves the queue at once"
+    if cancelled is None:
+        return _missing(what)
+    place, handoff = cancelled.place, cancelled.handoff
+    numbers = {"call": cancelled.call, "place": place, "moved": cancelled.moved, "handoff": handoff}
+    texts = [
+        f"its call ended after {1000 * cancelled.call:.1f} ms",
+        "its place stayed" if place is None else f"its place was gone after {1000 * place:.1f} ms",
+        *([f"{cancelled.moved} others moved"] if cancelled.moved else []),
+        "no next holder" if handoff is None else f"next holder {1000 * handoff:.1f} ms after the release",
+    ]
+    in_time = all(
+        seconds is not None and seconds <= HANDOVER_SECONDS_MAX for seconds in (cancelled.call, place, handoff)
+    )
+    return Finding(what, ", ".join(texts), in_time and cancelled.moved == 0, numbers)
 
 
 def _waiter(killed: WaiterKilled | None) -> Finding:

@@ -1,7 +1,6 @@
 """A file with no locking of its own: read, think, write. Two workers that do so at the same time lose an entry."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from attrs import frozen
@@ -9,7 +8,7 @@ from attrs import frozen
 
 @frozen
 class Entry:
-    """One update: who made it (``process.thread``), which of theirs, under which fencing token (0 without a lock)."""
+    """One update: who made it (``process.number``), which of theirs, under which fencing token (0 without a lock)."""
 
     worker: str
     serial: int
@@ -25,10 +24,12 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, entry: Entry, think: Callable[[], None]) -> None:
-        """Reads all entries, thinks, and writes them back with one more."""
-        text = self.path.read_bytes() if self.path.exists() else b""
-        think()
+    def read(self) -> bytes:
+        """All that is in it, for `write`; a worker thinks in between."""
+        return self.path.read_bytes() if self.path.exists() else b""
+
+    def write(self, text: bytes, entry: Entry) -> None:
+        """Writes back what was read, with one entry more."""
         mine = self.path.with_name(f"{self.path.name}.{entry.worker}")
         mine.write_bytes(text + f"{entry.worker} {entry.serial} {entry.token}\n".encode())
         os.replace(mine, self.path)

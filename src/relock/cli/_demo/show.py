@@ -21,8 +21,7 @@ from relock.cli._demo.masters import MasterView
 
 WITHOUT_A_LOCK, WITH_THE_LOCK = "without a lock", "with the lock"
 MASTERS_KILLED, HOLDER_KILLED, WAITER_KILLED = "masters are killed", "a holder is killed", "a waiter is killed"
-ACTS = (WITHOUT_A_LOCK, WITH_THE_LOCK, HOLDER_KILLED, WAITER_KILLED)
-ACTS_OF_SEVERAL = (WITHOUT_A_LOCK, WITH_THE_LOCK, MASTERS_KILLED, HOLDER_KILLED, WAITER_KILLED)
+WAITER_CANCELLED = "a waiter is cancelled"
 DRAW_SECONDS = 0.1
 RATE_SECONDS = 0.25
 RATES_SHOWN = 30
@@ -55,6 +54,13 @@ class View:
     masters: tuple[MasterView, ...] = ()
 
 
+def acts_of(*, kills_masters: bool, is_asyncio: bool) -> Sequence[str]:
+    """The acts, in their order. Only a task can be cancelled."""
+    killed = (MASTERS_KILLED,) if kills_masters else ()
+    cancelled = (WAITER_CANCELLED,) if is_asyncio else ()
+    return WITHOUT_A_LOCK, WITH_THE_LOCK, *killed, HOLDER_KILLED, *cancelled, WAITER_KILLED
+
+
 def process_of(owner: str | None) -> str:
     """The name of the process in ``<client>:<uuid>``; relock makes the name unique with a suffix, which is left out."""
     return (owner or "").partition(":")[0].rpartition("-")[0]
@@ -63,7 +69,7 @@ def process_of(owner: str | None) -> str:
 class Stage:
     """Where the demo says what it does; in a terminal, with a picture of the lock beside it."""
 
-    def __init__(self, console: Console, *, plain: bool, ttl: float, acts: Sequence[str] = ACTS) -> None:
+    def __init__(self, console: Console, *, plain: bool, ttl: float, acts: Sequence[str]) -> None:
         self._console = console
         is_terminal = console.is_terminal and not console.is_dumb_terminal
         self._live = None if plain or not is_terminal else Live(console=console, auto_refresh=False, transient=True)
@@ -223,12 +229,10 @@ class Stage:
         process = process_of(view.info.owner)
         if not process:
             return Text("nobody, at this moment", style="dim")
-        states = dict(view.processes)
+        state = dict(view.processes).get(process, "works")
         text = self._worker(process, view)
-        if states.get(process) == "killed":
-            text.append("  killed", style="bold red")
-        elif states.get(process) == "stays inside":
-            text.append("  stays inside", style="green")
+        if state != "works":
+            text.append(f"  {state}", style="bold red" if state == "killed" else "green")
         return text
 
     def _worker(self, worker: str, view: View) -> Text:
