@@ -144,8 +144,8 @@ def test_each_fault_makes_the_verdict_bad(change: Callable[[Record], object], wh
     assert what in bad(record)
 
 
-BLOCKED = "a long hold is renewed, while its event loop stands still"
-CANCELLED = "waiter cancelled: it leaves the queue at once"
+BLOCKED = "a blocked event loop keeps its hold"
+CANCELLED = "waiter cancelled: it leaves the queue"
 
 
 def test_a_good_record_of_tasks_has_a_good_verdict() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from relock._servers.server import LocalServer, NoServerError, started
 from relock.cli._demo.acts import Director
 from relock.cli._demo.crew import Crew
-from relock.cli._demo.history import SECONDS_MAX, SECONDS_MAX_OF_SEVERAL, Record, verdict
+from relock.cli._demo.history import SECONDS_MAX, SECONDS_MAX_OF_SEVERAL, SECONDS_MORE_OF_TASKS, Record, verdict
 from relock.cli._demo.interrupts import Interrupts, TimeIsUp
 from relock.cli._demo.job import TASKS, Job
 from relock.cli._demo.leading import WorkersFailedError
@@ -88,7 +88,7 @@ def demo(
     empty. That takes about 17 seconds, never more than 25: it waits, once, until new masters have a vote.
 
     With --asyncio the workers are tasks, and each process runs an event loop. The holder blocks its loop for longer
-    than its lease before it is killed, and a waiter is cancelled. That takes about 3 seconds more; the limits stay.
+    than its lease before it is killed, and a waiter is cancelled. All these times are 3 seconds longer then.
     """
     if node and masters > 1:
         raise click.UsageError("--masters is for servers that the demo starts; repeat --node for several of your own")
@@ -96,9 +96,10 @@ def demo(
     plan = evolve(PLAN, kind=TASKS) if is_asyncio else PLAN
     acts = acts_of(kills_masters=masters > 1, is_asyncio=is_asyncio)
     stage = Stage(Console(stderr=as_json), plain=plain or as_json, ttl=plan.ttl, acts=acts)
-    seconds_max = SECONDS_MAX_OF_SEVERAL if several else SECONDS_MAX
+    more = SECONDS_MORE_OF_TASKS if is_asyncio else 0.0
+    seconds_max = more + (SECONDS_MAX_OF_SEVERAL if several else SECONDS_MAX)
     record = Record(kills_masters=masters > 1, is_asyncio=is_asyncio, seconds_max=seconds_max)
-    limit = LIMIT_SECONDS_OF_SEVERAL if several else LIMIT_SECONDS
+    limit = more + (LIMIT_SECONDS_OF_SEVERAL if several else LIMIT_SECONDS)
     try:
         with Interrupts(limit) as interrupts:
             _run(stage, record, interrupts, _servers_or(node, masters, prefix), plan)

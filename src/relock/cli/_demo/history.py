@@ -14,6 +14,7 @@ EARLY_SECONDS_MAX = 0.005
 HANDOVER_SECONDS_MAX = 1.0
 SECONDS_MAX = 20.0
 SECONDS_MAX_OF_SEVERAL = 25.0  # masters, whose first votes have to be waited for
+SECONDS_MORE_OF_TASKS = 3.0  # for one act more
 GUARD_FACTOR_MAX = 1.02  # by how much longer than a lease a guard may be, for clocks that run at different rates
 
 
@@ -276,7 +277,7 @@ def _masters(killed: MastersKilled | None) -> list[Finding]:
 
 
 def _kept(kept: Kept | None, *, of_task: bool) -> Finding:
-    what = "a long hold is renewed" + (", while its event loop stands still" if of_task else "")
+    what = "a blocked event loop keeps its hold" if of_task else "a long hold is renewed"
     if kept is None:
         return _missing(what)
     text = f"held for {kept.seconds:.2f} s on a lease of {kept.ttl:g} s; {kept.intruders} others came in"
@@ -284,7 +285,7 @@ def _kept(kept: Kept | None, *, of_task: bool) -> Finding:
     stood = kept.seconds
     if of_task:
         stood = kept.loop_stood or 0.0
-        text += f"; its event loop stood still for {stood:.2f} s"
+        text += f"; the loop stood still for {stood:.2f} s"
         numbers["loop_stood"] = kept.loop_stood
     return Finding(what, text, min(kept.seconds, stood) > kept.ttl and kept.intruders == 0, numbers)
 
@@ -311,14 +312,14 @@ def moved(before: Sequence[str], after: Sequence[str]) -> int:
 
 
 def _cancelled(cancelled: WaiterCancelled | None) -> Finding:
-    what = "waiter cancelled: it leaves the queue at once"
+    what = "waiter cancelled: it leaves the queue"
     if cancelled is None:
         return _missing(what)
     place, handoff = cancelled.place, cancelled.handoff
     numbers = {"call": cancelled.call, "place": place, "moved": cancelled.moved, "handoff": handoff}
     texts = [
-        f"its call ended after {1000 * cancelled.call:.1f} ms",
-        "its place stayed" if place is None else f"its place was gone after {1000 * place:.1f} ms",
+        f"call ended after {1000 * cancelled.call:.1f} ms",
+        "place stayed" if place is None else f"place gone after {1000 * place:.1f} ms",
         *([f"{cancelled.moved} others moved"] if cancelled.moved else []),
         "no next holder" if handoff is None else f"next holder {1000 * handoff:.1f} ms after the release",
     ]
