@@ -192,13 +192,8 @@ class Stage:
         top.add_column()
         top.add_column(justify="right")
         top.add_row(Text.assemble((" relock demo ", "bold reverse"), f"  {self._title}"), f"{self.seconds:.1f} s ")
-        acts = Text(" ", no_wrap=True, overflow="ellipsis")
-        for number, act in enumerate(self._acts):
-            mark, style = (
-                ("✓", "green") if number < self._act else ("▶", "bold") if number == self._act else ("·", "dim")
-            )
-            acts.append(f"{mark} {act}  ", style=style)
-        return Group(top, Text(), acts, Text(f" {self._caption}", style="italic", overflow="ellipsis", no_wrap=True))
+        caption = Text(f" {self._caption}", style="italic", overflow="ellipsis", no_wrap=True)
+        return Group(top, Text(), acts_line(self._acts, self._act, self._width), caption)
 
     def _lock(self, view: View) -> Panel:
         grid = Table.grid(padding=(0, 2), expand=True)
@@ -335,6 +330,19 @@ class Stage:
             table.add_row(mark, Text(finding.what), counted)
         self._console.print(table)
         self._console.print(Text(f" verdict: {end}", style="bold red" if bad else "bold green"))
+
+
+def acts_line(acts: Sequence[str], present: int, width: int) -> Text:
+    """All acts in a line, the present one marked; where they need more room, those that are over without names."""
+    marks = [("✓", "green")] * present + [("▶", "bold")] + [("·", "dim")] * (len(acts) - present - 1)
+
+    def line(names: Sequence[str]) -> Text:
+        parts = [(f"{mark} {name}".rstrip(), style) for (mark, style), name in zip(marks, names, strict=True)]
+        text = Text("  ").join(Text(*part) for part in parts)
+        return Text.assemble(" ", text, no_wrap=True, overflow="ellipsis")
+
+    full = line(acts)
+    return full if full.cell_len <= width else line(["" if i < present else act for i, act in enumerate(acts)])
 
 
 def _short(address: str) -> str:
