@@ -5,6 +5,8 @@ from relock import Client
 client = Client("redis://localhost:6379/0")
 with client.lock("orders:42") as held:
     ledger.write(row, fence=held.ensure())
+
+`Client` is for threads, and `AsyncClient` for the tasks of asyncio.
 """
 
 from relock._core.flows.inspect import LockInfo
@@ -21,6 +23,7 @@ from relock._errors import (
 from relock._events import (
     Event,
     Granted,
+    LoopStalled,
     Loss,
     Lost,
     MasterBack,
@@ -31,11 +34,15 @@ from relock._events import (
     ReleaseUnconfirmed,
     RenewalFailing,
 )
+from relock.aio_client import AsyncClient
+from relock.aio_lock import AsyncLock
 from relock.client import Client, MasterState, Statistics, synchronized
 from relock.lock import Lock
 
 __all__ = [
     "AcquireTimeoutError",
+    "AsyncClient",
+    "AsyncLock",
     "Client",
     "ClientClosedError",
     "ConfigurationError",
@@ -44,6 +51,7 @@ __all__ = [
     "Lock",
     "LockInfo",
     "LockLostError",
+    "LoopStalled",
     "Loss",
     "Lost",
     "MasterBack",

@@ -109,7 +109,7 @@ def _check_runs_when_called(function: Callable[..., object], shown: str) -> None
         raise TypeError(f"synchronized: {shown} can't be called")
     for called in (function, type(function).__call__):
         if inspect.iscoroutinefunction(called):
-            raise TypeError(f"synchronized: {shown} is a coroutine function; this client is for threads")
+            raise TypeError(f"synchronized: {shown} is a coroutine function; use that of an AsyncClient")
         if _is_generator_function(called):
             raise TypeError(f"synchronized: {shown} is a generator function; its body runs after the call")
         if any(getattr(stage, "__code__", None) in _CONTEXT_MANAGERS for stage in _stages(called)):
@@ -132,7 +132,7 @@ def _check_is_coroutine_function(function: Callable[..., object], shown: str) ->
     if any(map(_is_generator_function, stages)):
         raise TypeError(f"synchronized: {shown} is a generator function; its body runs after the call")
     if not any(map(inspect.iscoroutinefunction, (function, type(function).__call__))):
-        raise TypeError(f"synchronized: {shown} is no coroutine function; this client is for tasks")
+        raise TypeError(f"synchronized: {shown} is no coroutine function; use that of a Client")
 
 
 def _is_generator_function(function: object) -> bool:

@@ -183,7 +183,8 @@ class Lock(Holding):
 
         def __aenter__(self) -> Never:
             raise TypeError(
-                f"{self.name!r} is a lock for threads: use `with`, not `async with`; relock has no asyncio client yet"
+                f"{self.name!r} is a lock for threads: use `with`, not `async with`; tasks use a lock of "
+                "relock.AsyncClient"
             )
 
         __aexit__ = __aenter__  # Python looks for both before it calls one

@@ -3,6 +3,7 @@
 A page is one story: its blocks run in order and share their names. Only the address of the server is another one.
 """
 
+import asyncio
 import contextlib
 import doctest
 import inspect
@@ -24,7 +25,7 @@ from sybil import Document
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
 import relock
-from relock import Client
+from relock import AsyncClient, Client
 from relock.testing import Lab, local_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +76,8 @@ def _close_everything(namespace: dict[str, object]) -> None:
     for value in list(namespace.values()):
         if isinstance(value, Client | redis.Redis):
             value.close()
+        elif isinstance(value, AsyncClient):
+            asyncio.run(value.close())
 
 
 def _run(script: str, server: Server, *arguments: str) -> "subprocess.Popen[str]":

@@ -59,7 +59,7 @@ def test_numbers_are_those_of_the_code() -> None:
 
 def test_every_reason_for_a_loss_is_explained() -> None:
     text = (REFERENCE / "errors.md").read_text()
-    for reason in (hold.EXPIRED, hold.NOT_RENEWED, hold.FORGOTTEN, hold.MAX_HOLD, hold.OWNER_ENDED):
+    for reason in (hold.EXPIRED, hold.NOT_RENEWED, hold.FORGOTTEN, hold.MAX_HOLD, hold.OWNER_ENDED, hold.STALLED):
         assert f"| {reason} |" in text
 
 

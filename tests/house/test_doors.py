@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from relock import Client, Lock
-from relock.aio_client import AsyncClient
-from relock.aio_lock import AsyncLock
+from relock import AsyncClient, AsyncLock, Client, Lock
 
 PAIRS = {"__enter__": "__aenter__", "__exit__": "__aexit__"}  # of other names, they are the same
 ONLY_INSIDE = {"session", "spec_of", "agree", "agree_on_end", "run", "is_closed"}  # not for users

@@ -352,7 +352,7 @@ def test_async_with_says_that_a_lock_is_for_threads() -> None:
         async with lock:
             raise AssertionError("nobody has the lock")
 
-    with pytest.raises(TypeError, match=r"'a' is a lock for threads: use `with`.*no asyncio client"):
+    with pytest.raises(TypeError, match=r"'a' is a lock for threads: use `with`.*relock.AsyncClient"):
         asyncio.run(work())
 
 

@@ -49,7 +49,8 @@ def stand_in(hold: Hold) -> OwnerKey:
 
 def not_owned(name: str) -> NotOwnedError:
     """The error for a caller that holds nothing."""
-    return NotOwnedError(f"the caller does not hold {name!r}: only the thread (or owner=) that has it can", lock=name)
+    text = f"the caller does not hold {name!r}: only the thread or task (or owner=) that has it can"
+    return NotOwnedError(text, lock=name)
 
 
 def lost_error(hold: Hold) -> LockLostError:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from relock._owner import Taker
 
 INSTEAD = (
-    "relock has no asyncio client yet: do all that needs the lock in a function of its own, and call that by "
+    "Tasks use a lock of relock.AsyncClient; or do all that needs this one in a function of its own, and call that by "
     "asyncio.to_thread"
 )
 
