@@ -1,0 +1,42 @@
+"""A lock around an endpoint: by a dependency, and by middleware."""
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Request, Response
+from relock import AsyncClient, AsyncLock
+
+client = AsyncClient(os.environ.get("REDIS_URL", "redis://localhost:6379/0"))
+app = FastAPI()
+
+
+async def order_lock(order_id: int) -> AsyncIterator[AsyncLock]:
+    """The lock of the order in the path, held until the response is sent."""
+    async with client.lock(f"orders:{order_id}", timeout=2.0) as held:
+        yield held
+
+
+@app.post("/orders/{order_id}/cancel")
+async def cancel(order_id: int, held: Annotated[AsyncLock, Depends(order_lock)]) -> dict[str, int]:
+    """Runs in the task in which the dependency has entered."""
+    return {"order": order_id, "fence": await held.ensure()}
+
+
+@app.middleware("http")
+async def one_import_at_a_time(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Runs the endpoint in another task: so the hold belongs to an owner of the request's own."""
+    if request.url.path != "/import":
+        return await go_on(request)
+    lock = client.lock("import", owner=f"request-{uuid.uuid4()}", max_hold=60.0, timeout=2.0)
+    request.state.lock = lock
+    async with lock:
+        return await go_on(request)
+
+
+@app.post("/import")
+async def import_all(request: Request) -> dict[str, int]:
+    """Uses the hold of the middleware."""
+    lock: AsyncLock = request.state.lock
+    return {"fence": await lock.ensure()}

@@ -1,0 +1,147 @@
+"""What the tutorial for FastAPI shows: its programs, and in which task FastAPI runs what."""
+
+import asyncio
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from support.servers import Server
+
+from relock import AsyncClient, AsyncLock, NotOwnedError
+
+pytest.importorskip("fastapi", reason="it comes with the extra test")
+pytest.importorskip("httpx", reason="it comes with the extra test")
+import httpx
+from fastapi import BackgroundTasks, Depends, FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def test_the_tests_of_the_tutorial_pass(tmp_path: Path) -> None:
+    """As a reader would run them: in a folder of their own, with pytest alone."""
+    for name in ("orders.py", "test_orders.py"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:valkey"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "5 passed" in run.stdout
+
+
+def load(name: str) -> Any:
+    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def answer(app: Any, path: str) -> Any:
+    """What the service answers, and the end of its client."""
+
+    async def ask() -> Any:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+            return (await http.post(path)).json()
+
+    return ask()
+
+
+def test_a_dependency_and_its_endpoint_have_one_hold(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", server.url)
+    around = load("around")
+
+    async def scene() -> None:
+        given = await asyncio.gather(*(answer(around.app, "/orders/7/cancel") for _ in range(5)))
+        assert len({one["fence"] for one in given}) == 5
+        assert not (await around.client.info("orders:7")).held
+        await around.client.close()
+
+    asyncio.run(scene())
+
+
+def test_middleware_and_its_endpoint_have_one_hold_by_an_owner(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", server.url)
+    around = load("around")
+
+    async def scene() -> None:
+        given = await asyncio.gather(*(answer(around.app, "/import") for _ in range(5)))
+        assert len({one["fence"] for one in given}) == 5
+        assert not (await around.client.info("import")).held
+        await around.client.close()
+
+    asyncio.run(scene())
+
+
+def test_middleware_runs_its_endpoint_in_another_task(server: Server, name: str) -> None:
+    """So that does not hold what the middleware has taken."""
+    app, client = FastAPI(), AsyncClient(server.url)
+
+    @app.middleware("http")
+    async def around(request: Request, go_on: Handler) -> Response:
+        async with client.lock(name):
+            return await go_on(request)
+
+    @app.post("/")
+    async def endpoint() -> str:
+        with pytest.raises(NotOwnedError, match=r"is held by the task .*, and the task .* give the lock an owner="):
+            await client.lock(name).ensure()
+        return "refused"
+
+    async def scene() -> None:
+        assert await answer(app, "/") == "refused"
+        await client.close()
+
+    asyncio.run(scene())
+
+
+def test_a_body_that_is_streamed_and_a_plain_function_do_not_hold_what_a_dependency_has_taken(
+    server: Server, name: str
+) -> None:
+    app, client, seen = FastAPI(), AsyncClient(server.url), list[object]()
+
+    async def lock() -> AsyncIterator[AsyncLock]:
+        async with client.lock(name) as held:
+            yield held
+        seen.append("left")
+
+    @app.post("/streamed")
+    async def streamed(held: Annotated[AsyncLock, Depends(lock)]) -> StreamingResponse:
+        async def body() -> AsyncIterator[bytes]:
+            seen.append(held.owned())
+            yield b"1"
+
+        return StreamingResponse(body())
+
+    @app.post("/plain")
+    def plain(held: Annotated[AsyncLock, Depends(lock)]) -> str:
+        try:
+            held.owned()
+        except RuntimeError as error:
+            return str(error)
+        return "owned"
+
+    @app.post("/later")
+    async def later(held: Annotated[AsyncLock, Depends(lock)], tasks: BackgroundTasks) -> int:
+        async def work() -> None:
+            seen.append(held.owned())
+
+        tasks.add_task(work)
+        return 1
+
+    async def scene() -> None:
+        assert await answer(app, "/streamed") == 1
+        assert seen == [False, "left"], "the lock is held until the response is sent"
+        assert "outside a task" in await answer(app, "/plain")
+        seen.clear()
+        assert await answer(app, "/later") == 1
+        assert seen == [True, "left"], "and until the background tasks are done"
+        await client.close()
+
+    asyncio.run(scene())
