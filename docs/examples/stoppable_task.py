@@ -1,6 +1,7 @@
 """A task that ends in order when its process gets SIGTERM."""
 
 import asyncio
+import contextlib
 import os
 import signal
 
@@ -21,7 +22,5 @@ async def main() -> None:
             print("released", flush=True)
 
 
-try:
+with contextlib.suppress(asyncio.CancelledError):
     asyncio.run(main())
-except asyncio.CancelledError:
-    pass

@@ -112,8 +112,9 @@ def test_the_children_of_the_forking_example_use_the_lock(server: Server) -> Non
     assert output.splitlines() == ["the parent holds the lock", "child: not mine", "child: now it is mine", "done"]
 
 
-def test_a_worker_that_is_told_to_stop_releases(server: Server) -> None:
-    worker = _run("stoppable.py", server)
+@pytest.mark.parametrize("script", ["stoppable.py", "stoppable_task.py"])
+def test_a_worker_that_is_told_to_stop_releases(server: Server, script: str) -> None:
+    worker = _run(script, server)
     try:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "working\n"

@@ -84,7 +84,7 @@ def test_the_guarantees_name_tests_that_exist() -> None:
     files = list(tests.rglob("test_*.py"))
     names = {file.stem for file in files}
     for file in files:
-        names |= set(re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE))
+        names |= set(re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE))
     named = set(re.findall(r"\b(test_\w+)", (DOCS / "concepts" / "guarantees.md").read_text()))
     assert named
     assert named <= names
