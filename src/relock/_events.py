@@ -62,9 +62,10 @@ class RenewalFailing(Event):
 
 @frozen
 class LoopStalled(Event):
-    """An event loop whose tasks hold locks has not turned for `seconds`; told once for each time that it stands still.
+    """An event loop whose tasks hold locks has not turned for `seconds` at least; told once for each time.
 
-    Its holds are renewed on, unless the client has a ``stall_limit`` and that is over.
+    Its holds are renewed on, unless the client has a ``stall_limit`` and that is over. An ``on_event`` of an
+    `AsyncClient` hears of it when the loop turns again; the log, and that of a `Client`, at once.
     """
 
     seconds: float

@@ -155,7 +155,8 @@ class AsyncClient:
             on_lost: called once with a `Loss` when the hold was lost, on the loop that uses the client: a function by
                 ``call_soon``, a coroutine function as a task. Where no loop runs, on a thread of its own.
             cancel_on_lost: when the hold is lost in the body of an ``async with``, that body is cancelled, and leaving
-                it raises `LockLostError`. A cancellation from elsewhere at the same moment goes on as that.
+                it raises `LockLostError`. A cancellation from elsewhere at the same moment goes on as that. Not
+                promised: that the body stops before somebody else has the lock. `AsyncLock.acquire` cancels nothing.
             unknown: is refused, with what was probably meant.
 
         Raises:

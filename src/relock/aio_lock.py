@@ -48,7 +48,8 @@ class AsyncLock(Holding):
     name and owner share it. So ``asyncio.wait_for(lock.acquire(), 5)`` gives it to the caller. A child task is another
     owner than its parent, and waits for it.
 
-    A cancelled `acquire` leaves nothing behind, and a cancelled `release` is carried out.
+    A cancelled `acquire` leaves nothing behind, and a cancelled `release` is carried out. In a callback, which is no
+    task, each member that concerns the caller's hold raises `RuntimeError`, unless the lock has an ``owner=``.
 
     Not promised: that a holder which was paused past its lease notices before somebody else has the lock. Check
     `ensure` before what must not happen twice, and `token` where it happens.
@@ -91,6 +92,8 @@ class AsyncLock(Holding):
         self, blocking: bool = True, timeout: float = NOT_PASSED, **unknown: Never
     ) -> Coroutine[Any, Any, bool]:
         """Takes the lock, or one more level of it if the caller has it. The caller is the task that calls this.
+
+        The call sends nothing; whoever awaits what it returns has it carried out, once.
 
         Args:
             blocking: False looks once and never queues; with ``fair=True`` that fails while others wait.
@@ -138,6 +141,8 @@ class AsyncLock(Holding):
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Gives back one level; the last one ends the hold, whatever the masters do, and whatever cancels the caller.
+
+        What it returns must be awaited, or made a task: else nothing is given back.
 
         Fewer than a quorum that confirm it are an event and a log line, no error: the lease runs out by itself.
 
@@ -258,6 +263,9 @@ class AsyncLock(Holding):
         One case sends a request: a releaser has just handed the lock over, its lease is 3 s at first, and `seconds`
         is more than what is left of these. Then the masters are asked for the full lease, once.
 
+        Args:
+            seconds: what must be left at least, from 0.
+
         Returns:
             The fencing token of the hold, to go with what must not happen twice.
 
@@ -265,6 +273,7 @@ class AsyncLock(Holding):
             LockLostError: it was lost, or has less left than that; in the second case it goes on.
             NotOwnedError: the caller holds nothing.
             TypeError, ConfigurationError: `seconds` is no number of seconds from 0.
+            RuntimeError: it is called outside a task, without ``owner=``.
         """
         check_seconds("seconds", seconds, 0.0, math.inf, "0 or more")
         return self._ensure(self._held(), seconds)
@@ -294,6 +303,7 @@ class AsyncLock(Holding):
             LockLostError: the hold was lost.
             QuorumError: too few masters confirmed it; the hold is still valid.
             TypeError, ConfigurationError: a ttl that can't be; with several masters, one above ``restart_guard``.
+            RuntimeError: it is called outside a task, without ``owner=``.
         """
         self._check_ttl(ttl)
         return self._extend(self._held(), ttl)

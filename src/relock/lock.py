@@ -195,6 +195,9 @@ class Lock(Holding):
         One case sends a request: a releaser has just handed the lock over, its lease is 3 s at first, and `seconds`
         is more than what is left of these. Then the masters are asked for the full lease, once.
 
+        Args:
+            seconds: what must be left at least, from 0.
+
         Returns:
             The fencing token of the hold, to go with what must not happen twice.
 
