@@ -1,0 +1,133 @@
+"""Tasks on each kind of connection, and what else the page on asyncio says of the door for tasks."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from support.servers import Server
+from support.tasks import Connect, free
+from support.tls import Tls
+
+import relock
+from relock import AsyncClient, AsyncLock, Client, LoopStalled
+
+
+async def use(client: AsyncClient, name: str) -> None:
+    """All that goes over a link, and a wait."""
+    lock = client.lock(name)
+
+    async def wait() -> int:
+        async with client.lock(name) as held:
+            return await held.ensure()
+
+    async with lock:
+        first = await lock.ensure()
+        waiting = [asyncio.create_task(wait()) for _ in range(20)]
+        assert await lock.extend(40.0) > 30
+        while len((await lock.info()).queue) < 20:
+            await asyncio.sleep(0.002)
+    tokens = await asyncio.gather(*waiting)
+    assert len(set(tokens)) == 20
+    assert min(tokens) > first
+    await free(client, name)
+
+
+@pytest.mark.every_server
+async def test_over_tls(tls: Tls, connect: Connect, name: str) -> None:
+    await use(connect(tls.url()), name)
+
+
+async def test_over_a_unix_socket(server: Server, connect: Connect, name: str) -> None:
+    await use(connect(f"unix://{server.socket_path}"), name)
+
+
+async def test_with_the_settings_of_a_client_of_redis_py(server: Server, connect: Connect, name: str) -> None:
+    with redis.Redis(host="127.0.0.1", port=server.port, db=3) as given:
+        await use(connect(given), name)
+        async with connect(given).lock(name):
+            assert given.exists(f"lock:{{{name}}}")
+
+
+async def test_a_client_of_redis_asyncio_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"redis\.asyncio"):
+        AsyncClient(redis.asyncio.Redis())
+
+
+async def test_each_door_names_the_other_one(client: AsyncClient, name: str) -> None:
+    lock: Any = client.lock(name)
+    with pytest.raises(TypeError, match=r"use `async with`.*relock.Client"), lock:
+        raise AssertionError
+    with pytest.raises(TypeError, match=r"use `async with`"), threading.Condition(lock):
+        raise AssertionError
+
+    async def work() -> None: ...
+
+    with pytest.raises(TypeError, match="AsyncClient"):
+        client._client.synchronized(name)(work)
+    with pytest.raises(TypeError, match="AsyncClient"):
+        relock.synchronized(lambda: client._client, name)(work)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'AsyncLock._release' was never awaited:RuntimeWarning")
+async def test_a_condition_of_asyncio_does_not_release(client: AsyncClient, name: str) -> None:
+    """It awaits no release: so the page warns of it."""
+    lock: Any = client.lock(name)
+    async with asyncio.Condition(lock):
+        pass
+    assert lock.owned()
+    await lock.release()
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_a_callback_of_a_client_for_threads_hears_of_a_stall_while_it_lasts(
+    server: Server, name: str, is_named: bool, request: pytest.FixtureRequest
+) -> None:
+    """And so has the log. Of a hold with ``owner=`` nobody hears: it belongs to no loop."""
+    heard: list[float] = []
+    logged: list[float] = []
+
+    def observe(event: object) -> None:
+        if isinstance(event, LoopStalled):
+            heard.append(time.monotonic())
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "LoopStalled" in record.getMessage():
+                logged.append(time.monotonic())
+
+    handler, logger = Handler(), logging.getLogger("relock.events")
+    logger.addHandler(handler)
+    request.addfinalizer(lambda: logger.removeHandler(handler))
+
+    with Client(server.url, ttl=0.6, on_event=observe) as threads:
+        client = AsyncClient(threads, stall_limit=None if not is_named else 0.1)
+        async with client.lock(name, owner="job" if is_named else None) as lock:
+            time.sleep(1.3)
+            turned_at = time.monotonic()
+            assert lock.owned()
+        await client.close()
+    assert (len(heard), len(logged)) == ((0, 0) if is_named else (1, 1))
+    assert all(moment < turned_at for moment in heard + logged)
+
+
+@pytest.fixture
+async def entered(client: AsyncClient, name: str) -> AsyncIterator[AsyncLock]:
+    lock = client.lock(name, owner="the fixture")
+    async with lock:
+        assert not await client.lock(name).acquire(blocking=False)
+        yield lock
+
+
+async def test_a_fixture_and_its_test_share_a_hold_by_an_owner(
+    client: AsyncClient, name: str, entered: AsyncLock
+) -> None:
+    """They are different tasks, and what comes after the fixture's ``yield`` is a third one."""
+    assert entered.owned()
+    assert not client.lock(name).owned()
+    assert await entered.ensure() > 0
