@@ -33,7 +33,7 @@ class ClusterForeground(Foreground):
     async def ask(self, ask: Ask) -> list[Answer]:
         """See `Foreground.ask`; calls that a node sends on are sent on, while there is time."""
         if not ask.ends:
-            self._check_open()
+            self.check_open()
         cluster = self._cluster
         try:
             if not cluster.knows_slots:

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import suppress
 from itertools import chain
 from queue import Empty
 from typing import Any
@@ -14,6 +14,7 @@ from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import ClientClosedError
+from relock._runtime.aio.deadlines import Deadlines
 from relock._runtime.aio.link import Link
 from relock._runtime.aio.loop_inbox import TIMER_SECONDS_MAX, LoopInbox
 from relock._runtime.aio.loop_round import LoopRound
@@ -48,6 +49,7 @@ class Foreground:
         # A call that waits for replicas keeps its connection busy, and whoever is behind it waiting.
         count = LANES_MAX if session.options.min_replicas else 1
         self._lanes = [[Link(master, loop, self._make_room) for master in self._masters] for _ in range(count)]
+        self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
         self._in_line: deque[asyncio.Future[bool]] = deque()  # tasks that wait for room among the requests, or waited
         self._coming = 0  # those of them whose turn it is, and that have not come yet
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
@@ -153,26 +155,28 @@ class Foreground:
             if _wake(self._in_line.popleft(), True):
                 self._coming += 1
 
-    @contextmanager
-    def _at_rest(self, inbox: LoopInbox | None = None) -> Iterator[None]:
+    def _at_rest(self, inbox: LoopInbox | None = None) -> "_AtRest":
         """The caller sleeps in this block, and is not waited for when the client is closed, but woken by `inbox`."""
+        return _AtRest(self, inbox)
+
+    def lie_down(self, inbox: LoopInbox | None) -> None:
+        """One caller sleeps from now on."""
         self._busy -= 1
-        try:
-            if inbox is not None:
-                self._resting[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
-                self._check_open()
-            yield
-        finally:
-            self._busy += 1
-            if inbox is not None:
-                self._resting.pop(inbox, None)
+        if inbox is not None:
+            self._resting[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
+
+    def get_up(self, inbox: LoopInbox | None) -> None:
+        """It sleeps no more."""
+        self._busy += 1
+        if inbox is not None:
+            self._resting.pop(inbox, None)
 
     # Effects --------------------------------------------------------------------------------------------------------
 
     async def ask(self, ask: Ask) -> list[Answer]:
         """Asks all masters, or those that are named."""
         if not ask.ends:
-            self._check_open()
+            self.check_open()
         answers: list[Answer] = [(*master.no_reply_yet,) * len(ask.calls) for master in self._masters]
         round_ = LoopRound(ask, self._clock(), answers, done=self.loop.create_future(), spared=self._spared)
         links = self._lane()
@@ -188,10 +192,11 @@ class Foreground:
         """Waits for what its asker needs, and no longer than until its time is over."""
         try:
             if not round_.done.done():
-                self._wake_in_time(round_, links, round_.until)
+                self._deadlines.add(round_, links)
             await round_.done
         finally:
-            round_.forget()
+            round_.is_abandoned = True
+            self._deadlines.remove(round_)
 
     def _only(self, numbers: frozenset[int], links: list[Link], round_: LoopRound) -> list[Link]:
         """Those to the masters with these numbers; the others' answers say that they were not asked."""
@@ -202,6 +207,10 @@ class Foreground:
 
     def _send(self, round_: LoopRound, links: list[Link]) -> None:
         """To those that are connected; to the others once they are, unless a quorum is."""
+        if len(links) == 1 and self._quorum == 1:  # the usual case, and nothing to decide
+            round_.missing = 1
+            links[0].ask(round_)
+            return
         connected = [link for link in links if link.is_connected]
         is_enough = len(connected) >= self._quorum
         round_.missing = len(links)
@@ -212,29 +221,13 @@ class Foreground:
                 link.open()
                 round_.miss(link.master, link.master.unconnected())
 
-    def _wake_in_time(self, round_: LoopRound, links: Sequence[Link], due: float) -> None:
-        """Wakes the asker when its time is over, and what has come by then is taken.
-
-        Where the loop comes late to this, the masters get once more the time by which it is late: replies may have
-        waited for it not in the socket, which was full, but behind that.
-        """
-        now = self._clock()
-        if now >= due:
-            for link in links:
-                link.take()
-            if due > round_.until or round_.done.done():
-                round_.wake()
-                return
-            due = now + min(now - due, self.session.node_timeout)
-        round_.timer = self.loop.call_later(min(due - now, TIMER_SECONDS_MAX), self._wake_in_time, round_, links, due)
-
     def _raise_mistakes(self, links: Iterable[Link]) -> None:
         for link in links:
             if link.config_error is not None and not link.master.was_sound:
                 raise link.config_error
 
     async def _listen(self, listen: Listen) -> bool:
-        self._check_open()
+        self.check_open()
         hub = self.session.hub
         hub.register(listen.owner, listen.keys, self._inbox)
         return hub.listen(NEVER) or await self._hears(hub, listen.until)
@@ -251,7 +244,7 @@ class Foreground:
                         return False
                     with suppress(Empty):
                         await rung.take(left)
-                    self._check_open()
+                    self.check_open()
             return True
         finally:
             hub.confirmed.leave(rung)
@@ -264,7 +257,7 @@ class Foreground:
         waiter = session.hub.register(park.owner, park.keys, self._inbox)
         session.begin_park(waiter, park)
         await self._sleep(waiter, park)
-        self._check_open()
+        self.check_open()
         return session.hub.handed_to(waiter)
 
     async def _sleep(self, waiter: Waiter, park: Park) -> None:
@@ -296,7 +289,7 @@ class Foreground:
                     seconds = next(waiting)
                     with suppress(Empty):
                         await inbox.take(seconds)
-                    self._check_open()
+                    self.check_open()
         except StopIteration as end:
             return bool(end.value)
         finally:
@@ -305,7 +298,7 @@ class Foreground:
     async def _pause(self, pause: Pause) -> None:
         await asyncio.sleep(pause.seconds)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         """Raises `ClientClosedError` once the client, or what it has of this loop, was closed."""
         if self.is_closed:
             raise ClientClosedError("the client is closed: make a new one")
@@ -360,6 +353,28 @@ class Foreground:
 
     def _links(self) -> Iterable[Link]:
         return chain.from_iterable(self._lanes)
+
+
+class _AtRest:
+    """See `Foreground._at_rest`. No generator: thousands may sleep at once."""
+
+    __slots__ = ("_foreground", "_inbox")
+
+    def __init__(self, foreground: Foreground, inbox: LoopInbox | None) -> None:
+        self._foreground = foreground
+        self._inbox = inbox
+
+    def __enter__(self) -> None:
+        self._foreground.lie_down(self._inbox)
+        if self._inbox is not None:
+            try:
+                self._foreground.check_open()
+            except BaseException:
+                self._foreground.get_up(self._inbox)
+                raise
+
+    def __exit__(self, *_error: object) -> None:
+        self._foreground.get_up(self._inbox)
 
 
 def _wake(place: "asyncio.Future[bool]", is_coming: bool) -> bool:

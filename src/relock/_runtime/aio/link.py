@@ -152,7 +152,8 @@ class Link:
             raise
         if connection is self.connection:
             self._quiet_since = self.master.clock()
-            self._send_waiting()
+            if self._waiting:
+                self._send_waiting()
         elif not connection.in_flight:
             self._close(connection)  # it was retired, and owes nothing more
         self._has_room()

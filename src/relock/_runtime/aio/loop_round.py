@@ -19,16 +19,14 @@ class LoopRound(Round):
         asking: see `Connection.request_asking`.
         ends: see `Ask`.
         is_abandoned: nobody awaits it any more: what was not sent yet need not be.
-        timer: wakes the asker when its time is over.
     """
 
-    __slots__ = ("_is_certain", "_missing", "_spared", "asking", "done", "ends", "is_abandoned", "timer")
+    __slots__ = ("_is_certain", "_missing", "_spared", "asking", "done", "ends", "is_abandoned")
 
     asking: bool
     done: "asyncio.Future[None]"
     ends: bool
     is_abandoned: bool
-    timer: asyncio.TimerHandle | None
 
     def __init__(
         self,
@@ -41,7 +39,6 @@ class LoopRound(Round):
     ) -> None:
         self.done = done
         self.is_abandoned = False
-        self.timer = None
         self.asking = False
         self.ends = ask.ends
         self._is_certain = ask.is_certain
@@ -76,12 +73,6 @@ class LoopRound(Round):
         if self.awaits_answer_of(master):
             self.fail(master, failure)
             self.missing -= 1
-
-    def forget(self) -> None:
-        """Nobody awaits it any more."""
-        self.is_abandoned = True
-        if self.timer is not None:
-            self.timer.cancel()
 
     def wake(self) -> None:
         """Wakes the asker: with what has been answered by now, it goes on."""

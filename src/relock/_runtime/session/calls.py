@@ -9,7 +9,7 @@ thing is done on the way: a lone master is asked straight, where a thread may wa
 """
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,7 @@ class Calls:
         self._interrupted = interrupted
         self._lone = lone
         self._by_tasks = by_tasks
+        self._caller: Callable[[], object | None] = session.platform.task if by_tasks else session.platform.current
 
     # Acquire --------------------------------------------------------------------------------------------------------
 
@@ -80,7 +81,8 @@ class Calls:
         """
         session = self._session
         key = (spec.keys.name, who.key)
-        if who.name is not None or self._by_tasks:
+        is_one_of_several = who.name is not None or self._by_tasks
+        if is_one_of_several and not session.gates.try_enter(record, key, self._caller()):
             came_at = session.clock()
             if not (yield from self._enter_gate(record, spec, key, until)):
                 return (yield from self._turned_away(spec, came_at))
@@ -289,7 +291,9 @@ class Calls:
         if hold is None or hold.count == 0:
             raise not_owned(name)
         if who.name is not None or self._by_tasks:
-            yield Enter(record, (name, who.key), FOREVER)
+            key = (name, who.key)
+            if not session.gates.try_enter(record, key, self._caller()):
+                yield Enter(record, key, FOREVER)
             if hold.count == 0:  # another call of this owner was faster
                 raise not_owned(name)
         left = hold.count - levels if levels else 0

@@ -4,9 +4,9 @@ A caller is a thread, or a task of an event loop; several come at once where the
 has others carry out calls for it. Whoever is inside may come in once more: in a signal handler, which would else wait
 for the thread that it has interrupted. A gate is there while somebody is at it.
 
-An exception may strike a thread between any two instructions, so no lock of Python's is taken. Whoever is inside is the
-one value in a dictionary, set by ``dict.setdefault``; a place in the line is known by a weak reference, so that it dies
-with a caller that was struck before it could leave.
+An exception may strike a thread between any two instructions, so no lock of Python's is taken. Whoever is inside is a
+value in a dictionary, set by ``dict.setdefault``; so is the line, once there is one. A place in the line is known by a
+weak reference, so that it dies with a caller that was struck before it could leave.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from relock._runtime.platform import Platform
 from relock._runtime.wakeups.bell import Rung
 
 LOOK_SECONDS = 1.0  # whoever was to wake the next in line may have been struck before, twice in a row
-_INSIDE = "inside"
+_INSIDE, _LINE = "inside", "line"
 
 
 class _Place:
@@ -38,34 +38,41 @@ class _Place:
 
 
 class _Gate:
-    """Lets one caller in at a time, the first that came first."""
+    """Lets one caller in at a time, the first that came first. Most are made for a single call, which is alone."""
+
+    __slots__ = ("_calls", "_state")
 
     def __init__(self) -> None:
-        self.line: deque[ref[_Place]] = deque()  # also some that wait no more; see `first`
-        self._inside: dict[str, object] = {}  # at most one
+        self._state: dict[str, Any] = {}  # who is inside; and the line, with some that wait no more: see `first`
         self._calls: set[CallRecord] = set()  # with which it has come in
+
+    def line_up(self, place: _Place) -> None:
+        """Puts a place at the end of the line."""
+        line: deque[ref[_Place]] = self._state.get(_LINE) or self._state.setdefault(_LINE, deque())
+        line.append(ref(place))
 
     def may_pass(self, who: object) -> bool:
         """Whether `who` need not stand in line: nobody does, or it is inside already, and they all wait for it."""
-        return self.first() is None or self._inside.get(_INSIDE) is who
+        return self.first() is None or self._state.get(_INSIDE) is who
 
     def try_enter(self, record: CallRecord, who: object) -> bool:
         """Lets `who` in, with the call that has that record, if nobody else is inside."""
-        if self._inside.setdefault(_INSIDE, who) is not who:
+        if self._state.setdefault(_INSIDE, who) is not who:
             return False
         self._calls.add(record)
         return True
 
     def is_left_empty(self, record: CallRecord, who: object) -> bool:
         """Whether nobody is at the gate any more once that call of `who` leaves."""
-        return self._inside.get(_INSIDE) is who and self._calls == {record} and self.first() is None
+        is_last = record in self._calls and len(self._calls) == 1
+        return is_last and self._state.get(_INSIDE) is who and self.first() is None
 
     def leave(self, record: CallRecord, who: object) -> None:
         """That call of `who` leaves, if it is inside. Again, it does no harm, and does what an interrupt has kept."""
-        if self._inside.get(_INSIDE) is who:
+        if self._state.get(_INSIDE) is who:
             self._calls.discard(record)
             if not self._calls:
-                self._inside.pop(_INSIDE, None)
+                self._state.pop(_INSIDE, None)
         self.wake()
 
     def is_turn_of(self, place: _Place) -> bool:
@@ -80,22 +87,24 @@ class _Gate:
 
     def is_kept_by(self, loop: object) -> bool:
         """Whether a task of that event loop is inside, or in line."""
-        places = [reference() for reference in self.line.copy()]
-        callers = [self._inside.get(_INSIDE), *(place.who for place in places if place is not None)]
+        places = [reference() for reference in self._state.get(_LINE, deque()).copy()]
+        callers = [self._state.get(_INSIDE), *(place.who for place in places if place is not None)]
         return any(runs_on(who, loop) for who in callers)
 
     def first(self) -> _Place | None:
         """The first place that waits; those before it are removed, because thousands may leave at once."""
-        while True:
+        line: deque[ref[_Place]] | None = self._state.get(_LINE)
+        while line:
             try:
-                reference = self.line[0]
-            except IndexError:
+                reference = line[0]
+            except IndexError:  # another thread has just taken out the last one
                 return None
             place = reference()
             if place is not None and place.is_waiting:
                 return place
             with suppress(ValueError):  # another thread has taken it out
-                self.line.remove(reference)
+                line.remove(reference)
+        return None
 
 
 class Admission(NamedTuple):
@@ -145,7 +154,7 @@ class Gates:
 
     def try_enter(self, record: CallRecord, key: HoldKey, who: object) -> bool:
         """Lets `who` in if it need not wait."""
-        gate = self._gates.setdefault(key, _Gate())
+        gate = self._gates.get(key) or self._gates.setdefault(key, _Gate())
         # Note, then send: an interrupt must find the gate that is about to be entered.
         record.gate = Admission(gate, key, who)
         if gate.may_pass(who) and gate.try_enter(record, who):
@@ -160,10 +169,10 @@ class Gates:
     ) -> Generator[float, None, bool]:
         """Yields for how long to wait for something in `wakes`, again and again; returns whether `who` is in."""
         while True:
-            gate = self._gates.setdefault(key, _Gate())
+            gate = self._gates.get(key) or self._gates.setdefault(key, _Gate())
             admission = record.gate = Admission(gate, key, who)  # as above
             place, is_in = _Place(wakes, who), False
-            gate.line.append(ref(place))
+            gate.line_up(place)
             try:
                 while not (gate.is_turn_of(place) and gate.try_enter(record, who)):
                     left = until - self._platform.clock()

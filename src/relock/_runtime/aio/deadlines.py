@@ -1,0 +1,72 @@
+"""When tasks that wait for answers must go on without them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from relock._core.effects import Clock
+from relock._core.hold import FOREVER
+from relock._runtime.aio.loop_inbox import TIMER_SECONDS_MAX
+from relock._runtime.aio.loop_round import LoopRound
+
+
+class Takes(Protocol):
+    """What answers come over; see `Link`."""
+
+    def take(self) -> None:
+        """Takes all that has come by now."""
+
+
+class Deadlines:
+    """Wakes the askers of one loop whose time is over. Nearly all are answered before: so all share one timer.
+
+    Args:
+        late_max: seconds for which masters get more time at most, where the loop comes late.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, late_max: Callable[[], float]) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._late_max = late_max
+        self._due: dict[LoopRound, tuple[float, Sequence[Takes]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = FOREVER
+
+    def add(self, round_: LoopRound, links: Sequence[Takes]) -> None:
+        """Wakes the asker at the end of its time, once what has come over `links` by then is taken."""
+        self._due[round_] = round_.until, links
+        if round_.until < self._timer_at:
+            self._set_timer(round_.until)
+
+    def remove(self, round_: LoopRound) -> None:
+        """It is over."""
+        self._due.pop(round_, None)
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(min(max(0.0, at - self._clock()), TIMER_SECONDS_MAX), self._look)
+
+    def _look(self) -> None:
+        self._timer, self._timer_at = None, FOREVER
+        now = self._clock()
+        for round_, (due, links) in [*self._due.items()]:
+            if now >= due:
+                self._judge(round_, links, due, now)
+        if self._due:
+            self._set_timer(min([due for due, _ in self._due.values()]))
+
+    def _judge(self, round_: LoopRound, links: Sequence[Takes], due: float, now: float) -> None:
+        """Its time was over at `due`, unless what it waits for has come by now.
+
+        Where the loop comes late to this, the masters get once more the time by which it is late: replies may have
+        waited for it not in the socket, which was full, but behind that.
+        """
+        for link in links:
+            link.take()
+        if due > round_.until or round_.done.done():
+            self.remove(round_)
+            round_.wake()
+        else:
+            self._due[round_] = now + min(now - due, self._late_max()), links
