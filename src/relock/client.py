@@ -106,9 +106,9 @@ class Client:
 
     Args:
         nodes: a URL (``redis://``, ``rediss://``, ``valkey://``, ``valkeys://``, ``unix://``, ``redis+sentinel://``,
-            ``redis+cluster://``) or a client of redis-py, also a ``RedisCluster``, or of valkey-py, also one that
-            their ``Sentinel.master_for`` made; or a sequence of these, one for each independent master. A cluster is
-            one master, and goes with no others.
+            ``redis+cluster://``) or a client of redis-py, also a ``RedisCluster`` or one of ``redis.asyncio``, or of
+            valkey-py, also one that a ``Sentinel.master_for`` made; or a sequence of these, one for each independent
+            master. A cluster is one master, and goes with no others.
         options: ``ttl``, ``patience`` and so on: the reference lists them, and so does `ClientOptions`.
 
     Attributes:

@@ -132,7 +132,6 @@ def test_a_password_that_looks_like_an_option_is_not_shown(url: str) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (redis.asyncio.Redis(), "redis.asyncio.client.Redis"),
         (valkey.asyncio.Valkey(), "valkey.asyncio.client.Valkey"),
         (redis.ConnectionPool(), "redis.connection.ConnectionPool"),
         ({"redis://a", "redis://b"}, "not set$"),
@@ -264,6 +263,66 @@ def test_a_url_of_valkey_that_can_not_work(url: str) -> None:
     with pytest.raises(ConfigurationError, match="valkey") as caught:
         Client(url)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "kind"),
+    [
+        (
+            redis.asyncio.Redis(host="a", port=1, db=3, password=SECRET, username="me"),
+            "redis://a:1/3",
+            redis.Connection,
+        ),
+        (redis.asyncio.Redis.from_url(f"rediss://me:{SECRET}@a:1/3"), "rediss://a:1/3", redis.SSLConnection),
+        (
+            redis.asyncio.Redis(unix_socket_path="/a", db=3, username="me", password=SECRET),
+            "unix:///a/3",
+            redis.UnixDomainSocketConnection,
+        ),
+    ],
+    ids=["a port", "TLS", "a socket"],
+)
+def test_a_client_for_tasks_is_taken_with_its_settings(given: Any, address: str, kind: Any) -> None:
+    (node,) = parse_nodes(given)
+    assert node.address == address
+    connection: Any = node.raw_connection(0.5)
+    assert connection.__class__ is kind
+    assert (connection.username, connection.password, connection.db) == ("me", SECRET, 3)
+    assert SECRET not in repr(node)
+
+
+def test_a_client_for_tasks_that_sentinels_lead_to_its_master_is_taken_as_such() -> None:
+    sentinel = redis.asyncio.sentinel.Sentinel([("a", 1), ("b", 2)], min_other_sentinels=1)  # type: ignore[no-untyped-call]
+    (node,) = parse_nodes(sentinel.master_for("mymaster", db=3, password=SECRET))
+    assert node.address == "redis+sentinel://a:1,b:2/mymaster/3"
+    with pytest.raises(ConfigurationError, match="master_for"):
+        parse_nodes(sentinel.slave_for("mymaster"))
+
+
+@pytest.mark.parametrize("ssl", [False, True])
+def test_a_cluster_client_for_tasks_is_taken_with_its_settings(ssl: bool) -> None:
+    (node,) = parse_nodes(redis.asyncio.RedisCluster(host="a", port=1, password=SECRET, ssl=ssl))
+    assert node.address == f"redis{'s' if ssl else ''}+cluster://a:1"
+    connection: Any = node.raw_connection(0.5)
+    assert connection.password == SECRET
+    assert isinstance(connection, redis.SSLConnection) == ssl
+
+
+async def _set_up(_connection: object) -> None:
+    """As a task sets a connection up."""
+
+
+class _Own(redis.asyncio.Connection):
+    """A class of the user's own."""
+
+
+@pytest.mark.parametrize(
+    "settings", [{"redis_connect_func": _set_up}, {"connection_class": _Own}], ids=lambda one: str([*one])
+)
+def test_what_only_tasks_could_open_is_refused(settings: dict[str, Any]) -> None:
+    pool = redis.asyncio.ConnectionPool(**settings)
+    with pytest.raises(TypeError, match="a thread opens each"):
+        parse_nodes(redis.asyncio.Redis(connection_pool=pool))
 
 
 def test_a_client_of_valkey_py_is_taken_with_its_settings() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import redis.asyncio
 from support.cluster import ClusterOfServers, names_in, slot_of
 from support.tasks import SOON, connecting, free, until
 
@@ -31,6 +32,17 @@ async def test_locks_on_all_nodes_are_taken_nested_renewed_and_released(cluster:
             await lock.release()
             await free(client, lock.name)
         assert [one async for one in client.names(f"{name}-*")] == []
+
+
+async def test_with_the_settings_of_a_cluster_client_of_redis_asyncio(cluster: ClusterOfServers, name: str) -> None:
+    """Of which only one node is known before it is used."""
+    node = redis.asyncio.cluster.ClusterNode("127.0.0.1", cluster.members[0].port)
+    given = redis.asyncio.RedisCluster(startup_nodes=[node])
+    async with connecting() as connect:
+        client = connect(given)
+        for number in range(6):
+            await take(client, f"{name}-{number}")
+    await given.aclose()
 
 
 @pytest.mark.every_server

@@ -54,9 +54,19 @@ async def test_with_the_settings_of_a_client_of_redis_py(server: Server, connect
             assert given.exists(f"lock:{{{name}}}")
 
 
-async def test_a_client_of_redis_asyncio_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"redis\.asyncio"):
-        AsyncClient(redis.asyncio.Redis())
+@pytest.mark.parametrize("way", ["a port", "a socket", "TLS"])
+async def test_with_the_settings_of_a_client_of_redis_asyncio(tls: Tls, connect: Connect, name: str, way: str) -> None:
+    if way == "TLS":
+        given = redis.asyncio.Redis.from_url(tls.url())
+    elif way == "a socket":
+        given = redis.asyncio.Redis(unix_socket_path=str(tls.server.socket_path), db=3)
+    else:
+        given = redis.asyncio.Redis(host="127.0.0.1", port=tls.server.port, db=3, decode_responses=True)
+    async with given:
+        await use(connect(given), name)
+        async with connect(given).lock(name):
+            assert await given.exists(f"lock:{{{name}}}")
+        assert await given.ping(), "what the user gave is the user's to close"
 
 
 async def test_each_door_names_the_other_one(client: AsyncClient, name: str) -> None:

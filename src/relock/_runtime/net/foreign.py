@@ -1,8 +1,13 @@
-"""Clients that are not redis-py's: those of valkey-py, by which relock's connections are made; and a fake one."""
+"""Clients of others by whose settings relock's connections are made: of valkey-py and of ``redis.asyncio``; and a fake.
+
+A thread opens each connection, and a loop may watch it then. So nothing of ``redis.asyncio`` is used but the settings.
+"""
 
 import sys
 from typing import Any, Protocol
 
+from redis.asyncio import connection as for_tasks
+from redis.asyncio import sentinel as sentinel_for_tasks
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
@@ -10,6 +15,11 @@ from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnecti
 _OF_VALKEY_ALONE = (
     *("parser_class", "lib_name", "lib_version", "command_packer", "client_cache", "cache_enabled", "cache_max_size"),
     *("cache_ttl", "cache_policy", "cache_deny_list", "cache_allow_list"),
+)
+# The same for those of redis.asyncio. Some are of the client, and some can only be awaited.
+_OF_TASKS_ALONE = (
+    *("parser_class", "encoder_class", "connection_class", "connection_pool", "max_connections", "response_callbacks"),
+    *("orig_host_address", "orig_socket_timeout", "orig_socket_connect_timeout"),
 )
 _RENAMED = {"valkey_connect_func": "redis_connect_func"}
 _NONE_MEANS_NONE = "ssl_cert_reqs"  # no certificate is asked for; None for any other is the default, and may be new
@@ -50,6 +60,38 @@ def is_valkey_client(client: object) -> bool:
     """Whether it is a client of valkey-py; asked without importing that."""
     valkey: Any = sys.modules.get("valkey")
     return valkey is not None and isinstance(client, valkey.Valkey)
+
+
+def pool_of_tasks(pool: Any) -> ConnectionPool:
+    """What makes connections for threads as this pool of ``redis.asyncio`` makes its own for tasks.
+
+    Raises:
+        TypeError: its connections are of a class that has no counterpart, or are set up by a function that is awaited.
+    """
+    return connections_of_tasks(pool.connection_class, pool.connection_kwargs)
+
+
+def connections_of_tasks(kind_for_tasks: type, settings: dict[str, Any]) -> ConnectionPool:
+    """As `pool_of_tasks`, for a class of connections and the settings of these."""
+    kind = _COUNTERPARTS_FOR_TASKS.get(kind_for_tasks)
+    if kind is None or settings.get("redis_connect_func") is not None:
+        name = whole_name(kind_for_tasks)
+        raise TypeError(
+            f"nodes: the client of redis.asyncio makes connections of {name}, or sets them up, in a way that threads "
+            "can't follow, and a thread opens each: use a URL or a redis.Redis"
+        )
+    made = ConnectionPool(kind)
+    made.connection_kwargs = {option: value for option, value in settings.items() if option not in _OF_TASKS_ALONE}
+    return made
+
+
+_COUNTERPARTS_FOR_TASKS: dict[type, type[Any]] = {
+    for_tasks.Connection: Connection,
+    for_tasks.SSLConnection: SSLConnection,
+    for_tasks.UnixDomainSocketConnection: UnixDomainSocketConnection,
+    sentinel_for_tasks.SentinelManagedConnection: SentinelManagedConnection,
+    sentinel_for_tasks.SentinelManagedSSLConnection: SentinelManagedSSLConnection,
+}
 
 
 def valkeys_pool(pool: Any) -> ConnectionPool:

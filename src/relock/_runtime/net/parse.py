@@ -8,11 +8,21 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
+import redis.asyncio
+import redis.asyncio.sentinel
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
 
 from relock._errors import ConfigurationError
-from relock._runtime.net.foreign import ValkeyClient, is_valkey_client, refuse_fake, valkeys_pool, whole_name
+from relock._runtime.net.foreign import (
+    ValkeyClient,
+    connections_of_tasks,
+    is_valkey_client,
+    pool_of_tasks,
+    refuse_fake,
+    valkeys_pool,
+    whole_name,
+)
 from relock._runtime.net.node import Node, Place, Seeds, host_and_port, normal
 from relock._runtime.net.sentinel import SENTINEL_PORT, Discovery
 from relock._urls import split_url
@@ -47,7 +57,9 @@ _HOW_TO_WRITE = (
     "valkeys:// are redis:// and rediss://"
 )
 
-OneNode: TypeAlias = str | redis.Redis | redis.RedisCluster | ValkeyClient
+OneNode: TypeAlias = (
+    str | redis.Redis | redis.RedisCluster | redis.asyncio.Redis | redis.asyncio.RedisCluster | ValkeyClient
+)
 Nodes: TypeAlias = OneNode | Sequence[OneNode]
 
 
@@ -103,14 +115,14 @@ def _parse_node(node: object) -> Node:
     if isinstance(node, str):
         return _node_of_url(node)
     refuse_fake(node)
-    if isinstance(node, redis.Redis):
-        return _node_of_pool(node.connection_pool)
-    if isinstance(node, redis.RedisCluster):
-        return _node_of_cluster_client(node)
+    for kind, read in _CLIENTS.items():
+        if isinstance(node, kind):
+            return read(node)
     if is_valkey_client(node):
         return _node_of_valkey_client(node)
     raise TypeError(
-        "nodes must be URLs or clients (redis.Redis, redis.RedisCluster, valkey.Valkey), not " + whole_name(type(node))
+        "nodes must be URLs or clients (redis.Redis, redis.RedisCluster, those of redis.asyncio, valkey.Valkey), not "
+        + whole_name(type(node))
     )
 
 
@@ -266,10 +278,41 @@ _READERS: dict[str, Callable[[str], Node]] = {
 }
 
 
-def _node_of_pool(pool: ConnectionPool) -> Node:
+def _node_of_client(client: redis.Redis) -> Node:
+    pool = client.connection_pool
     node = _node_of_sentinel_pool(pool) if isinstance(pool, SentinelConnectionPool) else _node(pool)
     _try_out(node, "the connection pool of a redis-py client", may_name=True)
     return node
+
+
+def _node_of_client_for_tasks(client: Any) -> Node:
+    pool = client.connection_pool
+    if isinstance(pool, redis.asyncio.sentinel.SentinelConnectionPool):
+        node = _node_of_sentinel_pool(pool, pool_of_tasks)
+    else:
+        node = _node(pool_of_tasks(pool))
+    _try_out(node, "the connection pool of a client of redis.asyncio", may_name=True)
+    return node
+
+
+def _node_of_cluster_for_tasks(client: Any) -> Node:
+    """The cluster of a client of ``redis.asyncio``; only the nodes that its user named are known before it is used."""
+    manager = client.nodes_manager
+    kind = manager.connection_kwargs.get("connection_class", redis.asyncio.Connection)
+    own: dict[str, Any] = {"redis_connect_func": None}  # of that client, which may read from replicas
+    template = connections_of_tasks(kind, manager.connection_kwargs | own)
+    seeds = [_with_place(template, node.host, int(node.port)) for node in manager.startup_nodes.values()]
+    node = _cluster_node(seeds, getattr(manager, "address_remap", None))
+    _try_out(node, "the settings of a cluster's client of redis.asyncio", may_name=True)
+    return node
+
+
+_CLIENTS: dict[type, Callable[[Any], Node]] = {
+    redis.Redis: _node_of_client,
+    redis.RedisCluster: _node_of_cluster_client,
+    redis.asyncio.Redis: _node_of_client_for_tasks,
+    redis.asyncio.RedisCluster: _node_of_cluster_for_tasks,
+}
 
 
 def _node_of_valkey_client(client: Any) -> Node:
