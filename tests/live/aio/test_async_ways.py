@@ -141,3 +141,19 @@ async def test_a_fixture_and_its_test_share_a_hold_by_an_owner(
     assert entered.owned()
     assert not client.lock(name).owned()
     assert await entered.ensure() > 0
+
+
+async def test_two_tasks_that_hand_a_lock_over_send_two_commands_each_time(
+    own_server: Server, connect: Connect, name: str
+) -> None:
+    """The second one lines up at once, as the lock was just refused: else the release would make its place a grant."""
+    client, turns = connect(own_server.url), 200
+
+    async def work() -> None:
+        lock = client.lock(name)
+        for _ in range(turns):
+            async with lock:
+                pass
+
+    await asyncio.gather(work(), work())
+    assert own_server.cli("INFO", "commandstats")["cmdstat_evalsha"]["calls"] <= 2.3 * 2 * turns
