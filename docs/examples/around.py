@@ -6,15 +6,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request, Response
-from relock import AsyncClient, AsyncLock
+from fastapi.responses import JSONResponse
+from relock import AcquireTimeoutError, AsyncClient, AsyncLock
 
 client = AsyncClient(os.environ.get("REDIS_URL", "redis://localhost:6379/0"))
 app = FastAPI()
+WAIT_SECONDS = 2.0
 
 
 async def order_lock(order_id: int) -> AsyncIterator[AsyncLock]:
     """The lock of the order in the path, held until the response is sent."""
-    async with client.lock(f"orders:{order_id}", timeout=2.0) as held:
+    async with client.lock(f"orders:{order_id}", timeout=WAIT_SECONDS) as held:
         yield held
 
 
@@ -29,10 +31,13 @@ async def one_import_at_a_time(request: Request, go_on: Callable[[Request], Awai
     """Runs the endpoint in another task: so the hold belongs to an owner of the request's own."""
     if request.url.path != "/import":
         return await go_on(request)
-    lock = client.lock("import", owner=f"request-{uuid.uuid4()}", max_hold=60.0, timeout=2.0)
+    lock = client.lock("import", owner=f"request-{uuid.uuid4()}", max_hold=60.0, timeout=WAIT_SECONDS)
     request.state.lock = lock
-    async with lock:
-        return await go_on(request)
+    try:
+        async with lock:
+            return await go_on(request)
+    except AcquireTimeoutError:
+        return JSONResponse({"detail": "another import is under way"}, 409)
 
 
 @app.post("/import")

@@ -307,6 +307,11 @@ def check_client_keywords(given: Iterable[str]) -> None:
     check_keywords("Client", given, _CLIENT_OPTIONS)
 
 
+def check_flag(option: str, value: object) -> None:
+    """Refuses what is no bool; raises `TypeError`."""
+    _check_type(option, value, bool)
+
+
 def check_lock_keywords(function: str, given: Iterable[str]) -> None:
     """Refuses what is no option of a lock; raises `TypeError`."""
     check_keywords(function, given, _LOCK_OPTIONS)

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any, Never, ParamSpec, Self, TypeVar, Unpack
 
@@ -16,6 +18,7 @@ from relock._options import (
     ClientArguments,
     LockArguments,
     OnLost,
+    check_flag,
     check_lock_keywords,
     check_name,
     check_seconds,
@@ -35,6 +38,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+NAMES_AT_ONCE = 100  # that a thread fetches for `AsyncClient.names`
 LOOK_SECONDS = 0.001  # between two looks whether what is being closed has ended
 
 
@@ -95,9 +99,12 @@ class AsyncClient:
         """Whether it is closed, or is being closed. Not for users."""
         return self._is_closed
 
-    def _foreground(self) -> Foreground:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosedError("the client is closed: make a new one")
+
+    def _foreground(self) -> Foreground:
+        self._check_open()
         loop = asyncio.get_running_loop()
         foreground = self._foregrounds.get(loop)
         if foreground is None or foreground.session is not self.session:
@@ -148,7 +155,8 @@ class AsyncClient:
             ttl: lease in seconds, from 0.05 to 10 years; with several masters at most their restart guard.
             renew: whether the watchdog extends the lease while the owner lives.
             fair: first come, first served.
-            timeout: seconds that `AsyncLock.acquire` and ``async with`` wait at most, when no other timeout is passed.
+            timeout: seconds that `AsyncLock.acquire` and ``async with`` wait at most, when no other timeout is passed;
+                -1, or None where the client has none: as long as it takes.
             owner: tasks and threads of this client that name the same owner share the hold. None: the calling task has
                 it.
             max_hold: seconds after which the watchdog renews the hold no more.
@@ -165,6 +173,7 @@ class AsyncClient:
         """
         if unknown:
             check_lock_keywords("lock", unknown)
+        check_flag("cancel_on_lost", cancel_on_lost)
         spec, options = self._client.spec_of(
             check_name(name),
             ttl=ttl,
@@ -178,12 +187,13 @@ class AsyncClient:
         return AsyncLock(self, name, spec, options, cancel_on_lost=cancel_on_lost)
 
     def synchronized(
-        self, template: str, **lock_options: Unpack[LockArguments]
+        self, template: str, *, cancel_on_lost: bool = False, **lock_options: Unpack[LockArguments]
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """A decorator for coroutine functions: one runs while it holds the lock that `template` names.
 
         Args:
             template: the lock's name; ``"orders:{order_id}"`` uses the function's argument ``order_id``.
+            cancel_on_lost: as for `lock`.
             lock_options: as for `lock`.
 
         Raises:
@@ -195,8 +205,9 @@ class AsyncClient:
         """
         check_template(template)
         check_lock_keywords("synchronized", lock_options)
-        self._client.spec_of("any", **lock_options)  # refuses them now, not when the function is first called
-        return coroutine_decorator(template, lambda name: self.lock(name, **lock_options))
+        make = partial(self.lock, cancel_on_lost=cancel_on_lost, **lock_options)
+        make("any")  # refuses them now, not when the function is first called
+        return coroutine_decorator(template, make)
 
     # Looking --------------------------------------------------------------------------------------------------------
 
@@ -232,9 +243,11 @@ class AsyncClient:
             ConfigurationError: the pattern has no UTF-8 form.
             QuorumError: too few masters answered. What changes while it runs may or may not be named.
         """
+        self._check_open()
         names = self._client.names(pattern)
-        while (name := await self._on_thread(lambda: next(names, None))) is not None:
-            yield name
+        while batch := await self._on_thread(lambda: [*islice(names, NAMES_AT_ONCE)]):
+            for name in batch:
+                yield name
 
     async def check(self) -> tuple[str, ...]:
         """Connects, and returns what is wrong with these masters, in words; empty when all is well.
@@ -245,6 +258,7 @@ class AsyncClient:
             QuorumError: too few masters answered.
             ConfigurationError: one of them can't be used at all, or two are the same server.
         """
+        self._check_open()
         return await self._on_thread(self._client.check)
 
     def statistics(self) -> Statistics:
@@ -257,7 +271,9 @@ class AsyncClient:
     # The end --------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends the waits of tasks and the connections of all loops; the rest as `Client.close`, unless that was given.
+        """Ends the waits of tasks and the connections of all loops, and closes a `Client` of its own.
+
+        A `Client` that was given stays open. For a loop that stands still it waits a node timeout at most.
 
         Holds are not released, because a task may still be inside: their leases run out, and a later
         `AsyncLock.release` ends them locally. Where a `Client` was given, that release ends them on the masters, too.
@@ -293,4 +309,5 @@ class AsyncClient:
         raise TypeError("an AsyncClient can't be pickled: make one in each process")
 
     def __repr__(self) -> str:
-        return repr(self._client).replace("relock.Client", "relock.AsyncClient")
+        shown = repr(self._client).replace("relock.Client", "relock.AsyncClient")
+        return shown.replace("<open ", "<closed ", 1) if self._is_closed else shown

@@ -69,8 +69,8 @@ class AsyncLock(Holding):
         who = self._named_owner or current_task()
         if who is None:
             raise RuntimeError(
-                f"{self.name!r} was used outside a task: a hold belongs to the task that calls; in a callback, name an "
-                "owner="
+                f"{self.name!r} was used outside a task: a hold belongs to the task that calls, so call it inside an "
+                "`async def`; in a callback, name an owner="
             )
         return who
 
@@ -98,7 +98,8 @@ class AsyncLock(Holding):
         Args:
             blocking: False looks once and never queues; with ``fair=True`` that fails while others wait.
             timeout: the longest wait in seconds; -1 for as long as it takes. Where none is passed, the lock's own
-                ``timeout=`` counts. A wait ends at its timeout plus at most one ``node_timeout``.
+                ``timeout=`` counts. A wait ends at its timeout plus at most one ``node_timeout``; and another one where
+                the event loop stood still for as long.
             unknown: is refused, with what was probably meant.
 
         Returns:
@@ -258,10 +259,10 @@ class AsyncLock(Holding):
     # Asking the masters ---------------------------------------------------------------------------------------------
 
     def ensure(self, seconds: float = 0.0) -> Coroutine[Any, Any, int]:
-        """Checks that the caller's hold is valid for `seconds` more. It spends nothing, and asks nobody.
+        """Checks that the caller's hold is valid for `seconds` more; usually that sends nothing.
 
-        One case sends a request: a releaser has just handed the lock over, its lease is 3 s at first, and `seconds`
-        is more than what is left of these. Then the masters are asked for the full lease, once.
+        One case does, and is why this is awaited: a releaser has just handed the lock over, its lease is 3 s at first,
+        and `seconds` is more than what is left of these. Then the masters are asked for the full lease, once.
 
         Args:
             seconds: what must be left at least, from 0.

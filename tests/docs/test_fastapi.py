@@ -74,6 +74,9 @@ def test_middleware_and_its_endpoint_have_one_hold_by_an_owner(server: Server, m
         given = await asyncio.gather(*(answer(around.app, "/import") for _ in range(5)))
         assert len({one["fence"] for one in given}) == 5
         assert not (await around.client.info("import")).held
+        monkeypatch.setattr(around, "WAIT_SECONDS", 0.1)
+        async with around.client.lock("import"):
+            assert await answer(around.app, "/import") == {"detail": "another import is under way"}
         await around.client.close()
 
     asyncio.run(scene())

@@ -21,7 +21,7 @@ from relock.testing._loop import VirtualLoop
 from relock.testing._platform import VirtualQueue
 from relock.testing._process import Process, Task, current_task
 
-AWAITS = 4  # a cancellation comes with the end of one of so many waits of the actor
+AWAITS = 4  # a cancellation comes with the end of one of the first so many waits of a call
 WRAPPED_PART = 0.3  # of the calls are made by the actor, and awaited by a task of their own, as `wait_for` does
 BLOCKED_PART = 0.2  # of the looks of a holder at its hold are followed by a call that blocks
 LONG_SECONDS = 1000.0  # the longest wait for an actor; a run is shorter
@@ -153,9 +153,10 @@ class _Counted:
                 awaited = go_on()
             except StopIteration as end:
                 return end.value
-            self._count -= 1
-            if not self._count and isinstance(awaited, asyncio.Future):
-                awaited.add_done_callback(lambda _: self._strike())
+            if isinstance(awaited, asyncio.Future):
+                self._count -= 1
+                if not self._count:
+                    awaited.add_done_callback(lambda _: self._strike())
             go_on = partial(steps.send, None)
             try:
                 yield awaited

@@ -16,7 +16,8 @@ contract between the two.
 * A reply answers the request that it belongs to, however late it comes, and on whatever thread it is read; a later
   request never gets it. Replies of several masters mean the same in any order.
 * Every wait has a timer: no effect lasts longer than its `until`, even if every master is silent. Only the opening of
-  a connection to a lone master may add one node timeout.
+  a connection to a lone master may add one node timeout; and an event loop that comes late adds at most as much as it
+  is late, and no more than a node timeout.
 * What runs beside a flow (the watchdog, the janitor, a message for the hub) may run between any two of its steps.
 * What an effect opened (a waiter's registration) belongs to the driver, which closes it when the run ends.
 * No callback of a user runs inside a flow.

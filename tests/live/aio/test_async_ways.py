@@ -15,7 +15,7 @@ from support.tasks import Connect, free
 from support.tls import Tls
 
 import relock
-from relock import AsyncClient, AsyncLock, Client, LoopStalled
+from relock import AsyncClient, AsyncLock, Client, ClientClosedError, LockLostError, LoopStalled
 
 
 async def use(client: AsyncClient, name: str) -> None:
@@ -157,3 +157,46 @@ async def test_two_tasks_that_hand_a_lock_over_send_two_commands_each_time(
 
     await asyncio.gather(work(), work())
     assert own_server.cli("INFO", "commandstats")["cmdstat_evalsha"]["calls"] <= 2.3 * 2 * turns
+
+
+async def test_many_names_are_listed(client: AsyncClient, name: str) -> None:
+    names = {f"{name}-{number:03}" for number in range(230)}
+    for one in names:
+        assert await client.lock(one).acquire()
+    assert {one async for one in client.names(f"{name}-*")} == names
+    for one in names:
+        await client.lock(one).release()
+
+
+async def test_a_closed_client_asks_nobody_though_its_session_is_open(server: Server, name: str) -> None:
+    with Client(server.url) as threads:
+        client = AsyncClient(threads)
+        assert "<open" in repr(client)
+        await client.close()
+        assert "<closed" in repr(client)
+        for asks in (client.info(name), client.check(), client.force_release(name), client.lock(name).acquire()):
+            with pytest.raises(ClientClosedError):
+                await asks
+        with pytest.raises(ClientClosedError):
+            assert [one async for one in client.names()] == []
+        assert threads.check() == ()
+
+
+async def test_a_function_is_cancelled_when_its_hold_is_lost(client: AsyncClient, name: str) -> None:
+    inside = asyncio.Event()
+
+    @client.synchronized(name, cancel_on_lost=True, ttl=0.5)
+    async def work() -> None:
+        inside.set()
+        await asyncio.sleep(60)
+
+    working = asyncio.create_task(work())
+    await inside.wait()
+    assert await client.force_release(name)
+    with pytest.raises(LockLostError):
+        await working
+    wrong: Any = "yes"
+    with pytest.raises(TypeError, match="cancel_on_lost"):
+        client.lock(name, cancel_on_lost=wrong)
+    with pytest.raises(TypeError, match="cancel_on_lost"):
+        client.synchronized(name, cancel_on_lost=wrong)

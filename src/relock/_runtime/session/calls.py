@@ -172,7 +172,7 @@ class Calls:
         return None
 
     def _note_wait(self, started_at: float) -> None:
-        """A call is about to wait: others of the same loop line up at once.
+        """A call is about to wait: the client's others line up at once for a second.
 
         Perhaps none of them ever sleeps. One connection carries all requests, so the holder's release may come between
         a first look and the place in the queue, which then is a grant.
