@@ -69,7 +69,7 @@ def task_name(task: "asyncio.Task[Any] | None") -> str:
 
 def runs_on(caller: object, loop: object) -> bool:
     """Whether `caller` is a task of that event loop."""
-    return isinstance(caller, asyncio.Future) and caller.get_loop() is loop
+    return asyncio.isfuture(caller) and caller.get_loop() is loop
 
 
 class Who(NamedTuple):

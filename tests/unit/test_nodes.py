@@ -13,6 +13,7 @@ import redis.asyncio
 import valkey
 import valkey.asyncio
 import valkey.sentinel
+from redis.credentials import CredentialProvider
 from redis.sentinel import Sentinel
 
 from relock import Client, ConfigurationError, RelockWarning
@@ -316,8 +317,29 @@ class _Own(redis.asyncio.Connection):
     """A class of the user's own."""
 
 
+class _Later(CredentialProvider):
+    """Gives credentials to tasks alone."""
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        return "me", SECRET
+
+
+class _Awaited(CredentialProvider):
+    """As some give them."""
+
+    async def get_credentials(self) -> Any:  # type: ignore[override]
+        return "me", SECRET
+
+
 @pytest.mark.parametrize(
-    "settings", [{"redis_connect_func": _set_up}, {"connection_class": _Own}], ids=lambda one: str([*one])
+    "settings",
+    [
+        {"redis_connect_func": _set_up},
+        {"connection_class": _Own},
+        {"credential_provider": _Later()},
+        {"credential_provider": _Awaited()},
+    ],
+    ids=lambda one: str([*one]),
 )
 def test_what_only_tasks_could_open_is_refused(settings: dict[str, Any]) -> None:
     pool = redis.asyncio.ConnectionPool(**settings)

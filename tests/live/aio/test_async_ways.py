@@ -5,14 +5,16 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
 from support.servers import Server
-from support.tasks import Connect, free
+from support.tasks import SOON, Connect, free
 from support.tls import Tls
+from support.until import until
 
 import relock
 from relock import AsyncClient, AsyncLock, Client, ClientClosedError, LockLostError, LoopStalled
@@ -200,3 +202,65 @@ async def test_a_function_is_cancelled_when_its_hold_is_lost(client: AsyncClient
         client.lock(name, cancel_on_lost=wrong)
     with pytest.raises(TypeError, match="cancel_on_lost"):
         client.synchronized(name, cancel_on_lost=wrong)
+
+
+async def test_after_a_wait_a_free_lock_is_taken_in_one_look_again(client: AsyncClient, name: str) -> None:
+    """Else each acquire would keep the next one from it, for as long as there is one a second."""
+    lock = client.lock(name)
+
+    async def work() -> None:
+        async with lock:
+            await asyncio.sleep(0.01)
+
+    await asyncio.gather(work(), work())
+    waited_at = client.session.waited_at
+    for _ in range(3):
+        await work()
+    assert client.session.waited_at == waited_at
+
+
+async def test_what_runs_outside_a_task_is_refused(client: AsyncClient, name: str) -> None:
+    """Nobody could tell whose turn it is at the gate of an owner."""
+    acquiring, refused = client.lock(name, owner="job").acquire(), asyncio.get_running_loop().create_future()
+
+    def step() -> None:
+        try:
+            acquiring.send(None)
+        except RuntimeError as error:
+            refused.set_result(str(error))
+
+    asyncio.get_running_loop().call_soon(step)
+    assert "outside a task" in await refused
+
+
+def test_a_task_of_a_closed_loop_keeps_no_thread_of_its_owner(server: Server, name: str) -> None:
+    """It stood in line at the gate when its loop was closed."""
+    with Client(server.url) as threads, Client(server.url) as others:
+        tasks, gates = AsyncClient(threads), threads.session.gates
+        others.lock(name).acquire()
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(use_once, threads, name)
+            until(lambda: gates._gates, within=SOON, what="the first is at the gate")
+            loop = asyncio.new_event_loop()
+
+            async def line_up() -> None:
+                kept.append(asyncio.create_task(take(tasks.lock(name, owner="job"))))
+                await asyncio.sleep(0.1)
+
+            kept: list[asyncio.Task[None]] = []
+            loop.run_until_complete(line_up())
+            loop.close()
+            second = pool.submit(use_once, threads, name)
+            others.lock(name).force_release()
+            first.result(SOON)
+            second.result(SOON)
+
+
+def use_once(client: Client, name: str) -> None:
+    """A thread of the owner takes the lock for a moment."""
+    with client.lock(name, owner="job", timeout=SOON):
+        pass
+
+
+async def take(lock: AsyncLock) -> None:
+    await lock.acquire()

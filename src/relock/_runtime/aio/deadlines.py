@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from relock._core.effects import Clock
 from relock._core.hold import FOREVER
@@ -28,19 +28,28 @@ class Deadlines:
         self._loop = loop
         self._clock = clock
         self._late_max = late_max
-        self._due: dict[LoopRound, tuple[float, Sequence[Takes]]] = {}
+        self._due: dict[LoopRound, _Deadline] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = FOREVER
 
     def add(self, round_: LoopRound, links: Sequence[Takes]) -> None:
-        """Wakes the asker at the end of its time, once what has come over `links` by then is taken."""
-        self._due[round_] = round_.until, links
-        if round_.until < self._timer_at:
-            self._set_timer(round_.until)
+        """Wakes the asker at the end of its time, once what has come over `links` by then is taken.
+
+        A timer whose time was over before this was asked is lost, or late: an exception struck the one that set it, or
+        the machine was suspended, and a loop's clock stands still meanwhile.
+        """
+        self._due[round_] = _Deadline(round_.until, links)
+        if round_.until < self._timer_at or self._timer_at < round_.sent_at:
+            self._set_timer(min(round_.until, self._timer_at))
 
     def remove(self, round_: LoopRound) -> None:
         """It is over."""
         self._due.pop(round_, None)
+
+    def close(self) -> None:
+        """Nobody waits any more. On the loop, or when that is closed."""
+        if self._timer is not None and not self._loop.is_closed():
+            self._timer.cancel()
 
     def _set_timer(self, at: float) -> None:
         if self._timer is not None:
@@ -51,22 +60,33 @@ class Deadlines:
     def _look(self) -> None:
         self._timer, self._timer_at = None, FOREVER
         now = self._clock()
-        for round_, (due, links) in [*self._due.items()]:
-            if now >= due:
-                self._judge(round_, links, due, now)
-        if self._due:
-            self._set_timer(min([due for due, _ in self._due.values()]))
+        try:
+            for round_, deadline in [*self._due.items()]:
+                if now >= deadline.at:
+                    self._judge(round_, deadline, now)
+        finally:
+            if self._due:
+                self._set_timer(min([deadline.at for deadline in self._due.values()]))
 
-    def _judge(self, round_: LoopRound, links: Sequence[Takes], due: float, now: float) -> None:
-        """Its time was over at `due`, unless what it waits for has come by now.
+    def _judge(self, round_: LoopRound, deadline: "_Deadline", now: float) -> None:
+        """Its time is over, unless what it waits for has come by now.
 
         Where the loop comes late to this, the masters get once more the time by which it is late: replies may have
         waited for it not in the socket, which was full, but behind that.
         """
-        for link in links:
+        for link in deadline.links:
             link.take()
-        if due > round_.until or round_.done.done():
+        if deadline.is_last or round_.done.done():
             self.remove(round_)
             round_.wake()
         else:
-            self._due[round_] = now + min(now - due, self._late_max()), links
+            late = min(now - deadline.at, self._late_max())
+            self._due[round_] = _Deadline(now + late, deadline.links, is_last=True)
+
+
+class _Deadline(NamedTuple):
+    """When a round is looked at, over what its answers come, and whether its time is over then in any case."""
+
+    at: float
+    links: Sequence[Takes]
+    is_last: bool = False

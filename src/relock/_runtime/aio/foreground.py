@@ -82,8 +82,13 @@ class Foreground:
             flow: what a call does.
             record: what that leaves behind where the loop is closed in its midst.
             until: when the caller's own time is over; then it goes on, and its request may have to wait.
+
+        Raises:
+            RuntimeError: no task awaits it.
         """
         handlers, result = self._handlers, None
+        if asyncio.current_task(self.loop) is None:
+            raise RuntimeError("a call was awaited outside a task: whose turn it is at a gate could not be told")
         if record is not None:
             self._records[record] = None
         self._busy += 1
@@ -340,6 +345,7 @@ class Foreground:
         for record in self._records.copy():
             if self._records.pop(record, self) is None:  # another thread has not done it
                 self.session.interrupted_of_tasks.abandon(record)
+        self._resting.clear()  # what they slept at would keep them alive
         self._close()
 
     def _orphaned(self) -> None:
@@ -348,6 +354,7 @@ class Foreground:
 
     def _close(self) -> None:
         self.session.foregrounds.discard(self)
+        self._deadlines.close()
         for link in self._links():
             link.close()
 

@@ -3,12 +3,14 @@
 A thread opens each connection, and a loop may watch it then. So nothing of ``redis.asyncio`` is used but the settings.
 """
 
+import inspect
 import sys
 from typing import Any, Protocol
 
 from redis.asyncio import connection as for_tasks
 from redis.asyncio import sentinel as sentinel_for_tasks
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.credentials import CredentialProvider
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
 # What connections of valkey-py are given, and those of redis-py don't know, or have of their own.
@@ -74,7 +76,8 @@ def pool_of_tasks(pool: Any) -> ConnectionPool:
 def connections_of_tasks(kind_for_tasks: type, settings: dict[str, Any]) -> ConnectionPool:
     """As `pool_of_tasks`, for a class of connections and the settings of these."""
     kind = _COUNTERPARTS_FOR_TASKS.get(kind_for_tasks)
-    if kind is None or settings.get("redis_connect_func") is not None:
+    provider = settings.get("credential_provider")
+    if kind is None or settings.get("redis_connect_func") is not None or _must_be_awaited(provider):
         name = whole_name(kind_for_tasks)
         raise TypeError(
             f"nodes: the client of redis.asyncio makes connections of {name}, or sets them up, in a way that threads "
@@ -83,6 +86,14 @@ def connections_of_tasks(kind_for_tasks: type, settings: dict[str, Any]) -> Conn
     made = ConnectionPool(kind)
     made.connection_kwargs = {option: value for option, value in settings.items() if option not in _OF_TASKS_ALONE}
     return made
+
+
+def _must_be_awaited(provider: Any) -> bool:
+    """Whether it gives its credentials to tasks alone."""
+    if provider is None:
+        return False
+    get = provider.get_credentials
+    return inspect.iscoroutinefunction(get) or getattr(get, "__func__", None) is CredentialProvider.get_credentials
 
 
 _COUNTERPARTS_FOR_TASKS: dict[type, type[Any]] = {

@@ -150,7 +150,7 @@ class Calls:
             first = started_at, answers
             outcome = judge_first(spec, first, session.clock(), until)
         if outcome is None:
-            self._note_wait(started_at)
+            self._note_wait(first)
             jitter, propose = session.platform.chance, session.propose
             wait = Wait(spec, waiter, count, until, session.clock, jitter, owners, in_line, propose)
             outcome = yield from acquire(wait, first, grants)
@@ -171,14 +171,14 @@ class Calls:
             session.emit(Granted(spec.keys.name, session.clock() - started_at, outcome.token))
         return None
 
-    def _note_wait(self, started_at: float) -> None:
-        """A call is about to wait: the client's others line up at once for a second.
+    def _note_wait(self, first: First | None) -> None:
+        """A call is about to wait, for a first look was refused: the client's others line up at once for a second.
 
         Perhaps none of them ever sleeps. One connection carries all requests, so the holder's release may come between
         a first look and the place in the queue, which then is a grant.
         """
-        if self._by_tasks:
-            self._session.waited_at = started_at
+        if self._by_tasks and first is not None:
+            self._session.waited_at = max(self._session.waited_at, first[0])
 
     def _go_without(self, record: CallRecord, spec: LockSpec, came_at: float, outcome: Outcome) -> Outcome:
         """The caller that came at `came_at` has given up."""

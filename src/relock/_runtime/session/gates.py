@@ -24,6 +24,7 @@ from relock._runtime.wakeups.bell import Rung
 
 LOOK_SECONDS = 1.0  # whoever was to wake the next in line may have been struck before, twice in a row
 _INSIDE, _LINE = "inside", "line"
+_NOBODY = None, None
 
 
 class _Place:
@@ -40,11 +41,10 @@ class _Place:
 class _Gate:
     """Lets one caller in at a time, the first that came first. Most are made for a single call, which is alone."""
 
-    __slots__ = ("_calls", "_state")
+    __slots__ = ("_state",)
 
     def __init__(self) -> None:
         self._state: dict[str, Any] = {}  # who is inside; and the line, with some that wait no more: see `first`
-        self._calls: set[CallRecord] = set()  # with which it has come in
 
     def line_up(self, place: _Place) -> None:
         """Puts a place at the end of the line."""
@@ -52,32 +52,34 @@ class _Gate:
         line.append(ref(place))
 
     def may_pass(self, who: object) -> bool:
-        """Whether `who` need not stand in line: nobody does, or it is inside already, and they all wait for it."""
-        return self.first() is None or self._state.get(_INSIDE) is who
+        """Whether `who` need not stand in line: nobody does, or it is inside, or the first of it: all wait for it.
+
+        The second and the third it is where a signal handler calls: what that has interrupted goes on after it.
+        """
+        first = self.first()
+        return first is None or first.who is who or self._state.get(_INSIDE, _NOBODY)[0] is who
 
     def try_enter(self, record: CallRecord, who: object) -> bool:
-        """Lets `who` in, with the call that has that record, if nobody else is inside."""
-        if self._state.setdefault(_INSIDE, who) is not who:
-            return False
-        self._calls.add(record)
-        return True
+        """Lets `who` in, with the call that has that record, if nobody else is inside; in one step, both are noted."""
+        return self._state.setdefault(_INSIDE, (who, record))[0] is who
 
-    def is_left_empty(self, record: CallRecord, who: object) -> bool:
-        """Whether nobody is at the gate any more once that call of `who` leaves."""
-        is_last = record in self._calls and len(self._calls) == 1
-        return is_last and self._state.get(_INSIDE) is who and self.first() is None
+    def is_left_empty(self, record: CallRecord) -> bool:
+        """Whether nobody is at the gate any more once that call leaves."""
+        return self._state.get(_INSIDE, _NOBODY)[1] is record and self.first() is None
 
-    def leave(self, record: CallRecord, who: object) -> None:
-        """That call of `who` leaves, if it is inside. Again, it does no harm, and does what an interrupt has kept."""
-        if self._state.get(_INSIDE) is who:
-            self._calls.discard(record)
-            if not self._calls:
-                self._state.pop(_INSIDE, None)
+    def leave(self, record: CallRecord) -> None:
+        """The gate is free once the call that has come in first leaves: one of a signal handler has left before.
+
+        Again, it does no harm, and does what an interrupt has kept.
+        """
+        if self._state.get(_INSIDE, _NOBODY)[1] is record:
+            self._state.pop(_INSIDE, None)
         self.wake()
 
     def is_turn_of(self, place: _Place) -> bool:
-        """Whether no place before it still waits."""
-        return self.first() is place
+        """Whether no place of another caller before it still waits."""
+        first = self.first()
+        return first is place or (first is not None and first.who is place.who)
 
     def wake(self) -> None:
         """Whoever is first in line looks."""
@@ -88,7 +90,7 @@ class _Gate:
     def is_kept_by(self, loop: object) -> bool:
         """Whether a task of that event loop is inside, or in line."""
         places = [reference() for reference in self._state.get(_LINE, deque()).copy()]
-        callers = [self._state.get(_INSIDE), *(place.who for place in places if place is not None)]
+        callers = [self._state.get(_INSIDE, _NOBODY)[0], *(place.who for place in places if place is not None)]
         return any(runs_on(who, loop) for who in callers)
 
     def first(self) -> _Place | None:
@@ -113,6 +115,7 @@ class Admission(NamedTuple):
     gate: _Gate
     key: HoldKey
     who: object
+    place: _Place | None = None
 
 
 class Gates:
@@ -160,7 +163,7 @@ class Gates:
         if gate.may_pass(who) and gate.try_enter(record, who):
             if self._gates.get(key) is gate:
                 return True
-            gate.leave(record, who)
+            gate.leave(record)
         record.gate = None
         return False
 
@@ -170,8 +173,8 @@ class Gates:
         """Yields for how long to wait for something in `wakes`, again and again; returns whether `who` is in."""
         while True:
             gate = self._gates.get(key) or self._gates.setdefault(key, _Gate())
-            admission = record.gate = Admission(gate, key, who)  # as above
             place, is_in = _Place(wakes, who), False
+            admission = record.gate = Admission(gate, key, who, place)  # as above
             gate.line_up(place)
             try:
                 while not (gate.is_turn_of(place) and gate.try_enter(record, who)):
@@ -189,7 +192,7 @@ class Gates:
                     self._go_by(record, admission)
             if self._gates.get(key) is gate:
                 return True
-            gate.leave(record, who)
+            gate.leave(record)
 
     def leave(self, record: CallRecord) -> None:
         """Lets the next caller in, if this one is in."""
@@ -199,14 +202,16 @@ class Gates:
 
     def _go_by(self, record: CallRecord, admission: Admission) -> None:
         """A caller leaves the line. If it was the last one, it comes in for a moment: nobody else removes the gate."""
-        gate, _, who = admission
+        gate, who = admission.gate, admission.who
         if gate.first() is None:
             gate.try_enter(record, who)
         self._leave(record, admission)
 
     def _leave(self, record: CallRecord, admission: Admission) -> None:
         """Removes a gate that is left empty before it is left: whoever comes in after that goes to the next one."""
-        gate, key, who = admission
-        if gate.is_left_empty(record, who) and self._gates.get(key) is gate:
+        gate, key, _, place = admission
+        if place is not None:
+            place.is_waiting = False  # the task that stood there may go on no more: its loop is closed
+        if gate.is_left_empty(record) and self._gates.get(key) is gate:
             self._gates.pop(key, None)
-        gate.leave(record, who)
+        gate.leave(record)

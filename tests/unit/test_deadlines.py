@@ -1,0 +1,158 @@
+"""One timer for all tasks of a loop that wait for answers: whatever happens to it, each is woken in its time."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from relock._core.effects import Ask
+from relock._runtime.aio.deadlines import Deadlines
+from relock._runtime.aio.loop_round import LoopRound
+
+
+class Timer:
+    """One of a loop."""
+
+    def __init__(self, at: float, call: Callable[[], object]) -> None:
+        self.at = at
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Loop:
+    """A loop whose clock stands still while the machine is suspended, unlike ours."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.suspended = 0.0
+        self.timers: list[Timer] = []
+
+    def clock(self) -> float:
+        return self.now + self.suspended
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+        self.timers.append(Timer(self.now + seconds, call))
+        return self.timers[-1]
+
+    def go_on(self, seconds: float) -> None:
+        """Lets so much time pass, and then what is due happens."""
+        self.now += seconds
+        due = [timer for timer in self.timers if timer.at <= self.now and not timer.is_cancelled]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for timer in due:
+            timer.call()
+
+    def is_closed(self) -> bool:
+        return False
+
+
+class Silent:
+    """A way to a master over which nothing comes."""
+
+    def take(self) -> None:
+        return None
+
+
+class Struck(Silent):
+    """One whose reading an exception interrupts."""
+
+    def take(self) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def futures() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def deadlines(loop: Loop) -> Deadlines:
+    fake: Any = loop
+    return Deadlines(fake, loop.clock, lambda: 0.5)
+
+
+def asked(futures: asyncio.AbstractEventLoop, loop: Loop, seconds: float) -> LoopRound:
+    """What is asked now, with so much time."""
+    ask = Ask((), loop.clock() + seconds)
+    return LoopRound(ask, loop.clock(), [], done=futures.create_future(), spared=0)
+
+
+def test_each_is_woken_when_its_time_is_over(
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
+) -> None:
+    late, soon = asked(futures, loop, 3.0), asked(futures, loop, 1.0)
+    for one in (late, soon):
+        deadlines.add(one, [Silent()])
+    loop.go_on(1.0)
+    loop.go_on(0.001)
+    assert (soon.done.done(), late.done.done()) == (True, False)
+    loop.go_on(2.0)
+    loop.go_on(0.01)
+    assert late.done.done()
+
+
+def test_a_loop_that_comes_late_gives_the_masters_as_much_time_more_but_not_more_than_a_node_timeout(
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
+) -> None:
+    one = asked(futures, loop, 1.0)
+    deadlines.add(one, [Silent()])
+    loop.go_on(9.0)
+    loop.go_on(0.49)
+    assert not one.done.done()
+    loop.go_on(0.02)
+    assert one.done.done()
+
+
+def test_what_strikes_one_in_its_turn_does_not_keep_the_others_from_being_woken(
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
+) -> None:
+    struck, other = asked(futures, loop, 1.0), asked(futures, loop, 2.0)
+    deadlines.add(struck, [Struck()])
+    deadlines.add(other, [Silent()])
+    with pytest.raises(KeyboardInterrupt):
+        loop.go_on(1.0)
+    deadlines.remove(struck)
+    loop.go_on(1.0)
+    loop.go_on(0.01)
+    assert other.done.done()
+
+
+def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
+) -> None:
+    deadlines.add(asked(futures, loop, 5.0), [Silent()])
+    loop.suspended = 100.0
+    one = asked(futures, loop, 0.1)
+    deadlines.add(one, [Silent()])
+    for _ in range(3):
+        loop.go_on(0.1)
+    assert one.done.done()
+
+
+def test_a_timer_that_was_never_set_is_made_up_for(
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strike(_seconds: float, _call: object) -> Timer:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "call_later", strike)
+    with pytest.raises(KeyboardInterrupt):
+        deadlines.add(asked(futures, loop, 1.0), [Silent()])
+    monkeypatch.undo()
+    loop.go_on(1.5)
+    one = asked(futures, loop, 1.0)
+    deadlines.add(one, [Silent()])
+    loop.go_on(1.0)
+    loop.go_on(0.01)
+    assert one.done.done()
