@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from support.masters import Deployment
 
@@ -26,6 +26,20 @@ from relock.aio_lock import AsyncLock
 from relock.lock import NOT_PASSED
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
+
+
+class ActsForThread(Protocol):
+    """See `Actor`."""
+
+    def do(self, work: Work) -> Any:
+        """Does it, and returns its result, or raises what it raised."""
+
+    def see(self, look: Callable[[], Any]) -> Any:
+        """Looks at something local as the task would."""
+
+
+MyActor = Callable[[], ActsForThread]
+"""Finds the actor of the caller."""
 
 
 class Actor:
@@ -151,54 +165,55 @@ class WatchedAsyncClient(AsyncClient):
 class LockOfActors:
     """An `AsyncLock` as threads use a `Lock`."""
 
-    def __init__(self, lock: AsyncLock) -> None:
+    def __init__(self, lock: AsyncLock, actor: MyActor) -> None:
         self._lock = lock
+        self._actor = actor
         self.name = lock.name
 
     def acquire(self, blocking: bool = True, timeout: float = NOT_PASSED) -> Any:
-        return my_actor().do(lambda: self._lock.acquire(blocking, timeout))
+        return self._actor().do(lambda: self._lock.acquire(blocking, timeout))
 
     def release(self) -> None:
-        my_actor().do(self._lock.release)
+        self._actor().do(self._lock.release)
 
     def __enter__(self) -> Self:
-        my_actor().do(self._lock.__aenter__)
+        self._actor().do(self._lock.__aenter__)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        my_actor().do(lambda: self._lock.__aexit__(kind, error, traceback))
+        self._actor().do(lambda: self._lock.__aexit__(kind, error, traceback))
 
     def extend(self, ttl: float | None = None) -> Any:
-        return my_actor().do(lambda: self._lock.extend(ttl))
+        return self._actor().do(lambda: self._lock.extend(ttl))
 
     def ensure(self, seconds: float = 0.0) -> Any:
-        return my_actor().do(lambda: self._lock.ensure(seconds))
+        return self._actor().do(lambda: self._lock.ensure(seconds))
 
     def locked(self) -> Any:
-        return my_actor().do(self._lock.locked)
+        return self._actor().do(self._lock.locked)
 
     def force_release(self) -> Any:
-        return my_actor().do(self._lock.force_release)
+        return self._actor().do(self._lock.force_release)
 
     def owned(self) -> Any:
-        return my_actor().see(self._lock.owned)
+        return self._actor().see(self._lock.owned)
 
     def remaining(self) -> Any:
-        return my_actor().see(self._lock.remaining)
+        return self._actor().see(self._lock.remaining)
 
     @property
     def hold_count(self) -> Any:
-        return my_actor().see(lambda: self._lock.hold_count)
+        return self._actor().see(lambda: self._lock.hold_count)
 
     @property
     def token(self) -> Any:
-        return my_actor().see(lambda: self._lock.token)
+        return self._actor().see(lambda: self._lock.token)
 
     @property
     def lost(self) -> Any:
-        return my_actor().see(lambda: self._lock.lost)
+        return self._actor().see(lambda: self._lock.lost)
 
     @property
     def _spec(self) -> Any:
@@ -208,12 +223,13 @@ class LockOfActors:
 class ClientOfActors:
     """An `AsyncClient` as threads use a `Client`."""
 
-    def __init__(self, client: Client, watch: Watch) -> None:
+    def __init__(self, client: Client, watch: Watch, actor: MyActor) -> None:
         self._client = client
+        self._actor = actor
         self._async = WatchedAsyncClient(client, watch)
 
     def lock(self, name: str, **options: Any) -> LockOfActors:
-        return LockOfActors(self._async.lock(name, **options))
+        return LockOfActors(self._async.lock(name, **options), self._actor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -231,7 +247,7 @@ class AioRig(ThreadRig):
 
     def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Any:
         """See `Rig`."""
-        return ClientOfActors(super().client(ttl=ttl, node_timeout=node_timeout, **options), self.watch)
+        return ClientOfActors(super().client(ttl=ttl, node_timeout=node_timeout, **options), self.watch, my_actor)
 
     def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
         """See `Rig`: the actor is cancelled."""

@@ -10,7 +10,8 @@ from contract.aio import AioRig
 from contract.rig import Rig
 from contract.threads import ThreadRig
 
-DRIVERS = ("threads", "aio", "virtual") if find_spec("hiredis") else ("threads", "aio")  # the simulator parses with it
+REAL, VIRTUAL = ("threads", "aio"), ("virtual", "aio-virtual")
+DRIVERS = REAL + VIRTUAL if find_spec("hiredis") else REAL  # the simulator parses with it
 MASTERS = (1, 3)
 
 
@@ -32,10 +33,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def rig(driver: str, masters_count: int, request: pytest.FixtureRequest, seed: int) -> Iterator[Rig]:
     """A driver and its masters."""
     made: Rig
-    if driver == "virtual":
+    if driver in VIRTUAL:
+        from contract.aio_virtual import AioVirtualRig
         from contract.virtual import VirtualRig
 
-        made = VirtualRig(masters_count, seed)
+        made = (AioVirtualRig if driver == "aio-virtual" else VirtualRig)(masters_count, seed)
     else:
         made = (AioRig if driver == "aio" else ThreadRig)(request.getfixturevalue("server"))
     logger = logging.getLogger("relock")
