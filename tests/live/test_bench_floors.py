@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench import contestants
+from bench.aio.names import LOOP_HOP, THREADS_HOP
 from bench.bare_socket import BareSocket
 from bench.handoff.contestants import CONTESTANTS, TWO_HOPS, is_floor
 from bench.handoff.floors import TwoHops
@@ -108,7 +109,7 @@ def test_a_release_of_somebody_else_does_nothing(
 
 
 def test_the_floors_are_contestants() -> None:
-    assert [name for name in CONTESTANTS if is_floor(name)] == [ONE_HOP, TWO_HOPS]
+    assert {name for name in CONTESTANTS if is_floor(name)} == {ONE_HOP, TWO_HOPS, LOOP_HOP, THREADS_HOP}
 
 
 # Beside relock, on a user's masters ----------------------------------------------------------------------------------

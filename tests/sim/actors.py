@@ -23,7 +23,7 @@ from relock.testing._process import Process, Task, current_task
 
 AWAITS = 4  # a cancellation comes with the end of one of the first so many waits of a call
 WRAPPED_PART = 0.3  # of the calls are made by the actor, and awaited by a task of their own, as `wait_for` does
-BLOCKED_PART = 0.2  # of the looks of a holder at its hold are followed by a call that blocks
+BLOCKED_PART = 0.2  # of the checks of a holder are followed by a call in whose midst something blocks the loop
 LONG_SECONDS = 1000.0  # the longest wait for an actor; a run is shorter
 
 
@@ -54,6 +54,7 @@ class Actor:
         self._random = random
         self._asked = 0  # how many calls
         self._doing = 0  # which of them, while one is under way
+        self._block_seconds = 0.0  # for so long its loop stands still once its next call has sent something
         self._strike: int | None = None  # at the end of which wait the next call is cancelled; 0: before it begins
         self._inbox: asyncio.Queue[tuple[int, Work, VirtualQueue]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
@@ -84,6 +85,9 @@ class Actor:
         strike, self._strike = self._strike, None
         if strike:
             return _Counted(coroutine, strike, partial(self._cancel, number))
+        seconds, self._block_seconds = self._block_seconds, 0.0
+        if seconds:
+            return _Counted(coroutine, 1, bool, partial(self._loop.call_soon, self._process.sleep, seconds))
         if strike == 0 or self._random.random() < WRAPPED_PART:
             self._wrapped = self._loop.create_task(coroutine)
             if strike == 0:
@@ -126,9 +130,9 @@ class Actor:
         return result
 
     def block(self, longest: float) -> None:
-        """Now and then a call that blocks lets its loop stand still, for half of `longest` (s) or more."""
+        """Now and then something blocks its loop for half of `longest` (s) or more, when its next call has begun."""
         if self._random.random() < BLOCKED_PART:
-            self._loop.call_soon_threadsafe(self._process.sleep, longest * self._random.uniform(0.5, 1.0))
+            self._block_seconds = longest * self._random.uniform(0.5, 1.0)
 
 
 class _Counted:
@@ -140,7 +144,14 @@ class _Counted:
         SwallowedError: the coroutine was cancelled, and did not end by that at once.
     """
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], count: int, strike: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        count: int,
+        strike: Callable[[], object],
+        begun: Callable[[], object] = bool,
+    ) -> None:
+        self._begun = begun  # called when the first wait begins
         self._coroutine = coroutine
         self._count = count
         self._strike = strike
@@ -148,11 +159,14 @@ class _Counted:
     def __await__(self) -> Generator[Any, Any, Any]:
         steps: Any = self._coroutine.__await__()
         go_on: Callable[[], Any] = partial(steps.send, None)
+        begun: Callable[[], object] = self._begun
         while True:
             try:
                 awaited = go_on()
             except StopIteration as end:
                 return end.value
+            begun()
+            begun = bool
             if isinstance(awaited, asyncio.Future):
                 self._count -= 1
                 if not self._count:

@@ -70,7 +70,7 @@ BUGS = [
         f"{CORE}/hold.py",
         "is_in_time = now < deadline_of(self.ends, self.quorum)",
         "is_in_time = True",
-        seed=1257,
+        seed=1751,
     ),
     Bug(
         "a hold is believed for ever",
@@ -98,7 +98,7 @@ BUGS = [
         f"{RUNTIME}/background/janitor.py",
         "    def _undo(self, tasks: Sequence[UndoTask]) -> None:\n",
         ("    def _undo(self, tasks: Sequence[UndoTask]) -> None:\n        return\n"),
-        seed=1009,
+        seed=1013,
     ),
     Bug(
         "a failed attempt is not given back",
@@ -112,7 +112,7 @@ BUGS = [
         f"{CORE}/waiting.py",
         "owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket or self.proposed or None))",
         "owners.append(self.wait.waiter)",
-        seed=1037,
+        seed=1072,
     ),
     Bug(
         "one uuid for all holds of a client",
@@ -126,14 +126,14 @@ BUGS = [
         f"{CORE}/clocks.py",
         "min(int(earliest * 1e6), NOT_AFTER_US_MAX) if earliest > 0.0 else 0",
         "NOT_AFTER_US_MAX",
-        seed=1009,
+        seed=1024,
     ),
     Bug(
         "an enqueue is never void",
         "lua/enqueue.lua",
         "if now > not_after_us and tonumber(now) > tonumber(not_after_us) then",
         "if tonumber(now) > tonumber(not_after_us) + 1e12 then",
-        seed=1076,
+        seed=1131,
     ),
     Bug(
         "a nested release ends the hold",
@@ -175,14 +175,14 @@ BUGS = [
         "lua/_lib/queue.lua",
         "on_own('ZRANGE', queue, 0, 0, 'WITHSCORES')",
         "{}",
-        seed=1002,
+        seed=1008,
     ),
     Bug(
         "dead waiters are not passed over",
         "lua/_lib/counts.lua",
         "local publish_counts = true",
         "local publish_counts = false",
-        seed=1336,
+        seed=2887,
     ),
     Bug(
         "a wait is over before its place is given up",
@@ -203,28 +203,28 @@ BUGS = [
         f"{CORE}/quorum.py",
         "token = max(tokens)",
         "token = min(tokens)",
-        seed=1053,
+        seed=1086,
     ),
     Bug(
         "a release does not write the token back",
         "lua/release.lua",
         "if fence ~= '0' and tonumber(fence) > last_token(token) then",
         "if false then",
-        seed=1009,
+        seed=1013,
     ),
     Bug(
         "a token counts as known to a quorum that only one master gave",
         f"{CORE}/quorum.py",
         "tokens.count(token) >= quorum, answers",
         "True, answers",
-        seed=1009,
+        seed=1013,
     ),
     Bug(
         "a proposed token is given, whatever was given before",
         "lua/acquire.lua",
         "  if not last or (#last == #ours and last < ours) then",
         "  if true then",
-        seed=1009,
+        seed=1024,
     ),
     Bug("no restart guard", "lua/_lib/vote.lua", "  if now_us < until_us then\n", "  if false then\n", seed=1101),
     Bug(
@@ -257,7 +257,7 @@ BUGS = [
             "  redis.call('SET', token, last + 1, 'PX', token_ms)\n"
             "  if last then\n    return 'granted ' .. now .. ' ' .. redis.call('GET', token)\n  end\n"
         ),
-        seed=1032,
+        seed=1086,
     ),
     Bug(
         "tickets are read from the client's clock",
@@ -271,14 +271,14 @@ BUGS = [
         "lua/enqueue.lua",
         "redis.pcall('ZCOUNT', queue, chosen, '+inf') ~= 0 then",
         "false then",
-        seed=2045,
+        seed=2228,
     ),
     Bug(
         "a ticket is proposed that others have passed",
         "lua/enqueue.lua",
         "math.max(tonumber(last[2] or 0) + 1, tonumber(grantee",
         "math.max(tonumber(grantee",
-        seed=2051,
+        seed=2826,
     ),
     Bug(
         "a token that clocks far apart made is not written to a quorum",
@@ -292,21 +292,21 @@ BUGS = [
         "src/relock/_runtime/wakeups/reading.py",
         "        if _LEADER in self._role:\n            return\n        follower",
         "        if self._role is not None:\n            return\n        follower",
-        seed=1458,
+        seed=1597,
     ),
     Bug(
         "heartbeats are never sent",
-        "lua/heartbeat.lua",
-        "redis.call('ZADD', waiters, unpack(deadlines))",
-        "redis.call('ZADD', waiters, 'NX', unpack(deadlines))",
-        seed=2178,
+        f"{RUNTIME}/background/janitor.py",
+        "        if self._next_heartbeat() <= now:\n",
+        "        if False:\n",
+        seed=1001,
     ),
     Bug(
         "an extension shortens the lease",
         "lua/_lib/lengthen.lua",
         "math.max(redis.call('PTTL', key), tonumber(ttl_ms), 1)",
         "math.max(tonumber(ttl_ms), 1)",
-        seed=1246,
+        seed=1285,
     ),
     Bug(
         "nobody wakes the thread that sends heartbeats",
@@ -334,7 +334,7 @@ BUGS = [
         f"{RUNTIME}/wakeups/hub.py",
         "begins = subscription.granted_at(granted_us, incarnation, self._clock())",
         "begins = self._clock()",
-        seed=1411,
+        seed=1801,
     ),
     Bug(
         "the short lease of a grant counts as the full one",
@@ -348,7 +348,7 @@ BUGS = [
         f"{RUNTIME}/session/reports.py",
         "            session.undo(keys, owner, token, session.options.ttl, session.clock())\n",
         "            pass\n",
-        seed=1005,
+        seed=1013,
     ),
     Bug(
         "grants of two names make a quorum",
@@ -411,7 +411,7 @@ BUGS = [
         "src/relock/client.py",
         "        self.session.closed = parents.closed\n",
         "        self.session.closed = parents.closed\n        self.session.holds = parents.holds\n",
-        seed=1053,
+        seed=1227,
     ),
     Bug(
         "a forked child keeps its parent's connections",
@@ -425,14 +425,14 @@ BUGS = [
         f"{RUNTIME}/session/interrupts.py",
         "            session.hub.forget(owners[0])\n            session.holds.forget",
         "            session.holds.forget",
-        seed=1064,
+        seed=1073,
     ),
     Bug(
         "an interrupted acquire is not undone",
         f"{RUNTIME}/session/interrupts.py",
         "            for owner in owners:\n                session.undo(",
         "            for owner in ():\n                session.undo(",
-        seed=1057,
+        seed=1389,
     ),
     Bug(
         "a hold whose release was interrupted is renewed for nobody",
@@ -449,14 +449,14 @@ BUGS = [
             "redis.call('HINCRBY', lock, owner, "
             "tonumber(count) > tonumber(redis.call('HGET', lock, owner)) and 1 or -1) ~= ''"
         ),
-        seed=1139,
+        seed=1138,
     ),
     Bug(
         "an acquire that arrives again is never void",
         "lua/acquire.lua",
         "tonumber(now) > tonumber(not_after_us) then",
         "tonumber(now) > tonumber(not_after_us) + 1e12 then",
-        seed=1158,
+        seed=1202,
     ),
     Bug(
         "a forked child goes by its parent's name",
@@ -504,7 +504,7 @@ BUGS = [
         f"{RUNTIME}/wakeups/subscription.py",
         "        if incarnation != self._incarnation:\n",
         "        incarnation = self._master.incarnation\n        if False:\n",
-        seed=1773,
+        seed=2217,
     ),
     Bug(
         "the name of a lock is that of another one when it was made anew",
@@ -518,7 +518,7 @@ BUGS = [
         "lua/_lib/just_now.lua",
         "just_now_us = 1000\n",
         "just_now_us = 1e12\n",
-        seed=1009,
+        seed=1129,
     ),
     # Only runs in which nobody reads what one client logs find this.
     Bug(
@@ -526,7 +526,7 @@ BUGS = [
         f"{RUNTIME}/background/telling.py",
         "self.hand(self._handle, (copy_context(), logger, made, args), is_ordinary=level < logging.WARNING)",
         "self._handle((copy_context(), logger, made, args))",
-        seed=1262,
+        seed=1390,
     ),
     # Only runs in which tasks use clients find these.
     Bug(
@@ -548,35 +548,35 @@ BUGS = [
         "src/relock/aio_lock.py",
         "        except BaseException:\n            session.interrupted_of_tasks.give_up(record, self.name, who, 1)\n",
         "        except BaseException:\n",
-        seed=1009,
+        seed=2552,
     ),
     Bug(
         "a release that was cancelled before it began is not carried out",
         "src/relock/_runtime/aio/begun.py",
         "            if not is_begun:\n",
         "            if False:\n",
-        seed=1057,
+        seed=2552,
     ),
     Bug(
         "a hold belongs to the task that awaits",
         "src/relock/aio_lock.py",
         "        outcome = await self._take(who, limit)\n        return",
         "        outcome = await self._take(self._who(), limit)\n        return",
-        seed=1000,
+        seed=1100,
     ),
     Bug(
         "a loop judges a master before it takes what has come",
         f"{RUNTIME}/aio/link.py",
-        "        self._silence = None\n        self.take()\n",
-        "        self._silence = None\n",
-        seed=1064,
+        "        while connection is not None and connection is self.connection and connection.in_flight:\n",
+        "        while False and connection is not None:\n",
+        seed=1053,
     ),
     Bug(
         "a task is not woken by what others put in",
         f"{RUNTIME}/aio/loop_inbox.py",
         "            self._loop.call_soon_threadsafe(self._ring)\n",
         "            pass\n",
-        seed=1000,
+        seed=1033,
     ),
     Bug(
         "a loop's connection is used on though it leads to another server",
