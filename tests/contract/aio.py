@@ -17,12 +17,10 @@ from support.masters import Deployment
 from contract.rig import NODE_TIMEOUT, SOON, TTL, Interrupted
 from contract.threads import Thread, ThreadRig
 from contract.watch import Watch
-from relock import Client
+from relock import AsyncClient, AsyncLock, Client
 from relock._core.call_record import Step
 from relock._core.effects import Park, Pause
 from relock._runtime.aio.foreground import Foreground
-from relock.aio_client import AsyncClient
-from relock.aio_lock import AsyncLock
 from relock.lock import NOT_PASSED
 
 Work = Callable[[], Coroutine[Any, Any, Any]]

@@ -7,64 +7,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from contract.aio import ClientOfActors, Work
+from support.virtual_actor import VirtualActor
+
+from contract.aio import ClientOfActors
 from contract.rig import NODE_TIMEOUT, TTL, Interrupted
-from contract.virtual import HOUR_SECONDS, VirtualRig
+from contract.virtual import VirtualRig
 from contract.watch import Watch
 from relock._owner import running_loop
 from relock.testing._loop import VirtualLoop
-from relock.testing._platform import VirtualQueue
-from relock.testing._process import Process, Task, current_task
-
-
-class VirtualActor:
-    """See `contract.aio.Actor`."""
-
-    def __init__(self, process: Process) -> None:
-        self.loop = VirtualLoop(process)
-        self.task: asyncio.Task[None] | None = None
-        self._process = process
-        self._work: asyncio.Queue[tuple[Work, VirtualQueue]] = asyncio.Queue()
-        self.loop.call_soon_threadsafe(self._begin)
-
-    def _begin(self) -> None:
-        self.task = self.loop.create_task(self._act())
-
-    async def _act(self) -> None:
-        while True:
-            work, results = await self._work.get()
-            try:
-                results.put((await work(), None))
-            except GeneratorExit:  # the run is over
-                raise
-            except asyncio.CancelledError:
-                if self.task is not None:
-                    self.task.uncancel()
-                results.put((None, Interrupted()))
-            except BaseException as error:
-                results.put((None, error))
-
-    def do(self, work: Work) -> Any:
-        """See `contract.aio.Actor`."""
-        results = VirtualQueue(self._process)
-        self.loop.call_soon_threadsafe(self._work.put_nowait, (work, results))
-        result, error = results.get(timeout=HOUR_SECONDS)
-        if error is not None:
-            raise error
-        return result
-
-    def see(self, look: Callable[[], Any]) -> Any:
-        """See `contract.aio.Actor`."""
-
-        async def looking() -> Any:
-            return look()
-
-        return self.do(looking)
-
-    def cancel(self) -> None:
-        """See `contract.aio.Actor`."""
-        if self.task is not None:
-            self.loop.call_soon_threadsafe(self.task.cancel)
+from relock.testing._process import Task, current_task
 
 
 class AioVirtualRig(VirtualRig):
@@ -82,7 +33,7 @@ class AioVirtualRig(VirtualRig):
         """The actor of the calling thread."""
         thread = current_task()
         if thread not in self._actors:
-            self._actors[thread] = VirtualActor(self._process)
+            self._actors[thread] = VirtualActor(VirtualLoop(self._process), self._process, Interrupted)
         return self._actors[thread]
 
     def _current(self) -> object:

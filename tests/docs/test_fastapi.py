@@ -53,10 +53,14 @@ def answer(app: Any, path: str) -> Any:
     return ask()
 
 
-def test_a_dependency_and_its_endpoint_have_one_hold(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def around(server: Server, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The example with a lock around its endpoints."""
     monkeypatch.setenv("REDIS_URL", server.url)
-    around = load("around")
+    return load("around")
 
+
+def test_a_dependency_and_its_endpoint_have_one_hold(around: Any) -> None:
     async def scene() -> None:
         given = await asyncio.gather(*(answer(around.app, "/orders/7/cancel") for _ in range(5)))
         assert len({one["fence"] for one in given}) == 5
@@ -66,10 +70,7 @@ def test_a_dependency_and_its_endpoint_have_one_hold(server: Server, monkeypatch
     asyncio.run(scene())
 
 
-def test_middleware_and_its_endpoint_have_one_hold_by_an_owner(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDIS_URL", server.url)
-    around = load("around")
-
+def test_middleware_and_its_endpoint_have_one_hold_by_an_owner(around: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         given = await asyncio.gather(*(answer(around.app, "/import") for _ in range(5)))
         assert len({one["fence"] for one in given}) == 5

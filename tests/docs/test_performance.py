@@ -1,13 +1,16 @@
 """The benchmark's page of results, the page about performance and the README say what the benchmark's results say."""
 
 import copy
+import subprocess
+import sys
 from typing import Any
 
 import pytest
-from bench.goals import goals, of_pairs
+from bench.aio.names import LOOP_FLOOR, RELOCK_TASKS, RELOCK_THREADS
+from bench.goals import goals, of_pairs, of_tasks
 from bench.handoff.contestants import TWO_HOPS
 from bench.page import MARKS, PAGE, README, USERS_PAGE, in_short, load, pages, rendered
-from bench.rows import of, our_way, where
+from bench.rows import middle, of, our_way, where
 
 from relock.cli._bench.words import BARE, ONE_HOP, RELOCK, RELOCKS_HOP
 
@@ -47,10 +50,33 @@ def test_the_readme_says_what_was_measured_on_five_masters() -> None:
     assert f"{redsync:.1f} times as many as Go's redsync among 32" in text
 
 
+def test_the_readme_says_what_was_measured_of_tasks() -> None:
+    found = load()["aio"]
+    pairs = found["pairs"]["one"]["pairs_us"]["split"]
+    (rate,) = (goal.measured for goal in of_tasks(found) if "a second / bare" in goal.what)
+    text = " ".join(README.read_text().split())
+    assert f"a pair takes {pairs[RELOCK_TASKS] / pairs[LOOP_FLOOR]:.1f} times what its scripts take bare" in text
+    assert f"hand-offs reach {rate:.1f} of one hop on it" in text
+
+
+def test_a_hand_off_among_tasks_is_half_as_long_again_as_one_among_threads() -> None:
+    def time_of(name: str) -> float:
+        return sum(middle(row, "median_us") for row in load()["aio"]["handoffs"] if row["contestant"] == name)
+
+    assert 1.3 < time_of(RELOCK_TASKS) / time_of(RELOCK_THREADS) < 1.7
+    assert "about half as long again as one among threads" in " ".join(USERS_PAGE.read_text().split())
+
+
 def test_no_turn_of_ours_or_of_the_floors_overlapped_another() -> None:
     for row in load()["handoffs"]:
         if row["contestant"] in (ONE_HOP, TWO_HOPS) or row["contestant"].startswith("relock"):
             assert not any(one.get("overlaps") or one.get("out_of_order") for one in row["rounds"]), row
+
+
+def test_the_page_about_costs_counts_the_modules() -> None:
+    code = "import sys, relock; print(sum(name.split('.')[0] == 'relock' for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"{done.stdout.strip()} compiled modules" in " ".join((USERS_PAGE.parent / "cost.md").read_text().split())
 
 
 def test_a_goal_is_judged_where_it_is_missed_worst() -> None:

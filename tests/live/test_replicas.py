@@ -8,8 +8,7 @@ import pytest
 from support.servers import Server
 from support.until import until
 
-from relock import Client, LockLostError, QuorumError
-from relock.aio_client import AsyncClient
+from relock import AsyncClient, Client, LockLostError, QuorumError
 
 Start = Callable[..., Server]
 

@@ -6,25 +6,23 @@ the actor. What interrupts the worker cancels the actor.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
 
-from relock import Client
+from support.virtual_actor import VirtualActor
+
+from relock import AsyncClient, AsyncLock, Client
 from relock._owner import Who, running_loop
 from relock._owner import current_task as current_owner
-from relock.aio_client import AsyncClient
-from relock.aio_lock import AsyncLock
 from relock.testing._loop import VirtualLoop
-from relock.testing._platform import VirtualQueue
 from relock.testing._process import Process, Task, current_task
 
 AWAITS = 4  # a cancellation comes with the end of one of the first so many waits of a call
 WRAPPED_PART = 0.3  # of the calls are made by the actor, and awaited by a task of their own, as `wait_for` does
 BLOCKED_PART = 0.2  # of the checks of a holder are followed by a call in whose midst something blocks the loop
-LONG_SECONDS = 1000.0  # the longest wait for an actor; a run is shorter
 
 
 class Interrupted(BaseException):
@@ -35,59 +33,32 @@ class SwallowedError(Exception):
     """A call went on though it was cancelled."""
 
 
-Work = Callable[[], Coroutine[Any, Any, Any]]
-
-
-class Actor:
-    """A task of a loop, which does what one worker asks for.
+class Actor(VirtualActor):
+    """One that is cancelled, wrapped and blocked as chance has it.
 
     Attributes:
-        who: the task as an owner.
+        who: the task as an owner, once it has done something.
     """
 
     who: Who | None
 
     def __init__(self, loop: VirtualLoop, process: Process, random: Random) -> None:
+        super().__init__(loop, process, Interrupted)
         self.who = None
-        self._loop = loop
-        self._process = process
         self._random = random
-        self._asked = 0  # how many calls
-        self._doing = 0  # which of them, while one is under way
         self._block_seconds = 0.0  # for so long its loop stands still once its next call has sent something
         self._strike: int | None = None  # at the end of which wait the next call is cancelled; 0: before it begins
-        self._inbox: asyncio.Queue[tuple[int, Work, VirtualQueue]] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-        self._wrapped: asyncio.Task[Any] | None = None  # while that carries out the call
-        loop.call_soon_threadsafe(self._begin)
+        self._wrapped: asyncio.Task[Any] | None = None  # carries out the present call, if it is not the actor itself
 
-    def _begin(self) -> None:
-        self._task = self._loop.create_task(self._act())
-
-    async def _act(self) -> None:
-        self.who = current_owner()
-        while True:
-            number, work, results = await self._inbox.get()
-            self._doing = number
-            try:
-                result, error = await self._called(work(), number), None
-            except GeneratorExit:  # the run is over
-                raise
-            except BaseException as raised:
-                result, error = None, raised
-            self._doing, self._wrapped = 0, None
-            if isinstance(error, asyncio.CancelledError):
-                self._uncancel()
-                error = Interrupted()
-            results.put((result, error))
-
-    def _called(self, coroutine: Coroutine[Any, Any, Any], number: int) -> "asyncio.Future[Any] | _Counted":
+    def carry_out(self, coroutine: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+        """See `VirtualActor`."""
+        self.who, self._wrapped = current_owner(), None
         strike, self._strike = self._strike, None
         if strike:
-            return _Counted(coroutine, strike, partial(self._cancel, number))
+            return _Counted(coroutine, strike, partial(self.cancel_call, self._doing))
         seconds, self._block_seconds = self._block_seconds, 0.0
         if seconds:
-            return _Counted(coroutine, 1, bool, partial(self._loop.call_soon, self._process.sleep, seconds))
+            return _Counted(coroutine, 0, bool, partial(self._loop.call_soon, self._process.sleep, seconds))
         if strike == 0 or self._random.random() < WRAPPED_PART:
             self._wrapped = self._loop.create_task(coroutine)
             if strike == 0:
@@ -95,15 +66,9 @@ class Actor:
             return self._wrapped
         return _Counted(coroutine, 0, bool)
 
-    def _cancel(self, number: int) -> None:
-        """Cancels that call, if it is still under way: the task that carries it out."""
-        task = self._wrapped or self._task
-        if self._doing == number and task is not None:
-            task.cancel()
-
-    def _uncancel(self) -> None:
-        while self._task is not None and self._task.cancelling():
-            self._task.uncancel()
+    def acting(self) -> "asyncio.Task[Any] | None":
+        """See `VirtualActor`."""
+        return self._wrapped or self.task
 
     # What its worker does -------------------------------------------------------------------------------------------
 
@@ -114,20 +79,6 @@ class Actor:
     def spare(self) -> None:
         """Calls that off."""
         self._strike = None
-
-    def do(self, work: Work) -> Any:
-        """Has the task do it; returns what it returns, and raises what it raises."""
-        self._asked += 1
-        number, results = self._asked, VirtualQueue(self._process)
-        self._loop.call_soon_threadsafe(self._inbox.put_nowait, (number, work, results))
-        try:
-            result, error = results.get(timeout=LONG_SECONDS)
-        except Interrupted:
-            self._loop.call_soon_threadsafe(self._cancel, number)
-            result, error = results.get(timeout=LONG_SECONDS)
-        if error is not None:
-            raise error
-        return result
 
     def block(self, longest: float) -> None:
         """Now and then something blocks its loop for half of `longest` (s) or more, when its next call has begun."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from relock.aio_client import AsyncClient
+from relock import AsyncClient
 from support.urls import options_for
 
 SOON = 20.0  # seconds after which a failure is one

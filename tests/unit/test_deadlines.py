@@ -140,6 +140,14 @@ def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
     assert one.done.done()
 
 
+def test_nothing_is_left_of_it_once_it_is_closed(
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
+) -> None:
+    deadlines.add(asked(futures, loop, 1.0), [Silent()])
+    deadlines.close()
+    assert all(timer.is_cancelled for timer in loop.timers)
+
+
 def test_a_timer_that_was_never_set_is_made_up_for(
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

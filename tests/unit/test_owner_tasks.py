@@ -4,10 +4,11 @@ import asyncio
 import gc
 import sys
 import weakref
+from typing import Any
 
 import pytest
 
-from relock._owner import A_CALLBACK, Taker, may_nest, running_task, still_inside, taker_of
+from relock._owner import A_CALLBACK, Taker, may_nest, running_task, runs_on, still_inside, taker_of
 from relock._runtime.session.loops import inside_already
 
 
@@ -120,3 +121,20 @@ def test_an_eager_task_is_not_the_one_that_starts_it() -> None:
     assert seen[0] is seen[2]
     assert seen[1] is not seen[0]
     assert isinstance(seen[1], asyncio.Task)
+
+
+def test_a_task_of_any_implementation_is_known_to_run_on_its_loop() -> None:
+    """A task factory may make tasks that are none of those that C implements."""
+
+    async def work() -> None: ...
+
+    made: Any = asyncio.tasks
+    loop, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+    for kind in (asyncio.Task, made._PyTask):
+        task = kind(work(), loop=loop)
+        assert runs_on(task, loop)
+        assert not runs_on(task, other)
+        loop.run_until_complete(task)
+    assert not runs_on(object(), loop)
+    loop.close()
+    other.close()

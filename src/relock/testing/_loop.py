@@ -8,14 +8,13 @@ same real thread, and must not find a loop that runs in it: `Parking` sees to th
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
-from errno import EAGAIN
 from heapq import heappop, heappush
 from typing import Any
 
 from greenlet import GreenletExit
 
-from relock._runtime.net.channel import Channel
 from relock._runtime.net.loop_channel import LoopChannel
 from relock._runtime.net.raw_connection import RawConnection
 from relock.testing._process import Parking, Process
@@ -126,6 +125,9 @@ class VirtualLoop(_Base):  # type: ignore[misc]
             while True:
                 self._turn()
         finally:
+            for task in asyncio.all_tasks(self):  # else they end when they are collected, perhaps with the interpreter
+                with suppress(GreenletExit):
+                    task.get_coro().close()
             asyncio._set_running_loop(None)
 
     def _turn(self) -> None:
@@ -171,7 +173,7 @@ class VirtualLoopChannel(LoopChannel):
     """A virtual connection that a `VirtualLoop` watches."""
 
     def __init__(
-        self, opened: Channel, raw: RawConnection, loop: VirtualLoop, _failed: Callable[[BaseException], object]
+        self, opened: Any, raw: RawConnection, loop: VirtualLoop, _failed: Callable[[BaseException], object]
     ) -> None:
         self._opened = opened
         self._raw: Any = raw
@@ -179,7 +181,7 @@ class VirtualLoopChannel(LoopChannel):
         self._parse = opened.parse
         self.fileno = opened.fileno
         self.send = opened.send
-        self.take = self._take
+        self.take = opened.take_now
         self.ready = opened.ready
 
     def watch(self, readable: Callable[[], object]) -> None:
@@ -193,8 +195,3 @@ class VirtualLoopChannel(LoopChannel):
     def is_pending(self) -> bool:
         """See `LoopChannel`."""
         return False
-
-    def _take(self) -> Any:
-        if not self._raw.is_readable():
-            raise BlockingIOError(EAGAIN, "nothing is there")
-        return self._opened.take()

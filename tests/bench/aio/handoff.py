@@ -10,7 +10,7 @@ import redis.asyncio
 from bench.aio.loop_socket import LoopMessages, LoopSocket
 from bench.aio.names import LOOP_HOP, REDIS_PY_TASKS, RELOCK_TASKS
 from bench.bare_socket import BareSocket
-from relock.aio_client import AsyncClient
+from relock import AsyncClient
 from relock.cli._bench.floor.hops import LEASE_MS
 from relock.cli._bench.floor.sockets import FOLDER, packed
 from relock.cli._bench.work import Job

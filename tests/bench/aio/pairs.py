@@ -13,8 +13,8 @@ from bench.aio.loop_socket import LoopSocket
 from bench.aio.loops import HAS_UVLOOP, NewLoop, new_uvloop
 from bench.aio.names import LOOP_FLOOR, REDIS_PY_TASKS, RELOCK_TASKS, RELOCK_THREADS, on_uvloop
 from bench.contestants import LEASE_SECONDS
+from relock import AsyncClient
 from relock._core.quorum import quorum_of
-from relock.aio_client import AsyncClient
 from relock.cli._bench.floor.pairs import Asked, Pair
 from relock.cli._bench.words import BARE
 

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from relock.aio_client import AsyncClient
+from relock import AsyncClient
 
 PREFIX = "sleepers"
 LOCKS = 20

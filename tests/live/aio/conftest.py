@@ -6,7 +6,7 @@ import pytest
 from support.masters import Deployment
 from support.tasks import Connect, connecting
 
-from relock.aio_client import AsyncClient
+from relock import AsyncClient
 
 
 @pytest.fixture

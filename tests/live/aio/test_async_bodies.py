@@ -8,8 +8,7 @@ import pytest
 from support.masters import Deployment
 from support.tasks import SOON, Connect, free
 
-from relock import LockLostError
-from relock.aio_client import AsyncClient
+from relock import AsyncClient, LockLostError
 
 pytestmark = pytest.mark.every_quorum
 

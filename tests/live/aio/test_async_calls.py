@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from support.tasks import free, until
 
+from relock import AsyncClient
 from relock._core.call_record import CallRecord
-from relock.aio_client import AsyncClient
 
 pytestmark = pytest.mark.every_quorum
 

@@ -7,8 +7,7 @@ import redis.asyncio
 from support.cluster import ClusterOfServers, names_in, slot_of
 from support.tasks import SOON, connecting, free, until
 
-from relock import QuorumError
-from relock.aio_client import AsyncClient
+from relock import AsyncClient, QuorumError
 
 
 async def take(client: AsyncClient, name: str) -> None:

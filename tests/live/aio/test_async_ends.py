@@ -10,9 +10,8 @@ from support.masters import Deployment
 from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
 from support.urls import options_for
 
-from relock import Client, ClientClosedError
+from relock import AsyncClient, Client, ClientClosedError
 from relock._core.call_record import CallRecord
-from relock.aio_client import AsyncClient
 
 pytestmark = pytest.mark.every_quorum
 

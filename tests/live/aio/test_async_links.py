@@ -10,11 +10,10 @@ import pytest
 from support.masters import Deployment
 from support.tasks import SOON, Connect, free, until
 
-from relock import MasterDown, QuorumError
+from relock import AsyncClient, MasterDown, QuorumError
 from relock._runtime.aio.link import IN_FLIGHT_MAX
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.master import Master
-from relock.aio_client import AsyncClient
 
 pytestmark = pytest.mark.every_quorum
 

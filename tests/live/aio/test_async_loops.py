@@ -11,9 +11,7 @@ import uvloop
 from support.masters import Deployment
 from support.tasks import SOON, Connect, connecting, free, until
 
-from relock import NotOwnedError
-from relock.aio_client import AsyncClient
-from relock.aio_lock import AsyncLock
+from relock import AsyncClient, AsyncLock, NotOwnedError
 
 pytestmark = pytest.mark.every_quorum
 

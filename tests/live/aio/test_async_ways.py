@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -161,11 +161,21 @@ async def test_two_tasks_that_hand_a_lock_over_send_two_commands_each_time(
     assert own_server.cli("INFO", "commandstats")["cmdstat_evalsha"]["calls"] <= 2.3 * 2 * turns
 
 
-async def test_many_names_are_listed(client: AsyncClient, name: str) -> None:
-    names = {f"{name}-{number:03}" for number in range(230)}
+async def test_many_names_are_listed_by_few_threads(
+    client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, started, start = {f"{name}-{number:03}" for number in range(230)}, list[str](), client.session.platform.start
     for one in names:
         assert await client.lock(one).acquire()
+
+    def note(target: Callable[[], object], name: str) -> None:
+        started.append(name)
+        start(target, name)
+
+    monkeypatch.setattr(client.session.platform, "start", note)
     assert {one async for one in client.names(f"{name}-*")} == names
+    assert started.count("relock-loop") == 4, "a hundred at a time, and a look for more"
+    monkeypatch.undo()
     for one in names:
         await client.lock(one).release()
 

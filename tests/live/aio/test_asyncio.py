@@ -14,10 +14,7 @@ from support.masters import Deployment
 from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
 from support.urls import options_for
 
-from relock import AcquireTimeoutError, Client, LockLostError, NotOwnedError
-from relock._events import LoopStalled
-from relock.aio_client import AsyncClient
-from relock.aio_lock import AsyncLock
+from relock import AcquireTimeoutError, AsyncClient, AsyncLock, Client, LockLostError, LoopStalled, NotOwnedError
 
 pytestmark = pytest.mark.every_quorum
 

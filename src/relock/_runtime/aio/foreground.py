@@ -212,10 +212,6 @@ class Foreground:
 
     def _send(self, round_: LoopRound, links: list[Link]) -> None:
         """To those that are connected; to the others once they are, unless a quorum is."""
-        if len(links) == 1 and self._quorum == 1:  # the usual case, and nothing to decide
-            round_.missing = 1
-            links[0].ask(round_)
-            return
         connected = [link for link in links if link.is_connected]
         is_enough = len(connected) >= self._quorum
         round_.missing = len(links)
@@ -283,11 +279,8 @@ class Foreground:
         self.session.undo_attempt(undo)
 
     async def _enter(self, enter: Enter) -> bool:
-        gates, who = self.session.gates, asyncio.current_task(self.loop)
-        if gates.try_enter(enter.record, enter.key, who):
-            return True
         inbox = self._inbox()
-        waiting = gates.wait(*enter, who, inbox)
+        waiting = self.session.gates.wait(*enter, asyncio.current_task(self.loop), inbox)
         try:
             with self._at_rest(inbox):
                 while True:
@@ -345,7 +338,6 @@ class Foreground:
         for record in self._records.copy():
             if self._records.pop(record, self) is None:  # another thread has not done it
                 self.session.interrupted_of_tasks.abandon(record)
-        self._resting.clear()  # what they slept at would keep them alive
         self._close()
 
     def _orphaned(self) -> None:

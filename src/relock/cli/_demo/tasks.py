@@ -6,9 +6,7 @@ import time
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from relock import RelockError
-from relock.aio_client import AsyncClient
-from relock.aio_lock import AsyncLock
+from relock import AsyncClient, AsyncLock, RelockError
 from relock.cli._demo.history import Update
 from relock.cli._demo.job import Job, tell
 from relock.cli._demo.workers import RESTING_SECONDS, THINKING_SECONDS, NoLock, Workers, tell_failed, tell_of

@@ -1,0 +1,97 @@
+"""Tasks of virtual event loops that act for virtual threads: what these call, a task calls, and owns what it takes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from greenlet import GreenletExit
+
+from relock.testing._loop import VirtualLoop
+from relock.testing._platform import VirtualQueue
+from relock.testing._process import Process
+
+LONG_SECONDS = 3600.0  # the longest wait for an actor; a run is shorter
+
+Work = Callable[[], Coroutine[Any, Any, Any]]
+
+
+class VirtualActor:
+    """A task of `loop`, which does what one thread of the same process asks for.
+
+    Args:
+        interrupted: what is raised in the thread where its actor was cancelled; and what interrupts the thread while it
+            waits, and so cancels its actor.
+    """
+
+    def __init__(self, loop: VirtualLoop, process: Process, interrupted: type[BaseException]) -> None:
+        self._loop = loop
+        self._process = process
+        self._interrupted = interrupted
+        self._asked = 0  # how many calls
+        self._doing = 0  # which of them, while one is under way
+        self._inbox: asyncio.Queue[tuple[int, Work, VirtualQueue]] = asyncio.Queue()
+        self.task: asyncio.Task[None] | None = None
+        loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self.task = self._loop.create_task(self._act())
+
+    async def _act(self) -> None:
+        while True:
+            number, work, results = await self._inbox.get()
+            self._doing = number
+            try:
+                result, error = await self.carry_out(work()), None
+            except (GeneratorExit, GreenletExit):  # the run, or the process, is over
+                raise
+            except BaseException as raised:
+                result, error = None, raised
+            self._doing = 0
+            if isinstance(error, asyncio.CancelledError):
+                self._uncancel()
+                error = self._interrupted()
+            results.put((result, error))
+
+    def carry_out(self, coroutine: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+        """In the task: what it awaits, to have that done."""
+        return coroutine
+
+    def acting(self) -> "asyncio.Task[Any] | None":
+        """The task that carries out the present call."""
+        return self.task
+
+    def cancel(self) -> None:
+        """Cancels the call that was asked for last, if it is still under way; from any thread."""
+        self._loop.call_soon_threadsafe(self.cancel_call, self._asked)
+
+    def cancel_call(self, number: int) -> None:
+        """In the loop: cancels that call, if it is still under way."""
+        task = self.acting()
+        if self._doing == number and task is not None:
+            task.cancel()
+
+    def _uncancel(self) -> None:
+        while self.task is not None and self.task.cancelling():
+            self.task.uncancel()
+
+    def do(self, work: Work) -> Any:
+        """Has the task do it; returns what it returns, and raises what it raises."""
+        self._asked += 1
+        results = VirtualQueue(self._process)
+        self._loop.call_soon_threadsafe(self._inbox.put_nowait, (self._asked, work, results))
+        try:
+            result, error = results.get(timeout=LONG_SECONDS)
+        except self._interrupted:
+            self.cancel()
+            result, error = results.get(timeout=LONG_SECONDS)
+        if error is not None:
+            raise error
+        return result
+
+    def see(self, look: Callable[[], Any]) -> Any:
+        """Looks at something local as the task would."""
+
+        async def looking() -> Any:
+            return look()
+
+        return self.do(looking)
