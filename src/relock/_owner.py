@@ -115,7 +115,9 @@ class _Tasks(threading.local):
     """The tasks of the loop that each thread runs; each thread has its own, so no two change one at once."""
 
     def __init__(self) -> None:
-        self.known: weakref.WeakKeyDictionary[asyncio.Task[Any], Who] = weakref.WeakKeyDictionary()
+        known: dict[weakref.ref[asyncio.Task[Any]], Who] = {}
+        self.known = known  # a WeakKeyDictionary would cost a call of Python's for each look
+        self.forget = lambda task: known.pop(task, None)  # whatever thread collects the task
 
 
 _tasks = _Tasks()
@@ -131,9 +133,10 @@ def current_task() -> Who | None:
     task = None if loop is None else asyncio.current_task(loop)
     if task is None:
         return None
-    who = _tasks.known.get(task)
+    tasks = _tasks
+    who = tasks.known.get(weakref.ref(task))
     if who is None:
-        who = _tasks.known[task] = Who(next(_serials), TaskRef(task), None)
+        who = tasks.known[weakref.ref(task, tasks.forget)] = Who(next(_serials), TaskRef(task), None)
     return who
 
 

@@ -7,7 +7,6 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Never, ParamSpec, Self, TypeVar, Unpack
 
-from relock._core.call_record import CallRecord
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.inspect import LockInfo
@@ -24,7 +23,7 @@ from relock._options import (
     check_seconds,
 )
 from relock._runtime.aio.cluster_foreground import ClusterForeground
-from relock._runtime.aio.foreground import Flow, Foreground
+from relock._runtime.aio.foreground import Foreground
 from relock._runtime.aio.on_loop import OnLoop
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.cluster import Cluster
@@ -90,10 +89,6 @@ class AsyncClient:
         """What the client has in this process. Not for users: it may change with any release."""
         return self._client.session
 
-    async def run(self, flow: Flow, record: CallRecord | None = None, until: float = FOREVER) -> Any:
-        """Carries out a flow on the running loop; see `Foreground.run`. Not for users."""
-        return await self._foreground().run(flow, record, until)
-
     @property
     def is_closed(self) -> bool:
         """Whether it is closed, or is being closed. Not for users."""
@@ -103,11 +98,13 @@ class AsyncClient:
         if self._is_closed:
             raise ClientClosedError("the client is closed: make a new one")
 
-    def _foreground(self) -> Foreground:
-        self._check_open()
+    def foreground(self) -> Foreground:
+        """What the running loop does for the client's tasks; `ClientClosedError` once it was closed. Not for users."""
+        if self._is_closed:
+            self._check_open()
         loop = asyncio.get_running_loop()
         foreground = self._foregrounds.get(loop)
-        if foreground is None or foreground.session is not self.session:
+        if foreground is None or foreground.session is not self._client.session:
             self._forget_closed_loops()
             foreground = self._foregrounds[loop] = self._make_foreground(loop)
         return foreground
@@ -218,7 +215,7 @@ class AsyncClient:
             QuorumError: too few masters answered.
         """
         spec, _ = self._client.spec_of(check_name(name))
-        answers = await self._foreground().ask(inspect_flows.look(spec, self.session.clock()))
+        answers = await self.foreground().ask(inspect_flows.look(spec, self.session.clock()))
         return self._client.agree(name, first_of_each(answers))
 
     async def force_release(self, name: str) -> bool:
@@ -228,7 +225,7 @@ class AsyncClient:
             QuorumError: too few masters answered.
         """
         spec, _ = self._client.spec_of(check_name(name))
-        released, answers = await self.run(inspect_flows.force_release(spec, self.session.clock))
+        released, answers = await self.foreground().run(inspect_flows.force_release(spec, self.session.clock))
         self._client.agree_on_end(name, answers)
         return bool(released)
 

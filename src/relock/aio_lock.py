@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, Self
 from relock._core.book import not_owned
 from relock._core.call_record import CallRecord
 from relock._core.flows.inspect import LockInfo
-from relock._core.hold import FOREVER, Hold
+from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Outcome
 from relock._errors import NotOwnedError, RelockError
@@ -20,7 +20,7 @@ from relock._options import LockOptions, check_keywords, check_seconds
 from relock._owner import Who, current_task, task_name, task_of
 from relock._runtime.aio.begun import Begun
 from relock._runtime.aio.body import Bodies, Body
-from relock._runtime.aio.foreground import Flow
+from relock._runtime.aio.foreground import Foreground
 from relock.lock import NOT_PASSED, longest_wait
 
 
@@ -31,8 +31,8 @@ class AsyncLockClient(HasSession, Protocol):
     def is_closed(self) -> bool:
         """Whether it is closed, or is being closed."""
 
-    async def run(self, flow: Flow, record: CallRecord | None = None, until: float = FOREVER) -> Any:
-        """Carries out a flow on the running loop; see `Foreground.run`."""
+    def foreground(self) -> Foreground:
+        """What the running loop does for the client's tasks; `ClientClosedError` once it was closed."""
 
     async def info(self, name: str) -> LockInfo:
         """Who has the lock, and who waits."""
@@ -116,19 +116,16 @@ class AsyncLock(Holding):
         """
         if unknown:
             check_keywords("acquire", unknown, ("blocking", "timeout"))
-        return self._acquire(self._who(), longest_wait(self._longest, blocking, timeout))
+        return self._take(self._who(), longest_wait(self._longest, blocking, timeout))
 
-    async def _acquire(self, who: Who, limit: float) -> bool:
-        outcome = await self._take(who, limit)
-        return outcome is None or self._refusal(outcome)
-
-    async def _take(self, who: Who, limit: float) -> Outcome | None:
-        """None where the caller has it now; else what the last look found."""
-        record, session = CallRecord(), self._client.session
+    async def _take(self, who: Who, limit: float, *, must: bool = False) -> bool:
+        """Whether the caller has it now; `AcquireTimeoutError` where it `must`, and has it not."""
+        foreground = self._client.foreground()
+        record, session = CallRecord(), foreground.session
         until = session.clock() + limit
         try:
-            flow = session.calls_of_tasks.acquire(record, self._spec, who, until)
-            outcome: Outcome | None = await self._client.run(flow, record, until)
+            flow = foreground.calls.acquire(record, self._spec, who, until)
+            outcome: Outcome | None = await foreground.run(flow, record, until)
             if session.unsaid:
                 session.say_warnings()
             if outcome is not None:
@@ -138,7 +135,11 @@ class AsyncLock(Holding):
             if session.unsaid:
                 session.say_warnings(beside=error)
             raise
-        return outcome
+        if outcome is None:
+            return True
+        if must:
+            raise self._timeout_error(outcome)
+        return False
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Gives back one level; the last one ends the hold, whatever the masters do, and whatever cancels the caller.
@@ -165,7 +166,8 @@ class AsyncLock(Holding):
             self._end_without_a_loop(record, who)
             return
         try:
-            await self._client.run(session.calls_of_tasks.release(record, self.name, who), record)
+            foreground = self._client.foreground()
+            await foreground.run(foreground.calls.release(record, self.name, who), record)
         except NotOwnedError:
             session.interrupted_of_tasks.fail(record)
             raise self._not_owned() from None
@@ -197,9 +199,7 @@ class AsyncLock(Holding):
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
         who = self._who()
-        outcome = await self._take(who, self._longest)
-        if outcome is not None:
-            raise self._timeout_error(outcome)
+        await self._take(who, self._longest, must=True)
         if self._bodies is not None:
             self._begin_body(self._bodies, who)
         return self
@@ -284,7 +284,7 @@ class AsyncLock(Holding):
         session.check_valid(hold)
         left = hold.remaining(session.clock())
         if left < seconds and hold.is_short:
-            left = await self._client.run(session.renewals.confirm(hold))
+            left = await self._client.foreground().run(session.renewals.confirm(hold))
         if left < seconds:
             raise self._too_little(hold, left, seconds)
         return hold.token
@@ -311,7 +311,7 @@ class AsyncLock(Holding):
 
     async def _extend(self, hold: Hold, ttl: float | None) -> float:
         session = self._client.session
-        failures = await self._client.run(session.renewals.extend(hold, ttl))
+        failures = await self._client.foreground().run(session.renewals.extend(hold, ttl))
         if failures is not None:
             raise self._too_few(failures)
         return hold.remaining(session.clock())

@@ -95,7 +95,7 @@ def test_an_interrupt_between_any_two_steps_of_a_wait(rig: Rig, name: str) -> No
         rig.until_free(lock.name, f"an interrupt {where}")
         if not where:
             break
-    assert number > 20, "the watch sees the steps"
+    assert number > 15, "the watch sees the steps"
     statistics = client.statistics()
     assert (statistics.held, statistics.waiting) == (0, 0)
 

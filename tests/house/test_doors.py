@@ -10,7 +10,7 @@ import pytest
 from relock import AsyncClient, AsyncLock, Client, Lock
 
 PAIRS = {"__enter__": "__aenter__", "__exit__": "__aexit__"}  # of other names, they are the same
-ONLY_INSIDE = {"session", "spec_of", "agree", "agree_on_end", "run", "is_closed"}  # not for users
+ONLY_INSIDE = {"session", "spec_of", "agree", "agree_on_end", "foreground", "is_closed"}  # not for users
 ONLY_OF_TASKS = {"cancel_on_lost"}
 SECTION = re.compile(r"^(Args|Returns|Raises):\n((?:    .*\n?|\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^    (\w+(?:, \w+)*):", re.MULTILINE)

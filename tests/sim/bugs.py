@@ -560,8 +560,8 @@ BUGS = [
     Bug(
         "a hold belongs to the task that awaits",
         "src/relock/aio_lock.py",
-        "        outcome = await self._take(who, limit)\n        return",
-        "        outcome = await self._take(self._who(), limit)\n        return",
+        "        until = session.clock() + limit\n        try:",
+        "        until, who = session.clock() + limit, self._who()\n        try:",
         seed=1100,
     ),
     Bug(

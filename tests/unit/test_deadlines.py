@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from relock._core.effects import Ask
+from relock._core.flows.release import give_back_call
+from relock._keys import lock_keys
 from relock._runtime.aio.deadlines import Deadlines
 from relock._runtime.aio.loop_round import LoopRound
 
@@ -82,10 +84,12 @@ def deadlines(loop: Loop) -> Deadlines:
     return Deadlines(fake, loop.clock, lambda: 0.5)
 
 
-def asked(futures: asyncio.AbstractEventLoop, loop: Loop, seconds: float) -> LoopRound:
+def asked(
+    futures: asyncio.AbstractEventLoop, loop: Loop, seconds: float, link: type[Silent | Struck] = Silent
+) -> LoopRound:
     """What is asked now, with so much time."""
-    ask = Ask((), loop.clock() + seconds)
-    return LoopRound(ask, loop.clock(), [], done=futures.create_future(), spared=0)
+    ask = Ask((give_back_call(lock_keys("relock", "a"), b"owner"),), loop.clock() + seconds)
+    return LoopRound(ask, loop.clock(), [], done=futures.create_future(), links=[link()], spared=0)
 
 
 def test_each_is_woken_when_its_time_is_over(
@@ -93,7 +97,7 @@ def test_each_is_woken_when_its_time_is_over(
 ) -> None:
     late, soon = asked(futures, loop, 3.0), asked(futures, loop, 1.0)
     for one in (late, soon):
-        deadlines.add(one, [Silent()])
+        deadlines.add(one)
     loop.go_on(1.0)
     loop.go_on(0.001)
     assert (soon.done.done(), late.done.done()) == (True, False)
@@ -106,7 +110,7 @@ def test_a_loop_that_comes_late_gives_the_masters_as_much_time_more_but_not_more
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
 ) -> None:
     one = asked(futures, loop, 1.0)
-    deadlines.add(one, [Silent()])
+    deadlines.add(one)
     loop.go_on(9.0)
     loop.go_on(0.49)
     assert not one.done.done()
@@ -117,9 +121,9 @@ def test_a_loop_that_comes_late_gives_the_masters_as_much_time_more_but_not_more
 def test_what_strikes_one_in_its_turn_does_not_keep_the_others_from_being_woken(
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
 ) -> None:
-    struck, other = asked(futures, loop, 1.0), asked(futures, loop, 2.0)
-    deadlines.add(struck, [Struck()])
-    deadlines.add(other, [Silent()])
+    struck, other = asked(futures, loop, 1.0, Struck), asked(futures, loop, 2.0)
+    deadlines.add(struck)
+    deadlines.add(other)
     with pytest.raises(KeyboardInterrupt):
         loop.go_on(1.0)
     deadlines.remove(struck)
@@ -131,10 +135,10 @@ def test_what_strikes_one_in_its_turn_does_not_keep_the_others_from_being_woken(
 def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
 ) -> None:
-    deadlines.add(asked(futures, loop, 5.0), [Silent()])
+    deadlines.add(asked(futures, loop, 5.0))
     loop.suspended = 100.0
     one = asked(futures, loop, 0.1)
-    deadlines.add(one, [Silent()])
+    deadlines.add(one)
     for _ in range(3):
         loop.go_on(0.1)
     assert one.done.done()
@@ -143,7 +147,7 @@ def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
 def test_nothing_is_left_of_it_once_it_is_closed(
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
 ) -> None:
-    deadlines.add(asked(futures, loop, 1.0), [Silent()])
+    deadlines.add(asked(futures, loop, 1.0))
     deadlines.close()
     assert all(timer.is_cancelled for timer in loop.timers)
 
@@ -156,11 +160,11 @@ def test_a_timer_that_was_never_set_is_made_up_for(
 
     monkeypatch.setattr(loop, "call_later", strike)
     with pytest.raises(KeyboardInterrupt):
-        deadlines.add(asked(futures, loop, 1.0), [Silent()])
+        deadlines.add(asked(futures, loop, 1.0))
     monkeypatch.undo()
     loop.go_on(1.5)
     one = asked(futures, loop, 1.0)
-    deadlines.add(one, [Silent()])
+    deadlines.add(one)
     loop.go_on(1.0)
     loop.go_on(0.01)
     assert one.done.done()

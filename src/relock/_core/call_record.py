@@ -17,6 +17,7 @@ class CallRecord:
     count: int = 0  # what an interrupt must leave of that hold's levels
     over: tuple[Hold | None, int] | None = None  # the work is done: what must be given back of which hold, and no more
     gate: Any = None  # where it is, or waits to be
+    task: Any = None  # what awaits it, where that is a task
     errand: Any = None  # what gives back in its place
 
 
@@ -32,4 +33,10 @@ class Enter(NamedTuple):
     until: float
 
 
-Step = Effect | Enter
+class Asked:
+    """A request that is sent, as an effect of a call: wait for its answers. Answered as an `Ask` is."""
+
+    __slots__ = ()
+
+
+Step = Effect | Enter | Asked

@@ -181,6 +181,7 @@ class VirtualLoopChannel(LoopChannel):
         self._parse = opened.parse
         self.fileno = opened.fileno
         self.send = opened.send
+        self.may_be_pending = False
         self.take = opened.take_now
         self.ready = opened.ready
 

@@ -25,6 +25,9 @@ class ClusterForeground(Foreground):
         self._cluster = cluster
         self._links_of: dict[Shard, list[Link]] = {}
 
+    def _lone_link(self) -> None:
+        return None
+
     def _room(self) -> int:
         """As that of a lone master, where nobody knows yet to which node a task is about to send something."""
         rooms = [max([link.room for link in links]) for links in self._links_of.values()]
@@ -47,8 +50,8 @@ class ClusterForeground(Foreground):
         routed = Routed(cluster, ask.calls)
         for _ in range(HOPS_MAX):
             links = [self._send_part(part, routed, ask) for part in routed.parts]
-            for part, link in zip(routed.parts, links, strict=True):
-                await self._answered(part.round, [link])  # type: ignore[arg-type]
+            for part in routed.parts:
+                await self._answered(part.round)  # type: ignore[arg-type]
             if not ask.ends:
                 self._raise_mistakes(links)
             if not routed.go_on() or self._clock() >= ask.until:
@@ -58,21 +61,21 @@ class ClusterForeground(Foreground):
     def _send_part(self, part: Part, routed: Routed, ask: Ask) -> Link:
         """Sends it; returns the link over which its answers come."""
         own = ask._replace(calls=tuple(part.calls_of(routed.calls)), is_certain=None, only=None)
-        round_ = LoopRound(own, self._clock(), part.no_reply_yet, done=self.loop.create_future(), spared=0)
+        link, done = self._link_for(part.shard), self.loop.create_future()
+        round_ = LoopRound(own, self._clock(), part.no_reply_yet, done=done, links=(link,), spared=0)
         part.round = round_
         round_.asking = part.asking
         round_.missing = 1
-        link = self._link_to(part.shard)
         link.ask(round_)
         return link
 
-    def _link_to(self, shard: Shard) -> Link:
+    def _link_for(self, shard: Shard) -> Link:
         """The one that has the least to do."""
         links = self._links_of.get(shard)
         if links is None:
             self._leave_retired()
             count = LANES_MAX if self.session.options.min_replicas else 1
-            links = self._links_of[shard] = [Link(shard, self.loop, self._make_room) for _ in range(count)]
+            links = self._links_of[shard] = [self._link_to(shard) for _ in range(count)]
         return min(links, key=lambda link: link.load)
 
     def _leave_retired(self) -> None:

@@ -1,8 +1,7 @@
 """When tasks that wait for answers must go on without them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
 
 from relock._core.effects import Clock
 from relock._core.hold import FOREVER
@@ -10,41 +9,39 @@ from relock._runtime.aio.loop_inbox import TIMER_SECONDS_MAX
 from relock._runtime.aio.loop_round import LoopRound
 
 
-class Takes(Protocol):
-    """What answers come over; see `Link`."""
-
-    def take(self) -> None:
-        """Takes all that has come by now."""
-
-
 class Deadlines:
     """Wakes the askers of one loop whose time is over. Nearly all are answered before: so all share one timer.
 
     Args:
         late_max: seconds for which masters get more time at most, where the loop comes late.
+
+    Attributes:
+        due: those whose askers are to be woken.
     """
+
+    due: dict[LoopRound, None]
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, late_max: Callable[[], float]) -> None:
         self._loop = loop
         self._clock = clock
         self._late_max = late_max
-        self._due: dict[LoopRound, _Deadline] = {}
+        self.due = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = FOREVER
 
-    def add(self, round_: LoopRound, links: Sequence[Takes]) -> None:
-        """Wakes the asker at the end of its time, once what has come over `links` by then is taken.
+    def add(self, round_: LoopRound) -> None:
+        """Wakes the asker at the end of its time, once what has come over its links by then is taken.
 
         A timer whose time was over before this was asked is lost, or late: an exception struck the one that set it, or
         the machine was suspended, and a loop's clock stands still meanwhile.
         """
-        self._due[round_] = _Deadline(round_.until, links)
+        self.due[round_] = None
         if round_.until < self._timer_at or self._timer_at < round_.sent_at:
             self._set_timer(min(round_.until, self._timer_at))
 
     def remove(self, round_: LoopRound) -> None:
         """It is over."""
-        self._due.pop(round_, None)
+        self.due.pop(round_, None)
 
     def close(self) -> None:
         """Nobody waits any more. On the loop, or when that is closed."""
@@ -61,32 +58,24 @@ class Deadlines:
         self._timer, self._timer_at = None, FOREVER
         now = self._clock()
         try:
-            for round_, deadline in [*self._due.items()]:
-                if now >= deadline.at:
-                    self._judge(round_, deadline, now)
+            for round_ in [*self.due]:
+                if now >= round_.look_at:
+                    self._judge(round_, now)
         finally:
-            if self._due:
-                self._set_timer(min([deadline.at for deadline in self._due.values()]))
+            if self.due:
+                self._set_timer(min([round_.look_at for round_ in self.due]))
 
-    def _judge(self, round_: LoopRound, deadline: "_Deadline", now: float) -> None:
+    def _judge(self, round_: LoopRound, now: float) -> None:
         """Its time is over, unless what it waits for has come by now.
 
         Where the loop comes late to this, the masters get once more the time by which it is late: replies may have
         waited for it not in the socket, which was full, but behind that.
         """
-        for link in deadline.links:
+        for link in round_.links:
             link.take()
-        if deadline.is_last or round_.done.done():
+        if round_.is_late or round_.done.done():
             self.remove(round_)
             round_.wake()
         else:
-            late = min(now - deadline.at, self._late_max())
-            self._due[round_] = _Deadline(now + late, deadline.links, is_last=True)
-
-
-class _Deadline(NamedTuple):
-    """When a round is looked at, over what its answers come, and whether its time is over then in any case."""
-
-    at: float
-    links: Sequence[Takes]
-    is_last: bool = False
+            round_.is_late = True
+            round_.look_at = now + min(now - round_.look_at, self._late_max())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from itertools import chain
 from queue import Empty
@@ -15,10 +15,12 @@ from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import ClientClosedError
 from relock._runtime.aio.deadlines import Deadlines
-from relock._runtime.aio.link import Link
+from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
 from relock._runtime.aio.loop_inbox import TIMER_SECONDS_MAX, LoopInbox
-from relock._runtime.aio.loop_round import LoopRound
+from relock._runtime.aio.loop_round import LoneRound, LoopRound
 from relock._runtime.background.tasks import GoOn
+from relock._runtime.masters.master import Master
+from relock._runtime.session.calls import Calls
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.waiter import Waiter
@@ -46,11 +48,13 @@ class Foreground:
         self._masters = session.masters
         self._quorum = quorum_of(len(self._masters))
         self._spared = len(self._masters) - self._quorum
+        self._in_line: deque[asyncio.Future[bool]] = deque()  # tasks that wait for room among the requests, or waited
         # A call that waits for replicas keeps its connection busy, and whoever is behind it waiting.
         count = LANES_MAX if session.options.min_replicas else 1
-        self._lanes = [[Link(master, loop, self._make_room) for master in self._masters] for _ in range(count)]
+        self._lanes = [[self._link_to(master) for master in self._masters] for _ in range(count)]
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
-        self._in_line: deque[asyncio.Future[bool]] = deque()  # tasks that wait for room among the requests, or waited
+        self._lone = self._lone_link()
+        self.calls = Calls(session, session.interrupted_of_tasks, self._lone, self._inbox)
         self._coming = 0  # those of them whose turn it is, and that have not come yet
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way
@@ -66,6 +70,14 @@ class Foreground:
             Pause: self._pause,
         }
         session.foregrounds.add(self)
+
+    def _link_to(self, master: Master) -> Link:
+        return Link(master, self.loop, self._in_line, self._make_room)
+
+    def _lone_link(self) -> Link | None:
+        """The only link, where calls can be asked over it straight."""
+        links = self._lanes[0]
+        return links[0] if len(self._lanes) == len(links) == 1 else None
 
     @property
     def is_in_use(self) -> bool:
@@ -86,18 +98,30 @@ class Foreground:
         Raises:
             RuntimeError: no task awaits it.
         """
-        handlers, result = self._handlers, None
-        if asyncio.current_task(self.loop) is None:
+        handlers, due, result = self._handlers, self._deadlines.due, None
+        task = asyncio.current_task(self.loop)
+        if task is None:
             raise RuntimeError("a call was awaited outside a task: whose turn it is at a gate could not be told")
         if record is not None:
             self._records[record] = None
+            record.task = task
         self._busy += 1
         try:
             while True:
                 if self._in_line or self._room() <= 0:
                     await self._wait_for_room(until)
                 effect = flow.send(result)
-                result = await handlers[effect.__class__](effect)
+                if effect.__class__ is not LoneRound:
+                    result = await handlers[effect.__class__](effect)
+                    continue
+                try:  # as in `_answered`, which would cost a coroutine
+                    if not effect.done.done():
+                        self._deadlines.add(effect)
+                    await effect.done
+                finally:
+                    effect.is_abandoned = True
+                    due.pop(effect, None)
+                result = effect.answers
         except StopIteration as end:
             return end.value
         finally:
@@ -117,9 +141,11 @@ class Foreground:
 
     def _room(self) -> int:
         """How many tasks more may send a request now: a quorum of the masters takes them, or is being connected."""
+        lone = self._lone
+        if lone is not None:
+            used = 0 if lone.connection is None else len(lone.connection.in_flight) + len(lone.waiting)
+            return IN_FLIGHT_MAX - used - self._coming
         links = self._lane()
-        if self._quorum == 1:
-            return links[0].room - self._coming
         rooms = sorted([link.room for link in links], reverse=True)
         return rooms[self._quorum - 1] - self._coming
 
@@ -183,21 +209,22 @@ class Foreground:
         if not ask.ends:
             self.check_open()
         answers: list[Answer] = [(*master.no_reply_yet,) * len(ask.calls) for master in self._masters]
-        round_ = LoopRound(ask, self._clock(), answers, done=self.loop.create_future(), spared=self._spared)
         links = self._lane()
+        done = self.loop.create_future()
+        round_ = LoopRound(ask, self._clock(), answers, done=done, links=links, spared=self._spared)
         if ask.only is not None:
-            links = self._only(ask.only, links, round_)
+            links = round_.links = self._only(ask.only, links, round_)
         self._send(round_, links)
-        await self._answered(round_, links)
+        await self._answered(round_)
         if not ask.ends:
             self._raise_mistakes(links)
         return answers
 
-    async def _answered(self, round_: LoopRound, links: Sequence[Link]) -> None:
+    async def _answered(self, round_: LoopRound) -> None:
         """Waits for what its asker needs, and no longer than until its time is over."""
         try:
             if not round_.done.done():
-                self._deadlines.add(round_, links)
+                self._deadlines.add(round_)
             await round_.done
         finally:
             round_.is_abandoned = True
@@ -280,7 +307,7 @@ class Foreground:
 
     async def _enter(self, enter: Enter) -> bool:
         inbox = self._inbox()
-        waiting = self.session.gates.wait(*enter, asyncio.current_task(self.loop), inbox)
+        waiting = self.session.gates.wait(*enter, enter.record.task, inbox)
         try:
             with self._at_rest(inbox):
                 while True:

@@ -11,20 +11,23 @@ the others of many requests take.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from functools import partial
 
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Failure
 from relock._errors import ConfigurationError
+from relock._keys import LockKeys
 from relock._runtime.aio.loop_inbox import TIMER_SECONDS_MAX
-from relock._runtime.aio.loop_round import LoopRound
+from relock._runtime.aio.loop_round import LoneRound, LoopRound
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.connections import PATIENT_PART, Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import InFlight
 from relock._runtime.net.loop_channel import LoopChannel
+from relock._scripts import Prepared
 
 logger = logging.getLogger(__name__)
 
@@ -35,28 +38,35 @@ class Link:
     """What one loop has of one master.
 
     Args:
-        has_room: called when replies have come: others may send.
+        in_line: those that wait for room.
+        has_room: called when replies have come, and somebody is in line: others may send.
 
     Attributes:
         connection: the one that takes requests; None while there is none.
         config_error: why the master can't be used, if that was found when it was opened last.
+        waiting: for a connection, or for room on it.
     """
 
     connection: Connection | None
     config_error: ConfigurationError | None
+    waiting: deque[LoopRound]
 
-    def __init__(self, master: Master, loop: asyncio.AbstractEventLoop, has_room: Callable[[], object]) -> None:
+    def __init__(
+        self, master: Master, loop: asyncio.AbstractEventLoop, in_line: Sized, has_room: Callable[[], object]
+    ) -> None:
         self.master = master
         self.connection = None
         self.config_error = None
+        self.waiting = deque()
         self._loop = loop
+        self._in_line = in_line
         self._has_room = has_room
-        self._waiting: deque[LoopRound] = deque()  # for a connection, or for room on it
         self._opening: asyncio.Future[_Opened] | None = None
         self._silence: asyncio.TimerHandle | None = None  # while requests are unanswered
         self._quiet_since = 0.0  # since then nothing has come, while requests are unanswered
         self._retired: dict[Connection, asyncio.TimerHandle] = {}  # each owes replies still, until its timer fires
         self._is_closed = False
+        self._alone = (self,)
 
     @property
     def is_connected(self) -> bool:
@@ -74,12 +84,12 @@ class Link:
         """How many requests more it takes now; while it is not connected, all may wait for that."""
         if self.connection is None:
             return IN_FLIGHT_MAX
-        return IN_FLIGHT_MAX - len(self.connection.in_flight) - len(self._waiting)
+        return IN_FLIGHT_MAX - len(self.connection.in_flight) - len(self.waiting)
 
     @property
     def load(self) -> int:
         """How many requests it owes replies to, or has to send."""
-        return len(self._waiting) + (0 if self.connection is None else len(self.connection.in_flight))
+        return len(self.waiting) + (0 if self.connection is None else len(self.connection.in_flight))
 
     # Asking ---------------------------------------------------------------------------------------------------------
 
@@ -88,9 +98,41 @@ class Link:
         if self.is_connected and self.room > 0:
             self._send(round_)
             return
-        self._waiting.append(round_)
+        self.waiting.append(round_)
         if self.connection is None:
             self.open()
+
+    def exchange(
+        self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
+    ) -> LoneRound | None:
+        """Asks this master alone for what was prepared: the usual case, where it is well and nothing is in the way.
+
+        Returns what the caller awaits; None where nothing was sent: take the general way.
+        """
+        connection, master = self.connection, self.master
+        if (
+            connection is None
+            or len(connection.in_flight) >= IN_FLIGHT_MAX
+            or self.waiting
+            or connection.is_retired
+            or connection.incarnation != master.known.incarnation
+            or connection.unlearned
+        ):
+            return None
+        done = self._loop.create_future()
+        round_ = LoneRound(
+            request, keys, owner, sent_at, until, unanswered=master.no_reply_yet, done=done, links=self._alone
+        )
+        if not connection.in_flight:
+            self._quiet_since = sent_at
+        try:
+            connection.request_prepared(round_, request, keys, owner)
+        except NETWORK_ERRORS as error:
+            self._broke(connection, error)
+        else:
+            if self._silence is None:
+                self._listen_for(master.node_timeout)
+        return round_
 
     def _send(self, round_: LoopRound) -> None:
         connection = self.connection
@@ -152,11 +194,12 @@ class Link:
             raise
         if connection is self.connection:
             self._quiet_since = self.master.clock()
-            if self._waiting:
+            if self.waiting:
                 self._send_waiting()
         elif not connection.in_flight:
             self._close(connection)  # it was retired, and owes nothing more
-        self._has_room()
+        if self._in_line:
+            self._has_room()
         return True
 
     # Opening --------------------------------------------------------------------------------------------------------
@@ -207,12 +250,12 @@ class Link:
 
         channel = self.master.platform.loop_channel(connection.channel, connection.raw, self._loop, failed)
         connection.channel = channel
-        channel.watch(lambda: self._readable(connection))
+        channel.watch(partial(self._readable if channel.may_be_pending else self._receive, connection))
         self.connection = connection
 
     def _send_waiting(self) -> None:
         """Sends what waits, as far as there is room; what nobody awaits any more is not sent, unless it ends a hold."""
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting and self.is_connected and self.room + len(waiting) > 0:
             round_ = waiting.popleft()
             if (round_.is_awaited or round_.ends) and self.master.clock() < round_.until:
@@ -223,7 +266,7 @@ class Link:
             self.open()
 
     def _fail_waiting(self, failure: Failure) -> None:
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self.waiting = self.waiting, deque()
         for round_ in waiting:
             round_.miss(self.master, failure)
 
@@ -244,7 +287,7 @@ class Link:
             self.connection = None
         self._unwatch(connection)  # before its socket is closed, whose number may be another one's then
         self._end(connection, self.master.broke(connection, error))
-        if self._waiting:
+        if self.waiting:
             self.open()
 
     def _end(self, connection: Connection, failure: Failure) -> None:

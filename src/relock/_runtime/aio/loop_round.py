@@ -1,32 +1,60 @@
-"""A round that a task awaits."""
+"""Rounds that a task awaits."""
 
 import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from relock._core.call_record import Asked
 from relock._core.effects import Answer, Ask, Failure
+from relock._keys import LockKeys
 from relock._runtime.masters.known import MasterState
 from relock._runtime.masters.round import Round
+from relock._scripts import Call, Prepared
+
+
+class Takes(Protocol):
+    """What answers come over; see `Link`."""
+
+    def take(self) -> None:
+        """Takes all that has come by now."""
 
 
 class LoopRound(Round):
     """A round whose asker is woken as soon as its outcome is certain.
 
     Args:
-        done: what the asker awaits.
-        is_certain: see `Ask`.
-        spared: how many masters need not have answered for that.
+        ask: what is asked.
+        spared: how many masters need not have answered for the outcome to be certain.
 
     Attributes:
         asking: see `Connection.request_asking`.
+        done: what the asker awaits.
         ends: see `Ask`.
         is_abandoned: nobody awaits it any more: what was not sent yet need not be.
+        links: what its answers come over.
+        look_at: our time at which somebody looks whether they have come.
+        is_late: it has got more time than `until`, for the loop came late.
     """
 
-    __slots__ = ("_is_certain", "_missing", "_spared", "asking", "done", "ends", "is_abandoned")
+    __slots__ = (
+        "_is_certain",
+        "_spared",
+        "asking",
+        "done",
+        "ends",
+        "is_abandoned",
+        "is_late",
+        "links",
+        "look_at",
+    )
 
     asking: bool
     done: "asyncio.Future[None]"
     ends: bool
     is_abandoned: bool
+    is_late: bool
+    links: Sequence[Takes]
+    look_at: float
 
     def __init__(
         self,
@@ -35,46 +63,86 @@ class LoopRound(Round):
         answers: list[Answer],
         *,
         done: "asyncio.Future[None]",
+        links: Sequence[Takes],
         spared: int,
     ) -> None:
+        super().__init__(ask.calls, ask.until, sent_at, answers)
         self.done = done
-        self.is_abandoned = False
-        self.asking = False
         self.ends = ask.ends
+        self.look_at = ask.until
+        self.links = links
+        self.is_abandoned = self.is_late = self.asking = False
         self._is_certain = ask.is_certain
         self._spared = spared
-        self._missing = 0
-        super().__init__(ask.calls, ask.until, sent_at, answers)
 
     @property
     def is_awaited(self) -> bool:
         """See `Round`: other tasks use the same connection."""
         return not (self.is_abandoned or self.done.done())
 
-    @property
-    def missing(self) -> int:
-        """How many of the masters that were asked have not answered."""
-        return self._missing
-
-    @missing.setter
-    def missing(self, count: int) -> None:
-        """As it falls, the asker may have what it needs."""
-        has_answer, self._missing = count < self._missing, count
-        if has_answer and self._is_over():
+    def answered(self, index: int, answer: Answer) -> None:
+        """See `Round`; with this one, the asker may have what it needs."""
+        self.answers[index] = answer
+        missing = self.missing = self.missing - 1
+        is_certain = self._is_certain
+        if not missing or (missing <= self._spared and is_certain is not None and is_certain(self.answers)):
             self.wake()
-
-    def _is_over(self) -> bool:
-        if not self._missing:
-            return True
-        return self._missing <= self._spared and self._is_certain is not None and self._is_certain(self.answers)
 
     def miss(self, master: MasterState, failure: Failure) -> None:
         """`master` does not answer this any more, if it has not."""
         if self.awaits_answer_of(master):
-            self.fail(master, failure)
-            self.missing -= 1
+            self.answered(master.index, (failure,) * len(self.calls))
 
     def wake(self) -> None:
         """Wakes the asker: with what has been answered by now, it goes on."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class LoneRound(LoopRound, Asked):
+    """One prepared call of a lone master: nearly every round of a task. It is sent, and a flow yields it.
+
+    It does without what only other rounds need: `calls` are made when somebody asks for them.
+
+    Args:
+        unanswered: what counts as its answer until there is one.
+    """
+
+    __slots__ = ("_keys", "_owner", "_request")
+
+    def __init__(
+        self,
+        request: Prepared,
+        keys: LockKeys,
+        owner: bytes,
+        sent_at: float,
+        until: float,
+        *,
+        unanswered: Answer,
+        done: "asyncio.Future[None]",
+        links: Sequence[Takes],
+    ) -> None:
+        self._request = request
+        self._keys = keys
+        self._owner = owner
+        self._is_certain: Callable[[Sequence[Answer]], bool] | None = None
+        self.sent_at = sent_at
+        self.until = self.look_at = until
+        self.answers = [unanswered]
+        self.missing = 1
+        self.script = request.script
+        self.done = done
+        self.links = links
+        self.ends = self.is_abandoned = self.is_late = self.asking = False
+
+    @property
+    def calls(self) -> Sequence[Call]:  # type: ignore[override]
+        """See `Round`."""
+        return (self._request.call(self._keys, self._owner),)
+
+    def answered(self, index: int, answer: Answer) -> None:
+        """See `LoopRound`: the only answer is enough."""
+        self.answers[index] = answer
+        self.missing = 0
         if not self.done.done():
             self.done.set_result(None)

@@ -86,7 +86,7 @@ class Connection(Introduced):
         self._patience_ms = master.node_timeout * 1000
         self.is_retired = False  # it is not to be used again
         self.in_flight: deque[Round | InFlight] = deque()
-        self._unlearned: set[str] = set()  # names of scripts that the master did not know, and was not sent since
+        self.unlearned: set[str] = set()  # names of scripts that the master did not know, and was not sent since
         self._is_amid = False  # what comes next may be the rest of a reply that the parser has begun
         self._voted_us = 0  # the master's clock when a vote was written on this socket last
         self._not_after = b""  # the not-after time, packed, of requests until `_until` and a little later
@@ -97,21 +97,29 @@ class Connection(Introduced):
 
     def request(self, round_: Round) -> None:
         """Sends all calls of a round in one write; what arrives after its `until` is void where that matters."""
-        if not round_.is_simple or self._min_replicas or self._unlearned:
+        if not round_.is_simple or self._min_replicas or self.unlearned:
             self._send(InFlight.all_of(round_, round_.sent_at), source=self._teaches(round_))
             return
-        script = round_.calls[0].script
+        script = round_.script
         own = self._own_arguments(script, round_.until)
         guarded = self.guarded and script.is_vote
         packed = (round_.packed[guarded] or round_.pack(guarded)) + own
         self.in_flight.append(round_)
         self.channel.send(packed)
 
+    def request_prepared(self, round_: Round, request: Prepared, keys: LockKeys, owner: bytes) -> None:
+        """As `request`, of the prepared call for which `round_` stands; not with replicas, nor where it is unknown."""
+        script = request.script
+        own = self._own_arguments(script, round_.until)
+        packed = request.pack(keys, owner, own, self.guarded and script.is_vote)
+        self.in_flight.append(round_)
+        self.channel.send(packed)
+
     def _teaches(self, round_: Round) -> bool:
         """Whether a round must be sent with its source, from which the master learns what it did not know."""
         names = {call.script.name for call in round_.calls}
-        is_unlearned = not self._unlearned.isdisjoint(names)
-        self._unlearned -= names
+        is_unlearned = not self.unlearned.isdisjoint(names)
+        self.unlearned -= names
         return is_unlearned
 
     def _own_arguments(self, script: Script, until: float) -> bytes:
@@ -235,14 +243,13 @@ class Connection(Introduced):
         incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
         is_round = sent is not None and sent.__class__ is not InFlight
         if is_round and incarnation == self.incarnation and taken.__class__ is bytes:
-            script = sent.calls[0].script
+            script = sent.script
             found = script.match_usual(taken)
             if found is not None:
                 reply = [*map(apply, script.usual_types, found.groups())]
                 answer = (self._credit(reply, offset, sent.sent_at, now),)
                 in_flight.popleft()
-                sent.answers[master.index] = answer
-                sent.missing -= 1
+                sent.answered(master.index, answer)
                 return
         self._hand_out(channel.parse(taken), now)
 
@@ -254,7 +261,7 @@ class Connection(Introduced):
                 raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
             sent: Any = in_flight[0]
             if sent.__class__ is not InFlight:
-                answer = self._judge(reply, sent.calls[0].script, sent.sent_at, now)
+                answer = self._judge(reply, sent.script, sent.sent_at, now)
                 in_flight.popleft()
                 self._answer(sent, (answer,), now, is_known=answer is not _UNKNOWN_SCRIPT)
             else:
@@ -374,10 +381,9 @@ class Connection(Introduced):
             return
         if not is_known:
             overtaken, calls = self.master.overtaken, round_.calls
-            self._unlearned |= {calls[i].script.name for i, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT}
+            self.unlearned |= {calls[i].script.name for i, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT}
             replies = [overtaken if reply is _UNKNOWN_SCRIPT else reply for reply in replies]
-        round_.answers[self.master.index] = replies
-        round_.missing -= 1
+        round_.answered(self.master.index, replies)
 
     # Between two uses -----------------------------------------------------------------------------------------------
 

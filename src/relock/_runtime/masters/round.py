@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from relock._core.effects import Answer, Failure
 from relock._runtime.masters.known import MasterState
-from relock._scripts import Call
+from relock._scripts import Call, Script
 
 
 class Round:
@@ -16,22 +16,25 @@ class Round:
         sent_at: our time before the first byte was sent.
         answers: one for each master, with a `Failure` for each call until it has answered.
         missing: how many of the masters that were asked have not answered.
+        script: that of its first call.
         is_simple: it is a single call, with a fixed number of arguments: nearly every round is.
         packed: the call of such a one as bytes, without a guard and with one, once `pack` has made them.
     """
 
-    __slots__ = ("answers", "calls", "is_simple", "missing", "packed", "sent_at", "until")
+    __slots__ = ("answers", "calls", "is_simple", "missing", "packed", "script", "sent_at", "until")
 
     answers: list[Answer]
     calls: Sequence[Call]
     is_simple: bool
     missing: int
     packed: list[bytes | None]
+    script: Script
     sent_at: float
     until: float
 
     def __init__(self, calls: Sequence[Call], until: float, sent_at: float, answers: list[Answer]) -> None:
         self.calls = calls
+        self.script = calls[0].script
         self.until = until
         self.sent_at = sent_at
         self.answers = answers
@@ -46,6 +49,11 @@ class Round:
         Not where a connection is one caller's at a time: who sends something behind a round does not wait for it.
         """
         return False
+
+    def answered(self, index: int, answer: Answer) -> None:
+        """Master number `index` has answered."""
+        self.answers[index] = answer
+        self.missing -= 1
 
     def pack(self, guarded: bool) -> bytes:
         """A simple round's call as bytes, but for what the connection adds: packed once for all masters."""

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -43,7 +44,8 @@ class LoopChannel(Channel):
         self._unsent = bytearray()
         self.fileno = sock.fileno()
         self.send = self._send
-        self.take = self._take
+        self.may_be_pending = isinstance(sock, ssl.SSLSocket)
+        self.take = self._take if self.may_be_pending else partial(sock.recv, CHUNK_BYTES)
         self.ready = opened.ready
         self.has_part = parser.has_part
         sock.setblocking(False)
@@ -63,7 +65,7 @@ class LoopChannel(Channel):
             self._loop.remove_writer(self.fileno)
 
     def _take(self) -> bytes:
-        """What has come; ``BlockingIOError`` if nothing has."""
+        """What has come over TLS; ``BlockingIOError`` if nothing has, as without TLS."""
         try:
             return self._sock.recv(CHUNK_BYTES)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
@@ -77,16 +79,13 @@ class LoopChannel(Channel):
         if self._unsent:
             self._keep(packed)
             return
-        sent = self._send_some(packed)
+        try:
+            sent = self._sock.send(packed)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            sent = 0
         if sent < len(packed):
             self._keep(packed[sent:])
             self._loop.add_writer(self.fileno, self._send_rest)
-
-    def _send_some(self, data: bytes | bytearray) -> int:
-        try:
-            return self._sock.send(data)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return 0
 
     def _keep(self, packed: bytes) -> None:
         if len(self._unsent) + len(packed) > UNSENT_BYTES_MAX:
@@ -95,7 +94,9 @@ class LoopChannel(Channel):
 
     def _send_rest(self) -> None:
         try:
-            sent = self._send_some(self._unsent)
+            sent = self._sock.send(self._unsent)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
         except OSError as error:
             self._failed(error)
             return

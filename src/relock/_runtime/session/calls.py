@@ -5,18 +5,19 @@ instructions, also between taking a lock and the ``try`` that would let it go. W
 is known to its `CallRecord`, from before the first byte is sent; see `relock._runtime.session.interrupts`.
 
 Each call is a flow (see `relock._core.effects`): it decides, and what waits is an effect that a driver carries out. One
-thing is done on the way: a lone master is asked straight, where a thread may wait for its answer in the call.
+thing is done on the way: a lone master is asked straight. A thread waits for its answer in the call, and a task by an
+effect of its own.
 """
 
 import logging
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from attrs import evolve
 
 from relock._core.book import HoldKey, lost_error, not_owned, stand_in
-from relock._core.call_record import CallRecord, Enter, Step
+from relock._core.call_record import Asked, CallRecord, Enter, Step
 from relock._core.effects import Answer, Ask, Failure, Handed
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
@@ -38,33 +39,46 @@ from relock._core.quorum import (
 from relock._core.waiting import Wait, acquire, judge_queued
 from relock._errors import LockLostError
 from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
+from relock._keys import LockKeys
 from relock._options import LockOptions
 from relock._owner import Who, may_nest, still_inside, taker_of
 from relock._runtime.background import tasks
-from relock._runtime.masters.master import Master
 from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.session.loops import inside_already
+from relock._runtime.wakeups.inbox import Inbox
+from relock._scripts import Prepared
 
 IN_LINE_SECONDS = 1.0  # for so long after a wait has begun, the next acquire is likely to wait as well
+
+
+class Lone(Protocol):
+    """A lone master, as calls see it: a thread's `Pool`, or a task's `Link`."""
+
+    def exchange(
+        self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
+    ) -> Sequence[Answer] | Asked | None:
+        """Sends a request; returns the answers, or what waits for them; None where nothing was sent."""
 
 
 class Calls:
     """The calls of one session, as flows. Each leaves what it does in the book of holds.
 
     Args:
-        lone: the only master, where the caller's thread may ask it straight, and wait for the answer in the call.
-        by_tasks: the callers are tasks of an event loop, each an owner of its own; else they are threads.
+        lone: the only master, where it may be asked straight. A thread then waits for the answer in the call; a task
+            gets what it must await for that.
+        inbox: makes where a task that waits is woken; None where the callers are threads. Each task of an event loop is
+            an owner of its own.
     """
 
     def __init__(
-        self, session: Keeper, interrupted: Interrupted, lone: Master | None, *, by_tasks: bool = False
+        self, session: Keeper, interrupted: Interrupted, lone: Lone | None, inbox: Callable[[], Inbox] | None = None
     ) -> None:
         self._session = session
         self._interrupted = interrupted
         self._lone = lone
-        self._by_tasks = by_tasks
-        self._caller: Callable[[], object | None] = session.platform.task if by_tasks else session.platform.current
+        self._inbox = inbox
+        self._by_tasks = inbox is not None
 
     # Acquire --------------------------------------------------------------------------------------------------------
 
@@ -82,7 +96,7 @@ class Calls:
         session = self._session
         key = (spec.keys.name, who.key)
         is_one_of_several = who.name is not None or self._by_tasks
-        if is_one_of_several and not session.gates.try_enter(record, key, self._caller()):
+        if is_one_of_several and not session.gates.try_enter(record, key, record.task or session.platform.current()):
             came_at = session.clock()
             if not (yield from self._enter_gate(record, spec, key, until)):
                 return (yield from self._turned_away(spec, came_at))
@@ -140,13 +154,13 @@ class Calls:
         first, grants, lone = None, None, self._lone
         outcome: Outcome | None = None
         if in_line and lone is not None and count == 1:
-            outcome, first, grants = self._queue(lone, spec, owners, started_at, until)
+            outcome, first, grants = yield from self._queue(lone, spec, owners, started_at, until)
         elif not in_line and count == 1:
             end = started_at + spec.node_timeout
             request = spec.wording.acquire if lone is not None else spec.wording.acquire_with(session.propose())
-            answers = None if lone is None else lone.exchange(request, spec.keys, waiter, started_at, end)
-            if answers is None:
-                answers = yield Ask((request.call(spec.keys, waiter),), end, is_attempt_certain)
+            answers: Any = None if lone is None else lone.exchange(request, spec.keys, waiter, started_at, end)
+            if answers.__class__ is not list:
+                answers = yield answers or Ask((request.call(spec.keys, waiter),), end, is_attempt_certain)
             first = started_at, answers
             outcome = judge_first(spec, first, session.clock(), until)
         if outcome is None:
@@ -189,26 +203,28 @@ class Calls:
         return outcome
 
     def _queue(
-        self, lone: Master, spec: LockSpec, owners: list[bytes], started_at: float, until: float
-    ) -> tuple[Grant | None, First | None, Sequence[Handed] | None]:
+        self, lone: Lone, spec: LockSpec, owners: list[bytes], started_at: float, until: float
+    ) -> Generator[Step, Any, tuple[Grant | None, First | None, Sequence[Handed] | None]]:
         """Asks for a place in the queue, and sleeps there once: usually, until a releaser gives the lock.
 
         Returns the grant, what the first look has found, and what woke the caller; None for what it has not come to.
         """
         session, waiter = self._session, owners[0]
-        entry = session.hub.register(waiter, spec.keys)  # a message may come before the reply
+        entry = session.hub.register(waiter, spec.keys, self._inbox)  # a message may come before the reply
         if not session.hub.listen(until=started_at):  # in the past: it only looks
             return None, None, None
         end = started_at + spec.node_timeout
-        answers = lone.exchange(spec.wording.enqueue, spec.keys, waiter, started_at, end)
+        answers: Any = lone.exchange(spec.wording.enqueue, spec.keys, waiter, started_at, end)
         if answers is None:
             return None, None, None
+        if answers.__class__ is not list:
+            answers = yield answers
         first, now = (started_at, answers), session.clock()
         park = judge_queued(spec.keys, waiter, answers, until, now)
         if park is None:
             granted = judge_first(spec, first, now, FOREVER)  # no refusal ends here: the place must be given up
             return granted, first, None  # type: ignore[return-value]
-        grants = session.park_as(entry, park)
+        grants = (yield park) if self._by_tasks else session.park_as(entry, park)
         if len(grants) != 1:
             return None, first, grants
         granted = judge_handed(
@@ -272,10 +288,12 @@ class Calls:
         session = self._session
         hold.wanted = count  # Note, then send: a janitor that is writing another count just now writes again
         longest = min(session.node_timeout, hold.spec.node_timeout)
-        first = None
+        first: Any = None
         if self._lone is not None:
             sent_at, request = session.clock(), release_flows.count_request(count)
             first = self._lone.exchange(request, hold.keys, hold.owner, sent_at, sent_at + longest)
+            if first is not None and first.__class__ is not list:
+                first = yield first
             reply: Any = first and first[0][0]
             if reply.__class__ is list and reply[0] == b"counted":
                 return True
@@ -302,7 +320,7 @@ class Calls:
             raise not_owned(name)
         if who.name is not None or self._by_tasks:
             key = (name, who.key)
-            if not session.gates.try_enter(record, key, self._caller()):
+            if not session.gates.try_enter(record, key, record.task or session.platform.current()):
                 yield Enter(record, key, FOREVER)
             if hold.count == 0:  # another call of this owner was faster
                 raise not_owned(name)
@@ -340,11 +358,12 @@ class Calls:
             hold.count = 0
             return
         sent_at = session.clock()
-        until, answers = sent_at + session.node_timeout, None
+        until = sent_at + session.node_timeout
+        answers: Any = None
         if lone is not None:
             answers = lone.exchange(hold.ending, keys, hold.owner, sent_at, until)
-        if answers is None:
-            answers = yield release_flows.end(hold, until)
+        if answers.__class__ is not list:
+            answers = yield answers or release_flows.end(hold, until)
         reply: Any = answers[0][0]
         is_usual = lone is not None and reply.__class__ is list and reply[0] == b"released"
         if hold.healed or not (is_usual or count_status(answers, b"released") == len(answers)):

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import suppress
 from queue import Empty
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from relock._core.book import HoldKey
@@ -39,12 +39,12 @@ class _Place:
 
 
 class _Gate:
-    """Lets one caller in at a time, the first that came first. Most are made for a single call, which is alone."""
+    """Lets one caller in at a time, the first that came first. Most are made by a call that stays alone."""
 
     __slots__ = ("_state",)
 
-    def __init__(self) -> None:
-        self._state: dict[str, Any] = {}  # who is inside; and the line, with some that wait no more: see `first`
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state  # who is inside; and the line, with some that wait no more: see `first`
 
     def line_up(self, place: _Place) -> None:
         """Puts a place at the end of the line."""
@@ -65,16 +65,19 @@ class _Gate:
 
     def is_left_empty(self, record: CallRecord) -> bool:
         """Whether nobody is at the gate any more once that call leaves."""
-        return self._state.get(_INSIDE, _NOBODY)[1] is record and self.first() is None
+        state = self._state
+        return state.get(_INSIDE, _NOBODY)[1] is record and (_LINE not in state or self.first() is None)
 
     def leave(self, record: CallRecord) -> None:
         """The gate is free once the call that has come in first leaves: one of a signal handler has left before.
 
         Again, it does no harm, and does what an interrupt has kept.
         """
-        if self._state.get(_INSIDE, _NOBODY)[1] is record:
-            self._state.pop(_INSIDE, None)
-        self.wake()
+        state = self._state
+        if state.get(_INSIDE, _NOBODY)[1] is record:
+            state.pop(_INSIDE, None)
+        if _LINE in state:
+            self.wake()
 
     def is_turn_of(self, place: _Place) -> bool:
         """Whether no place of another caller before it still waits."""
@@ -109,13 +112,8 @@ class _Gate:
         return None
 
 
-class Admission(NamedTuple):
-    """Who is inside, or waits, at which gate."""
-
-    gate: _Gate
-    key: HoldKey
-    who: object
-    place: _Place | None = None
+#: Where a call is: the gate, its key, who calls, and the place in line, if it has one. No class: that costs a call.
+Admission = tuple[_Gate, HoldKey, object, _Place | None]
 
 
 class Gates:
@@ -157,9 +155,14 @@ class Gates:
 
     def try_enter(self, record: CallRecord, key: HoldKey, who: object) -> bool:
         """Lets `who` in if it need not wait."""
-        gate = self._gates.get(key) or self._gates.setdefault(key, _Gate())
-        # Note, then send: an interrupt must find the gate that is about to be entered.
-        record.gate = Admission(gate, key, who)
+        gate = self._gates.get(key)
+        if gate is None:
+            own = _Gate({_INSIDE: (who, record)})
+            record.gate = own, key, who, None  # Note, then send: an interrupt must find the gate that is entered
+            gate = self._gates.setdefault(key, own)
+            if gate is own:
+                return True
+        record.gate = gate, key, who, None  # as above
         if gate.may_pass(who) and gate.try_enter(record, who):
             if self._gates.get(key) is gate:
                 return True
@@ -172,9 +175,9 @@ class Gates:
     ) -> Generator[float, None, bool]:
         """Yields for how long to wait for something in `wakes`, again and again; returns whether `who` is in."""
         while True:
-            gate = self._gates.get(key) or self._gates.setdefault(key, _Gate())
+            gate = self._gates.get(key) or self._gates.setdefault(key, _Gate({}))
             place, is_in = _Place(wakes, who), False
-            admission = record.gate = Admission(gate, key, who, place)  # as above
+            admission = record.gate = gate, key, who, place  # as above
             gate.line_up(place)
             try:
                 while not (gate.is_turn_of(place) and gate.try_enter(record, who)):
@@ -197,19 +200,18 @@ class Gates:
     def leave(self, record: CallRecord) -> None:
         """Lets the next caller in, if this one is in."""
         if record.gate is not None:
-            self._leave(record, record.gate)
+            self._leave(record, *record.gate)
             record.gate = None  # Undo, then forget: an interrupt must find the gate until it is left
 
     def _go_by(self, record: CallRecord, admission: Admission) -> None:
         """A caller leaves the line. If it was the last one, it comes in for a moment: nobody else removes the gate."""
-        gate, who = admission.gate, admission.who
+        gate, _, who, _ = admission
         if gate.first() is None:
             gate.try_enter(record, who)
-        self._leave(record, admission)
+        self._leave(record, *admission)
 
-    def _leave(self, record: CallRecord, admission: Admission) -> None:
+    def _leave(self, record: CallRecord, gate: _Gate, key: HoldKey, _who: object, place: _Place | None) -> None:
         """Removes a gate that is left empty before it is left: whoever comes in after that goes to the next one."""
-        gate, key, _, place = admission
         if place is not None:
             place.is_waiting = False  # the task that stood there may go on no more: its loop is closed
         if gate.is_left_empty(record) and self._gates.get(key) is gate:

@@ -24,7 +24,6 @@ class Session(Keeper):
 
     Attributes:
         calls: what threads ask for.
-        calls_of_tasks: what tasks of event loops ask for.
         renewals: the renewals among that.
         interrupted: what undoes what an interrupted call of a thread has left.
         interrupted_of_tasks: the same for tasks.
@@ -32,7 +31,6 @@ class Session(Keeper):
     """
 
     calls: Calls
-    calls_of_tasks: Calls
     hub: Hub
     interrupted: Interrupted
     interrupted_of_tasks: Interrupted
@@ -53,7 +51,6 @@ class Session(Keeper):
         self.interrupted = Interrupted(self, may_wait=True)
         self.interrupted_of_tasks = Interrupted(self, may_wait=False)
         self.calls = Calls(self, self.interrupted, self.lone)
-        self.calls_of_tasks = Calls(self, self.interrupted_of_tasks, None, by_tasks=True)
         self.renewals = Renewals(self)
         self._is_half_closed = False  # an interrupt came before its end
 
