@@ -92,12 +92,17 @@ def asked(
     return LoopRound(ask, loop.clock(), [], done=futures.create_future(), links=[link()], spared=0)
 
 
+def ask(deadlines: Deadlines, round_: LoopRound) -> None:
+    """Somebody waits for it."""
+    deadlines.add(round_, round_.until, round_.sent_at)
+
+
 def test_each_is_woken_when_its_time_is_over(
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
 ) -> None:
     late, soon = asked(futures, loop, 3.0), asked(futures, loop, 1.0)
     for one in (late, soon):
-        deadlines.add(one)
+        ask(deadlines, one)
     loop.go_on(1.0)
     loop.go_on(0.001)
     assert (soon.done.done(), late.done.done()) == (True, False)
@@ -110,7 +115,7 @@ def test_a_loop_that_comes_late_gives_the_masters_as_much_time_more_but_not_more
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
 ) -> None:
     one = asked(futures, loop, 1.0)
-    deadlines.add(one)
+    ask(deadlines, one)
     loop.go_on(9.0)
     loop.go_on(0.49)
     assert not one.done.done()
@@ -122,11 +127,11 @@ def test_what_strikes_one_in_its_turn_does_not_keep_the_others_from_being_woken(
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
 ) -> None:
     struck, other = asked(futures, loop, 1.0, Struck), asked(futures, loop, 2.0)
-    deadlines.add(struck)
-    deadlines.add(other)
+    ask(deadlines, struck)
+    ask(deadlines, other)
     with pytest.raises(KeyboardInterrupt):
         loop.go_on(1.0)
-    deadlines.remove(struck)
+    deadlines.due.pop(struck)
     loop.go_on(1.0)
     loop.go_on(0.01)
     assert other.done.done()
@@ -135,10 +140,10 @@ def test_what_strikes_one_in_its_turn_does_not_keep_the_others_from_being_woken(
 def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
 ) -> None:
-    deadlines.add(asked(futures, loop, 5.0))
+    ask(deadlines, asked(futures, loop, 5.0))
     loop.suspended = 100.0
     one = asked(futures, loop, 0.1)
-    deadlines.add(one)
+    ask(deadlines, one)
     for _ in range(3):
         loop.go_on(0.1)
     assert one.done.done()
@@ -147,7 +152,7 @@ def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
 def test_nothing_is_left_of_it_once_it_is_closed(
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
 ) -> None:
-    deadlines.add(asked(futures, loop, 1.0))
+    ask(deadlines, asked(futures, loop, 1.0))
     deadlines.close()
     assert all(timer.is_cancelled for timer in loop.timers)
 
@@ -160,11 +165,11 @@ def test_a_timer_that_was_never_set_is_made_up_for(
 
     monkeypatch.setattr(loop, "call_later", strike)
     with pytest.raises(KeyboardInterrupt):
-        deadlines.add(asked(futures, loop, 1.0))
+        ask(deadlines, asked(futures, loop, 1.0))
     monkeypatch.undo()
     loop.go_on(1.5)
     one = asked(futures, loop, 1.0)
-    deadlines.add(one)
+    ask(deadlines, one)
     loop.go_on(1.0)
     loop.go_on(0.01)
     assert one.done.done()

@@ -2,17 +2,32 @@
 
 import asyncio
 import signal
+from collections.abc import Callable
 from queue import Empty
+from threading import get_ident
 
 import pytest
 
-from relock._runtime.aio.loop_inbox import LoopInbox
+from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
+from relock._runtime.platform import CLOCK
 
 SOON = 20.0
 
 
+class Reader:
+    """Who reads for the loop: nobody, or the thread whose identifier it has."""
+
+    thread = 0
+
+
+def inbox_of(
+    loop: asyncio.AbstractEventLoop, reader: Reader | None = None, orphaned: Callable[[], object] = bool
+) -> LoopInbox:
+    return LoopInbox(Inboxes(loop, CLOCK, reader or Reader(), orphaned))
+
+
 async def test_what_is_put_in_comes_out_in_order() -> None:
-    inbox = LoopInbox(asyncio.get_running_loop(), bool)
+    inbox = inbox_of(asyncio.get_running_loop())
     assert inbox.empty()
     for item in range(3):
         inbox.put(item)
@@ -22,25 +37,38 @@ async def test_what_is_put_in_comes_out_in_order() -> None:
 
 
 async def test_a_thread_wakes_the_task() -> None:
-    inbox = LoopInbox(asyncio.get_running_loop(), bool)
+    inbox = inbox_of(asyncio.get_running_loop())
     putting = asyncio.create_task(asyncio.to_thread(inbox.put, "it"))
-    assert await inbox.take(SOON) == "it"
+    assert await inbox.take(CLOCK() + SOON) == "it"
     await putting
 
 
+async def test_what_the_loop_itself_has_read_wakes_the_task_in_the_next_turn() -> None:
+    reader = Reader()
+    inbox = inbox_of(asyncio.get_running_loop(), reader)
+
+    def read() -> None:
+        reader.thread = get_ident()
+        inbox.put("it")
+        reader.thread = 0
+
+    asyncio.get_running_loop().call_soon(read)
+    assert await inbox.take(CLOCK() + SOON) == "it"
+
+
 async def test_a_signal_handler_wakes_a_loop_that_sleeps_in_its_thread() -> None:
-    inbox = LoopInbox(asyncio.get_running_loop(), bool)
+    inbox = inbox_of(asyncio.get_running_loop())
     before = signal.signal(signal.SIGALRM, lambda *_: inbox.put("it"))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.01)
-        assert await asyncio.wait_for(inbox.take(SOON), SOON / 2) == "it"
+        assert await asyncio.wait_for(inbox.take(CLOCK() + SOON), SOON / 2) == "it"
     finally:
         signal.signal(signal.SIGALRM, before)
 
 
 def test_what_is_put_in_after_its_loop_was_closed_is_told() -> None:
     loop, told = asyncio.new_event_loop(), []
-    inbox = LoopInbox(loop, lambda: told.append("orphaned"))
+    inbox = inbox_of(loop, Reader(), lambda: told.append("orphaned"))
     loop.close()
     inbox.put("it")
     assert told == ["orphaned"]

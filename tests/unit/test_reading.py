@@ -7,9 +7,7 @@ a control, in which it is switched off, and a message must then be lost.
 import errno
 import gc
 import os
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -19,47 +17,15 @@ from typing import Any, cast
 import pytest
 from redis import exceptions as redis_errors
 from support.instructions import Interrupt, Strike, is_of_relock
+from support.scene import LONG, Line, Scene, until
 
 from relock._keys import lock_keys
 from relock._runtime.machine import THREADS, Machine
-from relock._runtime.net.channel import Channel
 from relock._runtime.wakeups.ear import TRIES_MAX, Ear
 from relock._runtime.wakeups.reading import BUSY_SECONDS, DOZE_SECONDS, STUCK_SECONDS, VACANT_SECONDS, Reading
 from relock._runtime.wakeups.waiter import Waiter
 
-LONG = 20.0  # seconds that nothing here must take
-POLL_SECONDS = 0.0002  # thousands of scenes are played
 LOST_SECONDS = 0.2  # what has not come by then is lost: only in a control
-
-
-def until(predicate: Callable[[], object], *, within: float = LONG, what: str) -> None:
-    """As `support.until`, but it looks more often."""
-    end = time.monotonic() + within
-    while not predicate():
-        assert time.monotonic() < end, f"not within {within} s: {what}"
-        time.sleep(POLL_SECONDS)
-
-
-class Line(Channel):
-    """One socket on which the masters' messages are single lines: the names of those that they are for."""
-
-    def __init__(self) -> None:
-        self.ours, self.theirs = socket.socketpair()
-        self.fileno = self.ours.fileno()
-        self.take = partial(self.ours.recv, 1024)
-        self.take_now = partial(self.ours.recv, 1024, socket.MSG_DONTWAIT)
-
-    def parse(self, taken: bytes) -> list[bytes]:
-        if not taken:
-            raise redis_errors.ConnectionError("it was closed")
-        return taken.split()
-
-    def say(self, *names: str) -> None:
-        self.theirs.sendall(" ".join(names).encode() + b"\n")
-
-    def close(self) -> None:
-        self.ours.close()
-        self.theirs.close()
 
 
 class Unlooked:
@@ -72,81 +38,6 @@ class Unlooked:
 
     def empty(self) -> bool:
         return next(self._looks, False) or self._inner.empty()
-
-
-class Scene:
-    """Waiters of one client, and a socket that is shared among them."""
-
-    def __init__(self) -> None:
-        self.reading = Reading(THREADS)
-        self.lines: list[Line] = []
-        self.line = self.another_line()
-        self.waiters: dict[bytes, Waiter] = {}
-        self.threads: list[threading.Thread] = []
-        self.heard: list[str] = []
-        self.ear = self.listen(self.line)
-
-    def another_line(self) -> Line:
-        """A socket, until the scene ends."""
-        self.lines.append(Line())
-        return self.lines[-1]
-
-    def listen(self, line: Line) -> Ear:
-        """The connection of one master, whose thread only opens it."""
-        return Ear(line, self.act_on, lambda: None)
-
-    def act_on(self, name: bytes) -> None:
-        waiter = self.waiters.get(name)
-        if waiter is not None:
-            waiter.wake(0)
-
-    def waiter(self, name: str) -> Waiter:
-        waiter = Waiter(name.encode(), lock_keys("lock", "any"), SimpleQueue(), self.reading)
-        self.waiters[name.encode()] = waiter
-        return waiter
-
-    def sleep(self, waiter: Waiter, seconds: float = LONG) -> None:
-        """As a call does that waits."""
-        waiter.park(self.reading.clock() + seconds, 1, lambda: 0.0)
-
-    def sleeps(self, name: str) -> Waiter:
-        """A thread that waits, until it is woken, and leads if it is asked to."""
-        waiter = self.waiter(name)
-
-        def run() -> None:
-            begin = self.reading.clock()
-            self.sleep(waiter)
-            if self.reading.clock() - begin < LONG:
-                self.heard.append(name)
-
-        thread = threading.Thread(target=run, daemon=True)
-        self.threads.append(thread)
-        thread.start()
-        until(lambda: waiter in self.reading._parked, what="it sleeps")
-        return waiter
-
-    def share(self) -> None:
-        self.reading.share(self.ear)
-        assert self.ear in self.reading._shared
-
-    def leads(self, waiter: Waiter) -> bool:
-        return waiter in self.reading._role.values()
-
-    def has_heard(self, name: str, within: float = LONG) -> bool:
-        """Whether `name` has heard its message; or must look again, because the connection was given up."""
-        try:
-            until(lambda: name in self.heard or self.ear.error is not None, within=within, what="a message")
-        except AssertionError:
-            return False
-        return True
-
-    def end(self) -> None:
-        for waiter in self.waiters.values():
-            waiter.wake()
-        for thread in self.threads:
-            thread.join(LONG)
-        for line in self.lines:
-            line.close()
 
 
 @pytest.fixture
@@ -179,7 +70,7 @@ def strike_at(
     scene.reading._parked[own] = None  # so that it is the one that is shared with
     scene.reading._wakers.setdefault("leader", THREADS.waker())
     scene.reading._shared[scene.ear] = None
-    scene.reading._wanted = object()
+    scene.reading.wanted = object()
     assert scene.reading._role.setdefault("leader", own) is own
     scene.sleeps("other")
     scene.reading._role.pop("leader")

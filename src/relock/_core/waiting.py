@@ -120,7 +120,9 @@ def acquire(
     outcome, answers = yield from attempt(spec, wait.take_call(wait.waiter), clock, limit, first)
     if outcome.__class__ is Grant:
         return outcome
-    return (yield from _Waiting(wait, limit).run(outcome, answers))
+    waiting = _Waiting(wait, limit).run(outcome, answers)
+    del first, outcome, answers  # this frame stays while thousands may sleep in the next one
+    return (yield from waiting)
 
 
 @define(eq=False, repr=False)
@@ -181,6 +183,7 @@ class _Waiting:
                 yield from self._listen()
             elif not self._note_ticket(outcome):
                 if grants is None:
+                    answers = ()  # as in `acquire`
                     look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
                     lease_end = _lease_end(outcome.lease_left if isinstance(outcome, Refused) else -1.0, now)
                     grants = yield Park(spec.keys, wait.waiter, self.ticket, lease_end, look_at)

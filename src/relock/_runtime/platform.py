@@ -19,6 +19,7 @@ from relock._core.effects import Clock
 from relock._owner import Who, current_thread, running_loop, running_task
 from relock._runtime.net.channel import Channel, open_channel
 from relock._runtime.net.loop_channel import LoopChannel
+from relock._runtime.net.loop_watch import LoopWatch
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.waker import Waker
 
@@ -66,6 +67,7 @@ class Platform:
         task: what that loop runs; None where there is none.
         open_channel: the channel of an open connection.
         loop_channel: the same once an event loop watches it.
+        loop_watch: what has an event loop watch a socket of another thread's.
     """
 
     log: LogWriter
@@ -80,6 +82,7 @@ class Platform:
     task: Callable[[], object | None] = staticmethod(running_task)
     open_channel: Callable[[RawConnection, float], Channel] = staticmethod(open_channel)
     loop_channel: Callable[..., LoopChannel] = LoopChannel
+    loop_watch: Callable[..., LoopWatch] = LoopWatch
 
     def random_hex(self, count: int) -> str:
         """`count` bytes that nobody else draws, in hex."""

@@ -16,6 +16,7 @@ from typing import Any
 from greenlet import GreenletExit
 
 from relock._runtime.net.loop_channel import LoopChannel
+from relock._runtime.net.loop_watch import LoopWatch
 from relock._runtime.net.raw_connection import RawConnection
 from relock.testing._process import Parking, Process
 
@@ -110,6 +111,10 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         """Calls `readable` in each turn in which `watched` has something to read."""
         self._readers[fileno] = watched, asyncio.Handle(readable, (), self)
 
+    def watch_number(self, fileno: int, readable: Callable[[], object]) -> None:
+        """As `watch`, of what has that number in the loop's process."""
+        self.watch(fileno, self._process.channels[fileno], readable)
+
     def remove_reader(self, fd: Any) -> bool:
         """See `asyncio.AbstractEventLoop`."""
         found = self._readers.pop(fd, None)
@@ -167,6 +172,19 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         now = self.time()
         while self._timers and self._timers[0][0] <= now:
             self._ready.append(heappop(self._timers)[-1])
+
+
+class VirtualLoopWatch(LoopWatch):
+    """A virtual connection of another thread's that a `VirtualLoop` watches."""
+
+    def __init__(self, loop: VirtualLoop, fileno: int, readable: Callable[[], object]) -> None:
+        self._loop: VirtualLoop = loop
+        self._own = [fileno]  # of its own: virtual numbers are never given twice
+        loop.watch_number(fileno, readable)
+
+    def forget(self) -> None:
+        """See `LoopWatch`."""
+        self._own.clear()
 
 
 class VirtualLoopChannel(LoopChannel):

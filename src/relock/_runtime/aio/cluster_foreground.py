@@ -31,7 +31,7 @@ class ClusterForeground(Foreground):
     def _room(self) -> int:
         """As that of a lone master, where nobody knows yet to which node a task is about to send something."""
         rooms = [max([link.room for link in links]) for links in self._links_of.values()]
-        return min(rooms, default=IN_FLIGHT_MAX) - self._coming
+        return min(rooms, default=IN_FLIGHT_MAX) - self._line.coming
 
     async def ask(self, ask: Ask) -> list[Answer]:
         """See `Foreground.ask`; calls that a node sends on are sent on, while there is time."""

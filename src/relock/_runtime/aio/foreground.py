@@ -1,7 +1,6 @@
 """What one event loop does for the tasks that use a client: it carries out what flows ask for, and never waits."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from itertools import chain
@@ -15,8 +14,10 @@ from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import ClientClosedError
 from relock._runtime.aio.deadlines import Deadlines
+from relock._runtime.aio.line import Line
 from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
-from relock._runtime.aio.loop_inbox import TIMER_SECONDS_MAX, LoopInbox
+from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
+from relock._runtime.aio.loop_reader import LoopReader
 from relock._runtime.aio.loop_round import LoneRound, LoopRound
 from relock._runtime.background.tasks import GoOn
 from relock._runtime.masters.master import Master
@@ -48,14 +49,15 @@ class Foreground:
         self._masters = session.masters
         self._quorum = quorum_of(len(self._masters))
         self._spared = len(self._masters) - self._quorum
-        self._in_line: deque[asyncio.Future[bool]] = deque()  # tasks that wait for room among the requests, or waited
+        self._line = Line(loop, session.clock, self._room)
         # A call that waits for replicas keeps its connection busy, and whoever is behind it waiting.
         count = LANES_MAX if session.options.min_replicas else 1
         self._lanes = [[self._link_to(master) for master in self._masters] for _ in range(count)]
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
         self._lone = self._lone_link()
         self.calls = Calls(session, session.interrupted_of_tasks, self._lone, self._inbox)
-        self._coming = 0  # those of them whose turn it is, and that have not come yet
+        self._reader = LoopReader(session.platform, loop, session.hub.reading, self._orphaned)
+        self._inboxes = Inboxes(loop, session.clock, self._reader, self._orphaned)
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way
         self._busy = 0  # calls that are under way, but for those that sleep
@@ -72,7 +74,7 @@ class Foreground:
         session.foregrounds.add(self)
 
     def _link_to(self, master: Master) -> Link:
-        return Link(master, self.loop, self._in_line, self._make_room)
+        return Link(master, self.loop, self._line)
 
     def _lone_link(self) -> Link | None:
         """The only link, where calls can be asked over it straight."""
@@ -98,7 +100,8 @@ class Foreground:
         Raises:
             RuntimeError: no task awaits it.
         """
-        handlers, due, result = self._handlers, self._deadlines.due, None
+        handlers, due, lone, result = self._handlers, self._deadlines.due, self._lone, None
+        line, has_begun = self._line, False
         task = asyncio.current_task(self.loop)
         if task is None:
             raise RuntimeError("a call was awaited outside a task: whose turn it is at a gate could not be told")
@@ -108,15 +111,21 @@ class Foreground:
         self._busy += 1
         try:
             while True:
-                if self._in_line or self._room() <= 0:
-                    await self._wait_for_room(until)
-                effect = flow.send(result)
+                # The first two lines are `_room` in the usual case, without a call.
+                link = None if lone is None or lone.waiting else lone.connection
+                is_free = link is not None and len(link.in_flight) + line.coming < IN_FLIGHT_MAX
+                ahead = line.under_way if has_begun else line.places
+                if ahead or (not is_free and self._room() <= 0):
+                    with self._at_rest():
+                        await line.wait(until, has_begun=has_begun)
+                has_begun = True
+                effect, result = flow.send(result), None  # nothing of an answer is kept while the next effect waits
                 if effect.__class__ is not LoneRound:
                     result = await handlers[effect.__class__](effect)
                     continue
                 try:  # as in `_answered`, which would cost a coroutine
                     if not effect.done.done():
-                        self._deadlines.add(effect)
+                        self._deadlines.add(effect, effect.until, effect.sent_at)
                     await effect.done
                 finally:
                     effect.is_abandoned = True
@@ -144,47 +153,16 @@ class Foreground:
         lone = self._lone
         if lone is not None:
             used = 0 if lone.connection is None else len(lone.connection.in_flight) + len(lone.waiting)
-            return IN_FLIGHT_MAX - used - self._coming
+            return IN_FLIGHT_MAX - used - self._line.coming
         links = self._lane()
         rooms = sorted([link.room for link in links], reverse=True)
-        return rooms[self._quorum - 1] - self._coming
+        return rooms[self._quorum - 1] - self._line.coming
 
     def _lane(self) -> list[Link]:
         """The links for the next requests: those that have the least to do, and of these the first."""
         if len(self._lanes) == 1:
             return self._lanes[0]
         return min(self._lanes, key=lambda links: sum([link.load for link in links]))
-
-    async def _wait_for_room(self, until: float) -> None:
-        place = self.loop.create_future()
-        self._in_line.append(place)
-        self._make_room()
-        timer = None
-        if until < FOREVER:
-            timer = self.loop.call_later(min(max(0.0, until - self._clock()), TIMER_SECONDS_MAX), _wake, place, False)
-        is_coming = False
-        try:
-            with self._at_rest():
-                is_coming = await place
-        except BaseException:
-            if place.done() and not place.cancelled() and place.result():
-                self._coming -= 1
-                self._make_room()  # its turn is the next one's
-            place.cancel()  # it stays in line, and is passed over
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-        if is_coming:
-            self._coming -= 1
-        if self._in_line:
-            self.loop.call_soon(self._make_room)  # if this one sends nothing, no reply would let the next one in
-
-    def _make_room(self) -> None:
-        """Replies have come: those who are first in line may send."""
-        while self._in_line and self._room() > 0:
-            if _wake(self._in_line.popleft(), True):
-                self._coming += 1
 
     def _at_rest(self, inbox: LoopInbox | None = None) -> "_AtRest":
         """The caller sleeps in this block, and is not waited for when the client is closed, but woken by `inbox`."""
@@ -224,11 +202,11 @@ class Foreground:
         """Waits for what its asker needs, and no longer than until its time is over."""
         try:
             if not round_.done.done():
-                self._deadlines.add(round_)
+                self._deadlines.add(round_, round_.until, round_.sent_at)
             await round_.done
         finally:
             round_.is_abandoned = True
-            self._deadlines.remove(round_)
+            self._deadlines.due.pop(round_, None)
 
     def _only(self, numbers: frozenset[int], links: list[Link], round_: LoopRound) -> list[Link]:
         """Those to the masters with these numbers; the others' answers say that they were not asked."""
@@ -271,36 +249,56 @@ class Foreground:
                     if left <= 0:
                         return False
                     with suppress(Empty):
-                        await rung.take(left)
+                        await rung.take(until)
                     self.check_open()
             return True
         finally:
             hub.confirmed.leave(rung)
 
     def _inbox(self) -> LoopInbox:
-        return LoopInbox(self.loop, self._orphaned)
+        return LoopInbox(self._inboxes)
 
     async def _park(self, park: Park) -> list[Handed]:
-        session = self.session
-        waiter = session.hub.register(park.owner, park.keys, self._inbox)
+        """See `Park`. Ten thousand tasks may sleep here: so it is one frame, and what it needs is on the inbox."""
+        session, reader = self.session, self._reader
+        hub = session.hub
+        waiter = hub.waiters.get(park.owner) or hub.register(park.owner, park.keys, self._inbox)
         session.begin_park(waiter, park)
-        await self._sleep(waiter, park)
-        self.check_open()
-        return session.hub.handed_to(waiter)
-
-    async def _sleep(self, waiter: Waiter, park: Park) -> None:
-        inbox = waiter.wakes
+        inbox, is_woken = waiter.wakes, False
         if not isinstance(inbox, LoopInbox):
             raise AssertionError("a task's waiter has a task's inbox")
-        gathering = waiter.gather(park.until, self._quorum, self.session.hub.gather_seconds)
-        with self._at_rest(inbox), suppress(Empty, StopIteration):
+        reader.sleeps()
+        self.lie_down(inbox)
+        try:
+            if self.is_closed or session.closed:
+                self.check_open()
+            if self._quorum > 1:
+                await self._gathered(waiter, inbox, park.until)
+            elif (woken := inbox.sleep(park.until)) is not None:
+                await woken
+            is_woken = True
+        finally:
+            inbox.wake_up()
+            self.get_up(inbox)
+            reader.woke()
+            if not is_woken:
+                reader.gave_up()
+        waiter.woke()
+        if self.is_closed or session.closed:
+            self.check_open()
+        return hub.handed_to(waiter)
+
+    async def _gathered(self, waiter: Waiter, inbox: LoopInbox, until: float) -> None:
+        """Sleeps until enough masters have woken `waiter`, or until `until`."""
+        gathering = waiter.gather(until, self._quorum, self.session.hub.gather_seconds)
+        with suppress(Empty, StopIteration):
             until = next(gathering)
             while True:
-                until = gathering.send(await inbox.take(until - self._clock()))
-        waiter.woke()
+                until = gathering.send(await inbox.take(until))
 
     async def _leave(self, leave: Leave) -> None:
         self.session.hub.forget(leave.owner)
+        self._reader.gave_up()
 
     async def _undo(self, undo: Undo) -> None:
         self.session.undo_attempt(undo)
@@ -313,7 +311,7 @@ class Foreground:
                 while True:
                     seconds = next(waiting)
                     with suppress(Empty):
-                        await inbox.take(seconds)
+                        await inbox.take(self._clock() + seconds)
                     self.check_open()
         except StopIteration as end:
             return bool(end.value)
@@ -336,7 +334,7 @@ class Foreground:
         self.is_closed = True
         for inbox in self._resting.copy():
             inbox.put(None)
-        self._on_loop(self._dismiss)
+        self._on_loop(self._line.dismiss)
 
     def close(self) -> None:
         """Closes the links; from any thread. It `is_open` until that is done on the loop."""
@@ -355,10 +353,6 @@ class Foreground:
         except RuntimeError:  # it is closed
             self.abandon()
 
-    def _dismiss(self) -> None:
-        while self._in_line:
-            _wake(self._in_line.popleft(), False)
-
     def abandon(self) -> None:
         """The loop is closed, and its tasks go on no more: what their calls have left is ended in the background."""
         self.is_closed = True
@@ -374,6 +368,8 @@ class Foreground:
     def _close(self) -> None:
         self.session.foregrounds.discard(self)
         self._deadlines.close()
+        self._inboxes.close()
+        self._reader.close()
         for link in self._links():
             link.close()
 
@@ -401,11 +397,3 @@ class _AtRest:
 
     def __exit__(self, *_error: object) -> None:
         self._foreground.get_up(self._inbox)
-
-
-def _wake(place: "asyncio.Future[bool]", is_coming: bool) -> bool:
-    """Wakes a task in line, whose turn it is or whose time is over; False where it has left."""
-    if place.done():
-        return False
-    place.set_result(is_coming)
-    return True

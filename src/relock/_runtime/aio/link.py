@@ -11,7 +11,6 @@ the others of many requests take.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sized
 from functools import partial
 
 from redis import exceptions as redis_errors
@@ -19,7 +18,8 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Failure
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys
-from relock._runtime.aio.loop_inbox import TIMER_SECONDS_MAX
+from relock._runtime.aio.alarms import TIMER_SECONDS_MAX
+from relock._runtime.aio.line import Line
 from relock._runtime.aio.loop_round import LoneRound, LoopRound
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.connections import PATIENT_PART, Connection
@@ -38,8 +38,7 @@ class Link:
     """What one loop has of one master.
 
     Args:
-        in_line: those that wait for room.
-        has_room: called when replies have come, and somebody is in line: others may send.
+        line: where those are that may send when replies have come.
 
     Attributes:
         connection: the one that takes requests; None while there is none.
@@ -51,16 +50,13 @@ class Link:
     config_error: ConfigurationError | None
     waiting: deque[LoopRound]
 
-    def __init__(
-        self, master: Master, loop: asyncio.AbstractEventLoop, in_line: Sized, has_room: Callable[[], object]
-    ) -> None:
+    def __init__(self, master: Master, loop: asyncio.AbstractEventLoop, line: Line) -> None:
         self.master = master
         self.connection = None
         self.config_error = None
         self.waiting = deque()
         self._loop = loop
-        self._in_line = in_line
-        self._has_room = has_room
+        self._line = line
         self._opening: asyncio.Future[_Opened] | None = None
         self._silence: asyncio.TimerHandle | None = None  # while requests are unanswered
         self._quiet_since = 0.0  # since then nothing has come, while requests are unanswered
@@ -198,8 +194,8 @@ class Link:
                 self._send_waiting()
         elif not connection.in_flight:
             self._close(connection)  # it was retired, and owes nothing more
-        if self._in_line:
-            self._has_room()
+        if self._line.places:
+            self._line.make_room()
         return True
 
     # Opening --------------------------------------------------------------------------------------------------------
@@ -242,7 +238,7 @@ class Link:
         else:
             self._watch(opened)
             self._send_waiting()
-            self._has_room()
+            self._line.make_room()
 
     def _watch(self, connection: Connection) -> None:
         def failed(error: BaseException) -> None:
@@ -298,7 +294,7 @@ class Link:
             round_ = sent.round if isinstance(sent, InFlight) else sent
             if isinstance(round_, LoopRound):
                 round_.miss(self.master, failure)
-        self._has_room()
+        self._line.make_room()
 
     def _close(self, connection: Connection) -> None:
         timer = self._retired.pop(connection, None)

@@ -1,39 +1,51 @@
-"""What a task waits for, put in from any thread."""
+"""What tasks of one loop wait for, put in from any thread."""
 
 import asyncio
 from collections.abc import Callable
 from queue import Empty
-from typing import Any
+from threading import get_ident
+from typing import Any, Protocol
 
-TIMER_SECONDS_MAX = 60.0  # a loop's clock stops while the machine is suspended: whoever wakes looks at ours
+from relock._core.effects import Clock
+from relock._runtime.aio.alarms import Alarms
+
+
+class Reads(Protocol):
+    """See `LoopReader`.
+
+    Attributes:
+        thread: the identifier of the loop's thread while that acts on a message; else 0.
+    """
+
+    thread: int
 
 
 class LoopInbox:
-    """A queue of which one task of `loop` takes, and any thread puts into.
+    """A queue of which one task of a loop takes, and any thread puts into.
 
     Each step is one operation of a list, which is a tenth of a deque while it is empty: as many as tasks wait are, and
     few have more than one item at a time. The task is woken through the loop, so nobody waits for it. A signal handler
     that runs in the loop's own thread may find the loop asleep, and so wakes it like another thread.
-
-    Args:
-        orphaned: called when something is put in after the loop was closed: its tasks are gone.
     """
 
-    __slots__ = ("_items", "_loop", "_orphaned", "_woken")
+    __slots__ = ("_inboxes", "_items", "_woken")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], object]) -> None:
-        self._loop = loop
-        self._orphaned = orphaned
+    def __init__(self, inboxes: "Inboxes") -> None:
+        self._inboxes = inboxes
         self._items: list[Any] = []
         self._woken: asyncio.Future[None] | None = None  # while its task sleeps
 
     def put(self, item: Any, /) -> None:
         """Adds one more."""
         self._items.append(item)
+        inboxes = self._inboxes
+        if inboxes.reads.thread == get_ident():  # the loop itself has read it, and is awake
+            self.ring()
+            return
         try:
-            self._loop.call_soon_threadsafe(self._ring)
+            inboxes.loop.call_soon_threadsafe(self.ring)
         except RuntimeError:  # it is closed
-            self._orphaned()
+            inboxes.orphaned()
 
     def get(self, *, timeout: float) -> Any:
         """See `Inbox`: no thread waits here."""
@@ -50,23 +62,60 @@ class LoopInbox:
         """Whether there is none."""
         return not self._items
 
-    async def take(self, seconds: float) -> Any:
-        """The next one, as soon as there is one, within `seconds` or so: a timer may fire a little early.
+    async def take(self, until: float) -> Any:
+        """The next one, as soon as there is one, until the clock's `until` (s) or a moment later.
 
         Raises:
             queue.Empty: none has come.
         """
-        if not self._items and seconds > 0:
-            woken = self._woken = self._loop.create_future()
-            timer = self._loop.call_later(min(seconds, TIMER_SECONDS_MAX), self._ring)
-            try:
+        try:
+            woken = self.sleep(until)
+            if woken is not None:
                 await woken
-            finally:
-                timer.cancel()
-                self._woken = None
+        finally:
+            self.wake_up()
         return self.get_nowait()
 
-    def _ring(self) -> None:
+    def sleep(self, until: float) -> "asyncio.Future[None] | None":
+        """What its task awaits until there is one, or it is `until`; else None. `wake_up` comes after it."""
+        inboxes = self._inboxes
+        now = inboxes.clock()
+        if self._items or until <= now:
+            return None
+        woken = self._woken = inboxes.loop.create_future()
+        inboxes.add(self, until, now)
+        return woken
+
+    def wake_up(self) -> None:
+        """Its task sleeps no more."""
+        self._woken = None
+        self._inboxes.due.pop(self, None)
+
+    def ring(self) -> None:
+        """Wakes its task. On the loop's thread."""
         woken = self._woken
         if woken is not None and not woken.done():
             woken.set_result(None)
+
+
+class Inboxes(Alarms[LoopInbox]):
+    """Makes the inboxes of one loop, and wakes those that sleep when their time is over.
+
+    Args:
+        reads: who reads messages for the loop's tasks.
+        orphaned: called when something is put in after the loop was closed: its tasks are gone.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, reads: Reads, orphaned: Callable[[], object]
+    ) -> None:
+        super().__init__(loop, clock)
+        self.loop = loop
+        self.clock = clock
+        self.reads = reads
+        self.orphaned = orphaned
+
+    def over(self, what: LoopInbox, _at: float, _now: float) -> None:
+        """It has slept for long enough."""
+        self.due.pop(what, None)
+        what.ring()

@@ -32,7 +32,6 @@ class LoopRound(Round):
         ends: see `Ask`.
         is_abandoned: nobody awaits it any more: what was not sent yet need not be.
         links: what its answers come over.
-        look_at: our time at which somebody looks whether they have come.
         is_late: it has got more time than `until`, for the loop came late.
     """
 
@@ -45,7 +44,6 @@ class LoopRound(Round):
         "is_abandoned",
         "is_late",
         "links",
-        "look_at",
     )
 
     asking: bool
@@ -54,7 +52,6 @@ class LoopRound(Round):
     is_abandoned: bool
     is_late: bool
     links: Sequence[Takes]
-    look_at: float
 
     def __init__(
         self,
@@ -69,7 +66,6 @@ class LoopRound(Round):
         super().__init__(ask.calls, ask.until, sent_at, answers)
         self.done = done
         self.ends = ask.ends
-        self.look_at = ask.until
         self.links = links
         self.is_abandoned = self.is_late = self.asking = False
         self._is_certain = ask.is_certain
@@ -127,7 +123,7 @@ class LoneRound(LoopRound, Asked):
         self._owner = owner
         self._is_certain: Callable[[Sequence[Answer]], bool] | None = None
         self.sent_at = sent_at
-        self.until = self.look_at = until
+        self.until = until
         self.answers = [unanswered]
         self.missing = 1
         self.script = request.script

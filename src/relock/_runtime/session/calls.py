@@ -167,7 +167,9 @@ class Calls:
             self._note_wait(first)
             jitter, propose = session.platform.chance, session.propose
             wait = Wait(spec, waiter, count, until, session.clock, jitter, owners, in_line, propose)
-            outcome = yield from acquire(wait, first, grants)
+            waiting = acquire(wait, first, grants)
+            first = answers = None  # this frame stays while thousands may sleep in the next ones
+            outcome = yield from waiting
         if session.is_closing:
             session.check_open()  # the grant can still be given back here; after `close` nothing could do it
         if outcome.__class__ is not Grant:

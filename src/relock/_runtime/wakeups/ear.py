@@ -75,6 +75,7 @@ class Ear:
             if error.errno is None:
                 raise  # none of the socket's: a signal handler's
             if isinstance(error, BlockingIOError):
+                self.act()  # what the last reader has left, if it was struck
                 return
             raise redis_errors.ConnectionError(f"reading failed: {error}") from error
         self.heard += 1

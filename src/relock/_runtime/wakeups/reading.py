@@ -1,4 +1,4 @@
-"""Which thread reads the subscriptions of a client: one of its waiting threads, or a thread in the background for each.
+"""Who reads the subscriptions of a client: a thread that waits, an event loop, or a thread in the background for each.
 
 A message is for a thread that waits. If another thread reads it, the two have to change places before anything goes on,
 which takes longer than the message was on its way. So one of the waiting threads, the *leader*, polls the sockets for
@@ -6,31 +6,38 @@ all of them; the others, its *followers*, sleep on their queues as before. When 
 the leader. (Leader and followers: Schmidt, Stal, Rohnert and Buschmann, "Pattern-Oriented Software Architecture",
 volume 2, 2000.)
 
+Tasks that wait have no thread of their own, but their event loop can read, too. It leads while one of its tasks waits
+and no thread does: see `relock._runtime.aio.loop_reader`. The message is then on the loop already, and nobody has to
+wake it. A loop may stand still for long, because a task computes. So it claims each message before it reads it, and a
+thread that comes, or the thread of a subscription, takes the role away from it between two messages, without waiting
+for it.
+
 A shared socket must always have a reader. A master counts a client that has subscribed as listening, and grants it the
 lock even if no thread reads the message. So each subscription has a thread of its own, too:
 
-* It opens the connection, and pings. It reads while no thread waits, and where a socket can't be read without waiting
-  (TLS, or no hiredis).
-* It *shares* its socket with the waiting threads, if there are any: once it is connected, and after each read, which
-  ends after the time between two pings at the latest. Then it naps.
+* It opens the connection, and pings. It reads while no thread and no task waits, and where a socket can't be read
+  without waiting (TLS, or no hiredis).
+* It *shares* its socket with the waiting threads and loops, if there are any: once it is connected, and after each
+  read, which ends after the time between two pings at the latest. Then it naps.
 * When no leader has read for `VACANT_SECONDS`, it takes the socket back at its next look; at once if the last waiter
   has given up. A waiter that has got the lock usually comes again soon, so it does not call this thread when it leaves.
 * It looks every `VACANT_SECONDS`. While leaders come and go, and read, it looks every `BUSY_SECONDS`: the many
   processes of a busy lock would wake up for nothing. While one leader stays, it looks every `DOZE_SECONDS`, and a
   leader that leaves calls it.
+* When something lies unread at two looks, a loop that leads stands still, and is ousted: nothing is lost by that.
 * When something has lain unread for `STUCK_SECONDS`, the leader stands still: in a signal handler, say, or in a
   debugger. Then the shared connections are given up, others are opened, and the leader is deposed.
 
 The rules:
 
-* The leader is the one value in `_role`, set by `dict.setdefault` and removed by whichever thread set it; `take_back`
-  and `depose` put an `Ear` there for a moment, so that no thread leads. To depose the leader is to put a new dictionary
-  in place of the old one. A deposed leader notices before it polls again; until then it reads only connections that
-  were given up, which no other thread reads.
+* The leader is the one value in `_role`, set by `dict.setdefault` and removed by whichever thread set it, or by the one
+  that has ousted a loop: only one can. `take_back` and `depose` put an `Ear` there for a moment, so that nobody leads.
+  To depose the leader is to put a new dictionary in place of the old one. A deposed leader notices before it polls
+  again; until then it reads only connections that were given up, which no other thread reads.
 * A socket is shared, and taken back, by the thread of its subscription alone, and taken back in the leader's role: so
   no other thread reads just then. Any thread may unshare a connection that is closed or given up.
 * A leader that leaves gives up the role first, and looks for a follower then. A thread that comes enters `_parked`
-  first, and tries for the role then. Of the two, at least one sees the other.
+  first, and tries for the role then; so does a loop, with `_loops`. Of the two, at least one sees the other.
 """
 
 import select
@@ -73,11 +80,24 @@ class Sleeper(Protocol):
         """Puts one more into `wakes`, and ends its poll."""
 
 
+class LoopSleeper(Protocol):
+    """An event loop some of whose tasks wait, as the reading sees it."""
+
+    def wake(self) -> None:
+        """Has the loop look whether it is to read, and what; from any thread."""
+
+    def oust(self) -> bool:
+        """Takes the reading away from the loop; False while it is in the midst of it. From any thread, once."""
+
+    def forget(self) -> None:
+        """In a forked child: closes the copies of the parent's sockets."""
+
+
 class _Ring(NamedTuple):
     """What the leader polls.
 
     Attributes:
-        made_for: the value of `_wanted` for which it was made.
+        made_for: the value of `wanted` for which it was made.
         poll: waits for the sockets; milliseconds.
         ears: by the numbers of their sockets.
         waker: ends a poll; None where nothing was shared yet.
@@ -98,18 +118,21 @@ class Reading:
     Attributes:
         clock: the client's.
         left_at: when a leader last left, or a socket was last shared; `NEVER` once the last waiter has given up.
+        wanted: another object whenever what is shared has changed.
     """
 
     clock: Clock
     left_at: float
+    wanted: object
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self.clock = platform.clock
         self._role: dict[str, object] = {}
         self._parked: dict[Sleeper, None] = {}
+        self._loops: dict[LoopSleeper, None] = {}  # those some of whose tasks wait
         self._shared: dict[Ear, None] = {}
-        self._wanted = object()  # another one whenever `_shared` has changed
+        self.wanted = object()
         self._ring = _NO_RING
         self._wakers: dict[str, Waker] = {}  # one, once a socket was shared
         self._dozing: dict[Ear, None] = {}  # those whose threads look again only when they are called
@@ -149,7 +172,7 @@ class Reading:
 
     def gave_up(self) -> None:
         """A waiter is gone for good without the lock: what may come for it is to be given back at once."""
-        if self._shared and not self._parked and _LEADER not in self._role:
+        if self._shared and not (self._parked or self._loops or _LEADER in self._role):
             self.left_at = NEVER
             for ear in self._shared.copy():
                 ear.call()
@@ -160,16 +183,17 @@ class Reading:
         Returns False where it was deposed: ask again; else True, also where another one leads.
         """
         role = self._role
-        if role.setdefault(_LEADER, waiter) is not waiter:
-            return True
-        ring = self._ring if self._ring.made_for is self._wanted else self._gather()
+        leader = role.setdefault(_LEADER, waiter)
+        if leader is not waiter:
+            return leader not in self._loops or not self._oust(role, leader)
+        ring = self._ring if self._ring.made_for is self.wanted else self._gather()
         if self._role is not role:
             return False  # deposed, before it had begun
         for ear in ring.ears.values():
             if ear.is_amid:  # the last leader was struck
                 self._try(ear, ear.act)
         while waiter.wakes.empty():
-            ring = self._ring if self._ring.made_for is self._wanted else self._gather()
+            ring = self._ring if self._ring.made_for is self.wanted else self._gather()
             if self._role is not role:
                 return False
             if not ring.ears:
@@ -196,7 +220,7 @@ class Reading:
             self._hand_on()
 
     def _gather(self) -> _Ring:
-        wanted = self._wanted  # first: what is shared from here on makes the ring an old one
+        wanted = self.wanted  # first: what is shared from here on makes the ring an old one
         poller = self._platform.poller()
         ears = {ear.channel.fileno: ear for ear in self._shared.copy()}
         for fileno in ears:
@@ -219,12 +243,15 @@ class Reading:
         self.unshare(ear)
 
     def _hand_on(self) -> None:
-        """If no thread leads, asks one follower to, and calls the threads of the subscriptions that doze."""
+        """If nobody leads, asks one follower to, else all loops, and calls the threads of subscriptions that doze."""
         if _LEADER in self._role:
             return
         follower = self._any_parked() if self._parked else None
         if follower is not None:
             follower.wake(LEAD)
+        else:
+            for loop in self._loops.copy():
+                loop.wake()
         if self._dozing:
             for ear in self._dozing.copy():
                 ear.call()
@@ -236,11 +263,59 @@ class Reading:
             except RuntimeError:  # another thread has just come or gone
                 continue
 
+    # A loop whose tasks wait ----------------------------------------------------------------------------------------
+
+    def may_read(self, loop: LoopSleeper) -> bool:
+        """Whether `loop`, some of whose tasks wait, is to read: no thread waits, and no other loop reads."""
+        self._loops[loop] = None  # Mark, then look
+        if self._shared and not self._parked:
+            return self._role.setdefault(_LEADER, loop) is loop
+        self._let_go(loop)
+        return False
+
+    def is_led_by(self, loop: LoopSleeper) -> bool:
+        """Whether `loop` has the role."""
+        return self._role.get(_LEADER) is loop
+
+    def shared_now(self) -> list[Ear]:
+        """What the leader is to read."""
+        return [*self._shared.copy()]
+
+    def hear_on(self, loop: LoopSleeper, ear: Ear) -> bool:
+        """Reads `ear`, if `loop` is to: else False. It has claimed that, and so is ousted by nobody now."""
+        if ear not in self._shared or self._role.get(_LEADER) is not loop:
+            return False
+        try:
+            ear.hear_now()
+        except redis_errors.RedisError as error:
+            self._give_up(ear, error)
+        return True
+
+    def loop_left(self, loop: LoopSleeper) -> None:
+        """No task of `loop` has waited for a moment, or the last one has given up, or the loop is closed."""
+        self._loops.pop(loop, None)
+        self._let_go(loop)
+        self.gave_up()
+
+    def _let_go(self, loop: LoopSleeper) -> None:
+        role = self._role
+        if role.get(_LEADER) is loop:
+            self.left_at = self.clock()
+            self._resign(role)
+
+    def _oust(self, role: dict[str, object], leader: LoopSleeper) -> bool:
+        """Takes the role away from a loop; False while that is in the midst of reading, and lets it go itself then."""
+        is_ousted = leader.oust()
+        if is_ousted:
+            role.pop(_LEADER, None)  # nobody else does: a loop is ousted once, and stays away until this is done
+        leader.wake()
+        return is_ousted
+
     # The thread of a subscription -----------------------------------------------------------------------------------
 
     def share(self, ear: Ear) -> None:
-        """Lets the leader read `ear`, if a thread waits, and the socket can be read without waiting."""
-        if not self._parked or ear.channel.take_now is None:
+        """Lets the leader read `ear`, if a thread or a task waits, and the socket can be read without waiting."""
+        if not (self._parked or self._loops) or ear.channel.take_now is None:
             return
         if not self._wakers:
             try:
@@ -289,6 +364,13 @@ class Reading:
             finally:
                 self._dozing.pop(ear, None)
 
+    def oust_loop(self) -> None:
+        """Takes the role away from a loop that stands still, if one has it: so its ears can be taken back."""
+        role = self._role
+        leader = role.get(_LEADER)
+        if leader in self._loops and self._oust(role, leader):
+            self.left_at = NEVER
+
     def depose(self, ear: Ear, error: Exception) -> None:
         """The leader stands still: every shared connection is given up, for it may be in the midst of reading one."""
         role: dict[str, object] = {_LEADER: ear}  # so that nobody else leads until these are gone
@@ -313,10 +395,15 @@ class Reading:
         wakers, self._wakers = self._wakers, {}
         for waker in wakers.values():
             waker.close()
+        for loop in self._loops.copy():
+            loop.forget()
 
     def _changed(self) -> None:
-        self._wanted = object()
-        if _LEADER in self._role:
+        self.wanted = object()
+        leader = self._role.get(_LEADER)
+        if leader in self._loops:
+            leader.wake()
+        elif leader is not None:
             self.rouse()
 
     def rouse(self) -> None:

@@ -180,7 +180,9 @@ class Subscription(Service):
                 self._ping(ear.channel)
         elif self._unread_since is None:
             self._unread_since = now
-        elif now - self._unread_since >= STUCK_SECONDS:
+        elif now - self._unread_since < STUCK_SECONDS:
+            self._reading.oust_loop()
+        else:
             self._reading.depose(ear, redis_errors.TimeoutError("the thread that reads it stands still"))
 
     def _check_place(self) -> None:

@@ -1,0 +1,70 @@
+"""When something on a loop must go on though nothing has come for it: one timer of the loop's for all of them."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from relock._core.effects import Clock
+from relock._core.hold import FOREVER
+
+TIMER_SECONDS_MAX = 60.0  # a loop's clock stops while the machine is suspended: whoever wakes looks at ours
+LOOKS_PART = 0.05  # of the loop's time, which looks at many may take
+
+T = TypeVar("T")
+
+
+class Alarms(ABC, Generic[T]):
+    """Many things, each with a time. Nearly all are taken out before that, so a timer for each would be set in vain.
+
+    A look at thousands of them takes a millisecond. So the next one comes after many times as long as the last one
+    took, and they may go on late by that.
+
+    Attributes:
+        due: our time for each. Whoever has put something in takes it out.
+    """
+
+    due: dict[T, float]
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self.due = {}
+        self._loop = loop
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = FOREVER
+
+    def add(self, what: T, at: float, now: float) -> None:
+        """Puts in `what`, whose time is `at`.
+
+        A timer whose time was over by `now` is lost, or late: an exception struck the one that set it, or the machine
+        was suspended, and a loop's clock stands still meanwhile.
+        """
+        self.due[what] = at
+        if at < self._timer_at or self._timer_at < now:
+            self._set_timer(min(at, self._timer_at))
+
+    def close(self) -> None:
+        """Nobody waits any more. On the loop, or when that is closed."""
+        if self._timer is not None and not self._loop.is_closed():
+            self._timer.cancel()
+
+    @abstractmethod
+    def over(self, what: T, at: float, now: float) -> None:
+        """The time `at` of `what` is over: it is taken out, or gets another time."""
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(min(max(0.0, at - self._clock()), TIMER_SECONDS_MAX), self._look)
+
+    def _look(self) -> None:
+        self._timer, self._timer_at = None, FOREVER
+        now = self._clock()
+        try:
+            for what, at in [*self.due.items()]:
+                if now >= at:
+                    self.over(what, at, now)
+        finally:
+            if self.due:
+                first, end = min(self.due.values()), self._clock()
+                self._set_timer(max(first, end + (end - now) / LOOKS_PART))
