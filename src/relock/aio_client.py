@@ -1,6 +1,7 @@
 """The client for tasks of event loops: where their locks come from, and what one can ask about them."""
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from itertools import islice
@@ -22,8 +23,9 @@ from relock._options import (
     check_name,
     check_seconds,
 )
+from relock._owner import running_loop
 from relock._runtime.aio.cluster_foreground import ClusterForeground
-from relock._runtime.aio.foreground import Foreground
+from relock._runtime.aio.foreground import Foreground, check_loop
 from relock._runtime.aio.on_loop import OnLoop
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.cluster import Cluster
@@ -102,9 +104,10 @@ class AsyncClient:
         """What the running loop does for the client's tasks; `ClientClosedError` once it was closed. Not for users."""
         if self._is_closed:
             self._check_open()
-        loop = asyncio.get_running_loop()
+        loop: Any = running_loop()
         foreground = self._foregrounds.get(loop)
         if foreground is None or foreground.session is not self._client.session:
+            check_loop(loop)
             self._forget_closed_loops()
             foreground = self._foregrounds[loop] = self._make_foreground(loop)
         return foreground
@@ -293,6 +296,11 @@ class AsyncClient:
         until = session.clock() + session.node_timeout
         while is_so() and session.clock() < until:
             await asyncio.sleep(LOOK_SECONDS)
+
+    def __del__(self) -> None:
+        """Says that a client was not closed whose connections are its own: threads of it keep them open."""
+        if getattr(self, "_foregrounds", None) and self._is_own and not self._is_closed:
+            warnings.warn(f"unclosed {self!r}: await its close()", ResourceWarning, stacklevel=2, source=self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -69,8 +69,8 @@ class AsyncLock(Holding):
         who = self._named_owner or current_task()
         if who is None:
             raise RuntimeError(
-                f"{self.name!r} was used outside a task: a hold belongs to the task that calls, so call it inside an "
-                "`async def`; in a callback, name an owner="
+                f"{self.name!r} was used outside a task of asyncio: a hold belongs to the task that calls, so call it "
+                "inside an `async def`; in a callback, name an owner="
             )
         return who
 

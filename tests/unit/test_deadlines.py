@@ -9,6 +9,7 @@ import pytest
 from relock._core.effects import Ask
 from relock._core.flows.release import give_back_call
 from relock._keys import lock_keys
+from relock._runtime.aio.alarms import LOOKS_PART, Alarms
 from relock._runtime.aio.deadlines import Deadlines
 from relock._runtime.aio.loop_round import LoopRound
 
@@ -147,6 +148,31 @@ def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
     for _ in range(3):
         loop.go_on(0.1)
     assert one.done.done()
+
+
+class Slow(Alarms[str]):
+    """Each thing takes a second, and is due again at once."""
+
+    def __init__(self, loop: Loop) -> None:
+        fake: Any = loop
+        super().__init__(fake, loop.clock)
+        self.loop = loop
+        self.looks = 0
+
+    def over(self, what: str, _at: float, now: float) -> None:
+        self.looks += 1
+        self.loop.now += 1.0
+        self.due[what] = now
+
+
+def test_looks_that_take_long_come_seldom(loop: Loop) -> None:
+    alarms = Slow(loop)
+    alarms.add("it", loop.clock(), loop.clock())
+    loop.go_on(0.0)
+    loop.go_on(0.9 / LOOKS_PART)
+    assert alarms.looks == 1
+    loop.go_on(0.2 / LOOKS_PART)
+    assert alarms.looks == 2
 
 
 def test_nothing_is_left_of_it_once_it_is_closed(

@@ -137,6 +137,14 @@ def test_what_was_shared_before_a_task_waits_is_read_by_its_loop(scene: LoopScen
     assert scene.loop_leads
 
 
+def test_what_is_shared_while_the_loop_reads_is_read_as_well(scene: LoopScene) -> None:
+    leads(scene)
+    line = scene.another_line()
+    scene.reading.share(scene.listen(line))
+    line.say("task")
+    assert scene.has_heard("task")
+
+
 def test_a_loop_hears_by_a_thread_that_leads(scene: LoopScene) -> None:
     thread = scene.sleeps("thread")
     scene.share()
@@ -161,6 +169,9 @@ def test_a_loop_leads_once_the_last_thread_has_left(scene: LoopScene) -> None:
 
 def test_a_thread_that_comes_does_not_wait_for_a_loop_that_stands_still(scene: LoopScene) -> None:
     leads(scene)
+    scene.task_sleeps("first")
+    scene.line.say("first")
+    assert scene.has_heard("first")
     scene.stand_still()
     scene.sleeps("thread")
     scene.line.say("task", "thread")
@@ -199,6 +210,7 @@ def test_a_loop_is_not_ousted_while_it_reads(scene: LoopScene) -> None:
 
     scene.ear._act_on = act
     leads(scene)
+    scene.task_sleeps("other")  # so that the loop stays in line
     scene.line.say("task")
     assert begun.wait(LONG)
     scene.reading.oust_loop()
@@ -273,6 +285,12 @@ def test_a_message_that_was_not_acted_on_is_acted_on_with_the_next_one(scene: Lo
     scene.line.say("other")
     assert scene.has_heard("task")
     assert scene.has_heard("other")
+
+
+def test_what_a_reader_has_left_is_acted_on_before_anything_more_comes(scene: LoopScene) -> None:
+    scene.ear._replies.append(b"task")  # whoever has read it was struck
+    leads(scene)
+    assert scene.has_heard("task")
 
 
 def test_a_connection_that_ends_is_given_up(scene: LoopScene) -> None:

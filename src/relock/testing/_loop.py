@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -111,9 +112,9 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         """Calls `readable` in each turn in which `watched` has something to read."""
         self._readers[fileno] = watched, asyncio.Handle(readable, (), self)
 
-    def watch_number(self, fileno: int, readable: Callable[[], object]) -> None:
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
         """As `watch`, of what has that number in the loop's process."""
-        self.watch(fileno, self._process.channels[fileno], readable)
+        self.watch(fd, self._process.channels[fd], partial(callback, *args))
 
     def remove_reader(self, fd: Any) -> bool:
         """See `asyncio.AbstractEventLoop`."""
@@ -180,7 +181,7 @@ class VirtualLoopWatch(LoopWatch):
     def __init__(self, loop: VirtualLoop, fileno: int, readable: Callable[[], object]) -> None:
         self._loop: VirtualLoop = loop
         self._own = [fileno]  # of its own: virtual numbers are never given twice
-        loop.watch_number(fileno, readable)
+        loop.add_reader(fileno, readable)
 
     def forget(self) -> None:
         """See `LoopWatch`."""

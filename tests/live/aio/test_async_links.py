@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,13 +27,17 @@ async def use(client: AsyncClient, name: str) -> None:
 async def test_many_tasks_that_come_before_there_is_a_connection_keep_within_the_limit(
     connect: Connect, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, request, most = connect(server.url), Connection.request, [0]
+    client, most = connect(server.url), [0]
 
-    def count(self: Connection, round_: Any) -> None:
-        request(self, round_)
-        most[0] = max(most[0], len(self.in_flight))
+    def counted(request: Callable[..., None]) -> Callable[..., None]:
+        def count(self: Connection, *words: Any) -> None:
+            request(self, *words)
+            most[0] = max(most[0], len(self.in_flight))
 
-    monkeypatch.setattr(Connection, "request", count)
+        return count
+
+    for way in ("request", "request_prepared"):
+        monkeypatch.setattr(Connection, way, counted(getattr(Connection, way)))
     await asyncio.gather(*[use(client, f"{name}-{i}") for i in range(1000)])
     assert 1 < most[0] <= IN_FLIGHT_MAX
     assert not client.session.all_holds()

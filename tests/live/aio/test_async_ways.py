@@ -1,6 +1,7 @@
 """Tasks on each kind of connection, and what else the page on asyncio says of the door for tasks."""
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -13,11 +14,13 @@ import redis
 import redis.asyncio
 from support.servers import Server
 from support.tasks import SOON, Connect, free
+from support.tasks import until as tasks_until
 from support.tls import Tls
 from support.until import until
 
 import relock
-from relock import AsyncClient, AsyncLock, Client, ClientClosedError, LockLostError, LoopStalled
+from relock import AsyncClient, AsyncLock, Client, ClientClosedError, ConfigurationError, LockLostError, LoopStalled
+from relock._runtime.aio.link import IN_FLIGHT_MAX
 
 
 async def use(client: AsyncClient, name: str) -> None:
@@ -161,6 +164,72 @@ async def test_two_tasks_that_hand_a_lock_over_send_two_commands_each_time(
     assert own_server.cli("INFO", "commandstats")["cmdstat_evalsha"]["calls"] <= 2.3 * 2 * turns
 
 
+async def test_of_tasks_that_come_at_once_nearly_all_ask_for_their_places_first(
+    client: AsyncClient, server: Server, name: str
+) -> None:
+    """Those that have begun go on before the others: these then know that the lock is held."""
+    await client.lock(name, owner="holder").acquire()
+
+    async def wait() -> None:
+        async with client.lock(name):
+            pass
+
+    with server.client() as plain:
+
+        def scripts() -> int:
+            return int(plain.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+        before, count = scripts(), 10 * IN_FLIGHT_MAX
+        tasks = [asyncio.create_task(wait()) for _ in range(count)]
+        while len((await client.info(name)).queue) < count:
+            await asyncio.sleep(0.01)
+        looks = scripts() - before - count
+    assert looks < count / 2
+    await client.lock(name, owner="holder").release()
+    await asyncio.gather(*tasks)
+
+
+async def test_in_debug_mode_no_callback_takes_long(
+    client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What asyncio's debug mode calls slow; measured in processor time, for the machine may be busy with others."""
+    loop, took, run = asyncio.get_running_loop(), list[tuple[float, str]](), asyncio.Handle._run
+
+    def timed(handle: Any) -> None:
+        what, begin = repr(handle._callback), time.thread_time()
+        run(handle)
+        took.append((time.thread_time() - begin, what))
+
+    async def wait() -> None:
+        async with client.lock(name):
+            pass
+
+    await client.lock(name, owner="holder").acquire()
+    loop.set_debug(True)
+    gc.disable()  # a collection takes as long as the process is large, and comes when it likes
+    monkeypatch.setattr(asyncio.Handle, "_run", timed)
+    try:
+        tasks = []
+        for number in range(1000):
+            tasks.append(asyncio.create_task(wait()))
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        await tasks_until(lambda: len(client.session.hub.waiters) == 1000, "all wait")
+        for number, task in enumerate(tasks[::2]):
+            task.cancel()
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        await client.lock(name, owner="holder").release()
+        await tasks_until(lambda: all([task.done() for task in tasks]), "all have had the lock, or were cancelled")
+    finally:
+        monkeypatch.undo()
+        gc.enable()
+        loop.set_debug(False)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(took) > 2000
+    assert max(took)[0] < 0.010, sorted(took)[-5:]
+
+
 async def test_many_names_are_listed_by_few_threads(
     client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +310,50 @@ async def test_what_runs_outside_a_task_is_refused(client: AsyncClient, name: st
 
     asyncio.get_running_loop().call_soon(step)
     assert "outside a task" in await refused
+
+
+def test_where_no_loop_of_asyncio_runs_it_says_which_ones_there_are(server: Server, name: str) -> None:
+    client = AsyncClient(server.url)
+    with pytest.raises(RuntimeError, match="outside a task of asyncio"):
+        client.lock(name).acquire().close()
+    looking = client.info(name)
+    with pytest.raises(RuntimeError, match="no event loop of asyncio runs in this thread"):
+        looking.send(None)
+
+
+class Proactor(asyncio.SelectorEventLoop):
+    """A loop without `add_reader`, as that of Windows; it has no use for a pipe to itself, then."""
+
+    add_reader = asyncio.AbstractEventLoop.add_reader
+
+    def _make_self_pipe(self) -> None: ...
+
+    def _close_self_pipe(self) -> None: ...
+
+
+def test_a_loop_that_watches_no_sockets_is_refused(server: Server, name: str) -> None:
+    async def take() -> None:
+        await AsyncClient(server.url).lock(name).acquire(timeout=0)
+
+    refused = pytest.raises(ConfigurationError, match="a Proactor watches no sockets")
+    with asyncio.Runner(loop_factory=Proactor) as runner, refused:
+        runner.run(take())
+
+
+async def test_a_client_that_is_dropped_open_says_so(server: Server, name: str) -> None:
+    client = AsyncClient(server.url)
+    session = client.session
+    await client.lock(name).locked()
+    with pytest.warns(ResourceWarning, match="unclosed <open relock.AsyncClient"):
+        del client
+    session.close()
+    closed, unused, of_another = AsyncClient(server.url), AsyncClient(server.url), Client(server.url)
+    async with closed:
+        await closed.lock(name).locked()
+    shares = AsyncClient(of_another)
+    await shares.lock(name).locked()
+    del closed, unused, shares  # none of these says anything: here that would be an error
+    of_another.close()
 
 
 def test_a_task_of_a_closed_loop_keeps_no_thread_of_its_owner(server: Server, name: str) -> None:

@@ -12,7 +12,7 @@ from relock._core.effects import Answer, Ask, Failure, Handed, Leave, Listen, Pa
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER, quorum_of
-from relock._errors import ClientClosedError
+from relock._errors import ClientClosedError, ConfigurationError
 from relock._runtime.aio.deadlines import Deadlines
 from relock._runtime.aio.line import Line
 from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
@@ -375,6 +375,17 @@ class Foreground:
 
     def _links(self) -> Iterable[Link]:
         return chain.from_iterable(self._lanes)
+
+
+def check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
+    """Raises where `loop` can't be used: `RuntimeError` where none of asyncio's runs, `ConfigurationError` for another.
+
+    That is one which watches no sockets, as the Proactor loop of Windows.
+    """
+    if loop is None:
+        raise RuntimeError("no event loop of asyncio runs in this thread, and relock knows no others, such as trio's")
+    if type(loop).add_reader is asyncio.AbstractEventLoop.add_reader:
+        raise ConfigurationError(f"a {type(loop).__name__} watches no sockets: relock needs a loop with add_reader")
 
 
 class _AtRest:

@@ -9,10 +9,11 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
-from relock._runtime.net.channel import CHUNK_BYTES, Channel, SocketChannel
+from relock._runtime.net.channel import Channel, SocketChannel
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.resp import Parser
 
+CHUNK_BYTES = 2**14  # about thirty replies: tasks of others have their turn between two reads of so many
 UNSENT_BYTES_MAX = 2**20  # a master that takes no more of what it is sent is as good as silent
 
 

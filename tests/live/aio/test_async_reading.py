@@ -1,0 +1,109 @@
+"""Who hears the wake-ups of tasks: their loop, and others for it while it stands still."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from support.servers import Server
+from support.tasks import SOON, Connect, free, until
+
+from relock import AsyncClient, Client
+from relock._runtime.wakeups.reading import STUCK_SECONDS
+
+
+async def takes(client: AsyncClient, name: str) -> None:
+    """Waits for the lock, and lets it go."""
+    async with client.lock(name):
+        pass
+
+
+async def leading(client: AsyncClient, name: str) -> None:
+    """Has its loop read: some task waits, and the thread of the subscription has heard one message."""
+    lock, reader, reading = client.lock(name), client.foreground()._reader, client.session.hub.reading
+    while not reading.is_led_by(reader):
+        async with lock:
+            task = asyncio.create_task(takes(client, name))
+            while not (await lock.info()).queue:
+                await asyncio.sleep(0.002)
+        await task
+
+
+@contextmanager
+def held(server: Server, name: str) -> Iterator[threading.Event]:
+    """Another client has the lock, until the event is set."""
+    may_end, has = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with closing(Client(server.url)) as client, client.lock(name):
+            has.set()
+            may_end.wait(SOON)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert has.wait(SOON)
+    try:
+        yield may_end
+    finally:
+        may_end.set()
+        thread.join(SOON)
+
+
+def subscriptions(server: Server) -> list[str]:
+    with server.client() as plain:
+        return [client["id"] for client in plain.client_list() if client["sub"] == "1"]
+
+
+async def test_the_loop_reads_while_its_tasks_hand_a_lock_over(connect: Connect, server: Server, name: str) -> None:
+    client = connect(server.url)
+    await leading(client, name)
+    await free(client, name)
+
+
+@pytest.mark.parametrize("seconds", [0.8 * STUCK_SECONDS, 2 * STUCK_SECONDS])
+async def test_what_comes_for_a_loop_that_stands_still_is_heard_by_a_thread_and_costs_no_connection(
+    connect: Connect, server: Server, name: str, seconds: float
+) -> None:
+    client = connect(server.url)
+    await leading(client, f"{name}-warm")
+    with held(server, name) as may_end:
+        task = asyncio.create_task(takes(client, name))
+        waiters = client.session.hub.waiters
+        await until(lambda: waiters and client.foreground()._reader._watches, "it waits, and its loop reads")
+        before = subscriptions(server)
+        may_end.set()
+        time.sleep(seconds)  # the loop stands still
+        assert all(waiter.handed for waiter in waiters.values()), "a thread has heard of the grant"
+    await asyncio.wait_for(task, SOON)
+    assert [one for one in subscriptions(server) if one in before], "the subscription is the same"
+    await free(client, name)
+
+
+async def test_a_thread_that_waits_is_served_while_a_loop_of_its_client_stands_still(
+    connect: Connect, server: Server, name: str
+) -> None:
+    client, threads = connect(server.url), Client(server.url)
+    tasks, served = AsyncClient(threads), threading.Event()
+    await leading(tasks, f"{name}-warm")
+
+    def wait() -> None:
+        with threads.lock(name):
+            served.set()
+
+    with held(server, f"{name}-of-a-task"), held(server, name) as may_end:
+        waiting = asyncio.create_task(takes(tasks, f"{name}-of-a-task"))
+        reader = tasks.foreground()._reader
+        await until(lambda: threads.session.hub.reading.is_led_by(reader), "the loop reads")
+        thread = threading.Thread(target=wait)
+        thread.start()
+        await until(lambda: len(threads.session.hub.waiters) == 2, "the thread waits")
+        threading.Timer(0.1, may_end.set).start()
+        assert served.wait(SOON), "while the loop stands still, here"
+        assert not waiting.done()
+    await asyncio.wait_for(waiting, SOON)
+    thread.join(SOON)
+    await tasks.close()
+    threads.close()
+    await free(client, name)
