@@ -1,5 +1,6 @@
 """Sentinel: each new connection finds the master anew, and a hold survives a failover if the data do."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from support.spawn import spawn
 from support.until import until
 from valkey.sentinel import Sentinel as ValkeyPySentinel
 
-from relock import Client, ConfigurationError, LockLostError, MasterWithoutVote, QuorumError
+from relock import AsyncClient, Client, ConfigurationError, LockLostError, MasterWithoutVote, QuorumError
 
 SERVICE = "mymaster"
 MOVE_SECONDS = 5.0  # within this time a waiter that was deaf has had its turn
@@ -140,6 +142,32 @@ def test_a_hold_that_the_replica_knows_goes_on_after_a_failover(
     assert other.token is not None
     assert token is not None
     assert other.token > token
+
+
+async def test_a_hold_of_a_task_goes_on_after_a_failover_and_one_that_waits_is_served(house: House, name: str) -> None:
+    async with AsyncClient(house.url) as client:
+
+        async def wait() -> bool:
+            return await client.lock(name).acquire(timeout=60)
+
+        lock = client.lock(name)
+        await lock.acquire()
+        token = lock.token
+        waiting = asyncio.create_task(wait())
+        while not (await lock.info()).queue:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(house.await_replication, f"lock:{{{name}}}:queue")
+        await asyncio.to_thread(house.fail_over)
+        for _ in range(2000):
+            with suppress(QuorumError):
+                await lock.extend()
+                break
+            await asyncio.sleep(0.01)
+        assert (lock.owned(), lock.token) == (True, token)
+        assert house.replica.cli("EXISTS", f"lock:{{{name}}}") == 1
+        assert not waiting.done()
+        await lock.release()
+        assert await waiting
 
 
 def test_a_hold_that_the_replica_does_not_know_is_lost(house: House, connect: Callable[..., Client], name: str) -> None:
