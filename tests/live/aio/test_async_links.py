@@ -12,7 +12,7 @@ from support.masters import Deployment
 from support.tasks import SOON, Connect, free, until
 
 from relock import AsyncClient, MasterDown, QuorumError
-from relock._runtime.aio.link import IN_FLIGHT_MAX
+from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.master import Master
 
@@ -129,3 +129,44 @@ async def test_whoever_waits_for_a_connection_hears_whatever_kept_it_from_being_
     monkeypatch.undo()
     assert {type(error) for error in heard} == {ZeroDivisionError}
     await use(client, name)
+
+
+def _retire(link: Link, connection: Connection) -> None:
+    connection.is_retired = True
+
+
+def _lead_elsewhere(link: Link, connection: Connection) -> None:
+    connection.incarnation = b"another server's"
+
+
+def _fill(link: Link, connection: Connection) -> None:
+    connection.in_flight.extend([connection] * IN_FLIGHT_MAX)  # type: ignore[list-item]
+
+
+def _keep_waiting(link: Link, connection: Connection) -> None:
+    link.waiting.append(connection)  # type: ignore[arg-type]
+
+
+def _unlearn(link: Link, connection: Connection) -> None:
+    connection.unlearned.add("acquire")
+
+
+@pytest.mark.parametrize("obstacle", [_retire, _lead_elsewhere, _fill, _keep_waiting, _unlearn])
+async def test_whatever_is_in_the_way_of_the_short_way_is_left_to_the_general_one(
+    server: Deployment, name: str, obstacle: Callable[[Link, Connection], None]
+) -> None:
+    if len(server.members) > 1:
+        pytest.skip("only a lone master is asked straight")
+    async with AsyncClient(server.url) as client:
+        lock = client.lock(name)
+        await lock.locked()
+        link, spec, now = client.foreground()._lone, lock._spec, client.session.clock()
+        assert link is not None
+        connection = link.connection
+        assert connection is not None
+        obstacle(link, connection)
+        assert link.exchange(spec.wording.acquire, spec.keys, b"a:b", now, now + spec.node_timeout) is None
+        link.waiting.clear()
+        connection.in_flight.clear()
+        assert await lock.acquire(timeout=0)
+        await lock.release()
