@@ -544,6 +544,34 @@ BUGS = [
         seed=1411,
     ),
     Bug(
+        "a task's lease counts from the answer",
+        f"{RUNTIME}/session/calls.py",
+        "            first = started_at, answers\n            outcome",
+        "            first = (session.clock() if self._by_tasks else started_at), answers\n            outcome",
+        seed=1660,
+    ),
+    Bug(
+        "a loop that stands still goes on being the one that reads",
+        f"{RUNTIME}/wakeups/subscription.py",
+        "            self._reading.oust_loop()",
+        "            pass",
+        seed=2209,
+    ),
+    Bug(
+        "a loop none of whose tasks waits keeps the role of the reader",
+        f"{RUNTIME}/wakeups/reading.py",
+        "            self.left_at = self.clock()\n            self._resign(role)\n\n    def _oust",
+        "            self.left_at = self.clock()\n\n    def _oust",
+        seed=1982,
+    ),
+    Bug(
+        "no timer wakes a task that sleeps",
+        f"{RUNTIME}/aio/alarms.py",
+        "        if at < self._timer_at or self._timer_at < now:",
+        "        if False:",
+        seed=1000,
+    ),
+    Bug(
         "a cancelled release is not carried out",
         "src/relock/aio_lock.py",
         "        except BaseException:\n            session.interrupted_of_tasks.give_up(record, self.name, who, 1)\n",
@@ -574,7 +602,7 @@ BUGS = [
     Bug(
         "a task is not woken by what others put in",
         f"{RUNTIME}/aio/loop_inbox.py",
-        "            self._loop.call_soon_threadsafe(self._ring)\n",
+        "            inboxes.loop.call_soon_threadsafe(self.ring)\n",
         "            pass\n",
         seed=1033,
     ),

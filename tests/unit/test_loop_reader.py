@@ -230,6 +230,19 @@ def test_a_loop_is_ousted_once(scene: LoopScene) -> None:
     assert not scene.reader.oust()
 
 
+@pytest.mark.parametrize("step", ["close", "_look"])
+def test_whoever_ousts_a_loop_takes_the_role_away_and_nobody_else_does(scene: LoopScene, step: str) -> None:
+    """Else the loop would let it go, another one would lead, and the thief would take the role away from that one."""
+    leads(scene)
+    assert scene.reader.oust()
+    scene.sleeps("thread")
+    scene.do(getattr(scene.reader, step))
+    assert scene.loop_leads
+    scene.reading._role.clear()  # as the thief does
+    scene.do(scene.reader._look)
+    assert not scene.loop_leads
+
+
 def test_a_loop_lets_the_role_go_a_moment_after_its_last_task_has_woken(scene: LoopScene) -> None:
     leads(scene)
     scene.line.say("task")

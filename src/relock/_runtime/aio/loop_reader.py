@@ -91,7 +91,12 @@ class LoopReader:
     def _leave(self) -> None:
         self._unwatch()
         self._is_in_line = False
-        self._reading.loop_left(self)
+        is_ours = self._claims()  # else whoever has ousted it takes the role away, and nobody else must
+        try:
+            self._reading.loop_left(self, has_role=is_ours)
+        finally:
+            if is_ours:
+                self._claim.pop(_READS, None)
 
     # Reading --------------------------------------------------------------------------------------------------------
 
@@ -113,23 +118,31 @@ class LoopReader:
             watch.forget()
 
     def _look(self) -> None:
-        reading = self._reading
         if not self._is_in_line:
             return
-        if self._is_ousted():
+        if not self._claims():
             self._unwatch()
-            if reading.is_led_by(self):
+            if self._reading.is_led_by(self):
                 self._loop.call_later(VACANT_SECONDS, self._look)  # whoever ousts it is about to take the role, too
                 return
-            self._claim = {}
+            self._claim = {_READS: self}
+        try:
+            self._follow()
+        finally:
+            self._claim.pop(_READS, None)
+
+    def _follow(self) -> None:
+        """Reads what it is to read by now, and nothing else; while nobody can oust it."""
+        reading = self._reading
         if not reading.may_read(self):
             self._unwatch()
         elif self._wanted is not reading.wanted:
             self._unwatch()
             self._watch()
 
-    def _is_ousted(self) -> bool:
-        return self._claim.get(_READS, self) is not self
+    def _claims(self) -> bool:
+        """Whether nobody can oust the loop from now on; False where somebody has. In one step."""
+        return self._claim.setdefault(_READS, self) is self
 
     def _watch(self) -> None:
         self._wanted = self._reading.wanted  # first: what is shared from here on makes these watches old ones
@@ -141,7 +154,7 @@ class LoopReader:
                 return
             self._watches.append(watch)
             if ear.is_amid:  # whoever read it last was struck
-                self._hear(ear)
+                self._read(ear)
 
     def _unwatch(self) -> None:
         self._wanted = None
@@ -151,14 +164,20 @@ class LoopReader:
 
     def _hear(self, ear: Ear) -> None:
         claim = self._claim
-        if claim.setdefault(_READS, self) is not self:
+        if claim.setdefault(_READS, self) is not self:  # as `_claims`, without a call
             self._look()
             return
-        self.thread = get_ident()
         try:
-            is_ours = self._reading.hear_on(self, ear)
+            is_ours = self._read(ear)
         finally:
-            self.thread = 0
             claim.pop(_READS, None)
         if not is_ours:
             self._look()
+
+    def _read(self, ear: Ear) -> bool:
+        """Acts on what has come; False where the loop is to read it no more."""
+        self.thread = get_ident()
+        try:
+            return self._reading.hear_on(self, ear)
+        finally:
+            self.thread = 0

@@ -266,7 +266,10 @@ class Reading:
     # A loop whose tasks wait ----------------------------------------------------------------------------------------
 
     def may_read(self, loop: LoopSleeper) -> bool:
-        """Whether `loop`, some of whose tasks wait, is to read: no thread waits, and no other loop reads."""
+        """Whether `loop`, some of whose tasks wait, is to read: no thread waits, and no other loop reads.
+
+        While it asks, nobody can oust it: else two would let the same role go, the second perhaps another leader's.
+        """
         self._loops[loop] = None  # Mark, then look
         if self._shared and not self._parked:
             return self._role.setdefault(_LEADER, loop) is loop
@@ -291,10 +294,14 @@ class Reading:
             self._give_up(ear, error)
         return True
 
-    def loop_left(self, loop: LoopSleeper) -> None:
-        """No task of `loop` has waited for a moment, or the last one has given up, or the loop is closed."""
+    def loop_left(self, loop: LoopSleeper, *, has_role: bool) -> None:
+        """No task of `loop` has waited for a moment, or the last one has given up, or the loop is closed.
+
+        `has_role`: nobody has ousted it, so if it has the role, it lets it go.
+        """
         self._loops.pop(loop, None)
-        self._let_go(loop)
+        if has_role:
+            self._let_go(loop)
         self.gave_up()
 
     def _let_go(self, loop: LoopSleeper) -> None:
