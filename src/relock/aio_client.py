@@ -299,7 +299,10 @@ class AsyncClient:
 
     def __del__(self) -> None:
         """Says that a client was not closed whose connections are its own: threads of it keep them open."""
-        if getattr(self, "_foregrounds", None) and self._is_own and not self._is_closed:
+        if not getattr(self, "_foregrounds", None) or self._is_closed or not self._is_own:
+            return
+        session = self._client.session  # a forked child's is its own
+        if any(foreground.session is session for foreground in self._foregrounds.values()):
             warnings.warn(f"unclosed {self!r}: await its close()", ResourceWarning, stacklevel=2, source=self)
 
     async def __aenter__(self) -> Self:

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.loop_reader import LoopReader
 from relock._runtime.machine import THREADS
 from relock._runtime.net.loop_watch import LoopWatch
+from relock._runtime.wakeups.term import Term
 from relock._runtime.wakeups.waiter import Waiter
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -28,8 +30,10 @@ LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 class LoopScene(Scene):
     """As `Scene`, with a loop some of whose tasks wait."""
 
-    def __init__(self, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    def __init__(self, new_loop: Callable[[], asyncio.AbstractEventLoop], of: "LoopScene | None" = None) -> None:
         super().__init__()
+        if of is not None:  # another loop of the same client
+            self.reading, self.waiters = of.reading, of.waiters
         self.loop = new_loop()
         self.orphans: list[str] = []
         self.reader = LoopReader(THREADS, self.loop, self.reading, lambda: self.orphans.append("orphaned"))
@@ -222,25 +226,106 @@ def test_a_loop_is_not_ousted_while_it_reads(scene: LoopScene) -> None:
     until(lambda: scene.leads(thread), what="the loop has let the role go, for a thread waits")
 
 
-def test_a_loop_is_ousted_once(scene: LoopScene) -> None:
-    """Else the second thief would take the role away from whoever has it by then."""
-    leads(scene)
-    scene.stand_still()
-    assert scene.reader.oust()
-    assert not scene.reader.oust()
+def term_of(scene: LoopScene) -> Term:
+    """That of the loop which leads."""
+    (term,) = scene.reading._role.values()
+    assert isinstance(term, Term)
+    return term
 
 
 @pytest.mark.parametrize("step", ["close", "_look"])
 def test_whoever_ousts_a_loop_takes_the_role_away_and_nobody_else_does(scene: LoopScene, step: str) -> None:
     """Else the loop would let it go, another one would lead, and the thief would take the role away from that one."""
     leads(scene)
-    assert scene.reader.oust()
+    term = term_of(scene)
+    assert term.is_claimed_by("a thief")
     scene.sleeps("thread")
     scene.do(getattr(scene.reader, step))
-    assert scene.loop_leads
+    assert term_of(scene) is term
+    assert not term.is_claimed_by("another thief")
     scene.reading._role.clear()  # as the thief does
     scene.do(scene.reader._look)
     assert not scene.loop_leads
+
+
+def test_whoever_comes_late_to_oust_a_loop_takes_the_role_away_from_nobody(scene: LoopScene) -> None:
+    leads(scene)
+    role, term = scene.reading._role, term_of(scene)
+    thread = scene.sleeps("thread")
+    until(lambda: scene.leads(thread), what="the thread leads")
+    assert not scene.reading._oust(role, term)
+    assert scene.leads(thread)
+    scene.line.say("thread")
+    assert scene.has_heard("thread")
+    until(lambda: scene.loop_leads, what="the loop leads")
+    scene.do(scene.reader.close)
+    thread = scene.sleeps("another")
+    assert not scene.reading._oust(role, term)
+    assert scene.leads(thread)
+
+
+def test_a_term_that_ended_as_the_loop_could_not_read_is_ended_by_nobody_else(
+    scene: LoopScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms: list[Term] = []
+
+    def full(self: LoopReader, term: Term) -> None:
+        terms.append(term)
+        self._leave()
+
+    monkeypatch.setattr(LoopReader, "_watch", full)
+    scene.task_sleeps("task")
+    scene.share()
+    until(lambda: terms, what="the loop has tried")
+    scene.do(bool)
+    assert not terms[0].is_claimed_by("a thief")
+
+
+def test_a_loop_that_is_stopped_is_called_once(scene: LoopScene) -> None:
+    """Nobody knows whether it will run again; what waits for that must not pile up."""
+    called: list[object] = []
+    stopped: Any = SimpleNamespace(call_soon_threadsafe=called.append, is_closed=bool)
+    reader = LoopReader(THREADS, stopped, scene.reading, bool)
+    for _ in range(3):
+        reader.wake()
+    assert called == [reader._look]
+    reader._look()
+    reader.wake()
+    assert len(called) == 2
+
+
+def test_a_loop_whose_task_has_woken_leaves_the_reading_to_another_loop_at_once(scene: LoopScene) -> None:
+    """It may compute from now on, or be closed."""
+    other = LoopScene(asyncio.new_event_loop, of=scene)
+    try:
+        leads(scene)
+        other.task_sleeps("other")
+        assert not other.loop_leads
+        scene.line.say("task")
+        assert scene.has_heard("task")
+        until(lambda: other.loop_leads, within=LONG, what="the other one leads")
+        scene.stand_still()
+        scene.line.say("other")
+        assert other.has_heard("other")
+    finally:
+        scene.go_on()
+        other.end()
+
+
+def test_a_loop_that_comes_ousts_one_that_has_nobody_to_read_for(scene: LoopScene) -> None:
+    leads(scene)
+    scene.line.say("task")
+    assert scene.has_heard("task")
+    scene.stand_still()  # before it has let the role go
+    other = LoopScene(asyncio.new_event_loop, of=scene)
+    try:
+        scene.share()
+        other.task_sleeps("other")
+        scene.line.say("other")
+        assert other.has_heard("other")
+    finally:
+        scene.go_on()
+        other.end()
 
 
 def test_a_loop_lets_the_role_go_a_moment_after_its_last_task_has_woken(scene: LoopScene) -> None:

@@ -94,6 +94,28 @@ async def test_a_client_that_is_closed_takes_the_connections_of_the_loops_that_u
     await until(lambda: not any(master.loop_connections for master in masters), "nothing is left")
 
 
+async def test_tasks_that_sleep_end_with_a_client_for_threads_that_is_closed(
+    server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for a subscription that nobody confirms, and one for the turn of its owner behind that."""
+    threads = Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
+    tasks = AsyncClient(threads)
+    monkeypatch.setattr(threads.session.hub, "is_confirmed", lambda: False)
+    monkeypatch.setattr(type(threads.session.hub.subscriptions[0]), "ensure", lambda _: None)
+    await tasks.lock(name, owner="holder").acquire()
+
+    async def wait() -> None:
+        await tasks.lock(name, owner="job").acquire()
+
+    waits = [asyncio.create_task(wait()) for _ in range(2)]
+    foreground = tasks.foreground()
+    await until(lambda: len(foreground._resting) == 2, "both sleep")
+    await asyncio.to_thread(threads.close)
+    for error in await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), SOON):
+        assert isinstance(error, ClientClosedError)
+    await tasks.close()
+
+
 async def test_a_hold_is_released_though_the_client_of_its_task_was_closed(server: Deployment, name: str) -> None:
     with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
         client = AsyncClient(threads)

@@ -44,8 +44,9 @@ class Alarms(ABC, Generic[T]):
 
     def close(self) -> None:
         """Nobody waits any more. On the loop, or when that is closed."""
-        if self._timer is not None and not self._loop.is_closed():
-            self._timer.cancel()
+        timer, self._timer, self._timer_at = self._timer, None, FOREVER
+        if timer is not None and not self._loop.is_closed():
+            timer.cancel()
 
     @abstractmethod
     def over(self, what: T, at: float, now: float) -> None:

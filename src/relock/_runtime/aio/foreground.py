@@ -331,10 +331,14 @@ class Foreground:
 
     def stop(self) -> None:
         """Ends the waits; from any thread. Calls that are about to hear something go on: see `is_in_use`."""
+        self._wake_all()
+        self._on_loop(self._line.dismiss)
+
+    def _wake_all(self) -> None:
+        """Whoever sleeps finds it closed."""
         self.is_closed = True
         for inbox in self._resting.copy():
             inbox.put(None)
-        self._on_loop(self._line.dismiss)
 
     def close(self) -> None:
         """Closes the links; from any thread. It `is_open` until that is done on the loop."""
@@ -367,6 +371,9 @@ class Foreground:
 
     def _close(self) -> None:
         self.session.foregrounds.discard(self)
+        if not self.loop.is_closed():
+            self._wake_all()  # the session may have been closed, and not this
+            self._line.dismiss()
         self._deadlines.close()
         self._inboxes.close()
         self._reader.close()

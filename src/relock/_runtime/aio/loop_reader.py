@@ -5,8 +5,8 @@ while no thread waits, for a thread that waits does nothing else, and a loop may
 moment at which its first task sleeps until a moment after the last one has woken: tasks that hand a lock to each other
 sleep thousands of times in a second.
 
-Whoever finds that the loop stands still takes the reading away from it, without its help (`oust`). That is safe between
-two messages. So the loop claims each one before it reads, in one step that no other thread can take as well.
+Whoever finds that the loop stands still ends its term, without its help. That is safe between two messages. So the loop
+claims its term before it reads one, in one step that no other thread can take as well.
 """
 
 import asyncio
@@ -18,12 +18,11 @@ from relock._runtime.net.loop_watch import LoopWatch
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.ear import Ear
 from relock._runtime.wakeups.reading import VACANT_SECONDS, Reading
-
-_READS = "reads"
+from relock._runtime.wakeups.term import CLAIM, Term
 
 
 class LoopReader:
-    """One loop, where tasks of it wait. All but `wake`, `oust` and `forget` is for the loop's thread.
+    """One loop, where tasks of it wait. All but `wake` and `forget` is for the loop's thread.
 
     Args:
         orphaned: called when the loop turns out to be closed.
@@ -48,7 +47,8 @@ class LoopReader:
         self._timer: asyncio.TimerHandle | None = None
         self._wanted: object = None  # for which of the reading's values the watches are made; None: there are none
         self._watches: list[LoopWatch] = []
-        self._claim: dict[str, object] = {}
+        self._term: Term | None = None  # and for which term
+        self._is_called = False  # it is about to look
 
     # Tasks ----------------------------------------------------------------------------------------------------------
 
@@ -63,7 +63,11 @@ class LoopReader:
     def woke(self) -> None:
         """One of them sleeps no more. Where the loop is closed, that is its coroutine's end."""
         self._sleepers -= 1
-        if not self._sleepers and self._timer is None and not self._loop.is_closed():
+        if self._sleepers or self._loop.is_closed():
+            return
+        if self._reading.has_other_loops(self):
+            self._leave()  # this one may compute now, or end
+        elif self._timer is None:
             self._rest_later()
 
     def _rest_later(self) -> None:
@@ -91,26 +95,27 @@ class LoopReader:
     def _leave(self) -> None:
         self._unwatch()
         self._is_in_line = False
-        is_ours = self._claims()  # else whoever has ousted it takes the role away, and nobody else must
-        try:
-            self._reading.loop_left(self, has_role=is_ours)
-        finally:
-            if is_ours:
-                self._claim.pop(_READS, None)
+        self._reading.loop_left(self)
 
     # Reading --------------------------------------------------------------------------------------------------------
 
+    @property
+    def is_idle(self) -> bool:
+        """See `LoopSleeper`."""
+        return not self._sleepers or self._loop.is_closed()
+
     def wake(self) -> None:
-        """Has the loop look whether it is to read, and what; from any thread."""
+        """Has the loop look whether it is to read, and what; from any thread, and once, however often it is called."""
+        if self._is_called and not self._loop.is_closed():
+            return
         try:
+            self._is_called = True  # Mark, then look: `_look` takes it back first
             self._loop.call_soon_threadsafe(self._look)
         except RuntimeError:  # it is closed
             self._orphaned()
-
-    def oust(self) -> bool:
-        """Takes the reading away from the loop; False while it is in the midst of it. From any thread, once."""
-        thief = object()
-        return self._claim.setdefault(_READS, thief) is thief
+        except BaseException:
+            self._is_called = False
+            raise
 
     def forget(self) -> None:
         """In a forked child: closes the copies of the parent's sockets."""
@@ -118,66 +123,58 @@ class LoopReader:
             watch.forget()
 
     def _look(self) -> None:
+        self._is_called = False
         if not self._is_in_line:
             return
-        if not self._claims():
-            self._unwatch()
-            if self._reading.is_led_by(self):
-                self._loop.call_later(VACANT_SECONDS, self._look)  # whoever ousts it is about to take the role, too
-                return
-            self._claim = {_READS: self}
-        try:
-            self._follow()
-        finally:
-            self._claim.pop(_READS, None)
-
-    def _follow(self) -> None:
-        """Reads what it is to read by now, and nothing else; while nobody can oust it."""
         reading = self._reading
-        if not reading.may_read(self):
-            self._unwatch()
-        elif self._wanted is not reading.wanted:
-            self._unwatch()
-            self._watch()
+        term = reading.term_of(self)
+        if term is self._term and self._wanted is reading.wanted:
+            return
+        self._unwatch()
+        if term is not None and term.is_claimed_by(self):
+            self._term = term
+            try:
+                self._watch(term)
+            finally:
+                term.free(self)
+        elif term is not None:
+            self._loop.call_later(VACANT_SECONDS, self.wake)  # somebody is ending it, or was struck as it did
 
-    def _claims(self) -> bool:
-        """Whether nobody can oust the loop from now on; False where somebody has. In one step."""
-        return self._claim.setdefault(_READS, self) is self
-
-    def _watch(self) -> None:
+    def _watch(self, term: Term) -> None:
         self._wanted = self._reading.wanted  # first: what is shared from here on makes these watches old ones
         for ear in self._reading.shared_now():
+            hear = partial(self._hear, term, ear)
             try:
-                watch = self._platform.loop_watch(self._loop, ear.channel.fileno, partial(self._hear, ear))
+                self._watches.append(self._platform.loop_watch(self._loop, ear.channel.fileno, hear))
             except OSError:  # too many files are open, or it was closed at this moment
                 self._leave()
                 return
-            self._watches.append(watch)
             if ear.is_amid:  # whoever read it last was struck
-                self._read(ear)
+                self._read(term, ear)
 
     def _unwatch(self) -> None:
-        self._wanted = None
+        self._wanted = self._term = None
         watches, self._watches = self._watches, []
         for watch in watches:
             watch.close()
 
-    def _hear(self, ear: Ear) -> None:
-        claim = self._claim
-        if claim.setdefault(_READS, self) is not self:  # as `_claims`, without a call
+    def _hear(self, term: Term, ear: Ear) -> None:
+        if term.claim.setdefault(CLAIM, self) is not self:  # as `is_claimed_by`, without a call
+            self._unwatch()
             self._look()
             return
         try:
-            is_ours = self._read(ear)
+            is_ours = self._read(term, ear)
         finally:
-            claim.pop(_READS, None)
+            term.free(self)
         if not is_ours:
+            self._unwatch()
             self._look()
 
-    def _read(self, ear: Ear) -> bool:
+    def _read(self, term: Term, ear: Ear) -> bool:
         """Acts on what has come; False where the loop is to read it no more."""
         self.thread = get_ident()
         try:
-            return self._reading.hear_on(self, ear)
+            return self._reading.hear_on(term, ear)
         finally:
             self.thread = 0

@@ -8,9 +8,8 @@ volume 2, 2000.)
 
 Tasks that wait have no thread of their own, but their event loop can read, too. It leads while one of its tasks waits
 and no thread does: see `relock._runtime.aio.loop_reader`. The message is then on the loop already, and nobody has to
-wake it. A loop may stand still for long, because a task computes. So it claims each message before it reads it, and a
-thread that comes, or the thread of a subscription, takes the role away from it between two messages, without waiting
-for it.
+wake it. A loop may stand still for long, because a task computes. So it claims its term for each message that it reads,
+and a thread that comes, or the thread of a subscription, ends that term between two messages, without waiting for it.
 
 A shared socket must always have a reader. A master counts a client that has subscribed as listening, and grants it the
 lock even if no thread reads the message. So each subscription has a thread of its own, too:
@@ -30,8 +29,9 @@ lock even if no thread reads the message. So each subscription has a thread of i
 
 The rules:
 
-* The leader is the one value in `_role`, set by `dict.setdefault` and removed by whichever thread set it, or by the one
-  that has ousted a loop: only one can. `take_back` and `depose` put an `Ear` there for a moment, so that nobody leads.
+* The leader is the one value in `_role`, set by `dict.setdefault` and removed by whichever thread set it. For a loop it
+  is a `Term`, removed by whoever has claimed that. `take_back` and `depose` put an `Ear` there for a moment, so that
+  nobody leads.
   To depose the leader is to put a new dictionary in place of the old one. A deposed leader notices before it polls
   again; until then it reads only connections that were given up, which no other thread reads.
 * A socket is shared, and taken back, by the thread of its subscription alone, and taken back in the leader's role: so
@@ -54,6 +54,7 @@ from relock._runtime.net.waker import Waker
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.ear import Ear
 from relock._runtime.wakeups.inbox import Inbox
+from relock._runtime.wakeups.term import LoopSleeper, Term
 
 LEAD = -1  # in a waiter's queue, beside the numbers of masters: nobody leads
 VACANT_SECONDS = 0.05
@@ -78,19 +79,6 @@ class Sleeper(Protocol):
 
     def wake(self, master: int | None = None) -> None:
         """Puts one more into `wakes`, and ends its poll."""
-
-
-class LoopSleeper(Protocol):
-    """An event loop some of whose tasks wait, as the reading sees it."""
-
-    def wake(self) -> None:
-        """Has the loop look whether it is to read, and what; from any thread."""
-
-    def oust(self) -> bool:
-        """Takes the reading away from the loop; False while it is in the midst of it. From any thread, once."""
-
-    def forget(self) -> None:
-        """In a forked child: closes the copies of the parent's sockets."""
 
 
 class _Ring(NamedTuple):
@@ -185,7 +173,7 @@ class Reading:
         role = self._role
         leader = role.setdefault(_LEADER, waiter)
         if leader is not waiter:
-            return leader not in self._loops or not self._oust(role, leader)
+            return not (isinstance(leader, Term) and self._oust(role, leader))
         ring = self._ring if self._ring.made_for is self.wanted else self._gather()
         if self._role is not role:
             return False  # deposed, before it had begun
@@ -265,28 +253,36 @@ class Reading:
 
     # A loop whose tasks wait ----------------------------------------------------------------------------------------
 
-    def may_read(self, loop: LoopSleeper) -> bool:
-        """Whether `loop`, some of whose tasks wait, is to read: no thread waits, and no other loop reads.
-
-        While it asks, nobody can oust it: else two would let the same role go, the second perhaps another leader's.
-        """
+    def term_of(self, loop: LoopSleeper) -> Term | None:
+        """The term of `loop`, some of whose tasks wait: it leads where no thread waits and no other loop reads."""
         self._loops[loop] = None  # Mark, then look
-        if self._shared and not self._parked:
-            return self._role.setdefault(_LEADER, loop) is loop
-        self._let_go(loop)
-        return False
+        role = self._role
+        if not self._shared or self._parked:
+            self._let_go(role, loop)
+            return None
+        leader = role.get(_LEADER)
+        if isinstance(leader, Term) and leader.loop is not loop and leader.loop.is_idle:
+            self._oust(role, leader)
+        own = Term(loop)
+        leader = role.setdefault(_LEADER, own)
+        return leader if isinstance(leader, Term) and leader.loop is loop else None
 
     def is_led_by(self, loop: LoopSleeper) -> bool:
         """Whether `loop` has the role."""
-        return self._role.get(_LEADER) is loop
+        leader = self._role.get(_LEADER)
+        return isinstance(leader, Term) and leader.loop is loop
+
+    def has_other_loops(self, loop: LoopSleeper) -> bool:
+        """Whether tasks of other loops than this one wait."""
+        return len(self._loops) > (loop in self._loops)
 
     def shared_now(self) -> list[Ear]:
         """What the leader is to read."""
         return [*self._shared.copy()]
 
-    def hear_on(self, loop: LoopSleeper, ear: Ear) -> bool:
-        """Reads `ear`, if `loop` is to: else False. It has claimed that, and so is ousted by nobody now."""
-        if ear not in self._shared or self._role.get(_LEADER) is not loop:
+    def hear_on(self, term: Term, ear: Ear) -> bool:
+        """Reads `ear` for the loop that has claimed its `term`; False where that is not to read it any more."""
+        if ear not in self._shared or self._role.get(_LEADER) is not term:
             return False
         try:
             ear.hear_now()
@@ -294,28 +290,26 @@ class Reading:
             self._give_up(ear, error)
         return True
 
-    def loop_left(self, loop: LoopSleeper, *, has_role: bool) -> None:
-        """No task of `loop` has waited for a moment, or the last one has given up, or the loop is closed.
-
-        `has_role`: nobody has ousted it, so if it has the role, it lets it go.
-        """
+    def loop_left(self, loop: LoopSleeper) -> None:
+        """No task of `loop` has waited for a moment, or the last one has given up, or the loop is closed."""
         self._loops.pop(loop, None)
-        if has_role:
-            self._let_go(loop)
+        self._let_go(self._role, loop)
         self.gave_up()
 
-    def _let_go(self, loop: LoopSleeper) -> None:
-        role = self._role
-        if role.get(_LEADER) is loop:
+    def _let_go(self, role: dict[str, object], loop: LoopSleeper) -> None:
+        """Ends the term of `loop`, unless it has none, or somebody is ending it."""
+        leader = role.get(_LEADER)
+        if isinstance(leader, Term) and leader.loop is loop and leader.is_claimed_by(loop):
+            leader.end()
             self.left_at = self.clock()
             self._resign(role)
 
-    def _oust(self, role: dict[str, object], leader: LoopSleeper) -> bool:
-        """Takes the role away from a loop; False while that is in the midst of reading, and lets it go itself then."""
-        is_ousted = leader.oust()
+    def _oust(self, role: dict[str, object], term: Term) -> bool:
+        """Ends the term of a loop; False while that reads, and lets the role go itself then, or it has ended."""
+        is_ousted = term.is_claimed_by(object())
         if is_ousted:
-            role.pop(_LEADER, None)  # nobody else does: a loop is ousted once, and stays away until this is done
-        leader.wake()
+            role.pop(_LEADER, None)
+        term.loop.wake()
         return is_ousted
 
     # The thread of a subscription -----------------------------------------------------------------------------------
@@ -375,7 +369,7 @@ class Reading:
         """Takes the role away from a loop that stands still, if one has it: so its ears can be taken back."""
         role = self._role
         leader = role.get(_LEADER)
-        if leader in self._loops and self._oust(role, leader):
+        if isinstance(leader, Term) and self._oust(role, leader):
             self.left_at = NEVER
 
     def depose(self, ear: Ear, error: Exception) -> None:
@@ -408,8 +402,8 @@ class Reading:
     def _changed(self) -> None:
         self.wanted = object()
         leader = self._role.get(_LEADER)
-        if leader in self._loops:
-            leader.wake()
+        if isinstance(leader, Term):
+            leader.loop.wake()
         elif leader is not None:
             self.rouse()
 
