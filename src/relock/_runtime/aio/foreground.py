@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from queue import Empty
 from typing import Any
@@ -55,9 +56,10 @@ class Foreground:
         self._lanes = [[self._link_to(master) for master in self._masters] for _ in range(count)]
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
         self._lone = self._lone_link()
-        self.calls = Calls(session, session.interrupted_of_tasks, self._lone, self._inbox)
         self._reader = LoopReader(session.platform, loop, session.hub.reading, self._orphaned)
         self._inboxes = Inboxes(loop, session.clock, self._reader, self._orphaned)
+        self._inbox = partial(LoopInbox, self._inboxes)
+        self.calls = Calls(session, session.interrupted_of_tasks, self._lone, self._inbox)
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way
         self._busy = 0  # calls that are under way, but for those that sleep
@@ -255,9 +257,6 @@ class Foreground:
         finally:
             hub.confirmed.leave(rung)
 
-    def _inbox(self) -> LoopInbox:
-        return LoopInbox(self._inboxes)
-
     async def _park(self, park: Park) -> list[Handed]:
         """See `Park`. Ten thousand tasks may sleep here: so it is one frame, and what it needs is on the inbox."""
         session, reader = self.session, self._reader
@@ -268,7 +267,8 @@ class Foreground:
         if not isinstance(inbox, LoopInbox):
             raise AssertionError("a task's waiter has a task's inbox")
         reader.sleeps()
-        self.lie_down(inbox)
+        self._busy -= 1
+        self._resting[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
         try:
             if self.is_closed or session.closed:
                 self.check_open()
@@ -279,11 +279,13 @@ class Foreground:
             is_woken = True
         finally:
             inbox.wake_up()
-            self.get_up(inbox)
+            self._busy += 1
+            self._resting.pop(inbox, None)
             reader.woke()
             if not is_woken:
                 reader.gave_up()
-        waiter.woke()
+        inbox.clear()  # as `Waiter.woke`: several reasons to look are one
+        waiter.is_given = False
         if self.is_closed or session.closed:
             self.check_open()
         return hub.handed_to(waiter)
