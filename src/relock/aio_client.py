@@ -273,7 +273,8 @@ class AsyncClient:
     async def close(self) -> None:
         """Ends the waits of tasks and the connections of all loops, and closes a `Client` of its own.
 
-        A `Client` that was given stays open. For a loop that stands still it waits a node timeout at most.
+        A `Client` that was given stays open. For a loop that stands still it waits a node timeout at most, and two more
+        where calls of its tasks are under way.
 
         Holds are not released, because a task may still be inside: their leases run out, and a later
         `AsyncLock.release` ends them locally. Where a `Client` was given, that release ends them on the masters, too.

@@ -163,7 +163,7 @@ class AsyncLock(Holding):
     async def _release(self, who: Who) -> None:
         record, session = CallRecord(), self._client.session
         if self._client.is_closed:
-            self._end_without_a_loop(record, who)
+            self._release_of_closed_client(record, who)
             return
         try:
             foreground = self._client.foreground()
@@ -180,7 +180,7 @@ class AsyncLock(Holding):
         if session.unsaid:
             session.say_warnings()
 
-    def _end_without_a_loop(self, record: CallRecord, who: Who) -> None:
+    def _release_of_closed_client(self, record: CallRecord, who: Who) -> None:
         """The client asks nobody any more: the session's background ends the hold, if it was not closed as well."""
         session = self._client.session
         hold = session.holds.get((self.name, who.key))

@@ -238,11 +238,11 @@ def test_whoever_ousts_a_loop_takes_the_role_away_and_nobody_else_does(scene: Lo
     """Else the loop would let it go, another one would lead, and the thief would take the role away from that one."""
     leads(scene)
     term = term_of(scene)
-    assert term.is_claimed_by("a thief")
+    assert term.try_claim("a thief")
     scene.sleeps("thread")
     scene.do(getattr(scene.reader, step))
     assert term_of(scene) is term
-    assert not term.is_claimed_by("another thief")
+    assert not term.try_claim("another thief")
     scene.reading._role.clear()  # as the thief does
     scene.do(scene.reader._look)
     assert not scene.loop_leads
@@ -278,7 +278,7 @@ def test_a_term_that_ended_as_the_loop_could_not_read_is_ended_by_nobody_else(
     scene.share()
     until(lambda: terms, what="the loop has tried")
     scene.do(bool)
-    assert not terms[0].is_claimed_by("a thief")
+    assert not terms[0].try_claim("a thief")
 
 
 def test_a_loop_that_is_stopped_is_called_once(scene: LoopScene) -> None:

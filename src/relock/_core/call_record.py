@@ -22,7 +22,8 @@ class CallRecord:
 
 
 class Enter(NamedTuple):
-    """The effect of a call, beside those of `relock._core.effects`: come in at the gate of an ``owner=``.
+    """The effect of a call, beside those of `relock._core.effects`: come in at the gate of an owner that
+    may call several times at once: an ``owner=``, or a task.
 
     There its calls queue, for one at a time takes or leaves a level. Answered with a bool: whether the caller is in, at
     the latest at `until`; where that is over, only if nobody else is. The `record` has the gate by then.

@@ -1,4 +1,4 @@
-"""A coroutine that counts as begun once it was called for."""
+"""A coroutine whose work is done also where its task is cancelled before its first step."""
 
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
@@ -15,7 +15,7 @@ class Begun(Coroutine[Any, Any, T]):
 
     Args:
         coroutine: what it is otherwise.
-        otherwise: does what must be done where `coroutine` is thrown an exception that it can't handle.
+        otherwise: called where an exception is thrown in before the first step.
     """
 
     __slots__ = ("_coroutine", "_is_begun", "_otherwise")

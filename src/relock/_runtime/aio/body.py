@@ -33,7 +33,7 @@ class Body:
             return
 
     def _cancel(self) -> None:
-        if not (self._is_over or self._is_cancelled):  # it may be told twice, see `AsyncLock.__aenter__`
+        if not (self._is_over or self._is_cancelled):  # it may be told twice, see `AsyncLock._begin_body`
             self._is_cancelled = True
             self.task.cancel()
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 from relock._core.effects import Answer, Ask
 from relock._errors import ConfigurationError
-from relock._runtime.aio.foreground import LANES_MAX, Foreground
+from relock._runtime.aio.foreground import Foreground
 from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
 from relock._runtime.aio.loop_round import LoopRound
 from relock._runtime.aio.on_thread import on_thread
@@ -24,6 +24,9 @@ class ClusterForeground(Foreground):
         super().__init__(session, loop, stall_limit)
         self._cluster = cluster
         self._links_of: dict[Shard, list[Link]] = {}
+
+    def _make_lanes(self) -> list[list[Link]]:
+        return []
 
     def _lone_link(self) -> None:
         return None
@@ -74,8 +77,7 @@ class ClusterForeground(Foreground):
         links = self._links_of.get(shard)
         if links is None:
             self._leave_retired()
-            count = LANES_MAX if self.session.options.min_replicas else 1
-            links = self._links_of[shard] = [self._link_to(shard) for _ in range(count)]
+            links = self._links_of[shard] = [self._link_to(shard) for _ in range(self._lanes_count)]
         return min(links, key=lambda link: link.load)
 
     def _leave_retired(self) -> None:

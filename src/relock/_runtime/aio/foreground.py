@@ -36,7 +36,8 @@ class Foreground:
     """The driver of flows on one loop, with a link to each master. See `relock._core.effects` for the contract.
 
     What works in the background, the watchdog, the janitor and the readers of the subscriptions, are the threads of the
-    session: they go on while the loop stands still.
+    session: they go on while the loop stands still. While tasks of the loop wait and no thread does, the loop reads the
+    subscriptions itself: see `LoopReader`.
 
     Args:
         stall_limit: seconds after which a loop that stands still has its holds renewed no more; infinity for never.
@@ -52,8 +53,8 @@ class Foreground:
         self._spared = len(self._masters) - self._quorum
         self._line = Line(loop, session.clock, self._room)
         # A call that waits for replicas keeps its connection busy, and whoever is behind it waiting.
-        count = LANES_MAX if session.options.min_replicas else 1
-        self._lanes = [[self._link_to(master) for master in self._masters] for _ in range(count)]
+        self._lanes_count = LANES_MAX if session.options.min_replicas else 1
+        self._lanes = self._make_lanes()
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
         self._lone = self._lone_link()
         self._reader = LoopReader(session.platform, loop, session.hub.reading, self._orphaned)
@@ -62,7 +63,7 @@ class Foreground:
         self.calls = Calls(session, session.interrupted_of_tasks, self._lone, self._inbox)
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way
-        self._busy = 0  # calls that are under way, but for those that sleep
+        self._busy = 0  # calls under way, but for those that sleep until they are woken; a `Pause` counts
         self.is_closed = False
         self._handlers: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
             Ask: self.ask,
@@ -77,6 +78,9 @@ class Foreground:
 
     def _link_to(self, master: Master) -> Link:
         return Link(master, self.loop, self._line)
+
+    def _make_lanes(self) -> list[list[Link]]:
+        return [[self._link_to(master) for master in self._masters] for _ in range(self._lanes_count)]
 
     def _lone_link(self) -> Link | None:
         """The only link, where calls can be asked over it straight."""

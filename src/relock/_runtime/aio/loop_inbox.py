@@ -23,8 +23,8 @@ class Reads(Protocol):
 class LoopInbox:
     """A queue of which one task of a loop takes, and any thread puts into.
 
-    Each step is one operation of a list, which is a tenth of a deque while it is empty: as many as tasks wait are, and
-    few have more than one item at a time. The task is woken through the loop, so nobody waits for it. A signal handler
+    Each step is one operation of a list. Empty, that takes a tenth of a deque's memory; there is one for each task that
+    waits, and most are empty. The task is woken through the loop, so nobody waits for it. A signal handler
     that runs in the loop's own thread may find the loop asleep, and so wakes it like another thread.
     """
 
@@ -103,7 +103,7 @@ class LoopInbox:
 
 
 class Inboxes(Alarms[LoopInbox]):
-    """Makes the inboxes of one loop, and wakes those that sleep when their time is over.
+    """What the inboxes of one loop share. It wakes those that sleep when their time is over.
 
     Args:
         reads: who reads messages for the loop's tasks.

@@ -1,9 +1,9 @@
 """How an event loop reads the subscriptions of a client while its tasks wait.
 
 `relock._runtime.wakeups.reading` says which of the threads and loops that wait reads for all of them. A loop reads only
-while no thread waits, for a thread that waits does nothing else, and a loop may stand still. It is in the line from the
-moment at which its first task sleeps until a moment after the last one has woken: tasks that hand a lock to each other
-sleep thousands of times in a second.
+while no thread waits, for a thread that waits does nothing else, and a loop may stand still. It is known there from
+the moment at which its first task sleeps until a moment after the last one has woken: tasks that hand a lock to each
+other sleep thousands of times in a second. Where tasks of another loop wait, it leaves when its last one wakes.
 
 Whoever finds that the loop stands still ends its term, without its help. That is safe between two messages. So the loop
 claims its term before it reads one, in one step that no other thread can take as well.
@@ -22,7 +22,8 @@ from relock._runtime.wakeups.term import CLAIM, Term
 
 
 class LoopReader:
-    """One loop, where tasks of it wait. All but `wake` and `forget` is for the loop's thread.
+    """One loop, where tasks of it wait. `wake`, `forget`, `is_idle` and `thread` are for any
+    thread; all else is for the loop's, or for whoever finds the loop closed.
 
     Args:
         orphaned: called when the loop turns out to be closed.
@@ -43,7 +44,7 @@ class LoopReader:
         self._orphaned = orphaned
         self._sleepers = 0
         self._has_slept = False  # some task, since the timer was set
-        self._is_in_line = False
+        self._is_known = False
         self._timer: asyncio.TimerHandle | None = None
         self._wanted: object = None  # for which of the reading's values the watches are made; None: there are none
         self._watches: list[LoopWatch] = []
@@ -56,8 +57,8 @@ class LoopReader:
         """One task more sleeps."""
         self._sleepers += 1
         self._has_slept = True
-        if not self._is_in_line:
-            self._is_in_line = True
+        if not self._is_known:
+            self._is_known = True
             self._look()
 
     def woke(self) -> None:
@@ -83,7 +84,7 @@ class LoopReader:
 
     def gave_up(self) -> None:
         """A task waits no more, and has not got the lock: what may come for it must not wait for this loop."""
-        if self._is_in_line and not self._sleepers:
+        if self._is_known and not self._sleepers:
             self._leave()
 
     def close(self) -> None:
@@ -94,7 +95,7 @@ class LoopReader:
 
     def _leave(self) -> None:
         self._unwatch()
-        self._is_in_line = False
+        self._is_known = False
         self._reading.loop_left(self)
 
     # Reading --------------------------------------------------------------------------------------------------------
@@ -124,14 +125,14 @@ class LoopReader:
 
     def _look(self) -> None:
         self._is_called = False
-        if not self._is_in_line:
+        if not self._is_known:
             return
         reading = self._reading
-        term = reading.term_of(self)
+        term = reading.try_to_lead(self)
         if term is self._term and self._wanted is reading.wanted:
             return
         self._unwatch()
-        if term is not None and term.is_claimed_by(self):
+        if term is not None and term.try_claim(self):
             self._term = term
             try:
                 self._watch(term)
@@ -159,7 +160,7 @@ class LoopReader:
             watch.close()
 
     def _hear(self, term: Term, ear: Ear) -> None:
-        if term.claim.setdefault(CLAIM, self) is not self:  # as `is_claimed_by`, without a call
+        if term.claim.setdefault(CLAIM, self) is not self:  # as `try_claim`, without a call
             self._unwatch()
             self._look()
             return

@@ -98,7 +98,8 @@ class LoopRound(Round):
 class LoneRound(LoopRound, Asked):
     """One prepared call of a lone master: nearly every round of a task. It is sent, and a flow yields it.
 
-    It does without what only other rounds need: `calls` are made when somebody asks for them.
+    It does without what only other rounds need: `calls` are made when somebody asks for them, and `is_simple` and
+    `packed` are never set. So `Connection.request_prepared` sends it, and `Link.ask` must not.
 
     Args:
         unanswered: what counts as its answer until there is one.

@@ -15,7 +15,7 @@ from relock._runtime.platform import Platform
 from relock._runtime.wakeups.hub import Hub
 
 
-class LoopView(Protocol):
+class ForegroundView(Protocol):
     """What drives the calls of tasks on one event loop, as other threads see it."""
 
     pulse: Pulse
@@ -40,7 +40,7 @@ class SessionView(Protocol):
 
     client_id: str
     clock: Clock
-    foregrounds: set[LoopView]
+    foregrounds: set[ForegroundView]
     node_timeout: float
     hub: Hub
     masters: tuple[Master, ...]

@@ -10,7 +10,7 @@ from relock._core.hold import RENEW_PART, Hold
 from relock._core.renewal import FOREVER, Pace, pace_of, plan_renewals
 from relock._errors import ConfigurationError
 from relock._events import LoopStalled, RenewalFailing
-from relock._runtime.background.session_view import LoopView, SessionView
+from relock._runtime.background.session_view import ForegroundView, SessionView
 from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
@@ -69,8 +69,8 @@ class Watchdog(Service):
         session = self._session
         self._look_at = FOREVER  # Mark, then look: a hold that is granted from here on pokes
         now, holds = session.clock(), session.all_holds()
-        for loop in session.foregrounds.copy():
-            self._look_at_loop(loop, [hold for hold in holds if hold.belongs_to(loop.loop)], now)
+        for foreground in session.foregrounds.copy():
+            self._look_at_loop(foreground, [hold for hold in holds if hold.belongs_to(foreground.loop)], now)
         plan = plan_renewals(holds, now)
         for hold, reason in plan.lost:
             session.lose(hold, reason)
@@ -80,18 +80,18 @@ class Watchdog(Service):
             self._pace = pace_of(plan.renew, now, self._round_seconds)
             self._look_at = min(self._look_at, self._pace.until)
 
-    def _look_at_loop(self, loop: LoopView, holds: Sequence[Hold], now: float) -> None:
+    def _look_at_loop(self, foreground: ForegroundView, holds: Sequence[Hold], now: float) -> None:
         """Says that a loop stands still whose tasks have `holds`, and stops their renewal where that is too long."""
         if not holds:
             return
-        pulse = loop.pulse
+        pulse = foreground.pulse
         if pulse.must_be_told(now, min(hold.ttl for hold in holds) / RENEW_PART):
             self._session.emit(LoopStalled(None, pulse.silent_for(now)))
         is_stalled = pulse.silent_for(now) > pulse.limit
         for hold in holds:
             hold.is_stalled = is_stalled
         if pulse.ask(now):
-            loop.feel_pulse()
+            foreground.feel_pulse()
 
     def _sleep(self, until: float) -> None:
         """Sleeps until then, or until it must plan again: a poke may hasten that."""

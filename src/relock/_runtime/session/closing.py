@@ -30,8 +30,8 @@ def close(session: Keeper) -> None:
         if master.reconnector is not None:
             master.reconnector.stop()  # Serve, then stop: the janitor needed its connections
         master.close()
-    for loop in session.foregrounds.copy():
-        loop.close()
+    for foreground in session.foregrounds.copy():
+        foreground.close()
     session.losses.stop()
     session.events.stop()
     session.platform.log.settle(SETTLE_SECONDS)
@@ -62,5 +62,5 @@ def _see_calls_off(session: Keeper) -> None:
     """Waits for the answers that are under way: a caller that is cut off from one may have the lock and not know it."""
     until = session.clock() + session.node_timeout
     masters, loops = session.masters, session.foregrounds.copy()
-    while session.clock() < until and (any(m.is_in_use for m in masters) or any(loop.is_in_use for loop in loops)):
+    while session.clock() < until and (any(m.is_in_use for m in masters) or any(one.is_in_use for one in loops)):
         session.platform.sleep(GRANTEES_LOOK_SECONDS)

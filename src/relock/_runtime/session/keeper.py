@@ -25,7 +25,7 @@ from relock._options import ClientOptions, default_client_name
 from relock._owner import readable
 from relock._runtime.background import tasks
 from relock._runtime.background.janitor import Janitor
-from relock._runtime.background.session_view import LoopView
+from relock._runtime.background.session_view import ForegroundView
 from relock._runtime.background.telling import Teller, warn_at_once, warn_caller
 from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.driver import Driver
@@ -73,7 +73,7 @@ class Keeper(Driver):
     connection_name: str
     counters: Counters
     events: Teller
-    foregrounds: set[LoopView]
+    foregrounds: set[ForegroundView]
     gates: Gates
     has_warned_of_loops: bool
     hears: Callable[[int], bool]
@@ -159,7 +159,7 @@ class Keeper(Driver):
             warn_at_once(text)
 
     def enter(self, enter: Enter) -> bool:
-        """Waits at the gate of an ``owner=``."""
+        """Waits at the gate of an owner that may call several times at once."""
         return self.gates.enter(*enter)
 
     def renewed(self) -> None:

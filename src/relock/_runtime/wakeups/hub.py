@@ -73,7 +73,7 @@ class Hub:
     Attributes:
         waiters: by their owners' names.
         subscriptions: in the order of the masters.
-        reading: which thread reads them.
+        reading: which thread or event loop reads them.
         confirmed: rings when one of them is confirmed.
     """
 

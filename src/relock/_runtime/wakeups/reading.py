@@ -101,11 +101,12 @@ _NO_RING = _Ring(None, lambda _: [], {}, None)
 
 
 class Reading:
-    """The shared sockets of one client, and which of its waiting threads reads them.
+    """The shared sockets of one client, and which waiting thread or event loop reads them.
 
     Attributes:
         clock: the client's.
-        left_at: when a leader last left, or a socket was last shared; `NEVER` once the last waiter has given up.
+        left_at: when a leader last left, or a socket was last shared; `NEVER` once it may be taken back
+            at once: the last waiter has given up, the last loop has left, or one was ousted.
         wanted: another object whenever what is shared has changed.
     """
 
@@ -159,7 +160,7 @@ class Reading:
         waiter.is_parked = False
 
     def gave_up(self) -> None:
-        """A waiter is gone for good without the lock: what may come for it is to be given back at once."""
+        """Nobody is left who is about to wait: the threads of the subscriptions take the sockets back at once."""
         if self._shared and not (self._parked or self._loops or _LEADER in self._role):
             self.left_at = NEVER
             for ear in self._shared.copy():
@@ -168,7 +169,8 @@ class Reading:
     def _lead(self, waiter: Sleeper, until: float) -> bool:
         """Reads for all until `waiter` is woken, nothing is shared, or it is `until`; not where another one leads.
 
-        Returns False where it was deposed: ask again; else True, also where another one leads.
+        Returns False where it was deposed, or has just ended a loop's term: ask again. Else True, also where another
+        one leads.
         """
         role = self._role
         leader = role.setdefault(_LEADER, waiter)
@@ -253,8 +255,11 @@ class Reading:
 
     # A loop whose tasks wait ----------------------------------------------------------------------------------------
 
-    def term_of(self, loop: LoopSleeper) -> Term | None:
-        """The term of `loop`, some of whose tasks wait: it leads where no thread waits and no other loop reads."""
+    def try_to_lead(self, loop: LoopSleeper) -> Term | None:
+        """Enters `loop` among those some of whose tasks wait; returns its term if it leads now.
+
+        It does where no thread waits, and no other loop reads, but one that need not.
+        """
         self._loops[loop] = None  # Mark, then look
         role = self._role
         if not self._shared or self._parked:
@@ -299,14 +304,14 @@ class Reading:
     def _let_go(self, role: dict[str, object], loop: LoopSleeper) -> None:
         """Ends the term of `loop`, unless it has none, or somebody is ending it."""
         leader = role.get(_LEADER)
-        if isinstance(leader, Term) and leader.loop is loop and leader.is_claimed_by(loop):
+        if isinstance(leader, Term) and leader.loop is loop and leader.try_claim(loop):
             leader.end()
             self.left_at = self.clock()
             self._resign(role)
 
     def _oust(self, role: dict[str, object], term: Term) -> bool:
-        """Ends the term of a loop; False while that reads, and lets the role go itself then, or it has ended."""
-        is_ousted = term.is_claimed_by(object())
+        """Ends the term of a loop; False where it has ended, or where that reads, and lets the role go itself then."""
+        is_ousted = term.try_claim(object())
         if is_ousted:
             role.pop(_LEADER, None)
         term.loop.wake()

@@ -40,12 +40,12 @@ class Term:
         self.loop = loop
         self.claim: dict[str, object] = {}
 
-    def is_claimed_by(self, who: object) -> bool:
-        """Whether `who` has claimed it, perhaps only now. In one step, which no two can take."""
+    def try_claim(self, who: object) -> bool:
+        """Claims it for `who`; False where somebody else has. In one step, which no two can take."""
         return self.claim.setdefault(CLAIM, who) is who
 
     def end(self) -> None:
-        """Whoever has claimed it does not free it: `free` finds another one's."""
+        """Ends it for good; only who has claimed it may. The claim is its own from now on, so `free` leaves it."""
         self.claim[CLAIM] = self
 
     def free(self, who: object) -> None:
