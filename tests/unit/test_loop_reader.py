@@ -344,9 +344,9 @@ def test_a_loop_whose_last_task_has_given_up_lets_the_role_go_at_once(scene: Loo
     task = scene.task_sleeps("other")
 
     def give_up() -> bool:
-        scene.reader._sleepers = 0
+        scene.reader.sleepers = 0
         scene.reader.gave_up()
-        scene.reader._sleepers = 2  # as it was: they go on to wake
+        scene.reader.sleepers = 2  # as it was: they go on to wake
         return scene.loop_leads
 
     assert not scene.do(give_up)

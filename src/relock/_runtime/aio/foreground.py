@@ -52,12 +52,12 @@ class Foreground:
         self._quorum = quorum_of(len(self._masters))
         self._spared = len(self._masters) - self._quorum
         self._line = Line(loop, session.clock, self._room)
+        self._reader = LoopReader(session.platform, loop, session.hub.reading, self._orphaned)
         # A call that waits for replicas keeps its connection busy, and whoever is behind it waiting.
         self._lanes_count = LANES_MAX if session.options.min_replicas else 1
         self._lanes = self._make_lanes()
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
         self._lone = self._lone_link()
-        self._reader = LoopReader(session.platform, loop, session.hub.reading, self._orphaned)
         self._inboxes = Inboxes(loop, session.clock, self._reader, self._orphaned)
         self._inbox = partial(LoopInbox, self._inboxes)
         self.calls = Calls(session, session.interrupted_of_tasks, self._lone, self._inbox)
@@ -77,7 +77,7 @@ class Foreground:
         session.foregrounds.add(self)
 
     def _link_to(self, master: Master) -> Link:
-        return Link(master, self.loop, self._line)
+        return Link(master, self.loop, self._line, self._reader)
 
     def _make_lanes(self) -> list[list[Link]]:
         return [[self._link_to(master) for master in self._masters] for _ in range(self._lanes_count)]

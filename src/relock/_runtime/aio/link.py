@@ -20,6 +20,7 @@ from relock._errors import ConfigurationError
 from relock._keys import LockKeys
 from relock._runtime.aio.alarms import TIMER_SECONDS_MAX
 from relock._runtime.aio.line import Line
+from relock._runtime.aio.loop_reader import LoopReader
 from relock._runtime.aio.loop_round import LoneRound, LoopRound
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.connections import PATIENT_PART, Connection
@@ -39,6 +40,7 @@ class Link:
 
     Args:
         line: where those are that may send when replies have come.
+        reader: hears for whom a release was.
 
     Attributes:
         connection: the one that takes requests; None while there is none.
@@ -50,13 +52,14 @@ class Link:
     config_error: ConfigurationError | None
     waiting: deque[LoopRound]
 
-    def __init__(self, master: Master, loop: asyncio.AbstractEventLoop, line: Line) -> None:
+    def __init__(self, master: Master, loop: asyncio.AbstractEventLoop, line: Line, reader: LoopReader) -> None:
         self.master = master
         self.connection = None
         self.config_error = None
         self.waiting = deque()
         self._loop = loop
         self._line = line
+        self._reader = reader
         self._opening: asyncio.Future[_Opened] | None = None
         self._silence: asyncio.TimerHandle | None = None  # while requests are unanswered
         self._quiet_since = 0.0  # since then nothing has come, while requests are unanswered
@@ -178,6 +181,8 @@ class Link:
 
     def _receive(self, connection: Connection) -> bool:
         """Whether something had come. Whatever is raised in its midst, what is half read is never read on."""
+        if self._reader.sleepers and _is_release(connection):
+            self._reader.hear_first()  # who has the lock now goes on before the task that has released it
         try:
             connection.receive()
         except BlockingIOError:
@@ -324,6 +329,12 @@ class Link:
 
 
 _Opened = Connection | Failure | ConfigurationError
+
+
+def _is_release(connection: Connection) -> bool:
+    """Whether the next reply is that to the straight release of a hold."""
+    sent = connection.in_flight[0] if connection.in_flight else None
+    return sent.__class__ is LoneRound and sent.script.name == "release"
 
 
 def _close_opened(opened: _Opened) -> None:

@@ -29,9 +29,11 @@ class LoopReader:
         orphaned: called when the loop turns out to be closed.
 
     Attributes:
+        sleepers: how many tasks of the loop sleep until something comes for them.
         thread: the identifier of the loop's thread while it acts on what it has read; else 0.
     """
 
+    sleepers: int
     thread: int
 
     def __init__(
@@ -42,12 +44,13 @@ class LoopReader:
         self._loop = loop
         self._reading = reading
         self._orphaned = orphaned
-        self._sleepers = 0
+        self.sleepers = 0
         self._has_slept = False  # some task, since the timer was set
         self._is_known = False
         self._timer: asyncio.TimerHandle | None = None
         self._wanted: object = None  # for which of the reading's values the watches are made; None: there are none
         self._watches: list[LoopWatch] = []
+        self._ears: tuple[Ear, ...] = ()  # what these watch
         self._term: Term | None = None  # and for which term
         self._is_called = False  # it is about to look
 
@@ -55,7 +58,7 @@ class LoopReader:
 
     def sleeps(self) -> None:
         """One task more sleeps."""
-        self._sleepers += 1
+        self.sleepers += 1
         self._has_slept = True
         if not self._is_known:
             self._is_known = True
@@ -63,8 +66,8 @@ class LoopReader:
 
     def woke(self) -> None:
         """One of them sleeps no more. Where the loop is closed, that is its coroutine's end."""
-        self._sleepers -= 1
-        if self._sleepers or self._loop.is_closed():
+        self.sleepers -= 1
+        if self.sleepers or self._loop.is_closed():
             return
         if self._reading.has_other_loops(self):
             self._leave()  # this one may compute now, or end
@@ -77,14 +80,14 @@ class LoopReader:
 
     def _rest(self) -> None:
         self._timer = None
-        if self._has_slept and not self._sleepers:
+        if self._has_slept and not self.sleepers:
             self._rest_later()
-        elif not self._sleepers:
+        elif not self.sleepers:
             self._leave()
 
     def gave_up(self) -> None:
         """A task waits no more, and has not got the lock: what may come for it must not wait for this loop."""
-        if self._is_known and not self._sleepers:
+        if self._is_known and not self.sleepers:
             self._leave()
 
     def close(self) -> None:
@@ -103,7 +106,7 @@ class LoopReader:
     @property
     def is_idle(self) -> bool:
         """See `LoopSleeper`."""
-        return not self._sleepers or self._loop.is_closed()
+        return not self.sleepers or self._loop.is_closed()
 
     def wake(self) -> None:
         """Has the loop look whether it is to read, and what; from any thread, and once, however often it is called."""
@@ -143,7 +146,8 @@ class LoopReader:
 
     def _watch(self, term: Term) -> None:
         self._wanted = self._reading.wanted  # first: what is shared from here on makes these watches old ones
-        for ear in self._reading.shared_now():
+        self._ears = tuple(self._reading.shared_now())
+        for ear in self._ears:
             hear = partial(self._hear, term, ear)
             try:
                 self._watches.append(self._platform.loop_watch(self._loop, ear.channel.fileno, hear))
@@ -154,10 +158,17 @@ class LoopReader:
                 self._read(term, ear)
 
     def _unwatch(self) -> None:
-        self._wanted = self._term = None
+        self._wanted, self._term, self._ears = None, None, ()
         watches, self._watches = self._watches, []
         for watch in watches:
             watch.close()
+
+    def hear_first(self) -> None:
+        """Acts on what has come by now, before the loop turns to what else has."""
+        term = self._term
+        if term is not None:
+            for ear in self._ears:
+                self._hear(term, ear)
 
     def _hear(self, term: Term, ear: Ear) -> None:
         if term.claim.setdefault(CLAIM, self) is not self:  # as `try_claim`, without a call
