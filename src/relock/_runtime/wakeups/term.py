@@ -36,9 +36,12 @@ class Term:
 
     __slots__ = ("claim", "loop")
 
+    claim: dict[str, object]
+    loop: LoopSleeper
+
     def __init__(self, loop: LoopSleeper) -> None:
         self.loop = loop
-        self.claim: dict[str, object] = {}
+        self.claim = {}
 
     def try_claim(self, who: object) -> bool:
         """Claims it for `who`; False where somebody else has. In one step, which no two can take."""
