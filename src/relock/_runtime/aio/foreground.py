@@ -41,7 +41,18 @@ class Foreground:
 
     Args:
         stall_limit: seconds after which a loop that stands still has its holds renewed no more; infinity for never.
+
+    Attributes:
+        calls: what tasks ask for.
+        is_closed: no call goes on any more.
+        pulse: whether the loop turns.
     """
+
+    calls: Calls
+    is_closed: bool
+    loop: asyncio.AbstractEventLoop
+    pulse: Pulse
+    session: Session
 
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stall_limit: float) -> None:
         self.session = session
