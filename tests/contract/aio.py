@@ -18,10 +18,9 @@ from contract.rig import NODE_TIMEOUT, SOON, TTL, Interrupted
 from contract.threads import Thread, ThreadRig
 from contract.watch import Watch
 from relock import AsyncClient, AsyncLock, Client
-from relock._core.call_record import CallRecord, Step
+from relock._core.call_record import Step
 from relock._core.effects import Park, Pause
-from relock._runtime.aio.foreground import Flow, Foreground
-from relock._runtime.aio.loop_round import LoneRound
+from relock._runtime.aio.foreground import Foreground
 from relock.lock import NOT_PASSED
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
@@ -143,29 +142,9 @@ class WatchedForeground(Foreground):
 
     def __init__(self, session: Any, loop: asyncio.AbstractEventLoop, watch: Watch) -> None:
         super().__init__(session, loop, float("inf"))
-        self._watch = watch
         self._handlers = {kind: self._around(kind.__name__, handle, watch) for kind, handle in self._handlers.items()}
         if self._lone is not None:
             self.calls._lone = WatchedLone(self._lone, watch)
-
-    async def run(self, flow: Flow, record: CallRecord | None = None, until: float = float("inf")) -> Any:
-        """See `Foreground`."""
-        return await super().run(self._seen(flow), record, until)
-
-    def _seen(self, flow: Flow) -> Flow:
-        """`flow`, whose answers of lone masters are seen: `run` has no handler for these."""
-        result = None
-        try:
-            while True:
-                effect = flow.send(result)
-                if not isinstance(effect, LoneRound):
-                    result = yield effect
-                    continue
-                self._watch.see("after it is sent")
-                result = yield effect
-                self._watch.see("after it is answered")
-        except StopIteration as end:
-            return end.value
 
     def _around(self, name: str, handle: Callable[[Any], Any], watch: Watch) -> Callable[[Any], Any]:
         async def seen(effect: Step) -> Any:

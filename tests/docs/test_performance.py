@@ -59,6 +59,12 @@ def test_the_readme_says_what_was_measured_of_tasks() -> None:
     assert f"hand-offs reach {rate:.1f} of one hop on it" in text
 
 
+def test_the_changelog_says_what_memory_a_waiting_task_takes() -> None:
+    kilobytes = max(goal.measured for goal in of_tasks(load()["aio"]) if "KB for each" in goal.what)
+    text = " ".join((README.parent / "CHANGELOG.md").read_text().split())
+    assert f"10,000 tasks that wait take about {kilobytes:.0f} KB each" in text
+
+
 def test_a_hand_off_among_tasks_takes_about_as_long_as_one_among_threads() -> None:
     def time_of(name: str) -> float:
         return sum(middle(row, "median_us") for row in load()["aio"]["handoffs"] if row["contestant"] == name)

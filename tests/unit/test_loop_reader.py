@@ -294,38 +294,39 @@ def test_a_loop_that_is_stopped_is_called_once(scene: LoopScene) -> None:
     assert len(called) == 2
 
 
-def test_a_loop_whose_task_has_woken_leaves_the_reading_to_another_loop_at_once(scene: LoopScene) -> None:
-    """It may compute from now on, or be closed."""
+@pytest.fixture
+def other(scene: LoopScene) -> Iterator[LoopScene]:
+    """Another loop of the same client."""
     other = LoopScene(asyncio.new_event_loop, of=scene)
-    try:
-        leads(scene)
-        other.task_sleeps("other")
-        assert not other.loop_leads
-        scene.line.say("task")
-        assert scene.has_heard("task")
-        until(lambda: other.loop_leads, within=LONG, what="the other one leads")
-        scene.stand_still()
-        scene.line.say("other")
-        assert other.has_heard("other")
-    finally:
-        scene.go_on()
-        other.end()
+    yield other
+    scene.go_on()
+    other.end()
 
 
-def test_a_loop_that_comes_ousts_one_that_has_nobody_to_read_for(scene: LoopScene) -> None:
+def test_a_loop_whose_task_has_woken_leaves_the_reading_to_another_loop_at_once(
+    scene: LoopScene, other: LoopScene
+) -> None:
+    """It may compute from now on, or be closed."""
+    leads(scene)
+    other.task_sleeps("other")
+    assert not other.loop_leads
+    scene.line.say("task")
+    assert scene.has_heard("task")
+    until(lambda: other.loop_leads, what="the other one leads")
+    scene.stand_still()
+    scene.line.say("other")
+    assert other.has_heard("other")
+
+
+def test_a_loop_that_comes_ousts_one_that_has_nobody_to_read_for(scene: LoopScene, other: LoopScene) -> None:
     leads(scene)
     scene.line.say("task")
     assert scene.has_heard("task")
     scene.stand_still()  # before it has let the role go
-    other = LoopScene(asyncio.new_event_loop, of=scene)
-    try:
-        scene.share()
-        other.task_sleeps("other")
-        scene.line.say("other")
-        assert other.has_heard("other")
-    finally:
-        scene.go_on()
-        other.end()
+    scene.share()
+    other.task_sleeps("other")
+    scene.line.say("other")
+    assert other.has_heard("other")
 
 
 def test_a_loop_lets_the_role_go_a_moment_after_its_last_task_has_woken(scene: LoopScene) -> None:

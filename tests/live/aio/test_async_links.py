@@ -27,17 +27,13 @@ async def use(client: AsyncClient, name: str) -> None:
 async def test_many_tasks_that_come_before_there_is_a_connection_keep_within_the_limit(
     connect: Connect, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, most = connect(server.url), [0]
+    client, request, most = connect(server.url), Connection.request, [0]
 
-    def counted(request: Callable[..., None]) -> Callable[..., None]:
-        def count(self: Connection, *words: Any) -> None:
-            request(self, *words)
-            most[0] = max(most[0], len(self.in_flight))
+    def count(self: Connection, round_: Any) -> None:
+        request(self, round_)
+        most[0] = max(most[0], len(self.in_flight))
 
-        return count
-
-    for way in ("request", "request_prepared"):
-        monkeypatch.setattr(Connection, way, counted(getattr(Connection, way)))
+    monkeypatch.setattr(Connection, "request", count)
     await asyncio.gather(*[use(client, f"{name}-{i}") for i in range(1000)])
     assert 1 < most[0] <= IN_FLIGHT_MAX
     assert not client.session.all_holds()
@@ -147,11 +143,7 @@ def _keep_waiting(link: Link, connection: Connection) -> None:
     link.waiting.append(connection)  # type: ignore[arg-type]
 
 
-def _unlearn(link: Link, connection: Connection) -> None:
-    connection.unlearned.add("acquire")
-
-
-@pytest.mark.parametrize("obstacle", [_retire, _lead_elsewhere, _fill, _keep_waiting, _unlearn])
+@pytest.mark.parametrize("obstacle", [_retire, _lead_elsewhere, _fill, _keep_waiting])
 async def test_whatever_is_in_the_way_of_the_short_way_is_left_to_the_general_one(
     server: Deployment, name: str, obstacle: Callable[[Link, Connection], None]
 ) -> None:

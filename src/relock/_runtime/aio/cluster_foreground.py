@@ -54,7 +54,7 @@ class ClusterForeground(Foreground):
         for _ in range(HOPS_MAX):
             links = [self._send_part(part, routed, ask) for part in routed.parts]
             for part in routed.parts:
-                await self._answered(part.round)  # type: ignore[arg-type]
+                await self._answers_to(part.round)  # type: ignore[arg-type]
             if not ask.ends:
                 self._raise_mistakes(links)
             if not routed.go_on() or self._clock() >= ask.until:

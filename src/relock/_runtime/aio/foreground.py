@@ -16,7 +16,7 @@ from relock._core.quorum import NEVER, quorum_of
 from relock._errors import ClientClosedError, ConfigurationError
 from relock._runtime.aio.deadlines import Deadlines
 from relock._runtime.aio.line import Line
-from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
+from relock._runtime.aio.link import Link
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.loop_reader import LoopReader
 from relock._runtime.aio.loop_round import LoneRound, LoopRound
@@ -77,6 +77,7 @@ class Foreground:
         self._busy = 0  # calls under way, but for those that sleep until they are woken; a `Pause` counts
         self.is_closed = False
         self._handlers: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
+            LoneRound: self._answers_to,
             Ask: self.ask,
             Listen: self._listen,
             Park: self._park,
@@ -117,8 +118,7 @@ class Foreground:
         Raises:
             RuntimeError: no task awaits it.
         """
-        handlers, due, lone, result = self._handlers, self._deadlines.due, self._lone, None
-        line, has_begun = self._line, False
+        handlers, line, result, has_begun = self._handlers, self._line, None, False
         task = asyncio.current_task(self.loop)
         if task is None:
             raise RuntimeError("a call was awaited outside a task: whose turn it is at a gate could not be told")
@@ -128,26 +128,13 @@ class Foreground:
         self._busy += 1
         try:
             while True:
-                # The first two lines are `_room` in the usual case, without a call.
-                link = None if lone is None or lone.waiting else lone.connection
-                is_free = link is not None and len(link.in_flight) + line.coming < IN_FLIGHT_MAX
                 ahead = line.under_way if has_begun else line.places
-                if ahead or (not is_free and self._room() <= 0):
+                if ahead or self._room() <= 0:
                     with self._at_rest():
                         await line.wait(until, has_begun=has_begun)
                 has_begun = True
                 effect, result = flow.send(result), None  # nothing of an answer is kept while the next effect waits
-                if effect.__class__ is not LoneRound:
-                    result = await handlers[effect.__class__](effect)
-                    continue
-                try:  # as in `_answered`, which would cost a coroutine
-                    if not effect.done.done():
-                        self._deadlines.add(effect, effect.until, effect.sent_at)
-                    await effect.done
-                finally:
-                    effect.is_abandoned = True
-                    due.pop(effect, None)
-                result = effect.answers
+                result = await handlers[effect.__class__](effect)
         except StopIteration as end:
             return end.value
         finally:
@@ -167,10 +154,8 @@ class Foreground:
 
     def _room(self) -> int:
         """How many tasks more may send a request now: a quorum of the masters takes them, or is being connected."""
-        lone = self._lone
-        if lone is not None:
-            used = 0 if lone.connection is None else len(lone.connection.in_flight) + len(lone.waiting)
-            return IN_FLIGHT_MAX - used - self._line.coming
+        if self._lone is not None:
+            return self._lone.room - self._line.coming
         links = self._lane()
         rooms = sorted([link.room for link in links], reverse=True)
         return rooms[self._quorum - 1] - self._line.coming
@@ -210,12 +195,12 @@ class Foreground:
         if ask.only is not None:
             links = round_.links = self._only(ask.only, links, round_)
         self._send(round_, links)
-        await self._answered(round_)
+        await self._answers_to(round_)
         if not ask.ends:
             self._raise_mistakes(links)
         return answers
 
-    async def _answered(self, round_: LoopRound) -> None:
+    async def _answers_to(self, round_: LoopRound) -> list[Answer]:
         """Waits for what its asker needs, and no longer than until its time is over."""
         try:
             if not round_.done.done():
@@ -224,6 +209,7 @@ class Foreground:
         finally:
             round_.is_abandoned = True
             self._deadlines.due.pop(round_, None)
+        return round_.answers
 
     def _only(self, numbers: frozenset[int], links: list[Link], round_: LoopRound) -> list[Link]:
         """Those to the masters with these numbers; the others' answers say that they were not asked."""
@@ -282,8 +268,7 @@ class Foreground:
         if not isinstance(inbox, LoopInbox):
             raise AssertionError("a task's waiter has a task's inbox")
         reader.sleeps()
-        self._busy -= 1
-        self._resting[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
+        self.lie_down(inbox)
         try:
             if self.is_closed or session.closed:
                 self.check_open()
@@ -294,13 +279,11 @@ class Foreground:
             is_woken = True
         finally:
             inbox.wake_up()
-            self._busy += 1
-            self._resting.pop(inbox, None)
+            self.get_up(inbox)
             reader.woke()
             if not is_woken:
                 reader.gave_up()
-        inbox.clear()  # as `Waiter.woke`: several reasons to look are one
-        waiter.is_given = False
+        waiter.woke()
         if self.is_closed or session.closed:
             self.check_open()
         return hub.handed_to(waiter)

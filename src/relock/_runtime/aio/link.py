@@ -115,22 +115,13 @@ class Link:
             or self.waiting
             or connection.is_retired
             or connection.incarnation != master.known.incarnation
-            or connection.unlearned
         ):
             return None
         done = self._loop.create_future()
         round_ = LoneRound(
             request, keys, owner, sent_at, until, unanswered=master.no_reply_yet, done=done, links=self._alone
         )
-        if not connection.in_flight:
-            self._quiet_since = sent_at
-        try:
-            connection.request_prepared(round_, request, keys, owner)
-        except NETWORK_ERRORS as error:
-            self._broke(connection, error)
-        else:
-            if self._silence is None:
-                self._listen_for(master.node_timeout)
+        self._send(round_)
         return round_
 
     def _send(self, round_: LoopRound) -> None:

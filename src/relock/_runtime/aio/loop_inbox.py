@@ -62,10 +62,6 @@ class LoopInbox:
         """Whether there is none."""
         return not self._items
 
-    def clear(self) -> None:
-        """Takes out all that there is."""
-        self._items.clear()
-
     async def take(self, until: float) -> Any:
         """The next one, as soon as there is one, until the clock's `until` (s) or a moment later.
 

@@ -18,7 +18,7 @@ from relock._runtime.net.loop_watch import LoopWatch
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.ear import Ear
 from relock._runtime.wakeups.reading import VACANT_SECONDS, Reading
-from relock._runtime.wakeups.term import CLAIM, Term
+from relock._runtime.wakeups.term import Term
 
 
 class LoopReader:
@@ -171,7 +171,7 @@ class LoopReader:
                 self._hear(term, ear)
 
     def _hear(self, term: Term, ear: Ear) -> None:
-        if term.claim.setdefault(CLAIM, self) is not self:  # as `try_claim`, without a call
+        if not term.try_claim(self):
             self._unwatch()
             self._look()
             return

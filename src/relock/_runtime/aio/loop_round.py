@@ -98,8 +98,7 @@ class LoopRound(Round):
 class LoneRound(LoopRound, Asked):
     """One prepared call of a lone master: nearly every round of a task. It is sent, and a flow yields it.
 
-    It does without what only other rounds need: `calls` are made when somebody asks for them, and `is_simple` and
-    `packed` are never set. So `Connection.request_prepared` sends it, and `Link.ask` must not.
+    It is packed as it was prepared; its `calls` are made only where somebody asks for them.
 
     Args:
         unanswered: what counts as its answer until there is one.
@@ -128,6 +127,8 @@ class LoneRound(LoopRound, Asked):
         self.answers = [unanswered]
         self.missing = 1
         self.script = request.script
+        self.is_simple = True
+        self.packed = [None, None]
         self.done = done
         self.links = links
         self.ends = self.is_abandoned = self.is_late = self.asking = False
@@ -136,6 +137,10 @@ class LoneRound(LoopRound, Asked):
     def calls(self) -> Sequence[Call]:  # type: ignore[override]
         """See `Round`."""
         return (self._request.call(self._keys, self._owner),)
+
+    def pack(self, guarded: bool) -> bytes:
+        """See `Round`; only one master is sent it."""
+        return self._request.pack(self._keys, self._owner, b"", guarded)
 
     def answered(self, index: int, answer: Answer) -> None:
         """See `LoopRound`: the only answer is enough."""

@@ -86,7 +86,7 @@ class Connection(Introduced):
         self._patience_ms = master.node_timeout * 1000
         self.is_retired = False  # it is not to be used again
         self.in_flight: deque[Round | InFlight] = deque()
-        self.unlearned: set[str] = set()  # names of scripts that the master did not know, and was not sent since
+        self._unlearned: set[str] = set()  # names of scripts that the master did not know, and was not sent since
         self._is_amid = False  # what comes next may be the rest of a reply that the parser has begun
         self._voted_us = 0  # the master's clock when a vote was written on this socket last
         self._not_after = b""  # the not-after time, packed, of requests until `_until` and a little later
@@ -97,7 +97,7 @@ class Connection(Introduced):
 
     def request(self, round_: Round) -> None:
         """Sends all calls of a round in one write; what arrives after its `until` is void where that matters."""
-        if not round_.is_simple or self._min_replicas or self.unlearned:
+        if not round_.is_simple or self._min_replicas or self._unlearned:
             self._send(InFlight.all_of(round_, round_.sent_at), source=self._teaches(round_))
             return
         script = round_.script
@@ -107,19 +107,11 @@ class Connection(Introduced):
         self.in_flight.append(round_)
         self.channel.send(packed)
 
-    def request_prepared(self, round_: Round, request: Prepared, keys: LockKeys, owner: bytes) -> None:
-        """As `request`, of the prepared call for which `round_` stands; not with replicas, nor where it is unknown."""
-        script = request.script
-        own = self._own_arguments(script, round_.until)
-        packed = request.pack(keys, owner, own, self.guarded and script.is_vote)
-        self.in_flight.append(round_)
-        self.channel.send(packed)
-
     def _teaches(self, round_: Round) -> bool:
         """Whether a round must be sent with its source, from which the master learns what it did not know."""
         names = {call.script.name for call in round_.calls}
-        is_unlearned = not self.unlearned.isdisjoint(names)
-        self.unlearned -= names
+        is_unlearned = not self._unlearned.isdisjoint(names)
+        self._unlearned -= names
         return is_unlearned
 
     def _own_arguments(self, script: Script, until: float) -> bytes:
@@ -381,7 +373,7 @@ class Connection(Introduced):
             return
         if not is_known:
             overtaken, calls = self.master.overtaken, round_.calls
-            self.unlearned |= {calls[i].script.name for i, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT}
+            self._unlearned |= {calls[i].script.name for i, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT}
             replies = [overtaken if reply is _UNKNOWN_SCRIPT else reply for reply in replies]
         round_.answered(self.master.index, replies)
 

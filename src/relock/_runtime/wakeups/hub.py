@@ -114,12 +114,10 @@ class Hub:
             return
         if waiter.is_parked:
             self.reading.leave(waiter)  # once more: an interrupt has struck as it left
-        settled, handed = set() if served is None else {served.owner}, waiter.handed
-        if len(handed) != 1 or handed[0].owner not in settled:  # else it was given what it has: the usual case
-            self._give_back(waiter, settled)  # Undo, then forget: an interrupt must find it
+        settled = set() if served is None else {served.owner}
+        self._give_back(waiter, settled)  # Undo, then forget: an interrupt must find it
         self.waiters.pop(owner, None)
-        if len(handed) != 1 or handed[0].owner not in settled:
-            self._give_back(waiter, settled)  # Mark, then look: what has come meanwhile
+        self._give_back(waiter, settled)  # Mark, then look: what has come meanwhile
         if served is not None:
             # All fields of a Served; the class itself would make one by a function in Python.
             fields = self._clock(), served.owner, served.late_until, ref(served)
