@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from support.scene import LONG, Line, Scene, until
+from support.scene import LONG, Line, Scene, is_led_by, until
 
 from relock._keys import lock_keys
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
@@ -72,7 +72,7 @@ class LoopScene(Scene):
 
     @property
     def loop_leads(self) -> bool:
-        return self.reading.is_led_by(self.reader)
+        return is_led_by(self.reading, self.reader)
 
     def stand_still(self) -> None:
         """The loop does nothing more until `go_on`."""

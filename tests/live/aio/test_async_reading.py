@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from support.scene import is_led_by
 from support.servers import Server
 from support.tasks import SOON, Connect, free, until
 
@@ -25,7 +26,7 @@ async def takes(client: AsyncClient, name: str) -> None:
 async def leading(client: AsyncClient, name: str) -> None:
     """Has its loop read: some task waits, and the thread of the subscription has heard one message."""
     lock, reader, reading = client.lock(name), client.foreground()._reader, client.session.hub.reading
-    while not reading.is_led_by(reader):
+    while not is_led_by(reading, reader):
         async with lock:
             task = asyncio.create_task(takes(client, name))
             while not (await lock.info()).queue:
@@ -127,7 +128,7 @@ async def test_a_thread_that_waits_is_served_while_a_loop_of_its_client_stands_s
     with held(server, f"{name}-of-a-task"), held(server, name) as may_end:
         waiting = asyncio.create_task(takes(tasks, f"{name}-of-a-task"))
         reader = tasks.foreground()._reader
-        await until(lambda: threads.session.hub.reading.is_led_by(reader), "the loop reads")
+        await until(lambda: is_led_by(threads.session.hub.reading, reader), "the loop reads")
         thread = threading.Thread(target=wait)
         thread.start()
         await until(lambda: len(threads.session.hub.waiters) == 2, "the thread waits")

@@ -272,11 +272,6 @@ class Reading:
         leader = role.setdefault(_LEADER, own)
         return leader if isinstance(leader, Term) and leader.loop is loop else None
 
-    def is_led_by(self, loop: LoopSleeper) -> bool:
-        """Whether `loop` has the role."""
-        leader = self._role.get(_LEADER)
-        return isinstance(leader, Term) and leader.loop is loop
-
     def has_other_loops(self, loop: LoopSleeper) -> bool:
         """Whether tasks of other loops than this one wait."""
         return len(self._loops) > (loop in self._loops)
