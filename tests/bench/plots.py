@@ -1,7 +1,9 @@
 """The plots of the documentation, as SVG: the same figures give the same files."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ STYLE = {
     "axes.grid": True,
     "grid.alpha": 0.3,
 }
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 FLOORS = ("0.45", "0.65")
 OURS = ("#c0392b", "#e67e22")
 PEERS = ("#2c7fb8", "#41ab5d", "#7b3294", "#8c510a", "#dd1c77", "#01665e", "#252525", "#99d8c9")
@@ -46,7 +49,15 @@ def draw(report: dict[str, Any], folder: Path) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
+    """Write the figure with one line for each group of the drawing, and without metadata."""
+    drawn = StringIO()
+    figure.savefig(drawn, format="svg", metadata=NO_METADATA, facecolor="white")
+    path.write_text(squeezed(drawn.getvalue()))
+
+
+def squeezed(svg: str) -> str:
+    """Return the same drawing with a line break before each group that has a name, and nowhere else."""
+    return re.sub(r"\s*\n\s*", " ", svg).strip().replace(" <g id=", "\n<g id=") + "\n"
 
 
 def _look_of(names: Sequence[str]) -> Callable[[str], dict[str, Any]]:

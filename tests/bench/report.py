@@ -5,7 +5,6 @@ It takes about half an hour, longer where others disturb it (`bench.quiet`). The
 """
 
 import argparse
-import json
 import logging
 import time
 import warnings
@@ -16,6 +15,7 @@ from typing import Any
 
 from chaos.results import commit
 from rich.console import Console
+from support import compact
 
 from bench import page
 from bench.__main__ import measure_one, measure_several
@@ -84,12 +84,9 @@ def main() -> None:
     for line in missing():
         console.print(line)
     found = results(options.scale, options.workers, console)
-    text = json.dumps(found, indent=1) + "\n"
-    if options.output:
-        options.output.write_text(text)
-        return
-    page.RESULT.write_text(text)
-    page.write()
+    compact.write(options.output or page.RESULT, found)
+    if not options.output:
+        page.write()
 
 
 if __name__ == "__main__":

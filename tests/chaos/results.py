@@ -4,7 +4,6 @@ A run writes its entry anew after every episode, so that its results stay if it 
 """
 
 import json
-import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import asdict, define, field
+from support import compact
 
 from chaos.verdict import NUMBERS, SLACK_SECONDS, SUMS, Finding, Tally
 
@@ -94,9 +94,7 @@ def save(run: Run, path: Path) -> None:
     """Writes the run's entry to the file, in the place of what it wrote before; all or nothing."""
     others = [one for one in load(path) if (one["seed"], one["begun"]) != (run.seed, run.begun)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(json.dumps({"runs": [*others, run.as_json()]}, indent=2) + "\n")
-    os.replace(new, path)
+    compact.write(path, {"runs": [*others, run.as_json()]})
 
 
 def added(runs: Iterable[Json]) -> dict[int, Json]:

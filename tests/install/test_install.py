@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -61,6 +62,13 @@ def test_the_wheel_carries_what_it_needs_and_nothing_else(archives: Path) -> Non
     assert "relock/_lua/acquire.lua" in names
     assert "relock/_lua/_lib/take.lua" in names
     assert "relock/cli/_bench/floor/take.lua" in names
+
+
+def test_the_source_archive_has_the_tests_and_the_pages_but_not_the_results_of_long_runs(archives: Path) -> None:
+    with tarfile.open(next(archives.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"tests/conftest.py", "docs/results/benchmark.md", "docs/results/plots/rate.svg"} <= names
+    assert [name for name in names if name.startswith("docs/") and name.endswith(".json")] == []
 
 
 def test_the_core_imports_without_any_extra() -> None:

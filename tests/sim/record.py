@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from attrs import Factory, asdict, define, evolve, fields
+from support import compact
 
 from relock import __version__
 from sim.simulation import Simulation, ViolationError
@@ -164,9 +165,7 @@ def read(path: Path) -> list[Run]:
 def write(path: Path, runs: Iterable[Run]) -> None:
     """Writes all runs in one step: a process that is stopped leaves the old file or the new one."""
     entries = [{**asdict(run), "grants_per_second": run.grants_per_second} for run in runs]
-    draft = path.with_name(f"{path.name}.draft")
-    draft.write_text(json.dumps({"runs": entries}, indent=2) + "\n")
-    draft.replace(path)
+    compact.write(path, {"runs": entries})
 
 
 # What is played -----------------------------------------------------------------------------------------------------

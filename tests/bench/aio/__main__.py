@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markdown import Markdown
+from support import compact
 
 from bench import page
 from bench.__main__ import show_goals
@@ -47,7 +48,7 @@ def _arguments() -> argparse.Namespace:
 
 def publish(found: dict[str, Any]) -> None:
     """Puts the figures into the report, and makes its pages anew."""
-    page.RESULT.write_text(json.dumps({**page.load(), "aio": found}, indent=1) + "\n")
+    compact.write(page.RESULT, {**page.load(), "aio": found})
     page.write()
 
 
