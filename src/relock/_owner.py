@@ -44,7 +44,7 @@ ThreadRef = weakref.ref[ThreadOwner]
 
 
 class TaskRef:
-    """One task of an event loop, for as long as it runs. It does not keep the task alive."""
+    """One task of an event loop, for as long as it can run. It does not keep the task alive."""
 
     __slots__ = ("_task",)
 
@@ -52,9 +52,9 @@ class TaskRef:
         self._task = weakref.ref(task)
 
     def __call__(self) -> "asyncio.Task[Any] | None":
-        """The task; None once it has ended."""
+        """Return the task; None once the task has ended, or its loop is closed, and so can never run it again."""
         task = self._task()
-        return None if task is None or task.done() else task
+        return None if task is None or task.done() or task.get_loop().is_closed() else task
 
 
 def task_of(thread: "ThreadRef | TaskRef | None") -> "asyncio.Task[Any] | None":
@@ -77,7 +77,8 @@ class Who(NamedTuple):
 
     Attributes:
         key: what its holds are kept under.
-        thread: dead once the owner, a thread or a task, has ended; None where ``owner=`` names the owner.
+        thread: dead once the owner, a thread or a task, has ended, as a task has when its loop is closed; None where
+            ``owner=`` names the owner.
         name: what ``owner=`` names, or None.
     """
 

@@ -1,16 +1,16 @@
 """When the watchdog works and when it sleeps, on a clock that only its own sleep moves."""
 
-import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from itertools import pairwise
 from queue import Empty
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from relock._core.effects import Answer
-from relock._core.hold import FOREVER, STALLED, Hold
+from relock._core.hold import FOREVER, OWNER_ENDED, STALLED, Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.pulse import Pulse
 from relock._core.quorum import Grant
@@ -137,23 +137,40 @@ class BookOfReplica(Book):
         self.events.append(event)
 
 
+class FakeTask:
+    """A task that is pending for ever."""
+
+    _asyncio_future_blocking = False  # by which asyncio knows one
+
+    def __init__(self, loop: object) -> None:
+        self._loop = loop
+
+    def get_loop(self) -> object:
+        return self._loop
+
+    def done(self) -> bool:
+        return False
+
+
 class BookOfTasks(Book):
     """The same, where the owner of each hold is a task of one loop; what is lost or told is noted."""
+
+    is_open = True
 
     def __init__(self, limit: float) -> None:
         super().__init__()
         self.turns = True
-        self.loop = asyncio.new_event_loop()
-        self.loop.close()
+        self.is_closed = False
+        self.loop = SimpleNamespace(is_closed=lambda: self.is_closed)
         self.pulse = Pulse(limit)
         self.foregrounds = {self}
-        self._task: Any = asyncio.Future(loop=self.loop)
+        self._task = FakeTask(self.loop)
         self.events: list[Event] = []
         self.losses: list[tuple[float, str]] = []
 
     def grant(self, ttl: float = TTL_SECONDS) -> Hold:
         hold = super().grant(ttl)
-        hold.thread = TaskRef(self._task)
+        hold.thread = TaskRef(cast(Any, self._task))
         return hold
 
     def close(self) -> None:
@@ -217,6 +234,41 @@ def test_the_holds_of_a_loop_that_stands_still_for_too_long_are_lost_when_their_
     ((moment, reason),) = book.losses
     assert reason == STALLED
     assert moment <= 1.0 + TTL_SECONDS
+
+
+@pytest.mark.parametrize("limit", [1.0, FOREVER])
+def test_the_holds_of_a_loop_that_is_closed_are_lost_when_their_leases_end(limit: float) -> None:
+    """Their tasks are pending for ever: something keeps them."""
+    book = BookOfTasks(limit)
+    hold = book.grant()
+    book.work_until(4 * DUE_SECONDS)
+    assert book.losses == []
+    book.is_closed, deadline = True, hold.deadline
+    while book.holds and book.clock() < 10 * DUE_SECONDS:
+        book.watchdog.step()
+    ((moment, reason),) = book.losses
+    assert reason == OWNER_ENDED
+    assert moment == pytest.approx(deadline)
+    assert book.events == []
+
+
+def test_what_a_loop_that_is_closed_has_left_is_looked_for_with_each_renewal() -> None:
+    """The watchdog asks each loop whether it is open, also one whose tasks hold nothing."""
+    book = BookOfTasks(FOREVER)
+    looks: list[None] = []
+
+    class Other:
+        loop = None
+
+        @property
+        def is_open(self) -> bool:
+            looks.append(None)
+            return False
+
+    book.foregrounds = cast(Any, {Other()})
+    book.grant()
+    book.work_until(4 * DUE_SECONDS)
+    assert looks
 
 
 def test_the_holds_of_a_loop_that_turns_again_are_renewed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

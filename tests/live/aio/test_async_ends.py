@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import queue
 import threading
 
 import pytest
@@ -10,8 +11,9 @@ from support.masters import Deployment
 from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
 from support.urls import options_for
 
-from relock import AsyncClient, Client, ClientClosedError
+from relock import AsyncClient, Client, ClientClosedError, Loss
 from relock._core.call_record import CallRecord
+from relock._core.hold import OWNER_ENDED
 
 pytestmark = pytest.mark.every_quorum
 
@@ -169,6 +171,30 @@ def test_what_the_tasks_of_a_closed_loop_had_under_way_is_ended(server: Deployme
         assert not any(task.done() for task in tasks)
         for task in tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("stall_limit", [None, 60.0])
+def test_the_hold_of_a_task_whose_loop_is_closed_is_lost(
+    server: Deployment, name: str, stall_limit: float | None
+) -> None:
+    """Nobody cancelled the task, and something keeps it: its owner has ended, for it can never run again."""
+    losses: queue.SimpleQueue[Loss] = queue.SimpleQueue()
+    options = options_for(server.url, {"ttl": 0.6, "on_lost": losses.put})
+    client, loop = AsyncClient(server.url, stall_limit=stall_limit, **options), asyncio.new_event_loop()
+
+    async def work() -> None:
+        await client.lock(name).acquire()
+        await asyncio.sleep(3600)
+
+    task = loop.create_task(work())
+    loop.run_until_complete(until(lambda: client.statistics().held, "it has the lock"))
+    loop.close()
+    with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as others:
+        wait_until_free(others, name)
+    assert losses.get(timeout=SOON).reason == OWNER_ENDED
+    assert not client.session.foregrounds, "nor is anything left of the loop"
+    asyncio.run(client.close())
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_loops_that_use_one_client_end_with_it(server: Deployment, name: str) -> None:

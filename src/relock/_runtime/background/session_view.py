@@ -28,6 +28,10 @@ class ForegroundView(Protocol):
     def is_in_use(self) -> bool:
         """Whether it has calls under way that `close` waits for."""
 
+    @property
+    def is_open(self) -> bool:
+        """Tell if the loop has connections, and end what a loop that is closed has left."""
+
     def close(self) -> None:
         """Has it close its connections, on its loop."""
 

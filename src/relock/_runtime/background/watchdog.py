@@ -82,7 +82,7 @@ class Watchdog(Service):
 
     def _look_at_loop(self, foreground: ForegroundView, holds: Sequence[Hold], now: float) -> None:
         """Says that a loop stands still whose tasks have `holds`, and stops their renewal where that is too long."""
-        if not holds:
+        if not foreground.is_open or not holds:
             return
         pulse = foreground.pulse
         if pulse.must_be_told(now, min(hold.ttl for hold in holds) / RENEW_PART):
