@@ -9,7 +9,7 @@ import pytest
 from relock._core.effects import Ask
 from relock._core.flows.release import give_back_call
 from relock._keys import lock_keys
-from relock._runtime.aio.alarms import LOOKS_PART, Alarms
+from relock._runtime.aio.alarms import LATE_SECONDS_MAX, LOOKS_PART, Alarms
 from relock._runtime.aio.deadlines import Deadlines
 from relock._runtime.aio.loop_round import LoopRound
 
@@ -150,29 +150,66 @@ def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
     assert one.done.done()
 
 
-class Slow(Alarms[str]):
-    """Each thing takes a second, and is due again at once."""
+class SlowToLookAt(float):
+    """A time whose comparison takes as long as that of thousands."""
 
-    def __init__(self, loop: Loop) -> None:
+    loop: Loop
+    seconds: float
+
+    def __le__(self, other: float) -> bool:
+        self.loop.now += self.seconds
+        return float(self) <= other
+
+
+class Noted(Alarms[str]):
+    """Notes when each thing was over; what is done about one takes so many seconds.
+
+    Attributes:
+        over_at: when each was.
+    """
+
+    over_at: dict[str, float]
+
+    def __init__(self, loop: Loop, seconds: float = 0.0) -> None:
         fake: Any = loop
         super().__init__(fake, loop.clock)
-        self.loop = loop
-        self.looks = 0
+        self.over_at = {}
+        self._loop_of_test = loop
+        self._seconds = seconds
 
-    def over(self, what: str, _at: float, now: float) -> None:
-        self.looks += 1
-        self.loop.now += 1.0
-        self.due[what] = now
+    def over(self, what: str, _at: float, _now: float) -> None:
+        self.due.pop(what)
+        self._loop_of_test.now += self._seconds
+        self.over_at[what] = self._loop_of_test.now
 
 
-def test_looks_that_take_long_come_seldom(loop: Loop) -> None:
-    alarms = Slow(loop)
-    alarms.add("it", loop.clock(), loop.clock())
-    loop.go_on(0.0)
-    loop.go_on(0.9 / LOOKS_PART)
-    assert alarms.looks == 1
-    loop.go_on(0.2 / LOOKS_PART)
-    assert alarms.looks == 2
+@pytest.mark.parametrize(
+    ("took", "pause"), [(0.001, 0.001 / LOOKS_PART), (LATE_SECONDS_MAX * LOOKS_PART * 3, LATE_SECONDS_MAX)]
+)
+def test_looks_that_take_long_come_seldom_but_not_too_seldom(loop: Loop, took: float, pause: float) -> None:
+    alarms = Noted(loop)
+    alarms.add("first", 1.0, loop.now)
+    second = SlowToLookAt(1.0 + pause / 2)
+    second.loop, second.seconds = loop, took
+    alarms.add("second", second, loop.now)
+    loop.go_on(1.0)
+    looked_at = loop.now
+    loop.go_on(0.9 * pause)
+    assert list(alarms.over_at) == ["first"]
+    loop.go_on(0.2 * pause)
+    assert alarms.over_at["second"] - looked_at < 1.1 * pause + 2 * took
+
+
+def test_a_burst_does_not_put_off_what_is_due_soon_after_it(loop: Loop) -> None:
+    """Not by a part of what the burst took, for that had to be done anyway."""
+    alarms = Noted(loop, seconds=0.001)
+    for i in range(1000):
+        alarms.add(f"of the burst {i}", 1.0, loop.now)
+    alarms.add("soon after", 1.4, loop.now)
+    loop.go_on(1.0)
+    assert loop.now == pytest.approx(2.0)
+    loop.go_on(0.01)
+    assert alarms.over_at["soon after"] == pytest.approx(2.01, abs=0.01)
 
 
 def test_nothing_is_left_of_it_once_it_is_closed(

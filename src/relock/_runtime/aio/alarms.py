@@ -9,6 +9,7 @@ from relock._core.hold import FOREVER
 
 TIMER_SECONDS_MAX = 60.0  # a loop's clock stops while the machine is suspended: whoever wakes looks at ours
 LOOKS_PART = 0.05  # of the loop's time, which looks at many may take
+LATE_SECONDS_MAX = 0.4  # that a look may be put off to keep to that part
 
 T = TypeVar("T")
 
@@ -16,8 +17,9 @@ T = TypeVar("T")
 class Alarms(ABC, Generic[T]):
     """Many things, each with a time. Nearly all are taken out before that, so a timer for each would be set in vain.
 
-    A look at thousands of them takes a millisecond. So the next one comes after many times as long as the last one
-    took, and they may go on late by that.
+    A look at thousands of them takes a millisecond. So the next look comes after many times as long as the last one
+    took, and they may go on late by that, but by no more than `LATE_SECONDS_MAX`. Only the search for what is due
+    counts, not what is done about it: that has to be done anyway.
 
     Attributes:
         due: our time for each. Whoever has put something in takes it out.
@@ -61,11 +63,11 @@ class Alarms(ABC, Generic[T]):
     def _look(self) -> None:
         self._timer, self._timer_at = None, FOREVER
         now = self._clock()
+        over = [(what, at) for what, at in [*self.due.items()] if now >= at]
+        pause = min((self._clock() - now) / LOOKS_PART, LATE_SECONDS_MAX)
         try:
-            for what, at in [*self.due.items()]:
-                if now >= at:
-                    self.over(what, at, now)
+            for what, at in over:
+                self.over(what, at, now)
         finally:
             if self.due:
-                first, end = min(self.due.values()), self._clock()
-                self._set_timer(max(first, end + (end - now) / LOOKS_PART))
+                self._set_timer(max(min(self.due.values()), self._clock() + pause))
