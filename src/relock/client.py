@@ -334,15 +334,14 @@ class Client:
         return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))
 
     def _look_at(self, master: Master) -> str:
-        """The run_id. Notes whether waiters hear of a release: a client without waiters does not subscribe."""
-        from relock._doctor.check import look_at
+        """Return the run_id. Note missing commands, and that waiters hear of no release."""
+        from relock._doctor.check import KINDS, look_at
 
         with understood():
-            run_id, trouble = look_at(master.node, self._options.prefix, master.node_timeout)
-        if trouble is None:
-            master.problems.pop("waking", None)
-        else:
-            master.problems["waking"] = trouble
+            run_id, problems = look_at(master.node, self._options.prefix, master.node_timeout)
+        for kind in KINDS:
+            master.problems.pop(kind, None)
+        master.problems.update(problems)
         return run_id
 
     def statistics(self) -> Statistics:

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import math
 import pickle
 import re
 import socket
@@ -53,6 +54,23 @@ def test_the_right_password_works_and_is_told_to_nobody(
     with client.lock(name) as lock:
         shown = [repr(client), repr(lock), repr(client.statistics()), repr(client.info(name))]
     assert not any("hush" in text for text in shown)
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("command", ["EVALSHA", "EVAL", "TIME", "HMGET", "HSET"])
+def test_a_command_that_was_renamed_raises_at_once_and_is_named(
+    start_server: Callable[..., Server], connect: Callable[..., Client], name: str, command: str
+) -> None:
+    server = start_server("--rename-command", command, "hidden-from-relock")
+    client = connect(server.url, patience=math.inf)
+    why = failure(client, name)  # blocking, without a timeout: anything else than at once is never
+    assert "rename-command" in why
+    if command in ("TIME", "HMGET"):  # a connection is not opened without these
+        with pytest.raises(QuorumError, match=command):
+            client.check()
+    else:
+        (problem,) = client.check()
+        assert f"does not know {command}:" in problem
 
 
 def test_a_database_that_is_not_there_raises_at_once(connect: Callable[..., Client], server: Server, name: str) -> None:

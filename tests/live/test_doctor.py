@@ -52,7 +52,8 @@ def test_three_good_masters(three: list[Server], *, options: bool) -> None:
     assert [master["address"] for master in found["masters"]] == [server.url for server in three]
     for master in found["masters"]:
         of = findings(master)
-        checks = ("reachable", "INFO", "role", "version", "eviction", "clock", "SCAN", "PUBLISH", "scripts", "Pub/Sub")
+        checks = {"reachable", "commands", "INFO", "role", "version", "eviction", "clock", "SCAN", "PUBLISH", "scripts"}
+        checks |= {"Pub/Sub"}
         assert {check: of[check][0] for check in checks} == dict.fromkeys(checks, "ok")
         assert of["persistence"][0] == "note"
         assert of["votes"] == ("note", of["votes"][1])
@@ -98,6 +99,16 @@ def test_one_of_three_whose_clock_is_wrong(three: list[Server]) -> None:
     assert verdict == "note"
     assert f"the clock of {wrong.url} is" in says
     assert "s ahead of" in says
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("command", ["EVALSHA", "EVAL", "TIME", "HMGET", "ZADD"])
+def test_a_command_that_was_renamed_is_named(start_server: Callable[..., Server], command: str) -> None:
+    code, found = judged(start_server("--rename-command", command, "hidden-from-relock").url)
+    assert code == 1
+    verdict, says = findings(found["masters"][0])["commands"]
+    assert verdict == "wrong"
+    assert says == f"it does not know {command}"
 
 
 @pytest.mark.parametrize("same", ["socket", "address"])

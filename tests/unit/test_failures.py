@@ -37,6 +37,22 @@ def test_a_key_that_another_program_has_written_is_a_mistake_with_a_reason(text:
     assert "another program has written to a key" in failure.why
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "unknown command 'EVALSHA', with args beginning with: 'abc' '5' ",
+        "unknown command `TIME`, with args beginning with: ",
+        "Unknown Redis command called from script script: abc, on @user_script:5.",
+        "Error running script (call to f_8): @user_script: 5: Unknown Redis command called from Lua script",
+        "Unknown command called from script script: abc, on @user_script:5.",
+    ],
+)
+def test_a_command_that_the_server_does_not_know_is_a_mistake_with_a_reason(text: str) -> None:
+    failure = failure_of("m", redis.ResponseError(text), sent=True)
+    assert failure.permanent
+    assert "relock doctor says which" in failure.why
+
+
 def test_a_service_that_sentinels_do_not_know_is_a_mistake() -> None:
     error = redis.ConnectionError("no Sentinel names a master: s:1: ERR No such master with that name")
     failure = failure_of("m", error, sent=False)

@@ -1,15 +1,18 @@
-"""What `Client.check` asks of each master beside its own connections."""
+"""Questions of `Client.check` to each master, beside those of its own connections."""
 
 import os
 
 from relock._core.info import read_info
 from relock._doctor.asking import close, try_to_ask
+from relock._doctor.commands import ADVICE, missing_commands
 from relock._doctor.scratch import refusal_to_subscribe
 from relock._runtime.net.node import Node
 
+KINDS = ("commands", "waking")  # what `look_at` may find wrong: commands that the server lacks, and Pub/Sub
 
-def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, str | None]:
-    """What a client does not see on its own connections: which server it is, and whether waiters can be woken by it.
+
+def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, dict[str, str]]:
+    """Return what a client does not see on its own connections.
 
     Args:
         node: the master.
@@ -17,7 +20,7 @@ def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, str | None]:
         timeout: seconds to wait for each reply.
 
     Returns:
-        The run_id, empty where INFO is refused; and what is wrong with Pub/Sub, in words, or None.
+        The run_id, empty where INFO is refused; and in words what is wrong with the `KINDS`.
 
     Raises:
         redis.RedisError, OSError: it can't be reached, or refuses more than that.
@@ -26,9 +29,15 @@ def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, str | None]:
     try:
         listener.connect()
         info = try_to_ask(listener, "INFO", "server")
+        missing = missing_commands(listener)
         # Not on the channel of a client in use: while this listens, a message there would count as received.
         refusal = refusal_to_subscribe(listener, prefix, f"check-{os.urandom(8).hex()}")
     finally:
         close(listener)
     run_id = "" if isinstance(info, Exception) else read_info(info).run_id
-    return run_id, None if refusal is None else f"{node.address}: {refusal.says}: {refusal.advice}"
+    problems = {}
+    if missing:
+        problems["commands"] = f"{node.address}: it does not know {', '.join(missing)}: {ADVICE}"
+    if refusal is not None:
+        problems["waking"] = f"{node.address}: {refusal.says}: {refusal.advice}"
+    return run_id, problems

@@ -5,6 +5,7 @@ from typing import Any
 
 from relock._core.info import ServerInfo, fields_of, read_info
 from relock._doctor.asking import try_to_ask
+from relock._doctor.commands import ADVICE, missing_commands
 from relock._doctor.findings import CLOCK_OFFSET_SECONDS_MAX, Examination, Verdict
 from relock._keys import master_key, scan_pattern
 from relock._runtime.masters.known import as_guard_ms
@@ -17,12 +18,21 @@ REDIS_MIN, VALKEY_MIN = (6, 2), (7, 2)
 
 def look_at_state(raw: RawConnection, found: Examination, prefix: str, masters: int) -> None:
     """All of this, about one of so many masters; the keys of its locks begin with the prefix."""
+    _look_at_commands(raw, found)
     _look_at_info(raw, found)
     _look_at_clock(raw, found)
     _look_at_votes(raw, found, prefix, masters)
     _look_at_persistence(raw, found, masters)
     _look_at_rights(raw, found)
     _look_at_listing(raw, found, prefix)
+
+
+def _look_at_commands(raw: RawConnection, found: Examination) -> None:
+    missing = missing_commands(raw)
+    if missing:
+        found.add("commands", Verdict.WRONG, f"it does not know {', '.join(missing)}", ADVICE)
+    else:
+        found.add("commands", Verdict.OK, "it knows all commands that relock sends")
 
 
 def _look_at_info(raw: RawConnection, found: Examination) -> None:
@@ -104,7 +114,7 @@ def _look_at_votes(raw: RawConnection, found: Examination, prefix: str, masters:
         found.add("votes", Verdict.WRONG, says, advice)
         return
     if isinstance(marker, Exception) or isinstance(now, Exception):
-        if masters > 1:
+        if found.slots is None:  # a client of a cluster looks for no marker
             advice = f"allow this user HMGET, TIME and the keys {prefix}:*"
             found.add(
                 "votes", Verdict.WRONG, "whether it has a vote is not known: it refuses to show its marker", advice

@@ -34,8 +34,9 @@ _ALL = "all masters"
 def doctor(ctx: click.Context, timeout: float, where: Where, as_json: bool) -> None:
     """Try everything that locks need, on each master.
 
-    Looked at: whether it can be reached, is a master, its version, its clock against this machine's, whether it has a
-    vote, what it evicts and what a restart makes it forget; whether all lock scripts and Pub/Sub work for this user.
+    Looked at: whether it can be reached, has all commands, is a master, its version, its clock against this machine's,
+    whether it has a vote, what it evicts and what a restart makes it forget; whether all lock scripts and Pub/Sub work
+    for this user.
     The scripts run on a scratch lock of a random name, which is gone within seconds. Of several masters together:
     whether they are independent servers, their number, whether their clocks agree and their restart guards.
 

@@ -327,7 +327,7 @@ class Cluster(Master, MasterListener):
         shards = list(self.shards.copy().values())
         self.version = max((shard.version for shard in shards), default="")
         self.down = next((f"{shard.address}: {shard.down}" for shard in shards if shard.down is not None), None)
-        own = {kind: text for kind, text in self.problems.items() if kind == "waking"}
+        own = {kind: text for kind, text in self.problems.items() if kind in ("commands", "waking")}
         found = {f"{kind} {shard.address}": text for shard in shards for kind, text in shard.problems.items()}
         down = {f"down {shard.address}": f"{shard.address}: {shard.down}" for shard in shards if shard.down is not None}
         self.problems = own | found | down

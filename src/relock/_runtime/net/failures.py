@@ -18,6 +18,8 @@ _PERMANENT_TYPES = (
     redis_errors.AuthorizationError,
 )
 _NO_RIGHT_IN_SCRIPT = ("executing the script can't", "ACL failure in script")  # the words differ by version
+# A server lacks a command, or has another name for it. Valkey and Redis tell scripts so in words of their own.
+_UNKNOWN_COMMAND = ("unknown command", "Unknown command called from", "Unknown Redis command called from")
 _PERMANENT_TEXTS = (
     "DB index is out of range",
     "WRONGPASS",
@@ -27,6 +29,7 @@ _PERMANENT_TEXTS = (
     "No such master with that name",
     "WRONGTYPE",
     *_NO_RIGHT_IN_SCRIPT,
+    *_UNKNOWN_COMMAND,
 )
 
 # Errors that come before a script's first write. After any other one, some of it may have been done.
@@ -68,12 +71,14 @@ _NO_ADDRESS = (
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 _NO_MORE_CONNECTIONS = "max number of clients"
 _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
+_RENAMED = "its rename-command may have taken the name away: relock doctor says which commands it lacks"
 _PASSWORD = "it needs a password: in the URL, or for the command line in RELOCK_PASSWORD"
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # the words differ by the version of OpenSSL
 _TLS_ALERT = 'got "\\x15"'  # the first byte of one, in the words of hiredis; redis-py's own parser waits for a line
 _CLOSED = ("Connection reset by peer", "Connection closed by server", "Broken pipe")
 _ADVICE = (
     *((sign, _ACL_PAGE) for sign in ("NOPERM", *_NO_RIGHT_IN_SCRIPT)),
+    *((sign, _RENAMED) for sign in _UNKNOWN_COMMAND),
     ("OOM", "it is out of memory: raise maxmemory or free some"),
     ("NOREPLICAS", "too few replicas follow it: see its min-replicas-to-write"),
     ("MISCONF", "it can't write to its disk, and takes nothing new"),
@@ -147,6 +152,11 @@ def words_of(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     word = next((word for kind, word in _FIRST_WORDS if isinstance(error, kind)), "")
     return text if word in text else f"{word} {text}"
+
+
+def is_unknown_command(text: str) -> bool:
+    """Return True if these are a server's words for a command that it does not have, or has by another name."""
+    return any(sign in text for sign in _UNKNOWN_COMMAND)
 
 
 def with_advice(text: str) -> str:

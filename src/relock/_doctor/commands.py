@@ -1,0 +1,38 @@
+"""The commands that locks need, and those of them that a server does not have."""
+
+import re
+
+from redis import exceptions as redis_errors
+
+from relock._doctor.asking import try_to_ask
+from relock._runtime.net.failures import is_unknown_command
+from relock._runtime.net.raw_connection import RawConnection
+from relock._scripts import load, script_names
+
+_OF_CLIENTS = ("EVAL", "EVALSHA", "HMGET", "INFO", "SUBSCRIBE", "TIME")
+_OPTIONAL = ("PUBSUB",)  # scripts do without it
+_IN_SCRIPTS = re.compile(rb"\b(?:redis\.p?call|on_own)\('([A-Z]+)'")
+ADVICE = "relock sends each command by its usual name: take these out of rename-command, or use a server that has them"
+
+
+def needed_commands() -> list[str]:
+    """Return the commands that clients and scripts send, in the order of the alphabet."""
+    in_scripts = {name.decode() for script in script_names() for name in _IN_SCRIPTS.findall(load(script).source)}
+    return sorted(in_scripts.union(_OF_CLIENTS).difference(_OPTIONAL))
+
+
+def missing_commands(raw: RawConnection) -> list[str]:
+    """Return those of `needed_commands` that the server does not know by these names.
+
+    Each command is sent without arguments. A server says first of all that it does not know a command. Of those that
+    it knows, it runs only INFO and TIME that way, which change nothing.
+
+    Raises:
+        redis.RedisError, OSError: the connection breaks.
+    """
+    replies = [(command, try_to_ask(raw, command)) for command in needed_commands()]
+    return [
+        command
+        for command, reply in replies
+        if isinstance(reply, redis_errors.ResponseError) and is_unknown_command(str(reply))
+    ]
