@@ -10,7 +10,7 @@ import click
 from attrs import frozen
 
 from relock._options import ClientOptions
-from relock._urls import split_url
+from relock._urls import fault_of, split_url
 from relock.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -111,9 +111,8 @@ def _split(url: str, where: str) -> SplitResult:
     except ValueError:
         parts = None
     if parts is None or "://" not in url:
-        raise click.UsageError(
-            f"{where}, is no URL like redis://HOST:PORT/DB (in a password, / ? # @ : and % must be percent-encoded)"
-        )
+        fault = (fault_of(url) if "://" in url else None) or "in a password, / ? # @ : and % must be percent-encoded"
+        raise click.UsageError(f"{where}, is no URL like redis://HOST:PORT/DB ({fault})")
     return parts
 
 

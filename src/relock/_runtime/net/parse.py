@@ -25,7 +25,7 @@ from relock._runtime.net.foreign import (
 )
 from relock._runtime.net.node import Node, Place, Seeds, host_and_port, normal
 from relock._runtime.net.sentinel import SENTINEL_PORT, Discovery
-from relock._urls import split_url
+from relock._urls import fault_of, is_path, split_url
 
 # Of what a connection of redis-py may be given, these would resend, decode or read behind our back.
 _OVERRIDDEN = (
@@ -133,7 +133,10 @@ def _node_of_url(url: str) -> Node:
     try:
         node = _READERS.get(scheme, _node_of_server_url)(url)
     except ValueError:
-        raise ConfigurationError(f"nodes: {shown} can't be understood; {_HOW_TO_WRITE}", option="nodes") from None
+        fault = fault_of(url) or "it is no URL of a master"
+        raise ConfigurationError(
+            f"nodes: {shown} can't be understood: {fault}; {_HOW_TO_WRITE}", option="nodes"
+        ) from None
     may_name = "@" not in split_url(url).query  # else it may be what follows a ? in a password
     _try_out(node, shown, may_name=may_name)
     return node
@@ -148,8 +151,11 @@ def _node_of_server_url(url: str) -> Node:
     parse_qsl(parts.query, strict_parsing=True)
     if parts.fragment:
         raise ValueError("a fragment")
-    if parts.scheme.lower() != "unix" and not re.fullmatch(r"/*[0-9]*/*", parts.path):
-        raise ValueError("no number of a database")
+    if parts.scheme.lower() == "unix":
+        if not is_path(url.partition("://")[2]):
+            raise ValueError("no path")
+    elif not re.fullmatch(r"/*[0-9]*/*", parts.path) or parts.port == 0:
+        raise ValueError("no number of a database, or of a port")
     return _node(_pool_of_url(url))
 
 
@@ -231,8 +237,8 @@ def _node_of_cluster_url(url: str) -> Node:
 
 def _host_and_port(at: str, usual_port: int = 6379) -> tuple[str, int]:
     parts = urlsplit(f"//{at}")
-    if not parts.hostname or parts.path:
-        raise ValueError("no host")
+    if not parts.hostname or parts.path or parts.port == 0:
+        raise ValueError("no host, or no port")
     return parts.hostname, parts.port or usual_port
 
 
