@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,51 @@ def test_a_certificate_of_somebody_else_raises_at_once(
 @pytest.mark.every_server
 def test_a_certificate_for_another_host_raises_at_once(tls: Tls, connect: Callable[..., Client], name: str) -> None:
     assert_refused_at_once(connect(tls.url(host="localhost")), name)
+
+
+CLOSED_AT_ONCE = 3
+
+
+@pytest.mark.every_server
+def test_a_proxy_that_accepts_and_closes_does_not_end_a_wait_over_tls(
+    tls: Tls, connect: Callable[..., Client], name: str
+) -> None:
+    """As haproxy, stunnel and load balancers do while the server behind them is away."""
+    closed: list[int] = []
+
+    def serve(listening: socket.socket) -> None:
+        while True:
+            try:
+                near = listening.accept()[0]
+            except OSError:  # the test has ended
+                return
+            if len(closed) < CLOSED_AT_ONCE:
+                near.close()
+                closed.append(1)
+                continue
+            far = socket.create_connection(("127.0.0.1", tls.port))
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=_copy, args=(one, other), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve, args=(listening,))
+        serving.start()
+        try:
+            client = connect(tls.url().replace(str(tls.port), str(listening.getsockname()[1])))
+            with client.lock(name, timeout=60) as lock:
+                assert lock.owned()
+        finally:
+            client.close()
+            listening.shutdown(socket.SHUT_RDWR)
+            serving.join()
+    assert len(closed) == CLOSED_AT_ONCE
+
+
+def _copy(source: socket.socket, sink: socket.socket) -> None:
+    """Passes bytes on until either end has closed."""
+    with source, sink, suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
 
 
 def assert_refused_at_once(client: Client, name: str) -> None:

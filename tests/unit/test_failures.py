@@ -92,6 +92,54 @@ def test_what_tls_says_comes_with_what_to_do_and_is_a_mistake(words: str, advice
     assert failure.permanent
 
 
+EOF = "EOF occurred in violation of protocol (_ssl.c:992)"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_permanent"),
+    [
+        (ssl.SSLEOFError(8, EOF), False),
+        (ssl.SSLError(1, f"[SSL: UNEXPECTED_EOF_WHILE_READING] {EOF}"), False),
+        (ssl.SSLZeroReturnError(6, "TLS/SSL connection has been closed (EOF) (_ssl.c:992)"), False),
+        (ssl.SSLSyscallError(5, "Some I/O error occurred (_ssl.c:992)"), False),
+        (ssl.SSLError(1, "[SSL: PROTOCOL_IS_SHUTDOWN] protocol is shutdown (_ssl.c:2580)"), False),
+        (ssl.SSLError(1, "[SSL: TLSV1_ALERT_INTERNAL_ERROR] tlsv1 alert internal error (_ssl.c:992)"), False),
+        (ssl.SSLError(1, "[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC] decryption failed (_ssl.c:992)"), False),
+        (ssl.SSLError("The read operation timed out"), False),
+        (TimeoutError("_ssl.c:989: The handshake operation timed out"), False),
+        (ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)), False),
+        (BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)), False),
+        (ssl.SSLCertVerificationError(1, "a certificate that this version of Python words in another way"), True),
+        (ssl.SSLError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: Hostname mismatch"), True),
+        (ssl.SSLError(1, "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:2580)"), True),
+        (ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required"), True),
+        (ssl.SSLError(1, "[SSL: SSLV3_ALERT_CERTIFICATE_EXPIRED] sslv3 alert certificate expired"), True),
+        (ssl.SSLError(1, "[SSL: TLSV1_UNRECOGNIZED_NAME] tlsv1 unrecognized name (_ssl.c:992)"), True),
+        (ssl.SSLError(1, "[SSL: TLSV1_ALERT_PROTOCOL_VERSION] tlsv1 alert protocol version (_ssl.c:992)"), True),
+        (ssl.SSLError(1, "[SSL: UNSUPPORTED_PROTOCOL] unsupported protocol (_ssl.c:992)"), True),
+        (ssl.SSLError(1, "[SSL: SSLV3_ALERT_HANDSHAKE_FAILURE] sslv3 alert handshake failure (_ssl.c:992)"), True),
+        (ssl.SSLError("No cipher can be selected."), True),
+        (ssl.SSLError(524297, "[SSL] PEM lib (_ssl.c:4048)"), True),
+        (ssl.SSLError(1, "[X509: NO_CERTIFICATE_OR_CRL_FOUND] no certificate or crl found (_ssl.c:4149)"), True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["as it is", "by redis-py"])
+def test_of_what_tls_says_only_a_mistake_of_configuration_is_permanent(
+    error: OSError, is_permanent: bool, is_wrapped: bool
+) -> None:
+    shown: Exception = error
+    if is_wrapped:
+        shown = redis.ConnectionError(f"Error {error.errno} connecting to h:1. {error.strerror}.")
+        shown.__context__ = error
+    assert failure_of("rediss://h:1/0", shown, sent=False).permanent is is_permanent
+
+
+def test_an_end_of_file_in_the_handshake_is_explained() -> None:
+    for error in (ssl.SSLEOFError(8, EOF), ssl.SSLZeroReturnError(6, "TLS/SSL connection has been closed (EOF)")):
+        assert "a proxy whose server is away" in failure_of("rediss://h:1/0", error, sent=False).why
+
+
 HANDSHAKE = TimeoutError("_ssl.c:989: The handshake operation timed out")
 
 

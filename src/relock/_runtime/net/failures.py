@@ -74,6 +74,16 @@ _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
 _RENAMED = "its rename-command may have taken the name away: relock doctor says which commands it lacks"
 _PASSWORD = "it needs a password: in the URL, or for the command line in RELOCK_PASSWORD"
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # the words differ by the version of OpenSSL
+# OpenSSL's words for a mistake of configuration. Everything else (an end of file, an alert that names no reason) may
+# come from a proxy whose server is away.
+_TLS_MISTAKES = (
+    *_NO_TLS,
+    *("CERTIFICATE", "UNKNOWN_CA", "UNRECOGNIZED_NAME", "ACCESS_DENIED"),
+    *("UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE", "PROTOCOL_VERSION", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"),
+    *("HANDSHAKE_FAILURE", "CIPHER", "cipher", "INSUFFICIENT_SECURITY", "TOO_SMALL", "TOO_WEAK"),
+    *("[X509", "[PEM", "PEM lib", "KEY_VALUES_MISMATCH"),  # this client's own files
+)
+_TLS_ENDED = ("TLS/SSL connection has been closed", "EOF occurred in violation of protocol")
 _TLS_ALERT = 'got "\\x15"'  # the first byte of one, in the words of hiredis; redis-py's own parser waits for a line
 _CLOSED = ("Connection reset by peer", "Connection closed by server", "Broken pipe")
 _ADVICE = (
@@ -97,6 +107,10 @@ _ADVICE = (
     *((sign, "its host has no address: correct the name, or see to DNS") for sign in _NO_ADDRESS),
     ("certificate verify failed", "name the CA that has signed its certificate (ssl_ca_certs), and the host it is for"),
     *((sign, "what listens there speaks no TLS: redis:// instead of rediss://, or its TLS port") for sign in _NO_TLS),
+    *(
+        (sign, "it closed the connection in the TLS handshake: a proxy whose server is away does")
+        for sign in _TLS_ENDED
+    ),
     ("Protocol error", "what listens there is no Redis: correct the address"),
     (_NO_MORE_CONNECTIONS, "it takes no more connections: raise maxclients, or close some"),
     *((sign, "it did not answer in time") for sign in ("Timeout", "timed out", os.strerror(errno.EAGAIN))),
@@ -138,6 +152,13 @@ def is_refusal(error: BaseException) -> bool:
     return refused or _NO_MORE_CONNECTIONS in str(error) or any(map(_is_ours, _causes(error)))
 
 
+def _is_tls_mistake(cause: BaseException | None) -> bool:
+    """Return whether TLS failed for a reason that stays: the certificate, the host's name, the protocol's version."""
+    return isinstance(cause, ssl.SSLCertVerificationError) or (
+        isinstance(cause, ssl.SSLError) and any(sign in str(cause) for sign in _TLS_MISTAKES)
+    )
+
+
 def _is_ours(cause: BaseException | None) -> bool:
     """Whether it lies with this process or machine: no descriptor or port is left, or the name has no address now."""
     return isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _SHORTAGES)
@@ -171,7 +192,7 @@ def _is_permanent(error: BaseException, text: str) -> bool:
     if isinstance(error, NoMasterError):  # each Sentinel's words are in the text; one that is right will find a master
         return all(cause is not None and _is_permanent(cause, words_of(cause)) for cause in error.errors)
     causes = _causes(error)
-    if any(isinstance(cause, ssl.SSLError) for cause in causes):
+    if any(map(_is_tls_mistake, causes)):
         return True
     if any(isinstance(cause, FileNotFoundError) for cause in causes) and "unix" not in text:
         return True  # a certificate's file; the socket of a server that starts may yet come
