@@ -9,12 +9,15 @@ quotation marks.
 
 Fragments of ``lua/_lib/`` are put in by ``--#include NAME``, where the line stands.
 
-The wheel carries ``lua/`` as ``relock/_lua``; an editable install and a checkout use the top-level folder.
+The wheel carries ``lua/`` as ``relock/_lua``, which may be in a zip file (zipapp, PEX); an editable install and a
+checkout use the top-level folder.
 """
 
 import hashlib
 import re
 from functools import cache, cached_property
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from operator import call as apply
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -286,21 +289,28 @@ def _bulk(item: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(item), item)
 
 
-def find_folder() -> Path:
-    """Where the scripts are: in the package (a wheel), or at the top of the checkout (an editable install).
+def find_folder() -> Traversable:
+    """Return the folder of the scripts: in the package, or at the top of the checkout (an editable install).
 
     Raises:
         ScriptError: in neither place, so the installation is broken.
     """
-    package = Path(__file__).resolve().parent
-    for folder in (package / "_lua", package.parent.parent / "lua"):
+    checkout = Path(__file__).resolve().parent.parent.parent
+    for folder in (files("relock") / "_lua", checkout / "lua"):
         if folder.is_dir():
             return folder
-    raise ScriptError(f"no Lua scripts beside {package}: the installation of redis-relock is incomplete")
+    raise ScriptError(f"no Lua scripts beside {__file__}: the installation of redis-relock is incomplete")
+
+
+def _read(path: Traversable) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise ScriptError(f"{path}: {error.strerror or 'there is no such file'}") from error
 
 
 @cache
-def load(name: str, folder: Path | None = None) -> Script:
+def load(name: str, folder: Traversable | None = None) -> Script:
     """The script ``lua/NAME.lua``, read and checked when it is first needed.
 
     Raises:
@@ -308,10 +318,7 @@ def load(name: str, folder: Path | None = None) -> Script:
     """
     folder = folder or find_folder()
     path = folder / f"{name}.lua"
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise ScriptError(f"{path}: {error.strerror}") from error
+    text = _read(path)
     purpose, sections, body = _split(path, text)
     keys = _parameters(path, "KEYS", sections, body)
     arguments = _parameters(path, "ARGV", sections, body)
@@ -341,12 +348,13 @@ def _sha(source: bytes) -> str:
     return hashlib.sha1(source, usedforsecurity=False).hexdigest()
 
 
-def script_names(folder: Path | None = None) -> list[str]:
+def script_names() -> list[str]:
     """The names of all scripts, in alphabetical order."""
-    return sorted(path.stem for path in (folder or find_folder()).glob("*.lua"))
+    names = [path.name for path in find_folder().iterdir()]
+    return sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua"))
 
 
-def _split(path: Path, text: str) -> tuple[str, dict[str, tuple[str, ...]], str]:
+def _split(path: Traversable, text: str) -> tuple[str, dict[str, tuple[str, ...]], str]:
     """A file's purpose, the lines of each section of its header, and its body."""
     head, _, body = text.partition("\n\n")
     lines = [line.removeprefix("--") for line in head.splitlines()]
@@ -364,7 +372,7 @@ def _split(path: Path, text: str) -> tuple[str, dict[str, tuple[str, ...]], str]
     return " ".join(purpose), {title: tuple(lines) for title, lines in sections.items()}, body
 
 
-def _parameters(path: Path, kind: str, sections: dict[str, tuple[str, ...]], body: str) -> tuple[Parameter, ...]:
+def _parameters(path: Traversable, kind: str, sections: dict[str, tuple[str, ...]], body: str) -> tuple[Parameter, ...]:
     declared = []
     for line in sections[kind]:
         name, unit, meaning = line.split(None, 2)
@@ -384,7 +392,7 @@ def _parameters(path: Path, kind: str, sections: dict[str, tuple[str, ...]], bod
     return tuple(declared)
 
 
-def _check_order(path: Path, arguments: tuple[Parameter, ...]) -> None:
+def _check_order(path: Traversable, arguments: tuple[Parameter, ...]) -> None:
     """A call's own arguments come first, then those of its connection, then the rest: so they are joined."""
     names = [p.name for p in arguments]
     known = [name for name in names if name in CONNECTION_ARGUMENTS]
@@ -394,16 +402,12 @@ def _check_order(path: Path, arguments: tuple[Parameter, ...]) -> None:
         raise ScriptError(f"{path}: the header has {names}: its own come first, then {CONNECTION_ARGUMENTS}, then ...")
 
 
-def _fragment(folder: Path, name: str) -> str:
-    path = folder / "_lib" / f"{name}.lua"
-    try:
-        return path.read_text().rstrip()
-    except OSError as error:
-        raise ScriptError(f"{path}: {error.strerror}") from error
+def _fragment(folder: Traversable, name: str) -> str:
+    return _read(folder / "_lib" / f"{name}.lua").rstrip()
 
 
 def _statuses(
-    path: Path, sections: dict[str, tuple[str, ...]], body: str, source: str
+    path: Traversable, sections: dict[str, tuple[str, ...]], body: str, source: str
 ) -> tuple[dict[str, str], frozenset[bytes]]:
     """The lines of RETURNS by status, without quotation marks, and the statuses of those that had some.
 

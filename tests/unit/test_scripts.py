@@ -224,7 +224,7 @@ def test_scripts_and_clients_agree_for_how_long_a_token_outlives_its_lease() -> 
 
 
 def test_numbers_become_text_only_by_digits() -> None:
-    for path in [*find_folder().glob("*.lua"), *(find_folder() / "_lib").glob("*.lua")]:
+    for path in Path(str(find_folder())).rglob("*.lua"):
         code = re.sub(r"--.*", "", path.read_text())
         assert "tostring" not in code or path.stem == "on_own", "an error's text is no number"
         if path.stem != "digits":

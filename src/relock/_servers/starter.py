@@ -1,6 +1,6 @@
 """Becomes a program which the kernel ends when its parent dies, wherever the kernel can do that.
 
-    python -I -S starter.py PARENT PROGRAM ARGUMENT...
+    python -I -S -c TEXT-OF-THIS-FILE PARENT PROGRAM ARGUMENT...
 
 `PARENT` is the pid of the process that starts it. A ``preexec_fn`` would save this small program, but `subprocess`
 calls it unsafe beside threads, and a server is started again while its parent has some.

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from importlib.resources import files
 from pathlib import Path
 
-STARTER = str(Path(__file__).with_name("starter.py"))
+STARTER = (files("relock._servers") / "starter.py").read_text("utf-8")  # the text, because it may be in a zip file
 ON_PATH = ("redis-server", "valkey-server")
 
 # What is found -------------------------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def dying_with(parent: int, command: Sequence[str]) -> list[str]:
 
     On Linux; elsewhere nobody tells it. It must be started on the thread of `launcher`.
     """
-    return [sys.executable, "-I", "-S", STARTER, str(parent), *command]
+    return [sys.executable, "-I", "-S", "-c", STARTER, str(parent), *command]
 
 
 def launcher() -> ThreadPoolExecutor:

@@ -4,7 +4,7 @@ Each worker has two sockets, one for its commands and one for the messages to it
 """
 
 from contextlib import ExitStack, closing
-from pathlib import Path
+from importlib.resources.abc import Traversable
 from secrets import token_hex
 
 from relock.cli._bench.floor.masters import bare_sockets, floor_keys
@@ -26,7 +26,7 @@ class OneHop:
         self._messages.call(packed("SUBSCRIBE", self.me))
         self._enter, self._leave = self._packed(FOLDER / "enter.lua"), self._packed(self.LEAVE)
 
-    def _packed(self, script: Path) -> bytes:
+    def _packed(self, script: Traversable) -> bytes:
         sha = self._commands.load(script.read_bytes())
         return packed("EVALSHA", sha, 2, self._keys.lock, self._keys.queue, self.me, LEASE_MS)
 

@@ -1,7 +1,7 @@
 """Bare sockets to masters, read by hiredis, and the floor's scripts."""
 
 import socket
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, NoReturn
 
 try:
@@ -10,7 +10,7 @@ except ImportError:  # the extra is not installed
     hiredis = None  # type: ignore[assignment]
 
 HAS_HIREDIS = hiredis is not None
-FOLDER = Path(__file__).parent
+FOLDER = files("relock.cli._bench.floor")
 CHUNK_BYTES = 65536
 
 
