@@ -13,7 +13,7 @@ from support.until import until
 
 from relock import Client, ClientClosedError, QuorumError
 from relock._core.lock_spec import ALIVE_MS
-from relock._core.waiting import LOOK_AGAIN_SECONDS_MAX
+from relock._core.patience import LOOK_AGAIN_SECONDS_MAX
 
 pytestmark = pytest.mark.every_quorum
 

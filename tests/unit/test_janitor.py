@@ -14,7 +14,7 @@ from relock._core.clocks import ClockStep, Offset
 from relock._core.effects import Ask, Failure
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
-from relock._core.waiting import EXPIRY_SECONDS
+from relock._core.patience import EXPIRY_SECONDS
 from relock._keys import lock_keys
 from relock._runtime.background.janitor import BATCH, CHECK_SECONDS, Janitor
 from relock._runtime.background.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, UndoTask

@@ -33,6 +33,30 @@ ABSENT: Reply = [b"absent", 10]
 SILENT = Failure("x", "silent")
 AWAITED = Failure("x", "not yet", awaited=True)
 DOWN = Failure("x", "refused", sent=False)
+NO_TIME = Failure("x", "there was no time to ask it", sent=False, no_time=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "lacked", "lacked_in_a_short_look"),
+    [
+        ([NO_TIME], True, True),
+        ([AWAITED], False, True),
+        ([DOWN], False, False),
+        ([VOID], True, True),
+        ([REFUSED, NO_TIME, DOWN], True, True),
+        ([REFUSED, AWAITED, DOWN], False, True),
+        ([NO_TIME, DOWN, DOWN], False, False),
+        ([NO_TIME, AWAITED, DOWN], False, True),
+        ([REFUSED, NO_TIME, AWAITED, DOWN, DOWN], False, True),
+    ],
+)
+def test_time_was_lacking_where_those_without_it_would_make_a_quorum(
+    answers: list[Reply | Failure], lacked: bool, lacked_in_a_short_look: bool
+) -> None:
+    outcome = judge([[answer] for answer in answers], MASTERS[: len(answers)], 30.0, 1.0)
+    assert isinstance(outcome, NoQuorum)
+    assert outcome.lacked_time(was_short=False) is lacked
+    assert outcome.lacked_time(was_short=True) is lacked_in_a_short_look
 
 
 def test_a_quorum_is_a_majority() -> None:

@@ -8,8 +8,9 @@ from attrs import Factory, define
 
 from relock._core.effects import Ask, Effect, Failure, Handed, Listen, Park, Undo
 from relock._core.lock_spec import LockSpec
+from relock._core.patience import LOOK_AGAIN_SECONDS_MAX
 from relock._core.quorum import Grant, NoQuorum, Refused
-from relock._core.waiting import LOOK_AGAIN_SECONDS_MAX, Wait, acquire
+from relock._core.waiting import Wait, acquire
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 
@@ -21,6 +22,8 @@ MY_TURN_SOON = [b"queued", 0, 0, 0, b"", 77]
 GONE = [b"absent", 0]
 DOWN = Failure("a", "down", sent=False)
 SILENT = Failure("a", "silent")
+UNANSWERED = Failure("a", "it has not answered", awaited=True)
+NO_TIME = Failure("a", "there was no time to ask it", sent=False, no_time=True)
 BROKEN = Failure("a", "its connection broke")
 FORBIDDEN = Failure("a", "NOPERM", permanent=True, sent=False)
 NO_VOTE = [b"no_vote", 0, 2_000_000]
@@ -37,6 +40,8 @@ class Driver:
     now: float = 1000.0
     effects: list[Effect] = Factory(list)
     owners: list[bytes] = Factory(lambda: [b"me:1"])
+    is_crowded: Callable[[], bool] = bool
+    late: float = 0.0  # seconds by which a sleep ends late
 
     def clock(self) -> float:
         return self.now
@@ -44,7 +49,8 @@ class Driver:
     def run(self, until: float = float("inf"), **options: Any) -> Any:
         client = ClientOptions(**options)
         spec = LockSpec.of(lock_keys("lock", "a"), ("a",), client.for_lock(), client)
-        flow = acquire(Wait(spec, b"me:1", 1, until, self.clock, lambda: 1.0, self.owners))
+        is_crowded = self.is_crowded
+        flow = acquire(Wait(spec, b"me:1", 1, until, self.clock, lambda: 1.0, self.owners, is_crowded=is_crowded))
         try:
             effect = flow.send(None)
             while True:
@@ -56,14 +62,14 @@ class Driver:
         self.effects.append(effect)
         if isinstance(effect, Ask):
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-            if answer is SILENT:
+            if answer in (SILENT, UNANSWERED):
                 self.now = effect.until
             return [[answer]]
         if isinstance(effect, Listen):
             return self.listens
         if isinstance(effect, Park):
             pause = min(self.woken(effect), max(0.0, effect.until - self.now))
-            self.now += pause
+            self.now += pause + self.late
             return self.grants(self) if self.now < effect.until else ()
         return None
 
@@ -134,6 +140,53 @@ def test_a_place_that_could_not_be_given_up_is_given_up_in_the_background() -> N
     driver.run(until=1003.0)
     assert driver.undone()
     assert driver.now <= 1003.0 + 1.0
+
+
+@pytest.mark.parametrize(
+    ("last", "late", "is_refused"),
+    [
+        (NO_TIME, 0.0, True),
+        ([b"void", 0], 0.0, True),  # the request came too late
+        (UNANSWERED, 0.0, False),  # it had the whole node timeout
+        (UNANSWERED, 0.5, True),  # it had half of it, so nobody knows
+        (UNANSWERED, 1.5, True),  # it was not asked at all
+        (DOWN, 0.5, False),
+        (BROKEN, 0.5, False),
+        (NO_VOTE, 0.5, False),
+    ],
+    ids=str,
+)
+def test_a_last_look_without_time_leaves_the_refusal_that_came_before(last: Any, late: float, is_refused: bool) -> None:
+    driver = Driver([HELD, QUEUED, last], late=late)
+    outcome = driver.run(until=1003.0)
+    assert isinstance(outcome, Refused if is_refused else NoQuorum)
+    assert driver.now <= 1004.0 + (late if late > 1.0 else 0.0)
+    assert driver.undone()
+
+
+@pytest.mark.parametrize("last", [NO_TIME, UNANSWERED])
+def test_who_was_never_refused_has_no_refusal(last: Failure) -> None:
+    assert isinstance(Driver([last]).run(until=1003.0), NoQuorum)
+
+
+def test_who_wakes_at_the_end_in_a_crowd_does_not_look_again() -> None:
+    driver = Driver([HELD, QUEUED, GRANTED], is_crowded=lambda: True)
+    assert isinstance(driver.run(until=1003.0), Refused)
+    assert driver.scripts() == ["acquire", "enqueue"]
+    (undo,) = [effect for effect in driver.effects if isinstance(effect, Undo)]
+    assert undo.until == driver.now == 1003.0, "nothing is under way, so once is enough"
+
+
+def test_a_crowd_keeps_nobody_from_looking_while_there_is_time() -> None:
+    driver = Driver([HELD, QUEUED, GRANTED], is_crowded=lambda: True, woken=lambda _: 1.0)
+    assert isinstance(driver.run(until=1003.0), Grant)
+
+
+def test_who_leaves_a_crowd_with_a_request_under_way_is_undone_once_more_after_it() -> None:
+    driver = Driver([HELD, QUEUED, BROKEN, QUEUED], is_crowded=lambda: driver.now >= 1003.0, woken=lambda _: 1.0)
+    assert isinstance(driver.run(until=1003.0), Refused)
+    (undo,) = [effect for effect in driver.effects if isinstance(effect, Undo)]
+    assert undo.until == driver.now + 1.0
 
 
 def test_without_a_subscription_nobody_queues() -> None:

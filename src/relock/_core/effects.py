@@ -47,6 +47,7 @@ class Failure:
         permanent: no patience mends it: a wrong password, a missing right.
         sent: the script may have run, or may yet run until its not-after time.
         awaited: a reply may still come.
+        no_time: this client had no time, or no free connection, to ask it in time: that says nothing of the master.
     """
 
     master: str
@@ -54,6 +55,7 @@ class Failure:
     permanent: bool = False
     sent: bool = True
     awaited: bool = False
+    no_time: bool = False
 
 
 Answer = Sequence[Reply | Failure]

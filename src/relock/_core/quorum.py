@@ -108,6 +108,15 @@ class NoQuorum(NamedTuple):
         masters = self.answered + len(self.failures)
         return masters - sum(failure.permanent for failure in self.failures) < quorum_of(masters)
 
+    def lacked_time(self, *, was_short: bool) -> bool:
+        """Return whether masters failed for lack of time that would have made a quorum with those that answered.
+
+        Where the look `was_short`, a master that has not answered yet is one of these.
+        """
+        masters = self.answered + len(self.failures)
+        late = sum(failure.no_time or (was_short and failure.awaited) for failure in self.failures)
+        return self.answered + late >= quorum_of(masters)
+
     @property
     def undecided(self) -> bool:
         """Whether a master has granted it all the same, or may have."""
@@ -214,7 +223,7 @@ def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused
         elif is_status(reply, b"granted") and granted >= quorum:
             failures.append(Failure(master, "granted too late: its lease was over"))
         elif is_status(reply, b"void"):
-            failures.append(Failure(master, "got the request too late to act on it", sent=False))
+            failures.append(Failure(master, "got the request too late to act on it", sent=False, no_time=True))
     answered = len(refusals) + (granted if granted < quorum else 0)
     vote_in = _vote_in(votes_in, answered, len(answers))
     away = answered + len(votes_in) < len(answers)

@@ -34,16 +34,13 @@ from relock._core.flows.accept import accept
 from relock._core.flows.acquire import First, attempt, enqueue_call, take_call
 from relock._core.flows.release import end_wait, give_back
 from relock._core.lock_spec import TICKET_AT_ONCE, TICKET_PROPOSAL, LockSpec
-from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, count_status, is_status
+from relock._core.patience import Patience, pause_behind
+from relock._core.quorum import NEVER, Grant, NoQuorum, Outcome, Refused, count_status, is_status
 from relock._keys import LockKeys
 from relock._owner import attempt_name, waiter_name
 from relock._scripts import Call
 
-LOOK_AGAIN_SECONDS_MAX = 60.0
-BACKOFF_SECONDS_MIN = 0.05
-BACKOFF_SECONDS_MAX = 1.0
-AWAY_FAILURES = 10  # the longest back-off at once: the masters that answer have said how long they need
-EXPIRY_SECONDS = 0.002  # a key may be there for a moment after its lease has ended
+SHORT_LOOK_PART = 0.9  # of the node timeout; a look that has less shows no master silent
 TICKETS_END = 2**53  # from here on, a master can't tell a ticket from the next one
 TICKET_AHEAD_US = 1_000_000  # by how much a ticket that is proposed to several masters is ahead of their clocks
 
@@ -60,6 +57,7 @@ class Wait(NamedTuple):
         in_line: the lock is likely to be taken: subscribe first, so that the first look takes a place at once.
         propose: returns a time (us) just above the clocks of several masters, as far as they are known: a fencing token
             for all of them to give, and what a ticket is made of; 0 for none.
+        is_crowded: returns whether a request would have to wait for those of others.
     """
 
     spec: LockSpec
@@ -71,6 +69,7 @@ class Wait(NamedTuple):
     owners: list[bytes]
     in_line: bool = False
     propose: Callable[[], int] = int  # none
+    is_crowded: Callable[[], bool] = bool  # never
 
     def take_call(self, owner: bytes) -> Call:
         """Takes the lock for `owner` if it is free and nobody else's turn."""
@@ -98,7 +97,7 @@ def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until
     left = left_ms / 1000
     if ahead == 0 and left >= 0 and (not holder or waiter_name(holder) == waiter):
         return None
-    look_at = now + _pause_behind(ahead, left)
+    look_at = now + pause_behind(ahead, left)
     # All fields of a Park; the class itself would make one by a function in Python.
     fields = keys, waiter, ticket, _lease_end(left, now), look_at if look_at < until else until
     return tuple.__new__(Park, fields)
@@ -140,6 +139,8 @@ class _Waiting:
     )  # what was sent lately, each with its not-after time
     declined: frozenset[bytes] = frozenset()  # names under which a releaser gave it the lock, and which it gave back
     unheard: bytes | None = None  # such a name, which the last look has shown, and no message
+    refusal: Refused | None = None  # what a quorum has answered last
+    asked_at: float = NEVER  # when the last look began
 
     @property
     def owner(self) -> bytes:
@@ -171,8 +172,10 @@ class _Waiting:
     ) -> Generator[Effect, Any, Outcome]:
         """Looks again and again; see `acquire`."""
         wait, spec, clock = self.wait, self.wait.spec, self.wait.clock
-        patience = _Patience(wait)
+        patience = Patience(spec, wait.waiter, clock, wait.jitter)
         while not isinstance(outcome, Grant):
+            if isinstance(outcome, Refused):
+                self.refusal = outcome
             if outcome.undecided:
                 yield from self._settle(answers)
             now = clock()
@@ -192,16 +195,36 @@ class _Waiting:
                 if granted is not None:
                     outcome = granted
                     break
-                if clock() >= self.limit:  # what had to be given back has left no time for another look
+                if not self._has_time():
                     yield from self._leave(outcome)
                     break
+            self.asked_at = clock()
             outcome, answers = yield from attempt(spec, self._next_call(), clock, self.limit)
         if not isinstance(outcome, Grant):
-            return outcome
+            return self._judge_end(outcome)
         if self.owner == wait.waiter:
             return outcome._replace(is_repeated=True) if self.undecided else outcome
         yield from self._clear_up()
         return outcome
+
+    def _has_time(self) -> bool:
+        """Return whether there is time for another look.
+
+        There is none at the limit: what had to be given back took too long. Nor is there any once the caller's timeout
+        is over and others are being asked for: thousands may have the same one, and each would make the others late.
+        """
+        now = self.wait.clock()
+        return now < self.wait.until or (now < self.limit and not self.wait.is_crowded())
+
+    def _judge_end(self, outcome: Refused | NoQuorum) -> Refused | NoQuorum:
+        """Return what the wait has come to: a refusal, too, if a quorum has said so once and the last look had no time.
+
+        The masters are well then, as far as anybody knows: it is this client that has too much to do.
+        """
+        if self.refusal is None or isinstance(outcome, Refused):
+            return outcome
+        was_short = self.limit - self.asked_at < SHORT_LOOK_PART * self.wait.spec.node_timeout
+        return self.refusal if outcome.lacked_time(was_short=was_short) else outcome
 
     def _clear_up(self) -> Generator[Effect, Any, None]:
         """The hold has another name than the waiter, of which nothing may be left: others would queue behind it."""
@@ -318,7 +341,7 @@ class _Waiting:
         owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket or self.proposed or None))
 
     def _leave(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
-        """Gives up the place in the queue: before the caller goes on if the masters answer, else in the background.
+        """Gives up the place in the queue: before the caller goes on if masters answer in time, else in the background.
 
         What is still under way to a slow master may come after that, on another connection: then it is told once more.
         """
@@ -329,6 +352,11 @@ class _Waiting:
         now = wait.clock()
         ended_us: list[float] | None = None
         doubts = [*self._open_doubts(now)]
+        if not self._has_time():
+            # Where nothing is under way, there is nothing that could come after it, and so nothing to tell once more.
+            until = now + spec.node_timeout if self.undecided or doubts else now
+            yield Undo(spec.keys, wait.waiter, spec.ttl, until)
+            return
         if not isinstance(outcome, NoQuorum):
             ended_us = _moments((yield end_wait(spec, wait.waiter, self._soon())))
         if self.undecided or ended_us is None:
@@ -358,62 +386,3 @@ def _is_kept(answers: Sequence[Answer], left: Sequence[Answer]) -> bool:
 def _lease_end(lease_left: float, now: float) -> float:
     """When the holder's lease ends of which `lease_left` seconds are left; infinity where that is below 0."""
     return now + lease_left if lease_left >= 0 else float("inf")
-
-
-def _pause_behind(ahead: int, lease_left: float) -> float:
-    """For how many seconds to sleep behind `ahead` others and a holder, unless woken."""
-    if ahead == 0 and lease_left >= 0:
-        return min(lease_left + EXPIRY_SECONDS, LOOK_AGAIN_SECONDS_MAX)
-    return LOOK_AGAIN_SECONDS_MAX
-
-
-class _Patience:
-    """How long to go on while no quorum answers, and how long to sleep between two looks."""
-
-    def __init__(self, wait: Wait) -> None:
-        self._wait = wait
-        self._silent_since: float | None = None
-        self._failures = 0
-
-    def is_over(self, outcome: Refused | NoQuorum, now: float) -> bool:
-        """Whether it makes no sense to look again, whatever time is left."""
-        if not isinstance(outcome, NoQuorum) or outcome.vote_in is not None:
-            self._silent_since, self._failures = None, 0
-            return False
-        if outcome.permanent:
-            return True
-        self._failures += 1
-        if self._silent_since is None:
-            self._silent_since = now
-        return now - self._silent_since >= self._wait.spec.patience
-
-    def pause(self, outcome: Refused | NoQuorum, *, listening: bool) -> float:
-        """For how many seconds to sleep before the next look, unless woken."""
-        if isinstance(outcome, NoQuorum):
-            if outcome.vote_in is not None:
-                # A master that is away may be back at any time, and nothing would say so.
-                longest = self._backoff(AWAY_FAILURES, BACKOFF_SECONDS_MAX) if outcome.away else LOOK_AGAIN_SECONDS_MAX
-                return min(max(BACKOFF_SECONDS_MIN, outcome.vote_in), longest)
-            return self._backoff(self._failures, self._patience_left())
-        if isinstance(outcome, Refused) and listening:
-            left = outcome.lease_left
-            if outcome.ahead == 0 and left >= 0:
-                if self._is_own(outcome.holder):
-                    return self._backoff(1, BACKOFF_SECONDS_MAX)  # its undo is under way, and will wake nobody
-                left = max(BACKOFF_SECONDS_MIN if outcome.holder is None else 0.0, left)
-            return _pause_behind(outcome.ahead, left)
-        self._failures += 1
-        return self._backoff(self._failures, LOOK_AGAIN_SECONDS_MAX)
-
-    def _is_own(self, holder: str | None) -> bool:
-        """Whether the masters name this wait: an earlier attempt of it, or a hold of whose gift it is yet to hear."""
-        return holder is not None and waiter_name(holder.encode()) == self._wait.waiter
-
-    def _backoff(self, failures: int, longest: float) -> float:
-        doubled: float = BACKOFF_SECONDS_MIN * 2 ** min(failures - 1, 10)
-        jitter: float = 0.5 + 0.5 * self._wait.jitter()
-        return min(min(doubled, BACKOFF_SECONDS_MAX) * jitter, longest)
-
-    def _patience_left(self) -> float:
-        since = self._silent_since if self._silent_since is not None else self._wait.clock()
-        return max(0.001, since + self._wait.spec.patience - self._wait.clock())

@@ -71,7 +71,7 @@ class Foreground:
         self._lone = self._lone_link()
         self._inboxes = Inboxes(loop, session.clock, self._reader, self._orphaned)
         self._inbox = partial(LoopInbox, self._inboxes)
-        self.calls = Calls(session, session.interrupted_of_tasks, self._lone, self._inbox)
+        self.calls = Calls(session, session.interrupted_of_tasks, self._lone, self._inbox, self._is_crowded)
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way
         self._busy = 0  # calls under way, but for those that sleep until they are woken; a `Pause` counts
@@ -129,7 +129,7 @@ class Foreground:
         try:
             while True:
                 ahead = line.under_way if has_begun else line.places
-                if ahead or self._room() <= 0:
+                if (ahead or self._room() <= 0) and not (has_begun and self._clock() >= until):
                     with self._at_rest():
                         await line.wait(until, has_begun=has_begun)
                 has_begun = True
@@ -159,6 +159,10 @@ class Foreground:
         links = self._lane()
         rooms = sorted([link.room for link in links], reverse=True)
         return rooms[self._quorum - 1] - self._line.coming
+
+    def _is_crowded(self) -> bool:
+        """Return whether no task more may send a request now."""
+        return self._room() <= 0
 
     def _lane(self) -> list[Link]:
         """The links for the next requests: those that have the least to do, and of these the first."""

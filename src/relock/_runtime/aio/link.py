@@ -253,7 +253,8 @@ class Link:
             if (round_.is_awaited or round_.ends) and self.master.clock() < round_.until:
                 self._send(round_)
             else:
-                round_.miss(self.master, Failure(self.master.address, "there was no time to ask it", sent=False))
+                late = Failure(self.master.address, "there was no time to ask it", sent=False, no_time=True)
+                round_.miss(self.master, late)
         if waiting and self.connection is None:
             self.open()
 

@@ -23,8 +23,8 @@ from relock._core.flows.extend import heal
 from relock._core.flows.heartbeat import heartbeat, judge_heartbeat
 from relock._core.flows.quarantine import is_own_step, is_undecided, quarantine, sample
 from relock._core.hold import FOREVER
+from relock._core.patience import EXPIRY_SECONDS
 from relock._core.quorum import is_status
-from relock._core.waiting import EXPIRY_SECONDS
 from relock._keys import LockKeys
 from relock._owner import waiter_name
 from relock._runtime.background.session_view import SessionView

@@ -43,6 +43,7 @@ class ConnectionOwner(NamingMaster):
     """A master, as its connections see it."""
 
     asked_late: Failure
+    asked_shortly: Failure
     overtaken: Failure
 
     @abstractmethod

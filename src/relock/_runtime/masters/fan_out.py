@@ -20,7 +20,7 @@ from relock._core.effects import Answer, Ask, Failure
 from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError
 from relock._runtime.masters.bundle import Bundle
-from relock._runtime.masters.connections import Connection
+from relock._runtime.masters.connections import PATIENT_PART, Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.lines import LOOK_SECONDS, Line, Place
 from relock._runtime.masters.master import Master
@@ -116,10 +116,12 @@ class FanOut:
             is_over = self._do_without(masters, round_, connections, strict=strict, is_call=is_call)
         for connection in connections:
             round_.awaits(connection.master)
+        time = round_.until - round_.sent_at
         round_.sent_at = self._clock()  # opening the others took time, for which nobody here was silent
-        if round_.sent_at >= round_.until:
+        if round_.until - round_.sent_at < PATIENT_PART * time:
             for connection in connections:
-                round_.fail(connection.master, connection.master.asked_late)
+                owner = connection.master
+                round_.fail(owner, owner.asked_late if round_.sent_at >= round_.until else owner.asked_shortly)
 
     def _is_to_wait(self, masters: Sequence[Master], connections: Sequence[Connection]) -> bool:
         """Whether others came first, or have what is needed, and will give it back."""

@@ -49,7 +49,7 @@ class Master(Pool):
     def out_of_time(self) -> Failure:
         """Why a call did not ask it that has waited for a connection: nothing has been sent."""
         why = self.down or f"it was not asked: no connection was free in time (max_connections={self._connections_max})"
-        return Failure(self.address, why, sent=False)
+        return Failure(self.address, why, sent=False, no_time=self.down is None)
 
     def turned_out(self, error: ConfigurationError) -> None:
         """It can't be used: a mistake in the configuration, or, if it could be used before, one more way to be down."""

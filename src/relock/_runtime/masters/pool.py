@@ -49,6 +49,7 @@ class Pool(ConnectionOwner):
     """
 
     asked_late: Failure
+    asked_shortly: Failure
     config_error: ConfigurationError | None
     down: str | None
     line: Line
@@ -62,7 +63,9 @@ class Pool(ConnectionOwner):
         super().__init__(index, node, options, platform, listener)
         self.down = None
         self._answers_since: float | None = None  # since then it does again, while it is down
-        self.asked_late = Failure(node.address, "it is connected; there was no time left to ask it", awaited=True)
+        asked_late = "it is connected; there was no time left to ask it"
+        self.asked_late = Failure(node.address, asked_late, awaited=True, no_time=True)
+        self.asked_shortly = Failure(node.address, "it has not answered", awaited=True, no_time=True)
         self.overtaken = Failure(node.address, "it did not know a script, and has been asked more since", sent=False)
         self.reconnector: Prober | None = None  # one of several masters has one, so that nobody waits for a connection
         self.line = Line(platform)  # of calls that wait for a connection; masters that are asked together have one

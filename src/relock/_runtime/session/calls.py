@@ -69,16 +69,23 @@ class Calls:
             gets what it must await for that.
         inbox: makes where a task that waits is woken; None where the callers are threads. Each task of an event loop is
             an owner of its own.
+        is_crowded: returns whether a request would have to wait for those of others.
     """
 
     def __init__(
-        self, session: Keeper, interrupted: Interrupted, lone: Lone | None, inbox: Callable[[], Inbox] | None = None
+        self,
+        session: Keeper,
+        interrupted: Interrupted,
+        lone: Lone | None,
+        inbox: Callable[[], Inbox] | None = None,
+        is_crowded: Callable[[], bool] = bool,  # a thread waits for its own connection, and delays nobody by that
     ) -> None:
         self._session = session
         self._interrupted = interrupted
         self._lone = lone
         self._inbox = inbox
         self._by_tasks = inbox is not None
+        self._is_crowded = is_crowded
 
     # Acquire --------------------------------------------------------------------------------------------------------
 
@@ -166,7 +173,8 @@ class Calls:
         if outcome is None:
             self._note_wait(first)
             jitter, propose = session.platform.chance, session.propose
-            wait = Wait(spec, waiter, count, until, session.clock, jitter, owners, in_line, propose)
+            crowd = self._is_crowded
+            wait = Wait(spec, waiter, count, until, session.clock, jitter, owners, in_line, propose, crowd)
             waiting = acquire(wait, first, grants)
             first = answers = None  # this frame stays while thousands may sleep in the next ones
             outcome = yield from waiting

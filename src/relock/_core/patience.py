@@ -1,0 +1,76 @@
+"""The patience of a waiter while no quorum answers, and its pauses between two looks."""
+
+from collections.abc import Callable
+
+from relock._core.effects import Clock
+from relock._core.lock_spec import LockSpec
+from relock._core.quorum import NoQuorum, Refused
+from relock._owner import waiter_name
+
+LOOK_AGAIN_SECONDS_MAX = 60.0
+BACKOFF_SECONDS_MIN = 0.05
+BACKOFF_SECONDS_MAX = 1.0
+AWAY_FAILURES = 10  # the longest back-off at once: the masters that answer have said how long they need
+EXPIRY_SECONDS = 0.002  # a key may be there for a moment after its lease has ended
+
+
+def pause_behind(ahead: int, lease_left: float) -> float:
+    """Return the seconds to sleep behind `ahead` others and a holder, unless woken."""
+    if ahead == 0 and lease_left >= 0:
+        return min(lease_left + EXPIRY_SECONDS, LOOK_AGAIN_SECONDS_MAX)
+    return LOOK_AGAIN_SECONDS_MAX
+
+
+class Patience:
+    """Says when a wait gives up, and how long it sleeps before it looks again."""
+
+    def __init__(self, spec: LockSpec, waiter: bytes, clock: Clock, jitter: Callable[[], float]) -> None:
+        self._spec = spec
+        self._waiter = waiter
+        self._clock = clock
+        self._jitter = jitter
+        self._silent_since: float | None = None
+        self._failures = 0
+
+    def is_over(self, outcome: Refused | NoQuorum, now: float) -> bool:
+        """Return whether another look makes no sense, whatever time is left."""
+        if not isinstance(outcome, NoQuorum) or outcome.vote_in is not None:
+            self._silent_since, self._failures = None, 0
+            return False
+        if outcome.permanent:
+            return True
+        self._failures += 1
+        if self._silent_since is None:
+            self._silent_since = now
+        return now - self._silent_since >= self._spec.patience
+
+    def pause(self, outcome: Refused | NoQuorum, *, listening: bool) -> float:
+        """Return the seconds to sleep before the next look, unless woken."""
+        if isinstance(outcome, NoQuorum):
+            if outcome.vote_in is not None:
+                # A master that is away may be back at any time, and nothing would say so.
+                longest = self._backoff(AWAY_FAILURES, BACKOFF_SECONDS_MAX) if outcome.away else LOOK_AGAIN_SECONDS_MAX
+                return min(max(BACKOFF_SECONDS_MIN, outcome.vote_in), longest)
+            return self._backoff(self._failures, self._patience_left())
+        if isinstance(outcome, Refused) and listening:
+            left = outcome.lease_left
+            if outcome.ahead == 0 and left >= 0:
+                if self._is_own(outcome.holder):
+                    return self._backoff(1, BACKOFF_SECONDS_MAX)  # its undo is under way, and will wake nobody
+                left = max(BACKOFF_SECONDS_MIN if outcome.holder is None else 0.0, left)
+            return pause_behind(outcome.ahead, left)
+        self._failures += 1
+        return self._backoff(self._failures, LOOK_AGAIN_SECONDS_MAX)
+
+    def _is_own(self, holder: str | None) -> bool:
+        """Return whether the masters name this wait: an earlier attempt of it, or a hold that it has yet to hear of."""
+        return holder is not None and waiter_name(holder.encode()) == self._waiter
+
+    def _backoff(self, failures: int, longest: float) -> float:
+        doubled: float = BACKOFF_SECONDS_MIN * 2 ** min(failures - 1, 10)
+        jitter: float = 0.5 + 0.5 * self._jitter()
+        return min(min(doubled, BACKOFF_SECONDS_MAX) * jitter, longest)
+
+    def _patience_left(self) -> float:
+        since = self._silent_since if self._silent_since is not None else self._clock()
+        return max(0.001, since + self._spec.patience - self._clock())
