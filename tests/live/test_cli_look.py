@@ -18,6 +18,16 @@ WITHIN = 30.0
 SECRET = "s3cret-p4ss"
 
 
+def relock_bytes(*words: str, nodes: str, **environment: str) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        [sys.executable, "-m", "relock", *words],
+        capture_output=True,
+        timeout=WITHIN,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes, **environment},
+    )
+
+
 def relock(*words: str, nodes: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run(
         [sys.executable, "-m", "relock", *words],
@@ -73,6 +83,24 @@ def test_ls_lists_what_is_held(server: Server, client: Client) -> None:
         assert sorted(relock("ls", nodes=server.url).stdout.splitlines()) == ["a:1", "b\\x1b[2J"]
         assert json.loads(relock("ls", "a*", "--json", nodes=server.url).stdout) == ["a:1"]
         assert relock("ls", "--prefix", "other", nodes=server.url).stdout == ""
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_every_output_takes_what_its_encoding_lacks(server: Server, client: Client, name: str, encoding: str) -> None:
+    name = f"{name}-ключ→é"
+    where = {"nodes": server.url, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    client.lock(name, owner="→").acquire()
+    shown = relock_bytes("ls", **where).stdout
+    if encoding == "latin-1":  # for an ASCII output click writes UTF-8
+        assert "-\\u043a\\u043b\\u044e\\u0447\\u2192é\n" in shown.decode(encoding)
+    for words in (
+        *(("status", name), ("doctor", "--prefix", name), ("run", name, "--no-wait", "true")),
+        *(("release", name, "--force"), ("run", name, "--json", "true")),
+    ):
+        done = relock_bytes(*words, **where)
+        assert done.stdout or done.stderr, words
+        assert b"Traceback" not in done.stderr, done.stderr
+        assert b"UnicodeEncodeError" not in done.stderr, done.stderr
 
 
 def test_release_takes_force(server: Server, client: Client, name: str) -> None:

@@ -1,6 +1,7 @@
 """The command line. It needs click and rich, which the extra ``cli`` installs; the library does without them."""
 
 import importlib.util
+import io
 import sys
 
 from relock.cli._exit_codes import ExitCode
@@ -17,4 +18,12 @@ def main() -> None:
 
     from relock.cli._main import cli
 
+    _print_what_cannot_be_encoded()
     cli(prog_name="relock")
+
+
+def _print_what_cannot_be_encoded() -> None:
+    """Have both outputs show a character that their encoding lacks as an escape: users choose the names of locks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None, where it is closed
+            stream.reconfigure(errors="backslashreplace")
