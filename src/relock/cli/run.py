@@ -30,7 +30,24 @@ class Report:
     held_seconds: float = 0.0
 
 
-@click.command(epilog=EPILOG)
+class RunCommand(click.Command):
+    """Takes what follows NAME and the first word of COMMAND for words of COMMAND, options too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the ``--`` before COMMAND where the caller has not."""
+        options = [param for param in self.params if isinstance(param, click.Option) and not param.is_flag]
+        takes_value = {name for option in options for name in option.opts}
+        position, names = 0, 0
+        while position < len(args) and args[position] != "--":
+            word = args[position]
+            names += word == "-" or not word.startswith("-")
+            if names == 2:
+                return super().parse_args(ctx, [*args[:position], "--", *args[position:]])
+            position += 2 if word in takes_value else 1
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=RunCommand, epilog=EPILOG)
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--ttl", type=Seconds(TTL_SECONDS_MIN, TTL_SECONDS_MAX), default=30.0, show_default=True,
@@ -61,6 +78,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Run COMMAND while holding the lock NAME: relock run NAME -- COMMAND...
+
+    Options of relock stand before COMMAND. All that follows its first word belongs to COMMAND, also without the --.
 
     Two commands with the same NAME exclude each other, on whatever machines they run. The lock is renewed while the
     command runs, and released when it ends; its exit code is passed on (128+n if signal n ended it). It finds its
