@@ -42,13 +42,17 @@ class Commands(click.Group):
             raise failed(error) from None
 
 
-@click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+# Not a docstring: python -OO drops those.
+HELP = """Distributed locks on Redis and Valkey, from the shell.
+
+The masters are named by --node or RELOCK_NODES (URLs, separated by blanks or commas). RELOCK_USERNAME and
+RELOCK_PASSWORD apply to every URL that has no password of its own.
+"""
+
+
+@click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}, help=HELP)
 @click.version_option(relock.__version__, prog_name="relock")
 def cli() -> None:
-    """Distributed locks on Redis and Valkey, from the shell.
-
-    The masters are named by --node or RELOCK_NODES (URLs, separated by blanks or commas). RELOCK_USERNAME and
-    RELOCK_PASSWORD apply to every URL that has no password of its own.
-    """
+    """Set up what all commands share."""
     logging.getLogger("relock").addHandler(logging.NullHandler())  # what matters is printed by the commands
     show_warnings()

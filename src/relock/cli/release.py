@@ -5,19 +5,22 @@ import click
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
 
+# Not a docstring: python -OO drops those.
+HELP = """End the hold of the lock NAME, whoever has it. This takes --force.
 
-@click.command
+The queue goes on, and fencing tokens go on rising. The holder is not asked, and learns only at its next renewal,
+nested acquire or release that the lock is lost: until then two may believe that they have it. A lock that nobody
+holds is no error.
+"""
+
+
+@click.command(help=HELP)
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Yes, end the hold, whoever has it.")
 @node_options
 @json_option
 def release(name: str, force: bool, where: Where, as_json: bool) -> None:
-    """End the hold of the lock NAME, whoever has it. This takes --force.
-
-    The queue goes on, and fencing tokens go on rising. The holder is not asked, and learns only at its next renewal,
-    nested acquire or release that the lock is lost: until then two may believe that they have it. A lock that nobody
-    holds is no error.
-    """
+    """End the hold, and print whether there was one."""
     if not force:
         raise click.UsageError(
             f"this would end the hold of {printable(name)!r} while its holder may still be at work, and let the next "

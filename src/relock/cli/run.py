@@ -47,7 +47,29 @@ class RunCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-@click.command(cls=RunCommand, epilog=EPILOG)
+# Not a docstring: python -OO drops those.
+HELP = """Run COMMAND while holding the lock NAME: relock run NAME -- COMMAND...
+
+Options of relock stand before COMMAND. All that follows its first word belongs to COMMAND, also without the --.
+
+Two commands with the same NAME exclude each other, on whatever machines they run. The lock is renewed while the
+command runs, and released when it ends; its exit code is passed on (128+n if signal n ended it). It finds its
+fencing token, which is greater than every earlier holder's, in RELOCK_TOKEN. With --json a report is
+printed on stderr.
+
+If the lock can't be renewed, the command gets SIGTERM a --grace before its lease ends, and SIGKILL just before
+the end. If the lock is gone already (released by force, deleted), it gets SIGKILL at once, since somebody
+else may have it. The exit code is 79 then. Only the command itself is signalled, not what it has started in turn.
+
+Signals that relock gets (TERM, HUP, USR1, USR2, INT, QUIT) are passed on, but for INT and QUIT in the
+foreground of a terminal: Ctrl-C reaches the command anyway. If relock itself is killed, Linux kills the command.
+
+Ctrl-Z is ignored, here and by commands that don't decide otherwise: a relock that is stopped can't renew the
+lock. If it is stopped all the same (SIGSTOP) until the lease is over, the command is killed when relock goes on.
+"""
+
+
+@click.command(cls=RunCommand, epilog=EPILOG, help=HELP)
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--ttl", type=Seconds(TTL_SECONDS_MIN, TTL_SECONDS_MAX), default=30.0, show_default=True,
@@ -77,25 +99,7 @@ def run(
     where: Where,
     as_json: bool,
 ) -> None:
-    """Run COMMAND while holding the lock NAME: relock run NAME -- COMMAND...
-
-    Options of relock stand before COMMAND. All that follows its first word belongs to COMMAND, also without the --.
-
-    Two commands with the same NAME exclude each other, on whatever machines they run. The lock is renewed while the
-    command runs, and released when it ends; its exit code is passed on (128+n if signal n ended it). It finds its
-    fencing token, which is greater than every earlier holder's, in RELOCK_TOKEN. With --json a report is
-    printed on stderr.
-
-    If the lock can't be renewed, the command gets SIGTERM a --grace before its lease ends, and SIGKILL just before
-    the end. If the lock is gone already (released by force, deleted), it gets SIGKILL at once, since somebody
-    else may have it. The exit code is 79 then. Only the command itself is signalled, not what it has started in turn.
-
-    Signals that relock gets (TERM, HUP, USR1, USR2, INT, QUIT) are passed on, but for INT and QUIT in the
-    foreground of a terminal: Ctrl-C reaches the command anyway. If relock itself is killed, Linux kills the command.
-
-    Ctrl-Z is ignored, here and by commands that don't decide otherwise: a relock that is stopped can't renew the
-    lock. If it is stopped all the same (SIGSTOP) until the lease is over, the command is killed when relock goes on.
-    """
+    """Run the command, and end with its exit code."""
     if no_wait and wait_seconds is not None:
         raise click.UsageError("--wait and --no-wait exclude each other")
     limits = Limits.of(ttl, min(ttl / 3, GRACE_SECONDS_MAX) if grace is None else grace)

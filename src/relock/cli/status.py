@@ -9,16 +9,19 @@ from relock import LockInfo
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
 
+# Not a docstring: python -OO drops those.
+HELP = """Show who has the lock NAME and who waits: what a quorum of the masters agree on.
 
-@click.command
+The times are seconds. A lock of another library has no owner that relock can name.
+"""
+
+
+@click.command(help=HELP)
 @click.argument("name")
 @node_options
 @json_option
 def status(name: str, where: Where, as_json: bool) -> None:
-    """Show who has the lock NAME and who waits: what a quorum of the masters agree on.
-
-    The times are seconds. A lock of another library has no owner that relock can name.
-    """
+    """Print who has the lock and who waits."""
     with where.client() as client:
         info = client.info(name)
     if as_json:
