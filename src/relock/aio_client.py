@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Never, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack
 
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.ask import first_of_each
@@ -24,6 +24,7 @@ from relock._options import (
     check_seconds,
 )
 from relock._owner import running_loop
+from relock._runtime.aio.begun import awaited
 from relock._runtime.aio.cluster_foreground import ClusterForeground
 from relock._runtime.aio.foreground import Foreground, check_loop
 from relock._runtime.aio.on_loop import OnLoop
@@ -221,6 +222,7 @@ class AsyncClient:
         answers = await self.foreground().ask(inspect_flows.look(spec, self.session.clock()))
         return self._client.agree(name, first_of_each(answers))
 
+    @awaited
     async def force_release(self, name: str) -> bool:
         """Ends any hold of `name`; see `AsyncLock.force_release`.
 
@@ -313,6 +315,13 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    if not TYPE_CHECKING:  # a type checker refuses `with` by itself
+
+        def __enter__(self) -> Never:
+            raise TypeError("an AsyncClient is for tasks: use `async with`, not `with`; threads use a relock.Client")
+
+        __exit__ = __enter__  # Python looks for both before it calls one
 
     def __reduce__(self) -> Never:
         raise TypeError("an AsyncClient can't be pickled: make one in each process")

@@ -18,7 +18,7 @@ from relock._errors import NotOwnedError, RelockError
 from relock._holding import HasSession, Holding
 from relock._options import LockOptions, check_keywords, check_seconds
 from relock._owner import Who, current_task, task_name, task_of
-from relock._runtime.aio.begun import Begun
+from relock._runtime.aio.begun import AwaitedCall, Begun, awaited
 from relock._runtime.aio.body import Bodies, Body
 from relock._runtime.aio.foreground import Foreground
 from relock.lock import NOT_PASSED, longest_wait
@@ -66,13 +66,13 @@ class AsyncLock(Holding):
         self._bodies: Bodies | None = {} if cancel_on_lost else None
 
     def _who(self) -> Who:
-        who = self._named_owner or current_task()
-        if who is None:
-            raise RuntimeError(
-                f"{self.name!r} was used outside a task of asyncio: a hold belongs to the task that calls, so call it "
-                "inside an `async def`; in a callback, name an owner="
-            )
-        return who
+        return self._named_owner or current_task() or self._refuse_outside_task()
+
+    def _refuse_outside_task(self) -> Never:
+        raise RuntimeError(
+            f"{self.name!r} was used outside a task of asyncio: a hold belongs to the task that calls, so call it "
+            "inside an `async def`; in a callback, name an owner="
+        )
 
     def _not_owned(self) -> NotOwnedError:
         """It names the tasks: as a rule one has entered, in a fixture say, and another one leaves."""
@@ -93,7 +93,9 @@ class AsyncLock(Holding):
     ) -> Coroutine[Any, Any, bool]:
         """Takes the lock, or one more level of it if the caller has it. The caller is the task that calls this.
 
-        The call sends nothing; whoever awaits what it returns has it carried out, once.
+        The call sends nothing; whoever awaits what it returns has it carried out, once. Before that it is neither true
+        nor false: ``if lock.acquire():`` without ``await`` raises `TypeError`, and so it is with each member that is
+        awaited.
 
         Args:
             blocking: False looks once and never queues; with ``fair=True`` that fails while others wait.
@@ -116,7 +118,12 @@ class AsyncLock(Holding):
         """
         if unknown:
             check_keywords("acquire", unknown, ("blocking", "timeout"))
-        return self._take(self._who(), longest_wait(self._longest, blocking, timeout))
+        if timeout is NOT_PASSED and isinstance(blocking, bool):
+            limit = self._longest if blocking else 0.0
+        else:
+            limit = longest_wait(self._longest, blocking, timeout)
+        who = self._named_owner or current_task() or self._refuse_outside_task()
+        return AwaitedCall(self._take(who, limit))
 
     async def _take(self, who: Who, limit: float, *, must: bool = False) -> bool:
         """Whether the caller has it now; `AcquireTimeoutError` where it `must`, and has it not."""
@@ -277,7 +284,7 @@ class AsyncLock(Holding):
             RuntimeError: it is called outside a task, without ``owner=``.
         """
         check_seconds("seconds", seconds, 0.0, math.inf, "0 or more")
-        return self._ensure(self._held(), seconds)
+        return AwaitedCall(self._ensure(self._held(), seconds))
 
     async def _ensure(self, hold: Hold, seconds: float) -> int:
         session = self._client.session
@@ -307,7 +314,7 @@ class AsyncLock(Holding):
             RuntimeError: it is called outside a task, without ``owner=``.
         """
         self._check_ttl(ttl)
-        return self._extend(self._held(), ttl)
+        return AwaitedCall(self._extend(self._held(), ttl))
 
     async def _extend(self, hold: Hold, ttl: float | None) -> float:
         session = self._client.session
@@ -316,6 +323,7 @@ class AsyncLock(Holding):
             raise self._too_few(failures)
         return hold.remaining(session.clock())
 
+    @awaited
     async def locked(self) -> bool:
         """Whether anybody has the lock; asks the masters. True unless a quorum says that it is free.
 
@@ -328,6 +336,7 @@ class AsyncLock(Holding):
         """Who has the lock and who waits; see `AsyncClient.info`."""
         return await self._client.info(self.name)
 
+    @awaited
     async def force_release(self) -> bool:
         """An operator's way to end any hold of the lock: the queue goes on, tokens go on rising.
 

@@ -68,3 +68,21 @@ def test_a_wrong_example_would_be_found_where_it_is(tmp_path: Path) -> None:
     module.write_text(_python_of(page))
     errors = _errors_in({str(module): "page.md"}, tmp_path)
     assert [error.partition(" error")[0] for error in errors] == ["page.md:7:", "page.md:9:"]
+
+
+WITHOUT_AWAIT = """
+from relock import AsyncLock
+
+async def work(lock: AsyncLock) -> None:
+    lock.acquire()
+    if lock.acquire():
+        lock.release()
+"""
+
+
+def test_a_call_of_a_task_s_lock_that_is_not_awaited_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("# mypy: enable-error-code=truthy-bool\n" + WITHOUT_AWAIT)
+    errors = _errors_in({str(module): "module.py"}, tmp_path)
+    found = [(error.split(":")[1], error.rpartition(" ")[2]) for error in errors if " error: " in error]
+    assert found == [("6", "[unused-coroutine]"), ("7", "[truthy-bool]"), ("8", "[unused-coroutine]")]

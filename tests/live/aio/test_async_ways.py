@@ -80,6 +80,9 @@ async def test_each_door_names_the_other_one(client: AsyncClient, name: str) -> 
         raise AssertionError
     with pytest.raises(TypeError, match=r"use `async with`"), threading.Condition(lock):
         raise AssertionError
+    both: Any = client
+    with pytest.raises(TypeError, match=r"use `async with`.*relock.Client"), both:
+        raise AssertionError
 
     async def work() -> None: ...
 

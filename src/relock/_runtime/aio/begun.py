@@ -1,13 +1,57 @@
-"""A coroutine whose work is done also where its task is cancelled before its first step."""
+"""Coroutines that the doors for tasks return: each refuses to be judged as true or false before it is awaited."""
 
+import functools
+import sys
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Begun(Coroutine[Any, Any, T]):
+class AwaitedCall(Coroutine[Any, Any, T]):
+    """A coroutine that raises `TypeError` in ``bool()``: ``if lock.acquire():`` without ``await`` would always be true.
+
+    The doors declare it as a plain `Coroutine`: only for that very type, type checkers report a call that stands alone
+    without ``await``.
+    """
+
+    __slots__ = ("_coroutine",)
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+
+    def __bool__(self) -> bool:
+        if sys._getframe(1).f_globals.get("__name__") == "asyncio.base_tasks":
+            return True  # the `repr` of a task asks, from Python 3.12 on
+        raise TypeError("this call has not run yet, so it is neither true nor false: await it")
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any, /) -> Any:
+        """Go on; see `collections.abc.Coroutine`."""
+        return self._coroutine.send(value)
+
+    def throw(self, kind: Any, value: BaseException | object = None, traceback: TracebackType | None = None, /) -> Any:
+        """Go on with an exception; see `collections.abc.Coroutine`. It may be called with the exception alone."""
+        if isinstance(kind, BaseException):
+            return self._coroutine.throw(kind)
+        return self._coroutine.throw(kind, value, traceback)
+
+    def close(self) -> None:
+        """End it; see `collections.abc.Coroutine`."""
+        self._coroutine.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Show debuggers, and the ``repr`` of a task, which code runs and where."""
+        if name.startswith("cr_") or name in ("__name__", "__qualname__"):
+            return getattr(self._coroutine, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class Begun(AwaitedCall[T]):
     """A coroutine that does what it must though it is cancelled before its first step.
 
     That happens to a task that was made of it, by ``asyncio.create_task`` or ``asyncio.wait_for``, and then none of its
@@ -18,7 +62,7 @@ class Begun(Coroutine[Any, Any, T]):
         otherwise: called where an exception is thrown in before the first step.
     """
 
-    __slots__ = ("_coroutine", "_is_begun", "_otherwise")
+    __slots__ = ("_is_begun", "_otherwise")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], otherwise: Callable[[], object]) -> None:
         self._coroutine = coroutine
@@ -30,23 +74,25 @@ class Begun(Coroutine[Any, Any, T]):
         return self._coroutine.__await__()
 
     def send(self, value: Any, /) -> Any:
-        """See `collections.abc.Coroutine`."""
+        """Go on; see `collections.abc.Coroutine`."""
         self._is_begun = True
         return self._coroutine.send(value)
 
     def throw(self, kind: Any, value: BaseException | object = None, traceback: TracebackType | None = None, /) -> Any:
-        """See `collections.abc.Coroutine`; it may be called with the exception alone."""
+        """Go on with an exception; see `collections.abc.Coroutine`."""
         is_begun, self._is_begun = self._is_begun, True
         try:
-            return (
-                self._coroutine.throw(kind)
-                if isinstance(kind, BaseException)
-                else self._coroutine.throw(kind, value, traceback)
-            )
+            return super().throw(kind, value, traceback)
         finally:
             if not is_begun:
                 self._otherwise()
 
-    def close(self) -> None:
-        """See `collections.abc.Coroutine`."""
-        self._coroutine.close()
+
+def awaited(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Have a coroutine function return an `AwaitedCall`."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return AwaitedCall(function(*args, **kwargs))
+
+    return call

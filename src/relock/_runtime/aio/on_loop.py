@@ -1,7 +1,6 @@
 """Callbacks of users that are called on an event loop, by which they may use what belongs to it."""
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -32,12 +31,12 @@ class OnLoop:
                 loop = None
         if loop is None:
             result = self._function(what)
-            if inspect.iscoroutine(result):
+            if asyncio.iscoroutine(result):
                 asyncio.run(result)
 
     def _call(self, loop: asyncio.AbstractEventLoop, what: Any) -> None:
         result = self._function(what)
-        if inspect.iscoroutine(result):
+        if asyncio.iscoroutine(result):
             task = loop.create_task(result)
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
