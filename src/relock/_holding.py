@@ -1,6 +1,8 @@
 """What the doors of a lock have in common: what a caller can see of its hold, and how outcomes become errors."""
 
+import logging
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Protocol
 
 from relock._core.book import not_owned
@@ -8,10 +10,12 @@ from relock._core.effects import Failure
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, quorum_of
-from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError
+from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_seconds
 from relock._owner import Who, named
 from relock._runtime.session.session import Session
+
+logger = logging.getLogger(__name__)
 
 
 class HasSession(Protocol):
@@ -124,6 +128,19 @@ class Holding(ABC):
     def _not_owned(self) -> NotOwnedError:
         """The error for a caller that has no hold."""
         return not_owned(self.name)
+
+    def _note_beside(self, error: BaseException, failure: RelockError) -> None:
+        """Tell of `failure`, by which a block is left, beside `error` of its body, which goes on.
+
+        Nothing is told twice: the body may have found out by itself, and end by the same error.
+        """
+        kind = type(failure).__name__
+        if (type(error), error.args) == (type(failure), failure.args):
+            return
+        with suppress(Exception):  # a class of the user's may refuse notes
+            error.add_note(f"relock: besides, leaving the block of {self.name!r} raised {kind}: {failure}")
+        text = "leaving the block of %r, whose body raised %s, raised %s: %s"
+        self._client.session.platform.log.warning(logger, text, self.name, type(error).__name__, kind, failure)
 
     def _check_ttl(self, ttl: float | None) -> None:
         """Raises `TypeError` or `ConfigurationError` for a lease that can't be."""

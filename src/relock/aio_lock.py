@@ -235,11 +235,15 @@ class AsyncLock(Holding):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Gives back one level; an exception of the body is never hidden.
+        """Gives back one level; an exception of the body is never hidden, nor does it hide an error of leaving.
+
+        Beside an exception of the body, the errors below are a note on that exception and a warning in the log. They
+        are raised where the body succeeded, where it was cancelled because the hold was lost, and where a generator is
+        closed in it (`GeneratorExit`).
 
         Raises:
-            LockLostError: the hold was lost during a body that succeeded, or that was cancelled for this reason.
-            NotOwnedError: the body gave back more than it took, and succeeded.
+            LockLostError: the hold was lost during the body.
+            NotOwnedError: the body gave back more than it took, or another task has entered the block.
         """
         who = self._who()
         body = None if self._bodies is None else self._end_body(self._bodies, who)
@@ -251,8 +255,9 @@ class AsyncLock(Holding):
         try:
             await self._release(who)
         except RelockError as failure:
-            if kind is None or is_cancelled_by_us:
+            if error is None or is_cancelled_by_us or isinstance(error, GeneratorExit):
                 raise failure from error
+            self._note_beside(error, failure)
 
     if not TYPE_CHECKING:  # a type checker refuses `with` by itself
 

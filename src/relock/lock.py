@@ -153,11 +153,14 @@ class Lock(Holding):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Gives back one level; an exception of the body is never hidden.
+        """Gives back one level; an exception of the body is never hidden, nor does it hide an error of leaving.
+
+        Beside an exception of the body, the errors below are a note on that exception and a warning in the log. They
+        are raised where the body succeeded, and where a generator is closed in it (`GeneratorExit`).
 
         Raises:
-            LockLostError: the hold was lost during a body that succeeded.
-            NotOwnedError: the body gave back more than it took, and succeeded.
+            LockLostError: the hold was lost during the body.
+            NotOwnedError: the body gave back more than it took, or another thread has entered the block.
         """
         record = CallRecord()
         session = self._client.session
@@ -170,9 +173,10 @@ class Lock(Holding):
             except BaseException:
                 session.interrupted.give_up(record, self.name, self._who(), 1)
                 raise
-        except RelockError:
-            if kind is None:
+        except RelockError as failure:
+            if error is None or isinstance(error, GeneratorExit):
                 raise
+            self._note_beside(error, failure)
         except BaseException:
             session.interrupted.give_up_again(record, self.name, self._who(), 1)
             raise

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import threading
+from collections.abc import AsyncIterator
 
 import pytest
 from support.masters import Deployment
 from support.tasks import SOON, Connect, free
 
-from relock import AsyncClient, LockLostError
+from relock import AsyncClient, LockLostError, NotOwnedError
 
 pytestmark = pytest.mark.every_quorum
 
@@ -133,3 +134,40 @@ async def test_an_inner_level_is_left_and_the_outer_body_is_still_cancelled(clie
 
     with pytest.raises(LockLostError):
         await work()
+
+
+async def test_a_generator_that_another_task_closes_says_that_it_did_not_release(
+    client: AsyncClient, name: str
+) -> None:
+    lock = client.lock(name)
+
+    async def hold() -> AsyncIterator[None]:
+        async with lock:
+            yield
+
+    generator = hold()
+    await anext(generator)
+    with pytest.raises(NotOwnedError, match="owner="):
+        await asyncio.create_task(generator.aclose())  # type: ignore[attr-defined]
+    assert lock.owned()
+    await lock.release()
+
+
+async def test_a_cancellation_does_not_hide_that_the_hold_was_lost(client: AsyncClient, name: str) -> None:
+    """One from elsewhere goes on, with a note; also where the lock would cancel its body for the loss."""
+
+    async def work() -> None:
+        async with client.lock(name):
+            (hold,) = client.session.holds.of_name(name)
+            client.session.lose(hold, "the test says so")
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            try:
+                await asyncio.sleep(SOON)
+            except asyncio.CancelledError as error:
+                found.append(error)
+                raise
+
+    found: list[BaseException] = []
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(work())
+    assert "LockLostError" in found[0].__notes__[0]
