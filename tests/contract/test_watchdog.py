@@ -1,5 +1,6 @@
 """A tick of the watchdog between any two steps of a call, and the end of a hold between any two steps of a tick."""
 
+import logging
 from itertools import count
 
 import pytest
@@ -123,3 +124,23 @@ def release_between_steps_of_a_tick(rig: Rig, name: str, forgetful: int | None =
     assert number > 5, "the watch sees the steps"
     statistics = client.statistics()
     assert (statistics.held, statistics.losses) == (0, 0)
+
+
+def test_a_loss_is_one_line_of_the_log(rig: Rig, name: str) -> None:
+    """Where no logging is set up, Python writes each warning to stderr."""
+    heard: list[str] = []
+    logger, handler = logging.getLogger("relock"), logging.Handler(logging.WARNING)
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        client = rig.client()
+        lock = client.lock(name)
+        take(lock, 1)
+        lock.force_release()
+        with pytest.raises(LockLostError):
+            lock.extend()
+        client.session.platform.log.warning(logger, "that is all of %r", name)
+        rig.until(lambda: any("that is all" in text for text in heard), "all is logged")
+    finally:
+        logger.removeHandler(handler)
+    assert [text.partition("(")[0] for text in heard if repr(name) in text] == ["Lost", f"that is all of {name!r}"]

@@ -204,8 +204,6 @@ class Keeper(Driver):
         if self.options.on_lost is not None:
             self.losses.hand(self.options.on_lost, loss)
         self.emit(Lost(loss.lock, reason))
-        text = "lock %r was lost after %.3f s: %s"
-        self.platform.log.warning(logger, text, loss.lock, loss.held_for, reason)
 
     # What goes to the background ------------------------------------------------------------------------------------
 
