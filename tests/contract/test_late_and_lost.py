@@ -30,15 +30,22 @@ def test_whatever_becomes_of_a_request(call: Call, fate: Fate, rig: Rig, name: s
     client, others = rig.client(node_timeout=BRIEF), rig.client()
     rig.warm_up(client)
     lock = client.lock(name, timeout=0)
-    take(lock, call.levels)
-    faults = [fate(line, calls(name, call.script)) for line in rig.lines]
     begin, levels = rig.clock(), call.after
-    try:
-        call.do(lock)
-    except QuorumError:
-        levels = call.interrupted
-    assert lock.hold_count == levels
-    faults = rig.struck(faults)
+
+    def prepare() -> None:
+        leave(lock)
+        take(lock, call.levels)
+
+    def do() -> None:
+        nonlocal begin, levels
+        begin, levels = rig.clock(), call.after
+        try:
+            call.do(lock)
+        except QuorumError:
+            levels = call.interrupted
+        assert lock.hold_count == levels
+
+    faults = rig.until_asked(lambda line: fate(line, calls(name, call.script)), do, before=prepare)
     another = client.lock(f"{name}-another")
     take(another, 1)
     if fate is FATES["the request is late"] and call.script == "acquire":
@@ -63,17 +70,14 @@ def test_whatever_becomes_of_a_request_for_a_place_in_the_queue(fate: Fate, rig:
     holder = others.lock(name, owner="holder")
     rig.take_everywhere(holder, 1)
     before = rig.holders(name)
-    faults = [fate(line, calls(name, "enqueue")) for line in rig.lines]
 
-    def is_asked() -> bool:
+    def ask() -> None:
         try:
             assert not client.lock(name).acquire(timeout=BRIEF / 2)
         except QuorumError:
             pass  # the last that it has heard of the masters was silence
-        return any(fault.struck.is_set() for fault in faults)
 
-    rig.until(is_asked, "it has come so far as to ask for a place")
-    faults = rig.struck(faults)
+    faults = rig.until_asked(lambda line: fate(line, calls(name, "enqueue")), ask)
     release_all(faults)
     rig.until(lambda: all_done(faults), "what is late has come")
     rig.until(lambda: not any(rig.queued(name)), "nobody waits")

@@ -1,7 +1,6 @@
 """Replies in any order mean the same, and no script that passes another one does harm."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import permutations, product
 
@@ -129,23 +128,20 @@ def test_scripts_that_later_ones_have_passed(rig: Rig, name: str) -> None:
     lock = client.lock(name)
     late: list[Fault] = []
 
-    @contextmanager
-    def held_back(script: str) -> Iterator[None]:
-        faults = [line.hold_request(calls(name, script)) for line in rig.lines]
-        yield
-        late.extend(rig.struck(faults))
+    def hold_back(script: str, do: Callable[[], object], *, before: Callable[[], object] = lambda: None) -> None:
+        late.extend(rig.until_asked(lambda line: line.hold_request(calls(name, script)), do, before=before))
 
-    with held_back("acquire"), pytest.raises(QuorumError):
-        lock.acquire(blocking=False)
+    def fail(do: Callable[[], object]) -> None:
+        with pytest.raises(QuorumError):
+            do()
+
+    hold_back("acquire", lambda: fail(lambda: lock.acquire(blocking=False)))
     take(lock, 1)
-    with held_back("count"):
-        take(lock, 1)
-    with held_back("extend"), pytest.raises(QuorumError):
-        lock.extend()
-    lock.release()
-    assert lock.hold_count == 1
-    with held_back("release"):
+    hold_back("count", lambda: take(lock, 1))
+    hold_back("extend", lambda: fail(lock.extend))
+    while lock.hold_count > 1:
         lock.release()
+    hold_back("release", lock.release, before=lambda: take(lock, 1 - lock.hold_count))
     other = rig.client().lock(name)
     rig.take_everywhere(other, 1)
     before = rig.holders(name)
