@@ -1,5 +1,6 @@
 """An exception at any instruction, on every Python: what that of a signal handler may come to."""
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,9 @@ def is_any(_: CodeType) -> bool:
 class Strike:
     """Counts the instructions that this thread executes in the body of a ``with``, and raises `Interrupt` at one.
 
+    The garbage collector does not run meanwhile: it would run finalizers of what other tests have left, and a strike
+    in one of these strikes nothing that the body does.
+
     Args:
         raise_at: at which of them it raises, from 1; None: at none, it only counts.
         within: whether the instructions of a function count, by its code.
@@ -42,8 +46,11 @@ class Strike:
         self.where = ""
         self._raise_at = raise_at
         self._within = within
+        self._collects = False
 
     def __enter__(self) -> "Strike":
+        self._collects = gc.isenabled()
+        gc.disable()
         # CPython 3.12 looks once, when tracing begins, whether any frame has ever asked for its opcodes: without one,
         # nobody hears of an instruction.
         sys._getframe().f_trace_opcodes = True
@@ -52,6 +59,8 @@ class Strike:
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+        if self._collects:
+            gc.enable()
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code is Strike.__exit__.__code__ or not self._within(frame.f_code):

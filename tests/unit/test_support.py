@@ -16,6 +16,7 @@ from random import Random
 import pytest
 import redis
 from conftest import SERVERS
+from support.instructions import Strike, is_any
 from support.masters import All, Deployment, Masters, NoMajorityError, Proxies, majority, median
 from support.processes import Worker
 from support.proxy import Framer, Match, Proxy, replies_to, words_of
@@ -638,3 +639,27 @@ def test_until_returns_or_says_what_it_waited_for() -> None:
     assert until(lambda: next(answers), within=SOON, what="the third answer") >= 0
     with pytest.raises(AssertionError, match="a miracle"):
         until(lambda: False, within=0.01, what="a miracle")
+
+
+def test_a_strike_at_any_instruction_strikes_no_finalizer_of_what_was_left_before() -> None:
+    traced: list[bool] = []
+
+    class Left:
+        def __init__(self) -> None:
+            self.itself = self  # only the garbage collector ends it
+
+        def __del__(self) -> None:
+            traced.append(sys.gettrace() is not before)
+
+    before, thresholds = sys.gettrace(), gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(1)
+    try:
+        with Strike(within=is_any):
+            Left()
+            kept = [[number] for number in range(100)]
+        gc.collect()
+    finally:
+        gc.set_threshold(*thresholds)
+    assert (traced, len(kept)) == ([False], 100)
+    assert gc.isenabled()
