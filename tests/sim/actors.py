@@ -195,6 +195,13 @@ class ClientOfActors:
             self._actors[worker] = Actor(self._loop, self._process, self._random)
         return self._actors[worker]
 
+    def stand_still(self, sleep: Callable[[], object], *, is_stopped: bool) -> None:
+        """Keeps the loop from turning while `sleep` lasts, as a callback does, or as one that has stopped it."""
+        if is_stopped:
+            self._loop.call_soon_threadsafe(self._loop.stop_for, sleep)
+        else:
+            self._loop.call_soon_threadsafe(sleep)
+
     def lock(self, name: str, **options: Any) -> TaskLock:
         """See `Client`."""
         made, actor = self._client.lock(name, **options), self.actor()

@@ -24,7 +24,10 @@ KINDS = (
 )  # fmt: skip
 CLOCKS = ("step", "step several", "run off", "change rate", "stop clock")
 CALLS = ("fork", "interrupt")
-HARMLESS = frozenset({"crash client", "force release", "change rate", *CALLS})  # to all others
+GET_STUCK, STOP_PROCESS = "get stuck", "stop process"  # a client that waits cannot act for a while
+LOOP_STUCK = ("block loop", "stop loop")  # how one that runs a loop gets stuck
+LONG_HANDLER = "long handler"  # how another one does
+HARMLESS = frozenset({"crash client", "force release", "change rate", GET_STUCK, STOP_PROCESS, *CALLS})  # to all others
 
 
 @frozen

@@ -7,7 +7,8 @@ The referee knows the true time, and may look into every process and every maste
 * a hold count that differs from the number of levels, here or, when all is well, on a quorum of the masters;
 * a waiter that was queued before another one came, and is served after it (`fair`, when all is well);
 * a wait that lasts longer than its timeout;
-* a lock that stays free while a thread waits for it, and a hold that is lost, when all is well;
+* a lock that stays free while a thread waits for it, and a hold that is lost, when all is well; clients that cannot act
+  for a while cost some time each;
 * an attempt that is not undone, when all is well; and anything at all that a master still has in the end;
 * a hold or a waiter that an interrupted call has left, or a hold or a connection that a child has of its parent;
 * a vote that a master has lost though its clock was right, or has kept though a client could see its clock step;
@@ -24,7 +25,6 @@ from itertools import combinations
 
 from attrs import define, field
 
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import NotOwnedError
@@ -39,17 +39,15 @@ from sim.beliefs import Belief, Call, hears_everyone, queued
 from sim.clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, TrueStep
 from sim.fork import InheritedConnection
 from sim.given import Given
+from sim.idle import Idle, Wait
 from sim.leases import ROUNDING_SECONDS, Leases
 from sim.leftovers import LOCK_KEY
 from sim.plan import Plan
+from sim.stuck import Stuck
 
 COUNT_SECONDS = 0.1  # until all masters have a count that was changed, when all is well
-EXPIRY_SECONDS = 0.1  # more than the time from D until the leases have ended on all masters
-EXPIRY_PART = 0.02  # the part of a long lease to add to that
-HAND_OFF_SECONDS = 0.5  # from the end of a hold to the next grant, when all is well and a thread waits
 RELEASED_SECONDS = 0.6  # from a release until no master has that hold, when all is well
 SPLIT_SECONDS = 2.0  # how long after a split tokens may fall: the clocks behind one address differ by less
-UNHEARD_SECONDS = 0.05  # for so long, releasers may give the lock to a process that has just crashed
 OVERSHOOT_SECONDS = 0.7  # how much longer than its timeout a wait may be: two node timeouts, and some
 
 
@@ -78,14 +76,16 @@ class Referee:
     _leader: Process | None = None  # the process that got it
     clocks: Clocks = field(init=False)
     leases: Leases = field(init=False)
-    _left_until: float = NEVER  # when the last lease of a process that died ends
+    idle: Idle = field(init=False)
     _judges_votes: bool = field(init=False)  # by the plan at the beginning: to heal changes its network
-    _free_at: float = 0.0  # since when no thread has had the lock
+    stuck: Stuck = field(init=False)
     _sessions: list[tuple[Process, Session]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
         self.clocks = Clocks(self.world, self.servers, self.plan.guard)
         self.leases = Leases(self.world, self.servers, self.plan)
+        self.stuck = Stuck(self.world)
+        self.idle = Idle(self.world, self.servers, self.plan, self.stuck, self._sessions)
         self._judges_votes = self.plan.only_clocks_fail
 
     def meet(self, process: Process, session: Session) -> None:
@@ -114,18 +114,29 @@ class Referee:
     def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:
         """A thread asks for the lock. The waiters that are queued by now are ahead of it."""
         ahead = queued(self._sessions)
-        return Call(process, self.world.now, process.local(), timeout, ahead, self._highest, fair)
+        call = Call(process, self.world.now, process.local(), timeout, ahead, self._highest, fair)
+        if timeout:
+            self.idle.waiting[call] = None
+        return call
+
+    def over(self, call: Call) -> None:
+        """A call has ended, in whatever way."""
+        self.idle.waiting.pop(call, None)
 
     def refused(self, call: Call) -> None:
         """A thread did not get it."""
         self.check_timeout(call)
+        if call.timeout:
+            self._check_idle(call)
 
     def granted(self, lock: Lock, hold: Hold, call: Call) -> Belief:
         """A thread got it."""
         self.grants += 1
         process = call.process
         self.check_timeout(call)
-        self._check_idle(call)
+        waits = self._check_idle(*{call: None, **self.idle.waiting})
+        for wait in waits[:1]:
+            self.stuck.pay(*wait)
         self._check_order(call)
         was_ended = self._was_ended(process, hold)
         belief = Belief(
@@ -150,7 +161,7 @@ class Referee:
         """An exception ended an outermost acquire; `waiting` others of this client are under way."""
         process = call.process
         self.world.note(process.name, "is interrupted")
-        self._free_at = max(self._free_at, self.world.now)  # what it may have had is undone from now on
+        self.idle.freed(process)  # what it may have had is undone from now on
         if lock.owned():
             self.violate(f"{process.name} has it by an acquire that was interrupted")
         if any(len(session.hub.waiters) > waiting for other, session in self._sessions if other is process):
@@ -193,22 +204,15 @@ class Referee:
     def leaves(self, belief: Belief) -> None:
         """A holder is about to release the last level."""
         belief.is_over = belief.has_left = True
-        self._free_at = max(self._free_at, self.world.now)
+        self.idle.freed(belief.process)
         self.world.note(belief.process.name, "releases it")
         if self.is_calm:
-            self.world.after(RELEASED_SECONDS, lambda: self._check_released(belief))
+            seconds = max(0.0, self.stuck.until(belief.process) - self.world.now) + RELEASED_SECONDS
+            self.world.after(seconds, lambda: self._check_released(belief))
 
     def died(self, process: Process) -> None:
         """A process has crashed; what it held ends with its lease, and so does what its waiters were given."""
-        self._leave([belief.hold.ttl for belief in self.beliefs if belief.process is process and not belief.is_over])
-        for seconds in (0.0, UNHEARD_SECONDS):
-            self.world.after(seconds, lambda: self._leave(leftovers.given_to(process, self.servers, self._sessions)))
-
-    def _leave(self, leases: list[float]) -> None:
-        """Nobody ends the holds that have so long to go (s)."""
-        if leases:
-            self._left_until = max(self._left_until, self.world.now + max(leases))
-            self._free_at = max(self._free_at, self._left_until)
+        self.idle.died(process, [one.hold.ttl for one in self.beliefs if one.process is process and not one.is_over])
 
     # What becomes of leases -----------------------------------------------------------------------------------------
 
@@ -277,9 +281,13 @@ class Referee:
 
     def check_timeout(self, call: Call) -> None:
         """Checks that an acquire has ended in time, unless its process was paused."""
-        if call.process.was_paused_since(call.called_at) or call.timeout == float("inf"):
+        process = call.process
+        if call.timeout == float("inf") or (
+            process.was_paused_since(call.called_at) and not self.stuck.was(process, call.called_at)
+        ):
             return
-        late = call.process.local() - call.called_at_local - call.timeout
+        due = max(call.called_at_local + call.timeout, process.local(self.stuck.until(process)))
+        late = process.local() - due
         if late > OVERSHOOT_SECONDS:
             self.violate(f"{call.process.name} waited {late:.3f} s longer than it wanted to")
 
@@ -388,25 +396,14 @@ class Referee:
 
         self.world.after(ACCUSED_SECONDS, check)
 
-    def _check_idle(self, call: Call) -> None:
-        left_until = self._left_until
-        for belief in self.beliefs:
-            if not belief.has_left and belief.hold.deadline != NEVER:  # it may have run out on the masters
-                ends_at = belief.process.true(belief.hold.deadline) + self._expiry(belief.hold)
-                self._free_at = max(self._free_at, ends_at)
-                if belief.process.is_dead:
-                    left_until = max(left_until, ends_at)
-        free_at = self._free_at
-        if free_at == left_until and sum(process.is_dead for process, _ in self._sessions) > 1:
-            # No message tells of the end of a lease, and the first waiter, which would look then, may be dead, too.
-            free_at += HEARTBEAT_SECONDS
-        idle = self.world.now - max(call.called_at, free_at, self.calm_at)
-        if idle > HAND_OFF_SECONDS and self.world.now > self.clocks.leases_last_until(self.plan.longest):
-            self.violate(f"{call.process.name} waited for {idle:.3f} s though nobody had it")
-
-    def _expiry(self, hold: Hold) -> float:
-        """The longest time from D until its leases have ended on all masters."""
-        return EXPIRY_SECONDS + (EXPIRY_PART * hold.ttl if self.plan.wide else 0.0)
+    def _check_idle(self, *calls: Call) -> list[Wait]:
+        """Checks that these calls have not waited too long for what nobody had; returns the waits that were long."""
+        waits = self.idle.waits(calls, self.beliefs, self.calm_at)
+        if self.world.now > self.clocks.leases_last_until(self.plan.longest):
+            for call, since, seconds in waits:
+                if seconds > self.stuck.cost(call, since):
+                    self.violate(f"{call.process.name} waited for {self.world.now - since:.3f} s though nobody had it")
+        return waits
 
     def _check_order(self, call: Call) -> None:
         if not call.fair or call.called_at < self.calm_at:
@@ -415,13 +412,15 @@ class Referee:
             session = next(session for other, session in self._sessions if other is process)
             if self.plan.moves is not None and not hears_everyone(session):
                 continue  # it has just found another server there: others pass it until it has subscribed to that
+            if self.stuck.was(process, call.called_at):
+                continue  # it may have lost its place, and have come back to another one
             if not process.is_dead and session.hub.waiters.get(waiter.owner) is waiter:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
     def _check_loss(self, belief: Belief) -> None:
         if not belief.hold.renew or belief.may_be_ended or belief.is_over:
             return
-        if self.is_calm:
+        if self.is_calm and not belief.process.was_paused_since(belief.since):
             self.violate(f"{belief.process.name} lost it though all is well: {belief.hold.loss}")
         elif (
             self.plan.wide and self._is_undisturbed(belief) and self.leases.was_left_alone(belief.process, belief.hold)

@@ -13,9 +13,11 @@ from sim.plan import (
     CALLS,
     CALM_SECONDS,
     FAILING_BACK,
+    GET_STUCK,
     MIDDLE_TTL_SECONDS,
     MOVING,
     SETTLING_SECONDS,
+    STOP_PROCESS,
     TTL_SECONDS,
     Moves,
     Plan,
@@ -28,25 +30,29 @@ MOVED_PART = 0.15  # of all runs
 CROSSED_PART = 0.06  # of the runs in which no master moves
 TRUSTED_PART = 0.04  # of those that are not crossed either
 APART_PART = 0.03  # of those that are not trusted either
+STUCK_PART = 0.0  # of those that are not apart either
 APART_SECONDS = 20.0  # by so much at most, masters' clocks differ from the true time there
-WIDE_PART = 0.25  # of those that are not apart either
+WIDE_PART = 0.25  # of those that are not stuck either
 LENGTHENED_PART = 0.3  # of the wide runs
 LOOPS_PART = 0.25  # of all clients, in whatever runs
 CROWDED_PART = 0.05  # of all runs, whatever else they are
 BLOCKED_PART = 0.05  # of all runs, whatever else they are
 OTHER_NAMES = (2, 5)
+STUCK_SECONDS = (5.0, 15.0, 30.0)
+STUCK_LOOPS_PART = 0.6  # of the clients in runs in which some get stuck
 
 
 def plan_of(seed: int, random: Random) -> Plan:
     """The plan of a seed. `random` draws most of it."""
     plan = widened(seed, draw(random))
-    return looped(seed, crowded(seed, moved(seed) or crossed(seed) or trusted(seed) or apart(seed) or plan))
+    special = moved(seed) or crossed(seed) or trusted(seed) or apart(seed) or stuck(seed)
+    return looped(seed, crowded(seed, special or plan))
 
 
 def looped(seed: int, plan: Plan) -> Plan:
     """The plan of a seed; some of its clients are used by tasks. Where there is only one, threads use it."""
     random = Random(f"looped {seed}")
-    if plan.clients == 1:
+    if plan.clients == 1 or plan.loops:
         return plan
     return evolve(plan, loops=frozenset(number for number in range(plan.clients) if random.random() < LOOPS_PART))
 
@@ -147,6 +153,30 @@ def apart(seed: int) -> Plan | None:
         lasting=(0.8, 1.5),
         renew=False,
         fair=True,
+    )
+
+
+def stuck(seed: int) -> Plan | None:
+    """The plan of a seed in which clients that wait cannot act for longer than any lease; None in most runs."""
+    random = Random(f"stuck {seed}")
+    if random.random() >= STUCK_PART:
+        return None
+    clients = random.choice([3, 4])
+    return evolve(
+        draw_any(random, (GET_STUCK, GET_STUCK, STOP_PROCESS), is_calm=True),
+        masters=random.choice([1, 1, 3]),
+        clients=clients,
+        threads=1,
+        turns=4,
+        begins=CALM_SECONDS,
+        faults=60.0,
+        fault_pause=random.choice([1.0, 3.0]),
+        lasting=STUCK_SECONDS,
+        stays=(0.3, 1.0),
+        timeouts=random.choice([(60.0,), (1.0, 60.0)]),
+        renew=True,
+        named=False,
+        loops=frozenset(number for number in range(clients) if random.random() < STUCK_LOOPS_PART),
     )
 
 

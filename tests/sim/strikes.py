@@ -8,11 +8,12 @@ from typing import Any
 from relock import RelockError
 from relock.testing._lab import VirtualClient
 from relock.testing._process import Process
+from sim.beliefs import Call
 from sim.calls import Calls
 from sim.cast import RATE_ERROR, Cast
 from sim.fork import in_child
 from sim.moves import Mover
-from sim.plan import FORGETTING, LOCK, MOVING
+from sim.plan import FORGETTING, GET_STUCK, LOCK, LONG_HANDLER, LOOP_STUCK, MOVING, STOP_PROCESS
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
 from sim.turns import Turns
@@ -57,6 +58,8 @@ class Strikes:
             "run off": self._run_off,
             "change rate": self._change_rate,
             "interrupt": calls.interrupt,
+            GET_STUCK: self._get_stuck,
+            STOP_PROCESS: self._stop_process,
             "fork": self.fork,
         }
         if mover is not None:
@@ -103,6 +106,53 @@ class Strikes:
         else:
             for server in self._everywhere:
                 self._part(server, process, seconds)
+
+    def _waiting(self) -> list[Call]:
+        """Calls whose clients may get stuck, as long as two others are able to act."""
+        stuck = self._referee.stuck.now()
+        if len(stuck) + 2 >= self._plan.clients:
+            return []
+        return [call for call in self._referee.idle.waiting if call.process not in stuck]
+
+    def _get_stuck(self) -> None:
+        """Keeps a client that waits from acting: its loop stands still, or its first thread is in a long handler."""
+        waiting = self._waiting()
+        if not waiting:
+            return
+        random, referee = self._world.random, self._referee
+        call = random.choice(waiting)
+        process = call.process
+        door, seconds = self._cast.doors.get(process), random.choice(self._plan.lasting)
+        kind = LONG_HANDLER if door is None else random.choice(LOOP_STUCK)
+        spell = referee.stuck.begin(call, kind, seconds)
+        referee.struck(process.name, kind, seconds)
+
+        def stand_still() -> None:
+            process.sleep(seconds)
+            referee.stuck.end(spell)
+            self._world.note(process.name, "goes on")
+
+        if door is not None:
+            door.stand_still(stand_still, is_stopped=kind != LOOP_STUCK[0])
+        else:
+            next(worker for worker in self._cast.workers if worker.process is process).handle(stand_still)
+
+    def _stop_process(self) -> None:
+        """Stops a whole process that waits."""
+        waiting = self._waiting()
+        if not waiting:
+            return
+        call, seconds = self._world.random.choice(waiting), self._world.random.choice(self._plan.lasting)
+        process, referee = call.process, self._referee
+        spell = referee.stuck.begin(call, STOP_PROCESS, seconds)
+        referee.struck(process.name, STOP_PROCESS, seconds)
+        process.pause()
+
+        def go_on() -> None:
+            referee.stuck.end(spell)
+            process.resume()
+
+        self._world.after(seconds, go_on)
 
     def _strike_server(self, kind: str, server: ReplicatedServer, seconds: float) -> None:
         world = self._world

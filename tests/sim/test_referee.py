@@ -16,9 +16,10 @@ from relock.testing._server import Server
 from relock.testing._world import World
 from sim.clocks import Clocks
 from sim.draws import draw
+from sim.idle import HAND_OFF_SECONDS, Idle
 from sim.leftovers import LOCK_KEY
 from sim.plan import Moves
-from sim.referee import HAND_OFF_SECONDS, Referee
+from sim.referee import Referee
 
 EPOCH_SECONDS = 1_700_000_000.0
 LEASE_SECONDS = 1.0
@@ -519,7 +520,7 @@ def test_nobody_may_look_at_the_end_of_a_dead_holders_lease_where_another_one_ha
     game.referee.granted(cast(Any, None), cast(Any, held), game.referee.called(holder, timeout=1.0))
     late = game.referee.called(Process(game.world, "late"), timeout=100.0)
     game.referee.died(holder)
-    monkeypatch.setattr(Referee, "_expiry", lambda _self, _hold: 0.05)
+    monkeypatch.setattr(Idle, "_expiry", lambda _self, _hold: 0.05)
     for process in (holder, other)[:dead]:
         process.is_dead = True
     game.world.run(10.05 + HAND_OFF_SECONDS + 0.1)

@@ -167,6 +167,7 @@ class Turns:
             return False
         finally:
             self._cast.acquiring[process] -= 1
+            referee.over(call)
         hold = lock._hold()
         if got and hold is None:
             referee.violate(f"{process.name} was told that it has the lock, and has no hold")

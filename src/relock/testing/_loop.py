@@ -40,6 +40,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         self._timer_count = 0
         self._readers: dict[int, tuple[Any, asyncio.Handle]] = {}  # what is watched, by its number
         self._parking: Parking | None = None  # while it waits
+        self._is_running = True
         process.start(self._run, f"{process.name} loop")
 
     # What asyncio and relock call -----------------------------------------------------------------------------------
@@ -58,7 +59,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
 
     def is_running(self) -> bool:
         """See `asyncio.AbstractEventLoop`."""
-        return True
+        return self._is_running
 
     def create_future(self) -> "asyncio.Future[Any]":
         """See `asyncio.AbstractEventLoop`."""
@@ -107,6 +108,14 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         if not (self._process.is_dead or isinstance(error, GreenletExit)):
             failed = error if error is not None else RuntimeError(context["message"])
             self._process.world.errors.append((f"{self._process.name} loop", failed))
+
+    def stop_for(self, sleep: Callable[[], object]) -> None:
+        """In the loop: it is stopped while `sleep` lasts, and then run again."""
+        self._is_running = False
+        try:
+            sleep()
+        finally:
+            self._is_running = True
 
     def watch(self, fileno: int, watched: Any, readable: Callable[[], object]) -> None:
         """Calls `readable` in each turn in which `watched` has something to read."""

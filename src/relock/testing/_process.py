@@ -206,6 +206,11 @@ class Task:
         if not self.is_over:
             self.greenlet.throw(error)
 
+    def handle(self, handler: Callable[[], object]) -> None:
+        """Runs a signal's handler where the task waits, which goes on after it. Not to be called from a task."""
+        if not self.is_over:
+            self.resume(handler)
+
     def join(self, timeout: float) -> None:
         """Waits for its end."""
         until = self.process.world.now + timeout
@@ -237,12 +242,13 @@ def current_task() -> Task:
 class Parking:
     """One wait of one task: for a wake-up, or for a while."""
 
-    __slots__ = ("_event", "_is_open", "_process", "_task", "_until", "woken")
+    __slots__ = ("_event", "_is_amid", "_is_open", "_process", "_task", "_until", "woken")
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._task = current_task()
         self._is_open = True
+        self._is_amid = False  # a signal's handler runs in its midst
         self._event: Event | None = None  # makes the task go on
         self._until = NO_TIMER  # on the process's clock
         self.woken = False
@@ -262,7 +268,9 @@ class Parking:
         if loop is not None:
             _set_running_loop(None)  # other tasks use the same real thread
         try:
-            process.world.switch()
+            handler = process.world.switch()
+            while handler:
+                handler = self._handle(handler)
         finally:
             self._is_open = False  # also when an interrupt ends the wait
             if loop is not None:
@@ -270,6 +278,13 @@ class Parking:
         if process.is_dead:
             raise GreenletExit
         return self.woken
+
+    def _handle(self, handler: Callable[[], object]) -> Any:
+        """Runs a signal's handler; then waits on, unless the wait is over by now. Returns the next handler, if any."""
+        self._is_amid = True
+        handler()
+        self._is_amid = False
+        return self._process.world.switch() if self._is_open else None
 
     def wake(self) -> bool:
         """Wakes the task; returns False if it no longer waits here, or was woken before."""
@@ -291,4 +306,5 @@ class Parking:
                 self._event = process.world.after(left / process.rate, self._go_on)  # its clock is not there yet
                 return
             self._is_open = False
-            self._task.resume()
+            if not self._is_amid:
+                self._task.resume()

@@ -92,9 +92,9 @@ class World:
                 action()
         self.now = until
 
-    def switch(self) -> None:
-        """Hands over from a task to the world, until the task is resumed."""
-        self._hub.switch()
+    def switch(self) -> Any:
+        """Hands over from a task to the world, until the task is resumed; returns what that brings along."""
+        return self._hub.switch()
 
     def is_preempted(self) -> bool:
         """Whether the caller must pause now, after the last of the `looks`: only tasks do."""

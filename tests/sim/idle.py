@@ -1,0 +1,101 @@
+"""The time for which nobody has had the lock, though somebody waits for it: when all is well, it must be short."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from attrs import define, field
+
+from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.hold import Hold
+from relock._core.quorum import NEVER
+from relock._runtime.session.session import Session
+from relock.testing._process import Process
+from relock.testing._server import Server
+from relock.testing._world import World
+from sim import leftovers
+from sim.beliefs import Belief, Call
+from sim.plan import Plan
+from sim.stuck import Stuck
+
+EXPIRY_SECONDS = 0.1  # more than the time from D until the leases have ended on all masters
+EXPIRY_PART = 0.02  # the part of a long lease to add to that
+HAND_OFF_SECONDS = 0.5  # from the end of a hold to the next grant, when all is well and a thread waits
+UNHEARD_SECONDS = 0.05  # for so long, releasers may give the lock to a process that has just crashed
+
+
+class Wait(NamedTuple):
+    """One call that waits though nobody has the lock.
+
+    Attributes:
+        since: the true time from which on it could have got it.
+        seconds: by how many seconds it waits longer than where all is well.
+    """
+
+    call: Call
+    since: float
+    seconds: float
+
+
+@define
+class Idle:
+    """The moment since which no thread has had the lock, and the calls that wait.
+
+    Attributes:
+        stuck: the clients that cannot act, for each of which the lock may wait.
+        waiting: the calls that are under way, but for single tries.
+    """
+
+    world: World
+    servers: Sequence[Server]
+    plan: Plan
+    stuck: Stuck
+    _sessions: list[tuple[Process, Session]]
+    waiting: dict[Call, None] = field(factory=dict)
+    _free_at: float = 0.0
+    _left_until: float = NEVER  # when the last lease of a process that died ends
+
+    def freed(self, process: Process) -> None:
+        """A thread of this process has it no more: from now on, or from when it can say so."""
+        self._free_at = max(self._free_at, self.world.now, self.stuck.until(process))
+
+    def died(self, process: Process, leases: list[float]) -> None:
+        """A process has crashed. What it held ends with its `leases` (s), and so does what its waiters were given."""
+        self.left(leases)
+        for seconds in (0.0, UNHEARD_SECONDS):
+            self.world.after(seconds, lambda: self.left(leftovers.given_to(process, self.servers, self._sessions)))
+
+    def left(self, leases: list[float]) -> None:
+        """Nobody ends the holds that have so long to go (s)."""
+        if leases:
+            self._left_until = max(self._left_until, self.world.now + max(leases))
+            self._free_at = max(self._free_at, self._left_until)
+
+    def waits(self, calls: Iterable[Call], beliefs: Sequence[Belief], calm_at: float) -> list[Wait]:
+        """The waits of those of these calls that wait for what nobody has, and that could act, the longest first."""
+        free_since = max(self._free_since(beliefs), calm_at)
+        begins = [
+            (call, max(call.called_at, free_since, self.stuck.until(call.process)))
+            for call in calls
+            if not call.process.is_dead
+        ]
+        waits = [Wait(call, begin, self.world.now - begin - HAND_OFF_SECONDS) for call, begin in begins]
+        return sorted([one for one in waits if one.seconds > 0], key=lambda one: -one.seconds)
+
+    def _free_since(self, beliefs: Sequence[Belief]) -> float:
+        """The moment since which nobody has had it, and somebody could know that."""
+        left_until = self._left_until
+        for belief in beliefs:
+            if not belief.has_left and belief.hold.deadline != NEVER:  # it may have run out on the masters
+                ends_at = belief.process.true(belief.hold.deadline) + self._expiry(belief.hold)
+                self._free_at = max(self._free_at, ends_at)
+                if belief.process.is_dead:
+                    left_until = max(left_until, ends_at)
+        free_at = self._free_at
+        if free_at == left_until and sum(process.is_dead for process, _ in self._sessions) > 1:
+            # No message tells of the end of a lease, and the first waiter, which would look then, may be dead, too.
+            free_at += HEARTBEAT_SECONDS
+        return free_at
+
+    def _expiry(self, hold: Hold) -> float:
+        """The longest time from D until its leases have ended on all masters."""
+        return EXPIRY_SECONDS + (EXPIRY_PART * hold.ttl if self.plan.wide else 0.0)
