@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack
 
 from relock._core.flows import inspect as inspect_flows
-from relock._core.flows.ask import first_of_each
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER
 from relock._errors import ClientClosedError
@@ -219,8 +218,8 @@ class AsyncClient:
             QuorumError: too few masters answered.
         """
         spec, _ = self._client.spec_of(check_name(name))
-        answers = await self.foreground().ask(inspect_flows.look(spec, self.session.clock()))
-        return self._client.agree(name, first_of_each(answers))
+        answers = await self.foreground().run(inspect_flows.look(spec, self.session.clock))
+        return self._client.agree(name, answers)
 
     @awaited
     async def force_release(self, name: str) -> bool:

@@ -5,13 +5,13 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Never, ParamSpec, Self, TypeVar, Unpack
 
 from attrs import evolve, frozen
 
 from relock._core.flows import inspect as inspect_flows
-from relock._core.flows.ask import first_of_each
 from relock._core.flows.inspect import LockInfo
 from relock._core.info import one_server, shared_servers
 from relock._core.lock_spec import LockSpec
@@ -240,8 +240,7 @@ class Client:
         """
         spec = self._spec(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
         session = self.session
-        answers = first_of_each(session.ask(inspect_flows.look(spec, session.clock())))
-        return self.agree(name, answers)
+        return self.agree(name, session.run(inspect_flows.look(spec, session.clock)))
 
     def agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:
         """What `answers` to a look come to. Not for users."""
@@ -320,8 +319,8 @@ class Client:
         for master in self.session.masters:
             self.session.check_open()
             try:
-                master.probe()
-                run_ids.append((master.address, self._look_at(master)))
+                master.ask_again(master.probe)
+                run_ids.append((master.address, master.ask_again(partial(self._look_at, master))))
             except NETWORK_ERRORS as error:
                 failures.append(master.failed(error, sent=False))
         answered = len(self.session.masters) - len(failures)

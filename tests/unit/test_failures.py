@@ -7,7 +7,7 @@ import ssl
 import pytest
 import redis
 
-from relock._runtime.net.failures import failure_of
+from relock._runtime.net.failures import failure_of, is_break
 
 
 @pytest.mark.parametrize(
@@ -172,3 +172,23 @@ def test_a_missing_password_is_asked_for_where_the_command_line_takes_it() -> No
     """The command line refuses one in its URLs."""
     for text in ("Authentication required.", "NOAUTH Authentication required."):
         assert "RELOCK_PASSWORD" in failure_of("m", redis.AuthenticationError(text), sent=False).why
+
+
+@pytest.mark.parametrize(
+    ("error", "broke"),
+    [
+        (redis.ConnectionError("the server closed the connection"), True),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), True),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), True),
+        (redis.TimeoutError("Timeout waiting for a reply"), False),
+        (TimeoutError("timed out"), False),
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), False),
+        (redis.AuthenticationError("WRONGPASS"), False),
+        (redis.BusyLoadingError("LOADING"), False),
+        (redis.ResponseError("NOPERM"), False),
+        (redis.InvalidResponse("a reply that no script gives"), False),
+    ],
+    ids=str,
+)
+def test_only_the_end_of_a_connection_is_one(error: Exception, broke: bool) -> None:
+    assert is_break(error) is broke

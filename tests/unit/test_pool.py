@@ -472,6 +472,33 @@ def test_no_quorum_is_waited_for_as_long_as_there_is_time() -> None:
     assert pool.ask() == [ANSWER] * 3
 
 
+@pytest.mark.parametrize("is_drain", [True, False], ids=["in the background", "by a call"])
+@pytest.mark.parametrize("owes", [True, False])
+def test_an_idle_connection_that_ends_says_something_of_the_master_only_where_it_owes_a_reply(
+    owes: bool, is_drain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply may have come before the end, and nobody has read either."""
+
+    def drain(connection: Connection) -> None:
+        if not owes:
+            connection.in_flight.clear()
+        raise ConnectionResetError
+
+    pool = Pool(1)
+    (connection,) = taken = pool.take(1)
+    round_ = Round((cast("Call", None),), pool.desk.now + TIME, pool.desk.now, [])
+    connection.in_flight.append(round_)
+    pool.end(taken)
+    pool.desk.now += 10 * TIME
+    monkeypatch.setattr(Connection, "drain", drain)
+    if is_drain:
+        pool.master.drain()
+    else:
+        assert pool.master.check_out(pool.desk.now) is None
+    assert (pool.master.down is not None) is owes
+    assert pool.nodes[0].open == 0
+
+
 # Interrupts -----------------------------------------------------------------------------------------------------------
 
 

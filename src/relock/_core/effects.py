@@ -48,6 +48,7 @@ class Failure:
         sent: the script may have run, or may yet run until its not-after time.
         awaited: a reply may still come.
         no_time: this client had no time, or no free connection, to ask it in time: that says nothing of the master.
+        broken: the connection ended under the request: another one may do.
     """
 
     master: str
@@ -56,6 +57,7 @@ class Failure:
     sent: bool = True
     awaited: bool = False
     no_time: bool = False
+    broken: bool = False
 
 
 Answer = Sequence[Reply | Failure]

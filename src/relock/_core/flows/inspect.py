@@ -43,9 +43,25 @@ class LockInfo:
         return self.ttl != 0.0
 
 
-def look(spec: LockSpec, now: float, *, limit: int = QUEUE_LIMIT) -> Ask:
-    """Asks all masters who has the lock; what they say is for `agree`."""
-    return Ask((load("inspect").call(spec.keys, limit=limit),), now + spec.node_timeout)
+def look(spec: LockSpec, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, Any, MasterReplies]:
+    """Asks all masters who has the lock; returns the replies, for `agree`.
+
+    A look changes nothing. So where connections that ended under it leave too few replies, all are asked once more, in
+    the same time.
+    """
+    ask = Ask((load("inspect").call(spec.keys, limit=limit),), clock() + spec.node_timeout)
+    replies = first_of_each((yield ask))
+    if is_worth_another_look(replies) and clock() < ask.until:
+        again = first_of_each((yield ask))
+        replies = [old if isinstance(old, list) else new for old, new in zip(replies, again, strict=True)]
+    return replies
+
+
+def is_worth_another_look(replies: MasterReplies) -> bool:
+    """Return whether too few masters replied, and those whose connections ended would make enough."""
+    replied = sum(isinstance(reply, list) for reply in replies)
+    broken = sum(isinstance(reply, Failure) and reply.broken for reply in replies)
+    return replied < quorum_of(len(replies)) <= replied + broken
 
 
 def agree(name: str, answers: MasterReplies) -> LockInfo | None:
@@ -72,7 +88,7 @@ def force_release(spec: LockSpec, clock: Clock) -> Generator[Effect, Any, tuple[
 
     Returns whether a quorum held it, and the answers.
     """
-    answers = first_of_each((yield look(spec, clock(), limit=1)))
+    answers = yield from look(spec, clock, limit=1)
     info = agree(spec.keys.name, answers)
     if info is None:
         return False, answers

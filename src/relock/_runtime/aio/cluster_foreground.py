@@ -69,6 +69,7 @@ class ClusterForeground(Foreground):
         part.round = round_
         round_.asking = part.asking
         round_.missing = 1
+        link.look(round_.sent_at)
         link.ask(round_)
         return link
 

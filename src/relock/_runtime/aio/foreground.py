@@ -224,6 +224,8 @@ class Foreground:
 
     def _send(self, round_: LoopRound, links: list[Link]) -> None:
         """To those that are connected; to the others once they are, unless a quorum is."""
+        for link in links:
+            link.look(round_.sent_at)
         connected = [link for link in links if link.is_connected]
         is_enough = len(connected) >= self._quorum
         round_.missing = len(links)

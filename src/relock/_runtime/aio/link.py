@@ -6,6 +6,10 @@ that may take long (TLS, Sentinel, a password); from then on the loop watches it
 A loop may be slow, and then replies lie unread in the socket although the master was fast. So no master is judged
 before all that has come from it is taken: see `Link.take`. A master that answers something is not silent, however long
 the others of many requests take.
+
+While a loop stands still, it does not see either that the server closes a connection. So a link that was quiet for a
+moment looks before it sends anything: see `Link.look`. A connection that ends while nothing is under way is no event,
+and the next request has another one opened.
 """
 
 import asyncio
@@ -33,6 +37,7 @@ from relock._scripts import Prepared
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 128  # requests that one connection owes replies to, before tasks wait for those
+QUIET_SECONDS = 0.1  # after which a link looks whether its connection is open still, before it sends anything
 
 
 class Link:
@@ -62,7 +67,7 @@ class Link:
         self._reader = reader
         self._opening: asyncio.Future[_Opened] | None = None
         self._silence: asyncio.TimerHandle | None = None  # while requests are unanswered
-        self._quiet_since = 0.0  # since then nothing has come, while requests are unanswered
+        self._quiet_since = 0.0  # since then nothing has come, and nothing was sent while nothing was unanswered
         self._retired: dict[Connection, asyncio.TimerHandle] = {}  # each owes replies still, until its timer fires
         self._is_closed = False
         self._alone = (self,)
@@ -77,6 +82,17 @@ class Link:
             self._retire(connection)
             return False
         return True
+
+    def look(self, now: float) -> None:
+        """Finds out whether the connection has ended, where nothing has come for a moment until `now`.
+
+        The loop may not have turned since then.
+        """
+        connection = self.connection
+        if connection is None or now - self._quiet_since < QUIET_SECONDS:
+            return
+        while connection is self.connection and self._receive(connection):  # the end may be behind late replies
+            pass
 
     @property
     def room(self) -> int:
@@ -108,6 +124,8 @@ class Link:
 
         Returns what the caller awaits; None where nothing was sent: take the general way.
         """
+        if sent_at - self._quiet_since >= QUIET_SECONDS:
+            self.look(sent_at)
         connection, master = self.connection, self.master
         if (
             connection is None
@@ -242,6 +260,7 @@ class Link:
 
         channel = self.master.platform.loop_channel(connection.channel, connection.raw, self._loop, failed)
         connection.channel = channel
+        self._quiet_since = self.master.clock()
         channel.watch(partial(self._readable if channel.may_be_pending else self._receive, connection))
         self.connection = connection
 
@@ -275,11 +294,19 @@ class Link:
             self._close(connection)
 
     def _broke(self, connection: Connection, error: BaseException) -> None:
-        """It broke: what the master has not answered on it by now, it does not answer any more."""
+        """Give up a connection that broke: what the master owes on it has no answer any more.
+
+        Where nothing is under way, that says nothing of the master: servers and load balancers close what is idle.
+        """
         if connection is self.connection:
             self.connection = None
         self._unwatch(connection)  # before its socket is closed, whose number may be another one's then
-        self._end(connection, self.master.broke(connection, error))
+        if connection.in_flight:
+            self._end(connection, self.master.broke(connection, error))
+        else:
+            log = self.master.platform.log
+            log.debug(logger, "an idle connection to %s has ended: %s", self.master.address, error)
+            self._close(connection)
         if self.waiting:
             self.open()
 

@@ -247,7 +247,7 @@ class Cluster(Master, MasterListener):
         shards = list(self.shards.copy().values())
         for shard in shards:
             try:
-                shard.probe()
+                shard.ask_again(shard.probe)
             except NETWORK_ERRORS as error:
                 shard.failed(error, sent=False)
                 failures.append(error)

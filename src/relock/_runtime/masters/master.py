@@ -1,9 +1,9 @@
 """One master: its connections, what is known of its state, and what it is asked beside scripts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from redis import exceptions as redis_errors
 
@@ -11,10 +11,13 @@ from relock._core.effects import Failure
 from relock._errors import ConfigurationError
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
 from relock._runtime.masters.pool import RETRY_SECONDS_MAX, Pool
+from relock._runtime.net.failures import is_break
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.service import Service
 
 RETRY_SECONDS_MIN = 0.05
+
+T = TypeVar("T")
 
 
 Report = tuple["Master", Failure | ConfigurationError | None]
@@ -87,24 +90,51 @@ class Master(Pool):
         Raises:
             redis.RedisError, OSError: it can't be reached, or refuses.
         """
-        raw = self.raw_connection()
-        try:
-            with understood():
-                raw.connect()
-            cursor = b"0"
-            self._name(raw)
-            while True:
-                raw.send_command("SCAN", cursor, "MATCH", pattern, "COUNT", count, check_health=False)
+        opened: list[RawConnection] = []  # the one that is in use
+        cursor = b"0"
+
+        def close() -> None:
+            while opened:
+                opened.pop().disconnect()
+
+        def ask() -> tuple[bytes, list[str]]:
+            try:
+                if not opened:
+                    opened.append(self.raw_connection())
+                    self._connect(opened[0])
+                opened[0].send_command("SCAN", cursor, "MATCH", pattern, "COUNT", count, check_health=False)
                 with understood():
-                    cursor, keys = raw.read_response()
-                    names = [key.decode(errors="replace") for key in keys]
+                    following, keys = opened[0].read_response()
+                    return following, [key.decode(errors="replace") for key in keys]
+            except BaseException:
+                close()
+                raise
+
+        try:
+            while True:
+                cursor, names = self.ask_again(ask)
                 yield from names
                 if cursor == b"0":
                     return
         finally:
-            raw.disconnect()
+            close()
 
-    def _name(self, raw: RawConnection) -> None:
+    def ask_again(self, ask: Callable[[], T]) -> T:
+        """Returns what `ask` returns, which changes nothing on the master.
+
+        Where a connection ends under it, it is called once more, unless a node timeout is over by then.
+        """
+        until = self.clock() + self.node_timeout
+        try:
+            return ask()
+        except NETWORK_ERRORS as error:
+            if not is_break(error) or self.clock() >= until:
+                raise
+        return ask()
+
+    def _connect(self, raw: RawConnection) -> None:
+        with understood():
+            raw.connect()
         for words in self.naming:
             raw.send_command(*words, check_health=False)
             with suppress(redis_errors.ResponseError):  # it may be forbidden

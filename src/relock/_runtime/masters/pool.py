@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from attrs import evolve
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Answer, Failure
@@ -19,7 +20,7 @@ from relock._runtime.masters.known import MasterListener
 from relock._runtime.masters.lines import Line
 from relock._runtime.masters.living import Living
 from relock._runtime.masters.round import Pending, Round
-from relock._runtime.net.failures import failure_of, is_refusal
+from relock._runtime.net.failures import failure_of, is_break, is_refusal
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.platform import Platform
@@ -101,7 +102,7 @@ class Pool(ConnectionOwner):
                 if now - connection.idle_since < FRESH_SECONDS or self._is_sound(connection):
                     return connection
             elif now - in_flight[0].sent_at > self.node_timeout and not self.is_drained(connection, now):
-                self.broke(connection, redis_errors.TimeoutError("Timeout waiting for a reply"))
+                self._ended(connection, redis_errors.TimeoutError("Timeout waiting for a reply"))
             elif len(in_flight) < IN_FLIGHT_MAX:
                 return connection
             else:
@@ -360,14 +361,22 @@ class Pool(ConnectionOwner):
         try:
             connection.drain()
         except NETWORK_ERRORS as error:
-            self.broke(connection, error)
+            self._ended(connection, error)
         else:
             idle.append(connection)
+
+    def _ended(self, connection: Connection, error: BaseException) -> None:
+        """Give an idle connection up: that says something of the master only where it owes a reply."""
+        if connection.in_flight:
+            self.broke(connection, error)
+        else:
+            connection.close()
 
     def broke(self, connection: Connection, error: BaseException) -> Failure:
         """A connection broke, or the master went silent on it: nobody uses it again."""
         connection.close()
-        return self.failed(error, sent=True)
+        failure = self.failed(error, sent=True)
+        return evolve(failure, broken=True) if is_break(error) else failure
 
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
         """The `Failure` for a connection that broke or was never made.

@@ -68,6 +68,13 @@ _NO_ADDRESS = (
     "Name does not resolve",
     "nodename nor servname",
 )
+_NO_BREAKS = (
+    redis_errors.AuthenticationError,
+    redis_errors.AuthorizationError,
+    redis_errors.BusyLoadingError,
+    TimeoutError,  # redis-py's is no ConnectionError
+    BlockingIOError,  # a send that took too long
+)
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 _NO_MORE_CONNECTIONS = "max number of clients"
 _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
@@ -141,6 +148,11 @@ def _advice_on_scheme(master: str, error: BaseException, text: str, sent: bool) 
     if not sent and master.startswith("redis://") and any(sign in text for sign in _CLOSED):
         return "it closed a connection that had just been made; if that port speaks TLS, write rediss://, not redis://"
     return ""
+
+
+def is_break(error: BaseException) -> bool:
+    """Return whether a connection ended: the server neither refused something on it nor was silent."""
+    return isinstance(error, redis_errors.ConnectionError | OSError) and not isinstance(error, _NO_BREAKS)
 
 
 def is_refusal(error: BaseException) -> bool:

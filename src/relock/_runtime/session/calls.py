@@ -22,7 +22,6 @@ from relock._core.effects import Answer, Ask, Failure, Handed
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
 from relock._core.flows.acquire import First, judge_first
-from relock._core.flows.ask import first_of_each
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.hold import FOREVER, FORGOTTEN, Hold
 from relock._core.lock_spec import LockSpec
@@ -137,7 +136,7 @@ class Calls:
     def _turned_away(self, spec: LockSpec, came_at: float) -> Generator[Step, Any, Outcome]:
         """What a caller finds that was kept waiting by another call of its own owner: the lock is not to be had."""
         session = self._session
-        answers = first_of_each((yield inspect_flows.look(spec, session.clock())))
+        answers = yield from inspect_flows.look(spec, session.clock)
         info = inspect_flows.agree(spec.keys.name, answers)
         if info is None:
             failures = tuple(answer for answer in answers if isinstance(answer, Failure))

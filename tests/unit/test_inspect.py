@@ -1,0 +1,31 @@
+"""When a look at a lock is worth another one: reading changes nothing, so it may be asked twice."""
+
+import pytest
+
+from relock._core.effects import Failure, Reply
+from relock._core.flows.inspect import is_worth_another_look
+
+FREE: Reply = [b"free", 10, 0, []]
+BROKEN = Failure("a", "the server closed the connection", broken=True)
+SILENT = Failure("a", "it has not answered", awaited=True)
+DOWN = Failure("a", "refused", sent=False)
+
+
+@pytest.mark.parametrize(
+    ("replies", "is_worth"),
+    [
+        ([FREE], False),
+        ([BROKEN], True),
+        ([SILENT], False),
+        ([DOWN], False),
+        ([FREE, FREE, BROKEN], False),
+        ([FREE, BROKEN, DOWN], True),
+        ([FREE, SILENT, DOWN], False),
+        ([BROKEN, DOWN, DOWN], False),
+        ([BROKEN, BROKEN, SILENT], True),
+    ],
+)
+def test_another_look_is_worth_it_where_ended_connections_make_up_for_a_quorum(
+    replies: list[Reply | Failure], is_worth: bool
+) -> None:
+    assert is_worth_another_look(replies) is is_worth
