@@ -1,7 +1,6 @@
 """The client for tasks of event loops: where their locks come from, and what one can ask about them."""
 
 import asyncio
-import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from itertools import islice
@@ -43,6 +42,18 @@ NAMES_AT_ONCE = 100  # that a thread fetches for `AsyncClient.names`
 LOOK_SECONDS = 0.001  # between two looks whether what is being closed has ended
 
 
+def _running_loop_of(foregrounds: dict[asyncio.AbstractEventLoop, Foreground]) -> asyncio.AbstractEventLoop | None:
+    """Return the loop that came last to `foregrounds`, of those that run."""
+    return next((loop for loop in reversed(list(foregrounds)) if loop.is_running()), None)
+
+
+class _OwnClient(Client):
+    """The client of an `AsyncClient` that was given none; users know it by the name of that."""
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("relock.Client", "relock.AsyncClient")
+
+
 class AsyncClient:
     """Locks for tasks, on one Redis or Valkey master, or on a quorum of several independent ones.
 
@@ -72,6 +83,10 @@ class AsyncClient:
         if stall_limit is not None:
             check_seconds("stall_limit", stall_limit, TTL_SECONDS_MIN, FOREVER, f"at least {TTL_SECONDS_MIN} seconds")
         self._stall_limit = FOREVER if stall_limit is None else stall_limit
+        self._foregrounds: dict[asyncio.AbstractEventLoop, Foreground] = {}
+        self._loop = partial(
+            _running_loop_of, self._foregrounds
+        )  # no method: a callback must not keep the client alive
         if isinstance(nodes, Client):
             if options:
                 raise TypeError(f"a Client has its options by now: {', '.join(options)} can't be given once more")
@@ -82,8 +97,7 @@ class AsyncClient:
                 options["on_lost"] = self._on_loop(on_lost)
             if callable(on_event):
                 options["on_event"] = self._on_loop(on_event)
-            self._client, self._is_own = Client(nodes, **options), True
-        self._foregrounds: dict[asyncio.AbstractEventLoop, Foreground] = {}
+            self._client, self._is_own = _OwnClient(nodes, **options), True
         self._is_closed = False
 
     @property
@@ -120,10 +134,6 @@ class AsyncClient:
 
     def _on_loop(self, callback: Callable[[Any], Any]) -> OnLoop:
         return OnLoop(callback, self._loop)
-
-    def _loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop that began to use it last, of those that run."""
-        return next((loop for loop in reversed(list(self._foregrounds)) if loop.is_running()), None)
 
     def _forget_closed_loops(self) -> None:
         """What their tasks have left is ended."""
@@ -298,14 +308,6 @@ class AsyncClient:
         until = session.clock() + session.node_timeout
         while is_so() and session.clock() < until:
             await asyncio.sleep(LOOK_SECONDS)
-
-    def __del__(self) -> None:
-        """Says that a client was not closed whose connections are its own: threads of it keep them open."""
-        if not getattr(self, "_foregrounds", None) or self._is_closed or not self._is_own:
-            return
-        session = self._client.session  # a forked child's is its own
-        if any(foreground.session is session for foreground in self._foregrounds.values()):
-            warnings.warn(f"unclosed {self!r}: await its close()", ResourceWarning, stacklevel=2, source=self)
 
     async def __aenter__(self) -> Self:
         return self

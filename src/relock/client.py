@@ -101,8 +101,8 @@ class Client:
     """Locks on one Redis or Valkey master, or on a quorum of several independent ones.
 
     Making one checks the arguments and sends nothing; it connects when it is first used. It may be shared by
-    threads: make one and keep it, because one that is dropped without `close` leaves its threads and connections
-    behind. After ``fork()`` the child's copy works as a fresh client that holds nothing.
+    threads: make one, keep it, and `close` it. One that is dropped open ends once nothing is held, and says so by a
+    ``ResourceWarning``. After ``fork()`` the child's copy works as a fresh client that holds nothing.
 
     Args:
         nodes: a URL (``redis://``, ``rediss://``, ``valkey://``, ``valkeys://``, ``unix://``, ``redis+sentinel://``,
@@ -125,17 +125,14 @@ class Client:
     def __init__(self, nodes: Nodes, **options: Unpack[ClientArguments]) -> None:
         self._nodes = parse_nodes(nodes)
         check_client_keywords(options)
-        self._options = self._resolved(ClientOptions(**options))
+        given, masters = ClientOptions(**options), len(self._nodes)
+        given.check_guard(given.ttl, masters)
+        self._options = evolve(given, restart_guard=given.guard_for(masters))
         self._lock_options = self._options.for_lock()
         self._addresses = tuple(node.address for node in self._nodes)
         self.session = Session(self._nodes, self._options, self._platform)
         _clients.add(self)
         self._warn()
-
-    def _resolved(self, options: ClientOptions) -> ClientOptions:
-        """The options, with what depends on the number of masters."""
-        options.check_guard(options.ttl, len(self._nodes))
-        return evolve(options, restart_guard=options.guard_for(len(self._nodes)))
 
     def _warn(self) -> None:
         """Says once what works, but promises less than one might think."""
@@ -377,6 +374,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        text = f"unclosed {self!r}: close it" if hasattr(self, "session") else ""  # its arguments were refused
+        if text and self.session.drop():
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def __reduce__(self) -> Never:
         raise TypeError("a Client can't be pickled: make one in each process")

@@ -4,6 +4,7 @@ import logging
 import sys
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from relock._errors import ClientClosedError
@@ -21,6 +22,7 @@ class Service(ABC):
     thread. The threads settle among themselves which one runs; the other ends at once.
     """
 
+    has_begun: bool
     stopping: bool
 
     name = "relock"
@@ -28,6 +30,8 @@ class Service(ABC):
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self.stopping = False
+        self.has_begun = False
+        self._after_steps: Callable[[], object] | None = None
         self._start_failed = False
         self._thread: Any = None
         self._running = threading.Lock()  # held by the thread that runs, for as long as it does
@@ -45,6 +49,7 @@ class Service(ABC):
         """Starts the thread unless it runs. Where that fails it is logged, and tried again with the next call."""
         if self._running.locked() or self.stopping:
             return
+        self.has_begun = True
         try:
             self._platform.start(self._run, self.name)
         except RuntimeError:  # there may be no more threads, or the interpreter is shutting down
@@ -71,6 +76,8 @@ class Service(ABC):
         try:
             while not self.stopping:
                 self._step_safely()
+                if self._after_steps is not None:
+                    self._after_steps()
         finally:
             self._running.release()
 
@@ -88,6 +95,14 @@ class Service(ABC):
     @abstractmethod
     def step(self) -> None:
         """Does what must be done now, and sleeps until there is more; called again and again."""
+
+    def wake(self) -> None:  # noqa: B027 - most need it, and for others there is nothing to do
+        """Have the thread take its next step now, if that could be far away. Takes no lock."""
+
+    def call_after_steps(self, function: Callable[[], object]) -> None:
+        """Have the thread call `function` after each step, the first time soon. Takes no lock."""
+        self._after_steps = function  # Mark, then look: a thread that comes to run only now finds what `wake` puts
+        self.wake()
 
     def stop(self) -> None:
         """Tells the thread to end. A subclass must also wake it."""

@@ -381,6 +381,10 @@ class Janitor(Service):
             self._act(*[heapq.heappop(self._due).task for _ in range(min(BATCH, len(self._due)))])
         super().stop()
 
+    def wake(self) -> None:
+        """Have the thread look at what is due."""
+        self._incoming.put(None)
+
     def stop(self) -> None:
         """Ends the thread after what was handed in before; what a master does not hear of, the leases end."""
         self._is_closing = True

@@ -62,6 +62,8 @@ class Watchdog(Service):
             self._plan_renewals()
         if self._due:
             self._renew_some()
+        if self._after_steps is not None:
+            self._after_steps()  # the plan may have found the last hold over, and then it sleeps for ever
         self._sleep(now + self._pace.seconds if self._due else self._look_at)
 
     def _plan_renewals(self) -> None:
@@ -137,6 +139,10 @@ class Watchdog(Service):
                 session.renewed()
             elif session.is_current(hold):
                 session.emit(RenewalFailing(hold.keys.name, hold.remaining(now)))
+
+    def wake(self) -> None:
+        """Have the thread plan now."""
+        self._pokes.put(NOW)
 
     def stop(self) -> None:
         """Ends the thread; no hold is renewed any more."""

@@ -148,6 +148,9 @@ class Wish(NamedTuple):
     is_call: bool = False
 
 
+NOTHING = Wish()  # only wakes the thread
+
+
 class Reconnector(Service):
     """Opens connections to one master in the background: when one is wanted, and again and again while it is down."""
 
@@ -185,7 +188,7 @@ class Reconnector(Service):
         except Empty:
             wish = Wish()
         self._is_idle = False
-        if self.stopping:
+        if self.stopping or wish is NOTHING:
             return
         trouble = self._try(is_call=wish.is_call)
         if wish.reports is not None:
@@ -223,7 +226,11 @@ class Reconnector(Service):
             if reports is not None:
                 reports.put((self._master, trouble))
 
+    def wake(self) -> None:
+        """Have the thread look whether it is stopped."""
+        self._wanted.put(NOTHING)
+
     def stop(self) -> None:
         """Ends the thread."""
         super().stop()
-        self._wanted.put(Wish())
+        self.wake()

@@ -1,5 +1,7 @@
 """The session of a client in one process, for threads: what it is made of, from its beginning to its end."""
 
+import itertools
+import sys
 from collections.abc import Sequence
 
 from relock._options import ClientOptions
@@ -53,6 +55,7 @@ class Session(Keeper):
         self.calls = Calls(self, self.interrupted, self.lone)
         self.renewals = Renewals(self)
         self._is_half_closed = False  # an interrupt came before its end
+        self._closers = itertools.count()
 
     def close(self) -> None:
         """Ends threads, waits and connections; leaves the holds to their leases."""
@@ -64,6 +67,39 @@ class Session(Keeper):
         except BaseException:  # an interrupt: the next call of `close` begins again
             self._is_half_closed = True
             raise
+
+    def drop(self) -> bool:
+        """Have the session end once nothing is held: its client is unreachable, so no call can come.
+
+        A finalizer calls it, at any instruction of any thread. So it takes no lock and waits for nothing. Returns
+        whether there is anything to end.
+        """
+        if self.closed or self.platform is not THREADS or sys.is_finalizing():
+            return False
+        services = [service for service in self.services() if service.has_begun]
+        for service in services:
+            service.call_after_steps(self._end_if_idle)
+        if services or not any(master.connections or master.loop_connections for master in self.masters):
+            return bool(services)
+        for master in self.masters:
+            master.close()
+        for foreground in self.foregrounds.copy():
+            foreground.close()
+        self.losses.stop()
+        self.events.stop()
+        return True
+
+    def _end_if_idle(self) -> None:
+        """Close the session unless something is held: an owner may be inside, and its hold is renewed while it lives.
+
+        Any of the threads may find that. One that closed the session itself would wait for itself.
+        """
+        is_idle = all(hold.loss is not None for hold in self.holds.copy().values())
+        if is_idle and not self.closed and next(self._closers) == 0:
+            try:
+                self.platform.start(self.close, "relock-closer")
+            except RuntimeError:  # there can't be another thread now
+                self._closers = itertools.count()
 
     def abandon_in_child(self) -> None:
         """In a forked child: closes the copies of the parent's sockets, without a word to any server."""
