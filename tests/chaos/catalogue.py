@@ -1,8 +1,8 @@
 """All kinds of fault: to import this makes each module of faults enter its own."""
 
-from chaos import faults, moves, outputs
+from chaos import faults, loops, moves, outputs
 from chaos.kinds import KINDS
 
 __all__ = ["KINDS"]
 
-MODULES = (faults, moves, outputs)
+MODULES = (faults, loops, moves, outputs)

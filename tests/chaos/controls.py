@@ -9,7 +9,8 @@ from chaos.verdict import Finding
 EXCLUSION = "intervals"  # the check that most of them fail; the sweep alone shows it
 EPISODES_MAX = 12  # one or two are nearly always enough
 RARE_EPISODES_MAX = 60
-PLAN = FieldPlan(masters=1, seed="", processes=3, threads=1, locks=1, long=0.6)
+PLAN = FieldPlan(masters=1, seed="", processes=3, threads=1, locks=1, long=0.6, has_loops=False)
+LOOPED = evolve(PLAN, processes=4, has_loops=True)
 PAIRED = evolve(PLAN, has_replicas=True)
 ROOMY = evolve(
     PAIRED, processes=6, locks=6, tries=0.5, ttl=2.0, guard=2.0, long=0.5
@@ -54,6 +55,12 @@ CONTROLS = {
     "subscriptions that stay": Control(
         evolve(PAIRED, guard=0.0, locks=2, threads=3, long=0.0, weakened="subscriptions that move"),
         ("REPLICAOF by hand", "FAILOVER"),
+    ),
+    "one owner for all tasks of a loop": Control(
+        evolve(LOOPED, threads=3, weakened="one owner for each task"), ("loop blocked by a holder", "loop ended")
+    ),
+    "holds of tasks that their loop renews": Control(
+        evolve(LOOPED, long=0.0, weakened="threads that renew for tasks"), ("loop blocked by a holder",), shows="kept"
     ),
     "log handlers on the spot": Control(
         evolve(PLAN, threads=3, locks=3, long=0.3, weakened="a thread for the log"),

@@ -30,12 +30,12 @@ CONNECTIONS = 40  # more than the workers have to one master
 # Processes ----------------------------------------------------------------------------------------------------------
 
 
-def choose(field: Field, dice: random.Random, blow: Blow, *, inside: bool) -> str | None:
-    """A process with a holder `inside`, or one without, as soon as there is one."""
+def choose(field: Field, dice: random.Random, blow: Blow, *, inside: bool, has_loop: bool = False) -> str | None:
+    """A process with a holder `inside`, or one without, as soon as there is one; maybe one that `has_loop`."""
     found: list[str] = []
 
     def look() -> bool:
-        process = field.pick_process(dice, inside=inside)
+        process = field.pick_process(dice, inside=inside, has_loop=has_loop)
         if process is not None:
             found.append(process)
         return bool(found)

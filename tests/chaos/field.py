@@ -43,6 +43,7 @@ class FieldPlan:
         server: the kind of server; None for the first of `KINDS` that is here.
         has_replicas: whether each master has a replica, which may take its place behind the same address.
         caches: how many entries each cache of a worker may have; None for relock's own bound.
+        has_loops: whether the workers of every other process are tasks of an event loop.
     """
 
     masters: int
@@ -61,6 +62,7 @@ class FieldPlan:
     server: str | None = None
     has_replicas: bool = False
     caches: int | None = None
+    has_loops: bool = True
     weakened: str | None = None
 
 
@@ -115,6 +117,7 @@ class Field:
         self.clocks: dict[Server, Clock | None] = {}
         self.proxies: list[Proxy] = []
         self.workers: dict[str, Worker] = {}
+        self.loops: set[str] = set()  # the processes whose workers are tasks
         self.stopped: set[str] = set()
         self.blows: list[Blow] = []
         self.failures: list[str] = []  # of the faults themselves
@@ -201,27 +204,32 @@ class Field:
             long=self.plan.long,
             tries=self.plan.tries,
             caches=self.plan.caches,
+            has_loop=self.plan.has_loops and number % 2 == 0,
             weakened=self.plan.weakened,
         )
         worker = Worker("chaos.worker", json.dumps(asdict(job)))
         self._stack.callback(worker.close)
         with self.lock:
             self.workers[f"p{number}"] = worker
+            if job.has_loop:
+                self.loops.add(f"p{number}")
         return f"p{number}"
 
     def is_inside(self, process: str) -> bool:
-        """Whether one of its threads was last seen inside the section of a lock."""
+        """Whether one of its workers was last seen inside the section of a lock."""
         return any(worker.startswith(f"{process}.") for worker in list(self.store.inside.values()))
 
-    def pick_process(self, dice: random.Random, *, inside: bool) -> str | None:
-        """A running process with a thread inside, or without one; None if there is none."""
+    def pick_process(self, dice: random.Random, *, inside: bool, has_loop: bool = False) -> str | None:
+        """A running process with a worker inside, or without one, maybe one with a loop; None if there is none."""
         with self.lock:
             running = sorted(set(self.workers) - self.stopped)
+            if has_loop:
+                running = [process for process in running if process in self.loops]
         fit = [process for process in running if self.is_inside(process) == inside]
         return dice.choice(fit) if fit else None
 
     def outside(self) -> list[str]:
-        """The processes none of whose threads was last seen inside the section of a lock."""
+        """The processes none of whose workers was last seen inside the section of a lock."""
         with self.lock:
             processes = sorted(self.workers)
         return [process for process in processes if not self.is_inside(process)]

@@ -25,6 +25,8 @@ class Kind:
         lonely: no other fault of masters may come with it: relock promises only for a minority that it does no harm.
         minority: it strikes only a minority of several masters.
         is_network: the proxies do it.
+        needs_loops: it strikes a process whose workers are tasks of an event loop.
+        mutes: the workers of its process can take no lock while it lasts, so a lock that only they want stays free.
         is_inside: it happens inside a process, which must go on with its locks.
         weight: how often it is chosen.
     """
@@ -40,6 +42,8 @@ class Kind:
     lonely: bool = False
     minority: bool = False
     is_network: bool = False
+    needs_loops: bool = False
+    mutes: bool = False
     is_inside: bool = False
     weight: float = 1.0
 
@@ -49,7 +53,9 @@ class Kind:
 
     def is_possible(self, plan: FieldPlan) -> bool:
         """Whether the field has what it strikes."""
-        return not (self.is_network and plan.is_direct) and (plan.has_replicas or not self.needs_replicas)
+        if (self.is_network and plan.is_direct) or (self.needs_loops and not plan.has_loops):
+            return False
+        return plan.has_replicas or not self.needs_replicas
 
     def is_borne(self, plan: FieldPlan) -> bool:
         """Whether relock keeps all its promises under it."""
@@ -61,6 +67,8 @@ KINDS: dict[str, Kind] = {}
 # T = the lease, G = the guard. Heartbeats make up for a lost wake-up within 3 s, and for a stopped waiter within 10 s.
 POLL_SECONDS = 3.0
 DEAF_SECONDS = 10.0
+HANDED_SECONDS = 3.0  # the lease of a grant that its waiter may not be able to take
+HEARTBEAT_SECONDS = 2.5
 
 
 def lease_bound(ttl: float, guard: float) -> float:
@@ -86,6 +94,11 @@ def step_bound(ttl: float, guard: float) -> float:
 def deaf_bound(ttl: float, guard: float) -> float:
     """Until releases pass over a silent waiter, and a heartbeat."""
     return DEAF_SECONDS + POLL_SECONDS
+
+
+def stuck_bound(ttl: float, guard: float) -> float:
+    """Until a client whose loop stands still loses its turn."""
+    return HANDED_SECONDS + HEARTBEAT_SECONDS
 
 
 def kind(name: str, bound: Callable[[float, float], float], **options: object) -> Callable[[Strike], Strike]:

@@ -134,3 +134,8 @@ class StoreClient:
         self._socket.sendall(json.dumps(request).encode() + b"\n")
         accepted, order = json.loads(self._replies.readline())
         return accepted, order
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._replies.close()
+        self._socket.close()

@@ -85,6 +85,11 @@ def test_the_faults_that_only_a_shape_has_come_first_and_once(shape: str, master
     }
 
 
+def test_without_loops_none_is_struck() -> None:
+    episode = shaped("crowded", 1, "a seed", 1.0, has_loops=False)
+    assert not any(KINDS[blow.kind].needs_loops for wave in waves(episode, 2000) for blow in wave)
+
+
 def test_only_the_named_kinds_come() -> None:
     episode = shaped("moving", 1, "a seed", 1.0, ["FLUSHALL"])
     assert {blow.kind for wave in waves(episode) for blow in wave} == {"FLUSHALL"}

@@ -84,6 +84,15 @@ def test_a_worker_without_a_grant_waits_to_the_end() -> None:
     assert not verdict([*turn(1, "p1.t0", 1.0, 2.0, 4.0), unknown], blow("masters stopped", 3.0, 3.5)).late
 
 
+@pytest.mark.parametrize(("worker", "is_late"), [("p2.t0", False), ("p3.t0", True)])
+def test_a_lock_that_only_a_blocked_loop_wants_may_stay_free(worker: str, *, is_late: bool) -> None:
+    """The bound is for those who can take it."""
+    stuck = Operation(5, "p2.t1", "a", "acquire", 2.6, 14.5, outcome="refused")
+    operations = [*turn(1, "p1.t0", 1.0, 2.0, 4.0), *turn(3, worker, 2.5, 14.0, 15.0), stuck]
+    struck = blow("loop blocked in a wait", 3.0, 13.9, masters=(), process="p2", reach="waiter")
+    assert bool(verdict(operations, struck).late) == is_late
+
+
 def test_if_masters_moved_the_time_counts_from_then() -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 2.5, 14.0, 15.0)
     tallies = verdict(operations, blow("FAILOVER", 5.0, 16.0, since=10.0)).faults

@@ -237,23 +237,25 @@ class Timeline:
         held = {hold.grant.lock for hold in self._open_holds(blow)}
         return sorted(held - {one.lock for one in self._open_waits(blow)})
 
-    def waits(self, locks: Iterable[str], since: float, until: float) -> list[Wait]:
+    def waits(self, locks: Iterable[str], since: float, until: float, mute: frozenset[str] = frozenset()) -> list[Wait]:
         """The waits for free locks, from `since` to the first grant of each after `until`.
 
         A lock counts as free from the moment when its holder began to give it back, or when its lease was over, or when
-        the holder was last seen alive.
+        the holder was last seen alive. What the `mute` processes ask for by then counts for nothing: they can take no
+        lock.
         """
-        return [self._wait(lock, i, since) for lock in locks for i in self._within(lock, since, until)]
+        return [self._wait(lock, i, since, mute) for lock in locks for i in self._within(lock, since, until)]
 
     def _within(self, lock: str, since: float, until: float) -> range:
         """The indices of the grants to look at; the one after the last stands for a grant that never came."""
         times = self._times[lock]
         return range(bisect_right(times, since), min(bisect_right(times, until), len(times)) + 1)
 
-    def _wait(self, lock: str, place: int, since: float) -> Wait:
+    def _wait(self, lock: str, place: int, since: float, mute: frozenset[str]) -> Wait:
         grants_ = self._grants[lock]
         granted = grants_[place].returned if place < len(grants_) else self._end
-        asked = [one.called for one in self._asked[lock].under_way(granted)]
+        asking = self._asked[lock].under_way(granted)
+        asked = [one.called for one in asking if one.worker.partition(".")[0] not in mute]
         if not asked:
             return Wait(0.0, lock, granted)
         free = self._by_number[grants_[place - 1].number].end if place else since
@@ -289,7 +291,8 @@ def _count_waits(
     bounds, anchors = zip(*(_bound(plan, blow) for blow in wave), strict=True)
     since = anchors[0] if len(wave) == 1 else max(blow.end for blow in wave)
     locks = timeline.locks_of(wave[0]) if len(wave) == 1 else timeline.locks
-    for wait in timeline.waits(locks, since, max(since, *(blow.end for blow in wave))):
+    mute = frozenset(blow.process for blow in wave if blow.process and KINDS[blow.kind].mutes)
+    for wait in timeline.waits(locks, since, max(since, *(blow.end for blow in wave)), mute):
         together, bound = [*wave], sum(bounds)
         for blow in later:
             if blow.begin < min(wait.granted_at, wait.granted_at - wait.seconds + bound):

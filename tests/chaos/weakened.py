@@ -14,6 +14,7 @@ from typing import Any
 GUARDS: dict[str, Callable[[], None]] = {}
 RECONNECT_SECONDS = 0.02
 RECONNECTS_MAX = 250
+STALLED_SECONDS = 0.1
 
 
 def guard(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -168,3 +169,26 @@ def name_threads() -> None:
         keeper.names = map(name, itertools.count())  # as threads share it, it must be no generator
 
     _replace(Keeper, "draw_names", draw_names)
+
+
+@guard("one owner for each task")
+def share_holds_among_tasks() -> None:
+    """All tasks of a process are one owner, as if its loop's thread were it: each comes in on top of the others."""
+    from relock import _owner, aio_lock
+
+    def anybody() -> _owner.Who:
+        return _owner.named("loop")
+
+    _replace(aio_lock, "current_task", anybody)
+
+
+@guard("threads that renew for tasks")
+def renew_on_the_loop() -> None:
+    """The holds of tasks are renewed only while their loop turns, as by a library that renews in a task."""
+    from relock._core.pulse import Pulse
+
+    def stands_still(pulse: Pulse, limit: float) -> None:
+        make(pulse, STALLED_SECONDS)
+
+    make = Pulse.__init__
+    _replace(Pulse, "__init__", stands_still)

@@ -1,0 +1,239 @@
+"""The turns that one worker takes, a thread or a task: each takes a lock, works with what it protects, and releases it.
+
+What may wait is awaited. For a thread it blocks instead, and the coroutine of its turns never suspends; so threads and
+tasks do the same, and one checker judges both. A task may be cancelled anywhere: then it gives back what it has.
+"""
+
+import asyncio
+import random
+import time
+import traceback
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from chaos.history import clock
+from chaos.resource import StoreClient
+from relock import AsyncLock, Lock, LockLostError, RelockError
+
+if TYPE_CHECKING:
+    from chaos.worker import Process
+
+SAMPLE_SECONDS = 0.04
+BACK_OFF_SECONDS = 0.02
+LATE_SECONDS = 0.5
+LONG_WAIT_SECONDS = 60.0
+CROWDED_LOCKS = 4
+
+AnyLock = Lock | AsyncLock
+
+
+class Turns:
+    """One worker. `ThreadTurns` and `chaos.loop_worker.TaskTurns` say how it waits."""
+
+    def __init__(self, process: "Process[Any]", number: int) -> None:
+        self._process = process
+        self._recorder = process.recorder
+        self._number = number
+        self._worker = f"p{process.job.process}.t{number}"
+        self._dice = random.Random(f"{process.job.seed} {number}")
+        self._store = StoreClient(process.job.store)
+
+    async def _result(self, call: Any) -> Any:
+        """Return the result of a call of a lock."""
+        raise NotImplementedError
+
+    async def _sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    def _gives_back(self) -> bool:
+        """Return whether a turn that ends now releases its lock: a killed or careless worker does not."""
+        return True
+
+    def _compute(self, called: float) -> None:
+        """Keep the whole process from going on, if it was told to; the worker has a lock that it asked for then."""
+
+    async def run(self) -> None:
+        """Take turns until the process is told to stop."""
+        try:
+            while not self._process.stopping.is_set():
+                await self.turn()
+        except Exception:
+            self._recorder.write("error", at=clock(), what=traceback.format_exc())
+        finally:
+            self._store.close()
+
+    async def turn(self) -> None:
+        """Take a lock, use it and release it, or give up."""
+        lock = self._process.client.lock(self._choose())
+        called, number = clock(), self._recorder.call(self._number, lock.name, "acquire", 0)
+        granted = await self._acquire(lock, number)
+        if granted is None:
+            await self._sleep(BACK_OFF_SECONDS)
+            return
+        at, token = clock(), lock.token
+        if not granted:
+            self._recorder.returned(number, at, "refused")
+            await self._sleep(self._dice.uniform(0.0, BACK_OFF_SECONDS))
+            return
+        try:
+            if token is None:  # the hold is lost already
+                self._recorder.returned(number, at, "failed", why="lost")
+            else:
+                self._recorder.returned(number, at, "ok", token=token, count=levels(lock), until=believed(lock))
+                await self._section(lock, number, token, called)
+        finally:
+            if self._gives_back():
+                await self._release(lock, 1, token or 0)
+                self._recorder.write("released", grant=number)
+
+    async def _acquire(self, lock: AnyLock, number: int) -> bool | None:
+        """Return whether the lock was granted; None if the call failed."""
+        try:
+            return bool(await self._result(lock.acquire(**self._patience())))
+        except RelockError as error:
+            self._recorder.returned(number, clock(), "failed", why=type(error).__name__)
+            return None
+        except asyncio.CancelledError:
+            self._recorder.returned(number, clock(), "failed", why="cancelled")  # it leaves nothing
+            raise
+
+    def _choose(self) -> str:
+        """Return the name of a lock: one that many workers want, or any."""
+        job = self._process.job
+        return self._dice.choice(job.locks[:CROWDED_LOCKS] if self._dice.random() < job.crowd else job.locks)
+
+    def _patience(self) -> dict[str, Any]:
+        """Return how long this acquire waits."""
+        kind = self._dice.random()
+        if kind < self._process.job.tries / 2:
+            return {"blocking": False}
+        if kind < self._process.job.tries:
+            return {"timeout": self._dice.uniform(0.0, 0.5)}
+        return {"timeout": LONG_WAIT_SECONDS}
+
+    async def _release(self, lock: AnyLock, level: int, token: int) -> None:
+        number = self._recorder.call(self._number, lock.name, "release", level)
+        try:
+            await self._result(lock.release())
+        except LockLostError:
+            self._recorder.returned(number, clock(), "failed", why="LockLostError")
+            self._process.found_lost.add((lock.name, token))
+        except asyncio.CancelledError:
+            self._recorder.returned(number, clock(), "ok", count=levels(lock))  # it is carried out nevertheless
+            raise
+        else:
+            self._recorder.returned(number, clock(), "ok", count=levels(lock))
+
+    # With the lock --------------------------------------------------------------------------------------------------
+
+    async def _section(self, lock: AnyLock, grant: int, token: int, called: float) -> None:
+        self._write(lock, grant, token, "enter")
+        self._mark(lock, grant)
+        try:
+            self._compute(called)
+            await self._use(lock, grant, token)
+        finally:
+            self._write(lock, grant, token, "leave")
+            self._process.markers[lock.name].remove(grant)
+
+    async def _use(self, lock: AnyLock, grant: int, token: int) -> None:
+        await self._update(lock, grant)
+        if self._dice.random() < self._process.job.nested:
+            await self._nest(lock, grant, token)
+        if self._dice.random() < self._process.job.long:
+            await self._stay(lock, grant, self._dice.uniform(0.3, 2.5) * self._process.job.ttl)
+        if not self._see(lock, grant):
+            await self._sleep(self._dice.uniform(0.0, LATE_SECONDS))  # so that a newer holder has been here
+
+    def _see(self, lock: AnyLock, grant: int) -> bool:
+        """Write down until when the worker believes in its hold; return whether it does."""
+        at, until = clock(), believed(lock)
+        if until is None:
+            self._recorder.write("gone", grant=grant, at=at)
+        else:
+            self._recorder.write("seen", grant=grant, until=until, at=at)
+        return until is not None
+
+    def _write(self, lock: AnyLock, grant: int, token: int, phase: str) -> None:
+        called = clock()
+        accepted, order = self._store.write(lock.name, token, self._worker, phase)
+        self._recorder.write("wrote", worker=self._worker, lock=lock.name, grant=grant, token=token, called=called,
+                             at=clock(), accepted=accepted, order=order)  # fmt: skip
+
+    def _mark(self, lock: AnyLock, grant: int) -> None:
+        called = clock()
+        other = self._process.markers[lock.name].put(grant)
+        if other is not None:
+            self._recorder.write("collided", worker=self._worker, lock=lock.name, grant=grant, other=other,
+                                 called=called, at=clock())  # fmt: skip
+
+    async def _update(self, lock: AnyLock, grant: int) -> None:
+        """Read, think and write, unless the worker knows by then that its hold is lost."""
+        counter = self._process.counters[lock.name]
+        read, read_at = counter.read(), clock()
+        await self._sleep(self._dice.uniform(0.0, self._process.job.think))
+        if not self._see(lock, grant):
+            return
+        self._recorder.write("updating", worker=self._worker, lock=lock.name, grant=grant, read=read, read_at=read_at,
+                             written=read + 1, at=clock())  # fmt: skip
+        counter.write(read + 1)
+        self._recorder.write("updated", grant=grant, at=clock())
+
+    async def _nest(self, lock: AnyLock, grant: int, grant_token: int) -> None:
+        number = self._recorder.call(self._number, lock.name, "acquire", 1)
+        try:
+            granted = await self._result(lock.acquire(timeout=LONG_WAIT_SECONDS))
+        except LockLostError:
+            self._recorder.returned(number, clock(), "failed", why="LockLostError")
+            return
+        except asyncio.CancelledError:
+            self._recorder.returned(number, clock(), "failed", why="cancelled")
+            raise
+        at, token, count = clock(), lock.token, levels(lock)
+        if not granted:
+            self._recorder.returned(number, at, "refused")
+        elif token is None:
+            self._recorder.returned(number, at, "failed", why="lost")
+        else:
+            self._recorder.returned(number, at, "ok", token=token, count=count)
+        if granted:
+            self._see(lock, grant)
+            await self._release(lock, 2, grant_token)
+
+    async def _stay(self, lock: AnyLock, grant: int, seconds: float) -> None:
+        """Keep the lock so long that it must be renewed, or until it is lost."""
+        end = clock() + seconds
+        while clock() < end and self._see(lock, grant):
+            await self._sleep(SAMPLE_SECONDS)
+
+
+class ThreadTurns(Turns):
+    """The turns of a thread, which blocks where a task would wait."""
+
+    async def _result(self, call: Any) -> Any:
+        return call
+
+    async def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def run_here(turns: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that never suspends to its end."""
+    try:
+        turns.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("a thread's turn waits for a loop")
+
+
+def levels(lock: AnyLock) -> int | None:
+    """Return the caller's levels; None once its hold is lost, maybe since the call before this look returned."""
+    count = lock.hold_count
+    return None if lock.lost else count
+
+
+def believed(lock: AnyLock) -> float | None:
+    """Return until when the caller's hold is surely valid; None if it is not. It reads the clock first: a bit early."""
+    now = clock()
+    left = lock.remaining()
+    return now + left if left > 0 else None
