@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Protocol
 
-from relock._core.book import not_owned
 from relock._core.effects import Failure
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec
@@ -126,8 +125,8 @@ class Holding(ABC):
         return hold
 
     def _not_owned(self) -> NotOwnedError:
-        """The error for a caller that has no hold."""
-        return not_owned(self.name)
+        """Return the error for a caller that has no hold."""
+        return self._client.session.holds.not_owned(self.name, self._who())
 
     def _note_beside(self, error: BaseException, failure: RelockError) -> None:
         """Tell of `failure`, by which a block is left, beside `error` of its body, which goes on.

@@ -30,14 +30,24 @@ running_loop = asyncio._get_running_loop
 
 
 class ThreadOwner:
-    """One thread, for as long as it lives. Only that thread's `threading.local` keeps this object."""
+    """One thread, for as long as it lives. Only that thread's `threading.local` keeps this object.
 
-    __slots__ = ("__weakref__", "who")
+    Attributes:
+        ident: the thread's identifier, which is its own while this object lives.
+    """
 
+    __slots__ = ("__weakref__", "ident", "who")
+
+    ident: int
     who: "Who"
 
     def __init__(self) -> None:
+        self.ident = threading.get_ident()
         self.who = Who(next(_serials), weakref.ref(self), None)
+
+    def get_name(self) -> str:
+        """Return the thread's name; its identifier where `threading` did not start it."""
+        return next((one.name for one in threading.enumerate() if one.ident == self.ident), str(self.ident))
 
 
 ThreadRef = weakref.ref[ThreadOwner]
@@ -62,9 +72,12 @@ def task_of(thread: "ThreadRef | TaskRef | None") -> "asyncio.Task[Any] | None":
     return thread() if isinstance(thread, TaskRef) else None
 
 
-def task_name(task: "asyncio.Task[Any] | None") -> str:
-    """How people know a task."""
-    return "a callback" if task is None else f"the task {task.get_name()!r}"
+def caller_name(key: "OwnerKey", thread: "ThreadRef | TaskRef | None") -> str:
+    """Return how people know the caller that a hold under `key` belongs to."""
+    if thread is None:
+        return f"owner={key[1]!r}" if isinstance(key, tuple) else "an owner="
+    kind, caller = "task" if isinstance(thread, TaskRef) else "thread", thread()
+    return f"a {kind} that has ended" if caller is None else f"the {kind} {caller.get_name()!r}"
 
 
 def runs_on(caller: object, loop: object) -> bool:

@@ -8,16 +8,15 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self
 
-from relock._core.book import not_owned
 from relock._core.call_record import CallRecord
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Outcome
-from relock._errors import NotOwnedError, RelockError
+from relock._errors import RelockError
 from relock._holding import HasSession, Holding
 from relock._options import LockOptions, check_keywords, check_seconds
-from relock._owner import Who, current_task, task_name, task_of
+from relock._owner import Who, current_task
 from relock._runtime.aio.begun import AwaitedCall, Begun, awaited
 from relock._runtime.aio.body import Bodies, Body
 from relock._runtime.aio.foreground import Foreground
@@ -72,18 +71,6 @@ class AsyncLock(Holding):
         raise RuntimeError(
             f"{self.name!r} was used outside a task of asyncio: a hold belongs to the task that calls, so call it "
             "inside an `async def`; in a callback, name an owner="
-        )
-
-    def _not_owned(self) -> NotOwnedError:
-        """It names the tasks: as a rule one has entered, in a fixture say, and another one leaves."""
-        holders = [task for hold in self._client.session.holds.of_name(self.name) if (task := task_of(hold.thread))]
-        if not holders:
-            return not_owned(self.name)
-        task = asyncio.current_task()
-        return NotOwnedError(
-            f"{self.name!r} is held by {task_name(holders[0])}, and {task_name(task)} does not hold it: where one task "
-            "enters and another one leaves, give the lock an owner=",
-            lock=self.name,
         )
 
     # Taking and giving back -----------------------------------------------------------------------------------------
@@ -175,9 +162,6 @@ class AsyncLock(Holding):
         try:
             foreground = self._client.foreground()
             await foreground.run(foreground.calls.release(record, self.name, who), record)
-        except NotOwnedError:
-            session.interrupted_of_tasks.fail(record)
-            raise self._not_owned() from None
         except RelockError:
             session.interrupted_of_tasks.fail(record)
             raise
@@ -192,7 +176,7 @@ class AsyncLock(Holding):
         session = self._client.session
         hold = session.holds.get((self.name, who.key))
         if hold is None or hold.count == 0:
-            raise self._not_owned()
+            raise session.holds.not_owned(self.name, who)
         try:
             session.check_valid(hold)
         finally:

@@ -5,7 +5,6 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Never, Protocol, Self
 
-from relock._core.book import not_owned
 from relock._core.call_record import CallRecord
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
@@ -304,7 +303,7 @@ class Lock(Holding):
         """
         hold = self._hold()
         if hold is None or hold.count == 0:
-            raise not_owned(self.name)
+            raise self._not_owned()
         count, record, session = hold.count, CallRecord(), self._client.session
         try:
             try:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from relock._core.hold import Hold
 from relock._errors import LockLostError, NotOwnedError
-from relock._owner import OwnerKey
+from relock._owner import OwnerKey, Who, caller_name
 
 HoldKey = tuple[str, OwnerKey]
 
@@ -35,6 +35,20 @@ class Book(dict[HoldKey, Hold]):
         """Whether `hold` is held still: neither released nor lost."""
         return hold.loss is None and self.get((hold.keys.name, hold.key)) is hold
 
+    def not_owned(self, name: str, who: Who) -> NotOwnedError:
+        """Return the error for a caller that holds nothing.
+
+        It names the caller of this client that has the lock: often one enters a block and another one leaves it.
+        """
+        caller = caller_name(who.key, who.thread)
+        holder = next((caller_name(hold.key, hold.thread) for hold in self.of_name(name)), None)
+        if holder is None:
+            text = f"{caller} does not hold {name!r}: a caller must acquire a lock before it can use or release it"
+        else:
+            advice = "where one thread or task enters and another one leaves, give the lock an owner="
+            text = f"{name!r} is held by {holder}, and {caller} does not hold it: {advice}"
+        return NotOwnedError(text, lock=name)
+
     def forget(self, name: str, owners: Sequence[bytes]) -> None:
         """Nobody has what was granted to `owners`."""
         for key, hold in self.copy().items():
@@ -45,12 +59,6 @@ class Book(dict[HoldKey, Hold]):
 def stand_in(hold: Hold) -> OwnerKey:
     """Under which key the hold is kept that stands in for a lost one."""
     return "stand-in", hold.key
-
-
-def not_owned(name: str) -> NotOwnedError:
-    """The error for a caller that holds nothing."""
-    text = f"the caller does not hold {name!r}: only the thread or task (or owner=) that has it can"
-    return NotOwnedError(text, lock=name)
 
 
 def lost_error(hold: Hold) -> LockLostError:

@@ -98,7 +98,7 @@ async def test_a_task_that_leaves_what_another_one_has_entered_is_told_of_both(c
             await asyncio.create_task(call(), name="that leaves")
 
     await asyncio.create_task(enter(), name="that enters")
-    with pytest.raises(NotOwnedError, match="only the thread"):
+    with pytest.raises(NotOwnedError, match="must acquire a lock before"):
         await lock.release()
 
 

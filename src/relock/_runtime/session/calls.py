@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from attrs import evolve
 
-from relock._core.book import HoldKey, lost_error, not_owned, stand_in
+from relock._core.book import HoldKey, lost_error, stand_in
 from relock._core.call_record import Asked, CallRecord, Enter, Step
 from relock._core.effects import Answer, Ask, Failure, Handed
 from relock._core.flows import inspect as inspect_flows
@@ -326,13 +326,13 @@ class Calls:
         session = self._session
         hold = session.holds.get((name, who.key))
         if hold is None or hold.count == 0:
-            raise not_owned(name)
+            raise session.holds.not_owned(name, who)
         if who.name is not None or self._by_tasks:
             key = (name, who.key)
             if not session.gates.try_enter(record, key, record.task or session.platform.current()):
                 yield Enter(record, key, FOREVER)
             if hold.count == 0:  # another call of this owner was faster
-                raise not_owned(name)
+                raise session.holds.not_owned(name, who)
         left = hold.count - levels if levels else 0
         record.count, record.hold = left, hold  # Note, then send
         if hold.loss is not None or session.clock() >= hold.deadline:

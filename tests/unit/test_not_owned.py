@@ -1,0 +1,81 @@
+"""The error for a caller that holds nothing names it, and the caller of its client that has the lock."""
+
+import _thread
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from relock._core.book import Book
+from relock._owner import Who, caller_name, current_task, current_thread, named
+
+
+class FakeHold:
+    """A hold, as the book sees it."""
+
+    def __init__(self, who: Who) -> None:
+        self.key, self.thread, self.loss = who.key, who.thread, None
+
+
+def error_for(holder: Who | None, caller: Who) -> str:
+    """The text for a `caller`, where `holder` has the lock."""
+    book: Any = Book()
+    if holder is not None:
+        book["a", holder.key] = FakeHold(holder)
+    return str(book.not_owned("a", caller))
+
+
+def in_thread(name: str, call: Callable[[], Any]) -> Any:
+    """What `call` returns, in a thread of this name."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(call()), name=name)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_thread_is_told_of_the_thread_that_has_it() -> None:
+    holder = current_thread()
+    text = in_thread("worker", lambda: error_for(holder, current_thread()))
+    assert text.startswith("'a' is held by the thread 'MainThread', and the thread 'worker' does not hold it: ")
+    assert "give the lock an owner=" in text
+
+
+def test_a_thread_that_has_ended_has_no_name() -> None:
+    holder = in_thread("worker", current_thread)
+    assert "held by a thread that has ended, and the thread 'MainThread'" in error_for(holder, current_thread())
+
+
+def test_a_thread_that_threading_did_not_start_is_known_by_its_identifier() -> None:
+    found: list[str] = []
+    done = threading.Event()
+
+    def run() -> None:
+        who = current_thread()
+        found.extend((caller_name(who.key, who.thread), str(threading.get_ident())))
+        done.set()
+
+    _thread.start_new_thread(run, ())
+    assert done.wait(10)
+    assert found[0] == f"the thread {found[1]!r}"
+
+
+def test_an_owner_is_named_as_the_user_named_it() -> None:
+    text = error_for(named("job-7"), named("job-8"))
+    assert text.startswith("'a' is held by owner='job-7', and owner='job-8' does not hold it")
+
+
+async def test_a_task_is_told_of_a_thread() -> None:
+    task = asyncio.current_task()
+    caller = current_task()
+    assert task is not None
+    assert caller is not None
+    text = error_for(in_thread("worker", current_thread), caller)
+    assert f"the task {task.get_name()!r} does not hold it" in text
+
+
+def test_where_nobody_of_this_client_has_it_the_sentence_is_whole() -> None:
+    text = error_for(None, current_thread())
+    assert text == (
+        "the thread 'MainThread' does not hold 'a': a caller must acquire a lock before it can use or release it"
+    )
