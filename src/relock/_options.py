@@ -4,12 +4,13 @@ A value of a wrong type is a ``TypeError``, as everywhere in Python (a bool is n
 can't work is a `ConfigurationError` that names the option, the value and what would be right.
 """
 
+import inspect
 import math
 import os
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, get_args
 
 from attrs import evolve, field, frozen
 
@@ -28,6 +29,9 @@ GUARD_FACTOR = 1.02  # covers clocks that run at different rates
 Handoff = Literal["grant", "wake"]
 OnLost = Callable[[Loss], object]
 OnEvent = Callable[[Event], object]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _TYPE_NAMES: dict[type, str] = {float: "a number of seconds", int: "an int", bool: "a bool", str: "a str"}
 
@@ -273,6 +277,36 @@ class ClientOptions:
         """The options of a lock: the client's, but for those that are given."""
         base = LockOptions(ttl=self.ttl, renew=self.renew, fair=self.fair, max_hold=self.max_hold)
         return evolve(base, **given) if given else base
+
+
+# What is shown of functions that refuse unknown keywords by themselves ------------------------------------------------
+
+
+def lists(arguments: Any, defaults: Any = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """List the keywords that a function takes as ``**`` in its signature, as `help` and completion at a prompt show it.
+
+    Args:
+        arguments: the `TypedDict` of the keywords, which type checkers know already.
+        defaults: the class of attrs that has a default for each; None where each default is None.
+    """
+    default = {} if defaults is None else {one.name: one.default for one in defaults.__attrs_attrs__}
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default.get(name), annotation=annotation)
+        for name, annotation in arguments.__annotations__.items()
+    ]
+    return lambda function: _shown_with(function, options)
+
+
+def called_as(_shown: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Give a function the parameters of another one for type checkers: it takes more keywords only to refuse them."""
+    return lambda function: _shown_with(function, [])
+
+
+def _shown_with(function: Callable[..., R], options: list[inspect.Parameter]) -> Callable[..., R]:
+    shown = inspect.signature(function)
+    own = [one for one in shown.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    function.__signature__ = shown.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    return function
 
 
 # How other libraries call what they take for a lock, and what that is here.

@@ -14,12 +14,13 @@ from relock._errors import ClientClosedError
 from relock._options import (
     TTL_SECONDS_MIN,
     ClientArguments,
+    ClientOptions,
     LockArguments,
-    OnLost,
     check_flag,
     check_lock_keywords,
     check_name,
     check_seconds,
+    lists,
 )
 from relock._owner import running_loop
 from relock._runtime.aio.begun import awaited
@@ -77,6 +78,7 @@ class AsyncClient:
         ConfigurationError: one that can't work.
     """
 
+    @lists(ClientArguments, ClientOptions)
     def __init__(
         self, nodes: Nodes | Client, *, stall_limit: float | None = None, **options: Unpack[ClientArguments]
     ) -> None:
@@ -144,20 +146,8 @@ class AsyncClient:
 
     # Locks ----------------------------------------------------------------------------------------------------------
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | None = None,
-        renew: bool | None = None,
-        fair: bool | None = None,
-        timeout: float | None = None,
-        owner: str | None = None,
-        max_hold: float | None = None,
-        on_lost: OnLost | None = None,
-        cancel_on_lost: bool = False,
-        **unknown: Never,
-    ) -> AsyncLock:
+    @lists(LockArguments)
+    def lock(self, name: str, *, cancel_on_lost: bool = False, **options: Unpack[LockArguments]) -> AsyncLock:
         """A lock; sends nothing. What is None is as the client says.
 
         Args:
@@ -175,26 +165,18 @@ class AsyncClient:
             cancel_on_lost: when the hold is lost in the body of an ``async with``, that body is cancelled, and leaving
                 it raises `LockLostError`. A cancellation from elsewhere at the same moment goes on as that. Not
                 promised: that the body stops before somebody else has the lock. `AsyncLock.acquire` cancels nothing.
-            unknown: is refused, with what was probably meant.
 
         Raises:
-            TypeError: an argument of a wrong type.
+            TypeError: an argument of a wrong type; a keyword that there is not, with what was probably meant.
             ConfigurationError: one that can't work.
         """
-        if unknown:
-            check_lock_keywords("lock", unknown)
+        check_lock_keywords("lock", options)
         check_flag("cancel_on_lost", cancel_on_lost)
-        spec, options = self._client.spec_of(
-            check_name(name),
-            ttl=ttl,
-            renew=renew,
-            fair=fair,
-            timeout=timeout,
-            owner=owner,
-            max_hold=max_hold,
-            on_lost=self._on_loop(on_lost) if callable(on_lost) else on_lost,
-        )
-        return AsyncLock(self, name, spec, options, cancel_on_lost=cancel_on_lost)
+        on_lost = options.get("on_lost")
+        if callable(on_lost):
+            options["on_lost"] = self._on_loop(on_lost)
+        spec, chosen = self._client.spec_of(check_name(name), **options)
+        return AsyncLock(self, name, spec, chosen, cancel_on_lost=cancel_on_lost)
 
     def synchronized(
         self, template: str, *, cancel_on_lost: bool = False, **lock_options: Unpack[LockArguments]

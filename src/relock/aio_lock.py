@@ -15,12 +15,12 @@ from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Outcome
 from relock._errors import RelockError
 from relock._holding import HasSession, Holding
-from relock._options import LockOptions, check_keywords, check_seconds
+from relock._options import LockOptions, called_as, check_keywords, check_seconds
 from relock._owner import Who, current_task
 from relock._runtime.aio.begun import AwaitedCall, Begun, awaited
 from relock._runtime.aio.body import Bodies, Body
 from relock._runtime.aio.foreground import Foreground
-from relock.lock import NOT_PASSED, longest_wait
+from relock.lock import NOT_PASSED, acquiring, longest_wait
 
 
 class AsyncLockClient(HasSession, Protocol):
@@ -75,8 +75,9 @@ class AsyncLock(Holding):
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
+    @called_as(acquiring)
     def acquire(
-        self, blocking: bool = True, timeout: float = NOT_PASSED, **unknown: Never
+        self, blocking: bool = True, timeout: float = NOT_PASSED, **_unknown: Never
     ) -> Coroutine[Any, Any, bool]:
         """Takes the lock, or one more level of it if the caller has it. The caller is the task that calls this.
 
@@ -89,7 +90,6 @@ class AsyncLock(Holding):
             timeout: the longest wait in seconds; -1 for as long as it takes. Where none is passed, the lock's own
                 ``timeout=`` counts. A wait ends at its timeout plus at most one ``node_timeout``; and another one where
                 the event loop stood still for as long.
-            unknown: is refused, with what was probably meant.
 
         Returns:
             True if the caller has it now, False if *somebody else* has it.
@@ -97,14 +97,14 @@ class AsyncLock(Holding):
         Raises:
             ValueError: a timeout below 0 other than -1, NaN, or any with ``blocking=False``.
             OverflowError: a timeout above `threading.TIMEOUT_MAX`, also an infinite one of either sign.
-            TypeError: a timeout that is no number, or a keyword that there is not.
+            TypeError: a timeout that is no number; a keyword that there is not, with what was probably meant.
             QuorumError: too few masters answered the last attempt, and ``patience`` or the timeout is over.
             LockLostError: the caller's hold was lost, and it has not left all its levels yet.
             RuntimeError: it is called outside a task, without ``owner=``.
             ClientClosedError: the client is closed.
         """
-        if unknown:
-            check_keywords("acquire", unknown, ("blocking", "timeout"))
+        if _unknown:
+            check_keywords("acquire", _unknown, ("blocking", "timeout"))
         if timeout is NOT_PASSED and isinstance(blocking, bool):
             limit = self._longest if blocking else 0.0
         else:

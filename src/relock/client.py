@@ -24,12 +24,12 @@ from relock._options import (
     ClientOptions,
     LockArguments,
     LockOptions,
-    OnLost,
     check_client_keywords,
     check_lock_keywords,
     check_lock_options,
     check_name,
     check_utf8,
+    lists,
     plain,
     set_options,
 )
@@ -122,6 +122,7 @@ class Client:
     session: Session
     _platform: Platform = THREADS
 
+    @lists(ClientArguments, ClientOptions)
     def __init__(self, nodes: Nodes, **options: Unpack[ClientArguments]) -> None:
         self._nodes = parse_nodes(nodes)
         check_client_keywords(options)
@@ -147,19 +148,8 @@ class Client:
 
     # Locks ----------------------------------------------------------------------------------------------------------
 
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: float | None = None,
-        renew: bool | None = None,
-        fair: bool | None = None,
-        timeout: float | None = None,
-        owner: str | None = None,
-        max_hold: float | None = None,
-        on_lost: OnLost | None = None,
-        **unknown: Never,
-    ) -> Lock:
+    @lists(LockArguments)
+    def lock(self, name: str, **options: Unpack[LockArguments]) -> Lock:
         """A lock; sends nothing. What is None is as the client says.
 
         Args:
@@ -171,19 +161,16 @@ class Client:
             owner: threads of this client that name the same owner share the hold. None: the calling thread has it.
             max_hold: seconds after which the watchdog renews the hold no more.
             on_lost: called once with a `Loss` when the hold was lost, on a thread of its own.
-            unknown: is refused, with what was probably meant.
 
         Raises:
-            TypeError: an argument of a wrong type.
+            TypeError: an argument of a wrong type; a keyword that there is not, with what was probably meant.
             ConfigurationError: one that can't work.
         """
-        if unknown:
-            check_lock_keywords("lock", unknown)
+        if options:
+            check_lock_keywords("lock", options)
         name = check_name(name)
-        options = self._options_of(
-            ttl=ttl, renew=renew, fair=fair, timeout=timeout, owner=owner, max_hold=max_hold, on_lost=on_lost
-        )
-        return Lock(self, name, self._spec(lock_keys(self._options.prefix, name), options), options)
+        chosen = self._options_of(**options)
+        return Lock(self, name, self._spec(lock_keys(self._options.prefix, name), chosen), chosen)
 
     def spec_of(self, name: str, **given: Unpack[LockArguments]) -> tuple[LockSpec, LockOptions]:
         """What the requests for a lock of this name have in common, and its options. Not for users."""

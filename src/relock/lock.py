@@ -3,17 +3,21 @@
 import math
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Never, Protocol, Self
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self
 
 from relock._core.call_record import CallRecord
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
 from relock._errors import ConfigurationError, LockLostError, RelockError
 from relock._holding import HasSession, Holding
-from relock._options import check_keywords, check_seconds
+from relock._options import called_as, check_keywords, check_seconds
 from relock._owner import Who
 
 NOT_PASSED = float("-1")  # the default of `threading.RLock`, as an object of its own: a -1 that is passed is another
+
+
+def acquiring(self: Any, blocking: bool = True, timeout: float = NOT_PASSED) -> object:
+    """Have the parameters of `acquire`, as both doors show it."""
 
 
 class LockClient(HasSession, Protocol):
@@ -46,14 +50,14 @@ class Lock(Holding):
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
-    def acquire(self, blocking: bool = True, timeout: float = NOT_PASSED, **unknown: Never) -> bool:
+    @called_as(acquiring)
+    def acquire(self, blocking: bool = True, timeout: float = NOT_PASSED, **_unknown: Never) -> bool:
         """Takes the lock, or one more level of it if the caller has it.
 
         Args:
             blocking: False looks once and never queues; with ``fair=True`` that fails while others wait.
             timeout: the longest wait in seconds; -1 for as long as it takes. Where none is passed, the lock's own
                 ``timeout=`` counts. A wait ends at its timeout plus at most one ``node_timeout``.
-            unknown: is refused, with what was probably meant.
 
         Returns:
             True if the caller has it now, False if *somebody else* has it.
@@ -61,14 +65,14 @@ class Lock(Holding):
         Raises:
             ValueError: a timeout below 0 other than -1, NaN, or any with ``blocking=False``.
             OverflowError: a timeout above `threading.TIMEOUT_MAX`, also an infinite one of either sign.
-            TypeError: a timeout that is no number, or a keyword that there is not.
+            TypeError: a timeout that is no number; a keyword that there is not, with what was probably meant.
             QuorumError: too few masters answered the last attempt, and ``patience`` or the timeout is over.
             LockLostError: the caller's hold was lost, and it has not left all its levels yet.
             RuntimeError: another task of the event loop that runs in this thread is inside.
             ClientClosedError: the client is closed.
         """
-        if unknown:
-            check_keywords("acquire", unknown, ("blocking", "timeout"))
+        if _unknown:
+            check_keywords("acquire", _unknown, ("blocking", "timeout"))
         if timeout is NOT_PASSED and isinstance(blocking, bool):
             limit = self._longest if blocking else 0.0
         else:

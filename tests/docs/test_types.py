@@ -86,3 +86,27 @@ def test_a_call_of_a_task_s_lock_that_is_not_awaited_is_found(tmp_path: Path) ->
     errors = _errors_in({str(module): "module.py"}, tmp_path)
     found = [(error.split(":")[1], error.rpartition(" ")[2]) for error in errors if " error: " in error]
     assert found == [("6", "[unused-coroutine]"), ("7", "[truthy-bool]"), ("8", "[unused-coroutine]")]
+
+
+WITH_UNKNOWN_KEYWORDS = """
+from relock import AsyncClient, AsyncLock, Client, Lock
+
+def work(client: Client, tasks: AsyncClient, lock: Lock, other: AsyncLock) -> None:
+    Client("redis://a", tll=1)
+    client.lock("a", tll=1)
+    tasks.lock("a", tll=1)
+    lock.acquire(tll=1)
+    reveal_type(lock.acquire)
+    reveal_type(other.acquire)
+"""
+
+
+def test_an_unknown_keyword_is_found_and_what_refuses_it_is_not_shown(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(WITH_UNKNOWN_KEYWORDS)
+    errors = _errors_in({str(module): "module.py"}, tmp_path)
+    found = [error for error in errors if '"tll"' in error]
+    assert [error.split(":")[1] for error in found] == ["5", "6", "7", "8"]
+    shown = [error for error in errors if "Revealed type" in error]
+    assert len(shown) == 2
+    assert all("(blocking: bool =, timeout: float =) ->" in text for text in shown), shown

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 import relock
-from relock import Client, ConfigurationError, Event, Lock, Loss, RelockError
+from relock import AsyncClient, AsyncLock, Client, ConfigurationError, Event, Lock, Loss, RelockError
 from relock._options import ClientArguments, ClientOptions, LockArguments
 
 if TYPE_CHECKING:
@@ -266,6 +266,30 @@ def test_a_type_checker_knows_each_option_of_a_client_as_it_is() -> None:
 def test_a_type_checker_knows_each_option_of_synchronized_as_one_of_lock() -> None:
     keywords = [one for one in inspect.signature(Client.lock).parameters.values() if one.kind is one.KEYWORD_ONLY]
     assert get_type_hints(LockArguments) == {one.name: one.annotation for one in keywords}
+
+
+SHOWN: dict[Callable[..., object], set[str]] = {
+    Client: {"nodes", *get_type_hints(ClientArguments)},
+    AsyncClient: {"nodes", "stall_limit", *get_type_hints(ClientArguments)},
+    Client.lock: {"self", "name", *get_type_hints(LockArguments)},
+    AsyncClient.lock: {"self", "name", "cancel_on_lost", *get_type_hints(LockArguments)},
+    Lock.acquire: {"self", "blocking", "timeout"},
+    AsyncLock.acquire: {"self", "blocking", "timeout"},
+}
+
+
+@pytest.mark.parametrize("function", SHOWN, ids=lambda function: function.__qualname__)
+def test_a_signature_shows_each_option_and_nothing_else(function: Callable[..., object]) -> None:
+    """As `help` and completion at a prompt show it."""
+    assert set(inspect.signature(function).parameters) == SHOWN[function]
+
+
+def test_a_signature_shows_the_default_of_each_option() -> None:
+    shown = inspect.signature(Client).parameters
+    defaults = ClientOptions()
+    assert {name: shown[name].default for name in get_type_hints(ClientArguments)} == {
+        name: getattr(defaults, name) for name in get_type_hints(ClientArguments)
+    }
 
 
 def test_calls_are_checked_by_it() -> None:
