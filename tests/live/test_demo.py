@@ -21,11 +21,11 @@ from support.until import until
 
 from relock._servers import server as servers
 from relock.cli._demo import crew
-from relock.cli._demo.plan import DemoPlan
+from relock.cli._demo.plan import Plan
 from relock.cli._exit_codes import ExitCode
 
 demo_module = importlib.import_module("relock.cli.demo")
-QUICK = DemoPlan(without_seconds=0.5, under_seconds=0.5, down_seconds=0.5, after_seconds=0.3)
+QUICK = Plan(without_seconds=0.5, under_seconds=0.5, down_seconds=0.5, after_seconds=0.3)
 DEMO = [sys.executable, "-m", "relock", "demo"]
 WITHIN = 60.0
 # Begins as in the foreground of a terminal, wherever the tests run: not with SIGINT ignored, nor with SIGHUP (nohup).
@@ -51,29 +51,24 @@ def relock_demo(*words: str, folder: Path, **environment: str) -> "subprocess.Co
 
 
 @WITH_TASKS_TOO
-def test_the_demo_ends_in_time_with_a_good_verdict_and_leaves_nothing(tmp_path: Path, workers: list[str]) -> None:
-    begin = time.monotonic()
+def test_the_demo_ends_with_a_good_verdict_and_leaves_nothing(tmp_path: Path, workers: list[str]) -> None:
     done = relock_demo("--json", *workers, folder=tmp_path)
-    seconds = time.monotonic() - begin
     verdict = json.loads(done.stdout)
     assert [finding for finding in verdict["findings"] if not finding["good"]] == []
     assert (verdict["good"], done.returncode) == (True, 0)
-    assert seconds < 40
-    numbers = [finding["numbers"] for finding in verdict["findings"]]
-    assert numbers[0]["lost"] > 0
-    assert numbers[1]["lost"] == 0 < numbers[1]["made"]
+    numbers = {finding["what"]: finding["numbers"] for finding in verdict["findings"]}
+    assert numbers["without a lock, updates are lost, as expected"]["lost"] > 0
+    under = numbers["with the lock, none is lost"]
+    assert under["lost"] == 0 < under["made"]
     assert not list(tmp_path.iterdir())
 
 
 @WITH_TASKS_TOO
 def test_with_five_masters_two_are_killed_and_nothing_is_lost(tmp_path: Path, workers: list[str]) -> None:
-    begin = time.monotonic()
     done = relock_demo("--json", "--masters", "5", *workers, folder=tmp_path)
-    seconds = time.monotonic() - begin
     verdict = json.loads(done.stdout)
     assert [finding for finding in verdict["findings"] if not finding["good"]] == []
     assert (verdict["good"], done.returncode) == (True, 0)
-    assert seconds < 40
     numbers = {finding["what"]: finding["numbers"] for finding in verdict["findings"]}
     assert numbers["masters killed: the others go on"]["turns"] > 0
     votes = numbers["masters back, empty: no vote before every lease is over"]
@@ -85,28 +80,28 @@ def test_with_tasks_a_blocked_loop_keeps_its_hold_and_a_cancelled_waiter_leaves(
     done = relock_demo("--asyncio", "--node", server.url, folder=tmp_path, PATH="")
     assert done.returncode == 0, done.stdout + done.stderr
     for said in (
-        r"12 tasks on the event loops of 4 processes .* alder\.1 is a task of alder",
-        r"but for `async with client\.lock\(name\)`",
-        r"the event loop of alder has stood still for [23]\.\d+ s: alder has the lock",
-        r"4\. a waiter is cancelled",
-        r"\w+\.\d is cancelled as first in the queue: its call ended after [\d.]+ ms, its place was gone after \d",
-        r"with all its tasks",
-        r"a blocked event loop keeps its hold: .*; the loop stood still for [23]\.\d+ s",
+        r"12 tasks in 4 processes",
+        r"inside `async with client\.lock\(name\)`",
+        r"the event loop of alder has stood still for [\d.]+ s",
+        r"4\. the first waiter is cancelled",
+        r"a task of \w+ is cancelled; its call ended after [\d.]+ ms",
+        r"a blocked event loop keeps its hold: .*; the loop stood still for [\d.]+ s",
     ):
         assert re.search(said, done.stdout), said
     assert "thread" not in done.stdout
     assert not list(server.client().scan_iter("lock:{*}")), "nobody holds anything there"
 
 
-def test_plain_lines_say_which_masters_vote(tmp_path: Path) -> None:
+def test_plain_lines_tell_of_the_masters(tmp_path: Path) -> None:
     done = relock_demo("--masters", "3", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "waits, once, for the votes of 3 masters" in done.stdout
-    told = [line for line in done.stdout.splitlines() if " masters: " in line]
-    for state in ("no vote", "votes", "is down", "holds"):
-        assert any(state in line for line in told), state
-    assert "1 of 3 masters are killed (SIGKILL)" in done.stdout
-    assert "all vote again" in done.stdout
+    for said in (
+        "new masters have no vote for 2 s",
+        "masters are killed: 1 of 3",
+        "back, empty: no vote",
+        "vote again",
+    ):
+        assert said in done.stdout, said
 
 
 @pytest.fixture
@@ -132,7 +127,7 @@ def test_the_demo_uses_masters_of_ones_own_and_kills_none(three: list[Server], t
 def test_the_verdict_is_bad_where_the_lock_of_several_masters_does_not_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = DemoPlan(locked=False, under_seconds=0.5, stay_seconds=0.2, patience_seconds=1.5)
+    plan = Plan(locked=False, without_seconds=0.5, under_seconds=0.5)
     monkeypatch.setattr(demo_module, "PLAN", plan)
     done = CliRunner().invoke(demo_module.demo, ["--masters", "3", "--json"])
     assert done.exit_code == ExitCode.WRONG
@@ -183,9 +178,9 @@ def test_workers_import_nothing_from_the_current_folder(
 ) -> None:
     (tmp_path / "redis.py").write_text("raise SystemExit('imported from the current folder')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo_module, "LIMIT_SECONDS", 5.0)
+    monkeypatch.setattr(demo_module, "PLAN", QUICK)
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
-    assert "without the lock: " in done.stdout, "the workers work"
+    assert "updates are lost" in done.stdout, "the workers work"
     assert "current folder" not in done.stdout
 
 
@@ -213,30 +208,27 @@ def test_the_verdict_is_bad_where_the_lock_does_not_lock(
     server: Server, monkeypatch: pytest.MonkeyPatch, workers: list[str]
 ) -> None:
     """The control: the same acts and the same counting, with a lock that does not lock."""
-    plan = DemoPlan(locked=False, under_seconds=0.5, stay_seconds=0.2, patience_seconds=1.5)
+    plan = Plan(locked=False, without_seconds=0.5, under_seconds=0.5)
     monkeypatch.setattr(demo_module, "PLAN", plan)
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--json", *workers])
     assert done.exit_code == ExitCode.WRONG, done.output
     bad = {finding["what"] for finding in json.loads(done.stdout)["findings"] if not finding["good"]}
     assert {"with the lock, none is lost", "one at a time", "fencing tokens rise", "nested holds are counted"} <= bad
-    assert "waiter killed: nobody waits for it" in bad
-    assert ("waiter cancelled: it leaves the queue" in bad) == bool(workers)
+    assert "the story is played to its end" in bad
 
 
 def test_a_demo_that_takes_too_long_has_a_bad_verdict(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_module, "LIMIT_SECONDS", 2.0)
+    monkeypatch.setattr(demo_module, "PLAN", Plan(limit_seconds=2.0))
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
     assert done.exit_code == ExitCode.WRONG
     assert "stopped after 2 s" in done.stdout
 
 
-def test_a_worker_that_ends_is_named_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "WORKER", "relock.cli._demo.nothing")
-    begin = time.monotonic()
+def test_a_process_that_ends_is_named_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "work", os.abort)
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
     assert done.exit_code == ExitCode.WRONG
-    assert "No module named relock.cli._demo.nothing" in done.stdout
-    assert time.monotonic() - begin < 10
+    assert re.search(r"the story is played to its end: \w+ ended with exit code", done.stdout)
 
 
 def test_a_server_that_does_not_answer_is_reported_before_anything_is_started(tmp_path: Path) -> None:
@@ -269,11 +261,20 @@ def test_a_demo_that_is_ended_ends_workers_whose_event_loop_stands_still(
     how: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     """A holder blocks its loop for the first seconds of the third act."""
-    end_a_demo(how, code, 1.5, tmp_path, "--asyncio", "--plain", begin="3. a holder is killed")
+    end_a_demo(how, code, 1.5, tmp_path, "--asyncio", "--plain", begin="3. a holder blocks")
 
 
-def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *options: str, begin: str = "") -> None:
-    """Signals a demo `after` seconds, and waits until it has ended with `code` and nothing is left.
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_ended_tells_what_was_counted_so_far(how: signal.Signals, tmp_path: Path) -> None:
+    said = end_a_demo(how, 128 + how, 0.5, tmp_path, "--plain", begin="2. with the lock")
+    assert "without a lock, updates are lost, as expected: " in said
+    assert "one at a time: 0 overlaps in " in said, "the act that was stopped counts, too"
+    assert "this was counted so far" in said
+    assert "verdict" not in said
+
+
+def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *options: str, begin: str = "") -> str:
+    """Signal a demo `after` seconds, wait until it has ended with `code` and nothing is left, and return the rest.
 
     The seconds count from when all processes run and, where `begin` is given, the demo has said that.
     """
@@ -290,11 +291,14 @@ def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *op
         assert process.poll() is None, process.communicate()
         os.kill(process.pid, how)
         found = process.wait(timeout=WITHIN)
-        _, said = process.communicate()
-        assert (found, said) == (code, "")
+        said, errors = process.communicate()
+        assert found == code
+        if how != signal.SIGKILL:  # else processes that were just being started may say so
+            assert errors == ""
     until(lambda: not marked(mark), within=10, what="its server and its workers have ended")
     if how != signal.SIGKILL:
         assert not list(tmp_path.iterdir())
+    return said
 
 
 def marked(mark: str) -> list[str]:

@@ -4,10 +4,12 @@ import contextlib
 import os
 import select
 import signal
+from collections.abc import Iterator
 from types import FrameType
 
 # SIGTSTP is not here: see `ignore_terminal_stop`.
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _WAKE = 0  # the byte that is no signal
 
@@ -18,6 +20,28 @@ class Interrupted(BaseException):
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
         self.signum = signum
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Raise `Interrupted` in the main thread for the first signal that ends programs; pass over all later ones."""
+    seen: list[int] = []
+
+    def handle(signum: int, _frame: FrameType | None) -> None:
+        seen.append(signum)
+        if len(seen) == 1:
+            raise Interrupted(signum)
+
+    before = {signum: signal.getsignal(signum) for signum in ENDING}
+    taken = [signum for signum in ENDING if before[signum] != signal.SIG_IGN]  # nohup: that stays
+    for signum in taken:
+        signal.signal(signum, handle)
+    try:
+        yield
+    finally:
+        seen.append(0)
+        for signum in taken:
+            signal.signal(signum, before[signum])
 
 
 class Signals:

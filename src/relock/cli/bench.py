@@ -11,14 +11,12 @@ from relock.cli._bench.crew import CrewFailedError
 from relock.cli._bench.run import BenchPlan, Found, run
 from relock.cli._bench.show import show, worst
 from relock.cli._bench.words import REENTRY, RELOCK
-from relock.cli._demo.interrupts import Interrupts
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import CommandFailed, Seconds, print_json
-from relock.cli._signals import Interrupted
+from relock.cli._signals import Interrupted, ended_by_signals
 
 WORKERS_MAX = 500
-LIMIT_SECONDS = 24 * 3600.0
 
 
 def _counts(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
@@ -69,7 +67,7 @@ def bench(
     """Print the figures."""
     plan = BenchPlan(workers, threads, seconds, section)
     try:
-        with Interrupts(LIMIT_SECONDS), _progress() as progress:
+        with ended_by_signals(), _progress() as progress:
             found = run(where, plan, progress)
     except Interrupted as interrupt:
         ctx.exit(of_signal(interrupt.signum))

@@ -1,1 +1,1 @@
-"""The parts of ``relock demo``: a server, a ledger without locking, workers, what they told, and the verdict."""
+"""The demo: a story in acts, the workers that play it, and the verdict on what was counted."""

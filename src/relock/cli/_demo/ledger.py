@@ -1,46 +1,34 @@
-"""A file with no locking of its own: read, think, write. Two workers that do so at the same time lose an entry."""
+"""A file without a lock of its own: two workers that update it at the same time lose an update."""
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
-from attrs import frozen
 
-
-@frozen
-class Entry:
-    """One update: who made it (``process.number``), which of theirs, under which fencing token (0 without a lock)."""
+class Entry(NamedTuple):
+    """One update in the ledger: the worker, its serial number, and the fencing token (0 without a lock)."""
 
     worker: str
     serial: int
     token: int
 
 
-class Ledger:
-    """The entries, one a line. The file is replaced as a whole: what gets lost is lost by the race, not by half a file.
+def read(ledger: Path) -> bytes:
+    """Return the text of the ledger, for `write`; a worker thinks in between."""
+    return ledger.read_bytes() if ledger.exists() else b""
 
-    A worker that is killed leaves the ledger as it was before its update, or as it is after it.
+
+def write(ledger: Path, text: bytes, entry: Entry) -> None:
+    """Write back the text that was read, with one entry more.
+
+    The whole file is replaced, so a killed worker leaves the ledger as it was before its update or after it.
     """
+    draft = ledger.with_name(f"{ledger.name}.{entry.worker}")
+    draft.write_bytes(text + f"{entry.worker} {entry.serial} {entry.token}\n".encode())
+    os.replace(draft, ledger)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def read(self) -> bytes:
-        """All that is in it, for `write`; a worker thinks in between."""
-        return self.path.read_bytes() if self.path.exists() else b""
-
-    def write(self, text: bytes, entry: Entry) -> None:
-        """Writes back what was read, with one entry more."""
-        mine = self.path.with_name(f"{self.path.name}.{entry.worker}")
-        mine.write_bytes(text + f"{entry.worker} {entry.serial} {entry.token}\n".encode())
-        os.replace(mine, self.path)
-
-    def entries(self) -> list[Entry]:
-        """What is in the file now."""
-        if not self.path.exists():
-            return []
-        lines = (line.split() for line in self.path.read_text().splitlines())
-        return [Entry(worker, int(serial), int(token)) for worker, serial, token in lines]
-
-    def count(self) -> int:
-        """How many entries are in the file now."""
-        return self.path.read_bytes().count(b"\n") if self.path.exists() else 0
+def entries(ledger: Path) -> list[Entry]:
+    """Return the entries that are in the ledger now."""
+    lines = (line.split() for line in read(ledger).decode().splitlines())
+    return [Entry(worker, int(serial), int(token)) for worker, serial, token in lines]

@@ -1,35 +1,42 @@
-"""Who takes part in the demo, and how long its parts take."""
+"""The size of the demo, and how long its parts take."""
 
 from attrs import frozen
 
-from relock.cli._demo.job import TASKS, THREADS, Kind
-
 
 @frozen(kw_only=True)
-class DemoPlan:
-    """Who takes part, and how long each part takes. All of it is about 12 seconds, 15 with tasks.
+class Plan:
+    """The workers, and the seconds of each part: about 12 in all, 15 with tasks.
 
     Attributes:
-        workers: how many each process has, and `kind` says what they are.
+        workers: how many each process has: threads, or tasks where `is_asyncio` is set.
         locked: False plays the acts without the lock: the control of the verdict.
-        patience_seconds: how long to wait for what should happen at once.
+        patience_seconds: the longest wait for an event that should happen at once.
+        limit_seconds: the longest that the demo may take.
     """
 
     processes: tuple[str, ...] = ("alder", "birch", "cedar", "maple")
     workers: int = 3
-    kind: Kind = THREADS
+    is_asyncio: bool = False
     ttl: float = 2.0
     locked: bool = True
     without_seconds: float = 1.5
     without_seconds_max: float = 4.0
     under_seconds: float = 2.0
     stay_seconds: float = 2.5
-    short_stay_seconds: float = 0.7
     down_seconds: float = 0.8
     after_seconds: float = 0.7
-    patience_seconds: float = 3.0
+    patience_seconds: float = 5.0
+    limit_seconds: float = 60.0
 
-    @property
-    def is_asyncio(self) -> bool:
-        """Whether the workers are tasks."""
-        return self.kind is TASKS
+
+@frozen
+class Job:
+    """The first message to a process. Its URLs may hold passwords."""
+
+    process: str
+    workers: int
+    is_asyncio: bool
+    urls: tuple[str, ...]
+    prefix: str
+    name: str
+    ttl: float

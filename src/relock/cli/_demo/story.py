@@ -1,0 +1,335 @@
+"""The acts of the demo, one after the other; each adds to the findings what was counted in it."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from attrs import define, field
+
+from relock import Client, LockInfo, QuorumError
+from relock._runtime.masters.errors import NETWORK_ERRORS
+from relock._runtime.net.parse import parse_nodes
+from relock._servers.server import LocalServer
+from relock.cli._demo import ledger as ledgers
+from relock.cli._demo import verdict
+from relock.cli._demo.crew import Crew
+from relock.cli._demo.plan import Plan
+from relock.cli._demo.screen import Screen
+from relock.cli._demo.verdict import Finding, Update
+
+POLL_SECONDS = 0.005
+STATUS_SECONDS = 0.1
+LOOK_SECONDS_MAX = 0.5
+
+
+class StoryEndedError(Exception):
+    """The story can't go on; the crew's failures say why."""
+
+
+def process_of(owner: str | None) -> str:
+    """Return the process in ``<client>:<uuid>``, without the suffix that makes a client's name unique."""
+    return (owner or "").partition(":")[0].rpartition("-")[0]
+
+
+@define
+class Story:
+    """Leads the crew through the acts.
+
+    Attributes:
+        servers: the masters that the demo has started; those of the user are left alone.
+        findings: what was counted in the acts that are over.
+        ledger: the ledger of the present act, and `act` the function that judges it.
+    """
+
+    crew: Crew
+    client: Client
+    name: str
+    plan: Plan
+    screen: Screen
+    folder: Path
+    servers: Sequence[LocalServer] = ()
+    findings: list[Finding] = field(factory=list)
+    ledger: Path | None = None
+    judge: Callable[[verdict.History], list[Finding]] = verdict.of_no_lock
+    _status_at: float = 0.0
+
+    def play(self) -> None:
+        """Play all acts.
+
+        Raises:
+            StoryEndedError: a worker failed, or the masters did.
+        """
+        self._await_votes()
+        self._without_the_lock()
+        self._with_the_lock()
+
+    def counted_so_far(self) -> None:
+        """Judge the present act by what was told of it up to now; what its workers were doing counts for nothing."""
+        if self.ledger is not None:
+            self.crew.history.killed.update(self.crew.alive)
+            self._judge(self.ledger)
+
+    # The acts -------------------------------------------------------------------------------------------------------
+
+    def _await_votes(self) -> None:
+        """Masters that relock has never seen have no vote until every lease that they may have forgotten is over."""
+        if len(self.client.statistics().masters) > 1:
+            self.screen.say(f"new masters have no vote for {self.plan.ttl:g} s: the demo waits, once")
+            with self.client.lock(self.name, timeout=self.plan.ttl + self.plan.patience_seconds):
+                pass
+        if not self._wait(lambda: self.crew.all_told("ready"), 2 * self.plan.patience_seconds):
+            raise self._failure("not all processes have started")
+
+    def _without_the_lock(self) -> None:
+        plan = self.plan
+        kind = "tasks" if plan.is_asyncio else "threads"
+        workers = f"{plan.workers * len(plan.processes)} {kind} in {len(plan.processes)} processes"
+        self.screen.act(f"without a lock: {workers} read a ledger, think, and write it back")
+        self._begin("without", verdict.of_no_lock, locked=False)
+        self._pause(plan.without_seconds)
+        # By chance, no worker may have come between another's reading and writing yet.
+        self._wait(lambda: self._lost() > 0, plan.without_seconds_max - plan.without_seconds)
+        self._end()
+
+    def _with_the_lock(self) -> None:
+        statement = "async with client.lock(name)" if self.plan.is_asyncio else "with client.lock(name)"
+        self.screen.act(f"with the lock: the same code inside `{statement}`, and nested in it once more")
+        self._begin("with", verdict.of_lock, locked=self.plan.locked)
+        self._pause(self.plan.under_seconds)
+        if len(self.servers) > 1:
+            self._kill_masters()
+        self._kill_a_holder()
+        if self.plan.is_asyncio:
+            self._cancel_a_waiter()
+        self._kill_a_waiter()
+        self._end()
+
+    def _kill_masters(self) -> None:
+        """The largest minority dies at once and comes back empty; the workers notice nothing."""
+        plan, count = self.plan, (len(self.servers) - 1) // 2
+        victims = self.servers[-count:]
+        self.screen.act(f"masters are killed: {count} of {len(self.servers)}; the others are a quorum")
+        killed_at = time.monotonic()
+        for server in victims:
+            server.crash()
+        self._pause(plan.down_seconds)
+        for server in victims:
+            server.restart()
+        back_at = time.monotonic()
+        self.screen.say(f"they are back, empty: no vote while leases that they forgot may run, {plan.ttl:g} s")
+        votes: dict[int, float] = {}
+        self._wait(lambda: self._note_votes(victims, votes), plan.ttl + plan.patience_seconds)
+        until = time.monotonic()
+        self._pause(plan.after_seconds)
+        turns = [update.entered for update in self.crew.history.updates if killed_at < update.entered < until]
+        ends = [votes[one.port] - killed_at if one.port in votes else None for one in victims]
+        gap = verdict.longest_gap(turns, killed_at, until)
+        self.findings += verdict.of_masters(plan.ttl, back_at - killed_at, ends, len(turns), gap)
+        self.screen.say(f"{len(votes)} of them vote again; {len(turns):,} updates were made meanwhile")
+
+    @staticmethod
+    def _note_votes(masters: Sequence[LocalServer], votes: dict[int, float]) -> bool:
+        """Note when each master gets its vote, as its marker says, never too late; return whether all have it."""
+        for server in masters:
+            asked_at, connection = time.monotonic(), parse_nodes(server.url)[0].raw_connection(LOOK_SECONDS_MAX)
+            with suppress(*NETWORK_ERRORS):
+                connection.connect()
+                connection.send_command("HGET", "lock:master", "no_vote_until_us", check_health=False)
+                until_us = connection.read_response()
+                connection.send_command("TIME", check_health=False)
+                seconds, micros = map(int, connection.read_response())
+                if until_us is not None:
+                    left = (int(until_us) - 1_000_000 * seconds - micros) / 1e6
+                    votes.setdefault(server.port, asked_at + max(0.0, left))
+            connection.disconnect()
+        return len(votes) == len(masters) and time.monotonic() > max(votes.values())
+
+    def _kill_a_holder(self) -> None:
+        """A hold outlasts its lease, because it is renewed; then its process dies, and nothing renews the lease."""
+        crew, plan = self.crew, self.plan
+        deed = "blocks its event loop" if plan.is_asyncio else "stays inside"
+        self.screen.act(f"a holder {deed} for longer than its lease of {plan.ttl:g} s, then it is killed")
+        victim, stay = self._stay()
+        if plan.is_asyncio:
+            crew.order(victim, "block")
+        self._pause(plan.stay_seconds)
+        stood = self._loop_stood(victim) if plan.is_asyncio else None
+        killed_at = crew.kill(victim)
+        looked_at, info = time.monotonic(), self._info()
+        lease_left = info.ttl if process_of(info.owner) == victim else 0.0
+        self.screen.say(f"{victim} is killed (SIGKILL) inside; its lease has {lease_left:.2f} s left")
+        self._wait(lambda: crew.first_after(killed_at), lease_left + plan.patience_seconds)
+        self._pause(plan.after_seconds)
+        intruders = sum(stay.entered < update.entered < killed_at for update in crew.history.updates)
+        self.findings += verdict.of_long_hold(plan.ttl, killed_at - stay.entered, intruders, stood)
+        successor = crew.first_after(killed_at)
+        seconds = None if successor is None else successor.entered - looked_at
+        self.findings += verdict.of_killed_holder(lease_left, seconds)
+        if successor is not None:
+            self.screen.say(f"{successor.worker} had the lock {successor.entered - looked_at:.2f} s after that")
+
+    def _loop_stood(self, holder: str) -> float:
+        """Return for how long the event loop of `holder` has stood still, as a thread of that process says."""
+        self.crew.order(holder, "measure")
+        self._wait(lambda: ("stood", holder) in self.crew.told, self.plan.patience_seconds)
+        stood = float(self.crew.told.get(("stood", holder), 0.0))
+        self.screen.say(f"the event loop of {holder} has stood still for {stood:.2f} s; it still has the lock")
+        return stood
+
+    def _cancel_a_waiter(self) -> None:
+        """A waiting task is cancelled, and its process goes on: its place must be gone at once."""
+        crew, patience = self.crew, self.plan.patience_seconds
+        self.screen.act("the first waiter is cancelled")
+        holder, stay = self._stay()
+        before = self._queue()
+        after: list[str] = []
+
+        def is_gone() -> bool:
+            after[:] = self._queue()
+            return len(after) < len(before)
+
+        victim = process_of(before[0])
+        crew.order(victim, "cancel")
+        gone_at = time.monotonic() if self._wait(is_gone, patience) else None
+        if not self._wait(lambda: ("cancelled", victim) in crew.told, patience):
+            raise self._failure(f"the call that was cancelled did not end within {patience:g} s")
+        at, call = crew.told["cancelled", victim]
+        place = None if gone_at is None else gone_at - at
+        self.screen.say(f"a task of {victim} is cancelled; its call ended after {1000 * call:.1f} ms")
+        others = verdict.moved(before, after)
+        self.findings += verdict.of_cancelled_waiter(call, place, others, self._hand_over(holder, stay))
+
+    def _kill_a_waiter(self) -> None:
+        """The first waiter dies with its process: the next living one must not wait for it."""
+        crew = self.crew
+        self.screen.act("the first waiter is killed, with its process")
+        holder, stay = self._stay()
+        victim = process_of(self._queue()[0])
+        crew.kill(victim)
+        queue = [process_of(waiter) for waiter in self._info().queue]
+        dead = next((i for i, process in enumerate(queue) if process not in crew.killed), len(queue))
+        self.screen.say(f"{victim} is killed (SIGKILL): {dead} dead waiters at the head of the queue")
+        self.findings += verdict.of_killed_waiter(dead, self._hand_over(holder, stay))
+
+    # What the acts have in common -----------------------------------------------------------------------------------
+
+    def _begin(self, name: str, judge: Callable[[verdict.History], list[Finding]], *, locked: bool) -> None:
+        self.ledger, self.judge = self.folder / name, judge
+        self.crew.begin(self.ledger, locked=locked)
+
+    def _end(self) -> None:
+        crew = self.crew
+        for process in crew.alive:
+            crew.order(process, "stop")
+        if not self._wait(lambda: crew.all_told("stopped"), self.plan.patience_seconds):
+            raise self._failure("not all workers have stopped")
+        if self.ledger is not None:
+            self._judge(self.ledger)
+        self.screen.say(f"{crew.history.lost():,} of {len(crew.history.updates):,} updates are lost")
+
+    def _judge(self, ledger: Path) -> None:
+        self.ledger, history = None, self.crew.history
+        history.entries = ledgers.entries(ledger)
+        self.findings += self.judge(history)
+
+    def _stay(self) -> tuple[str, Update]:
+        """Have a worker stay inside until a worker of another process is first in the queue; return that holder.
+
+        What is measured is the death of one holder, or of one waiter, and a killed process takes all its workers along.
+        """
+        crew, patience = self.crew, self.plan.patience_seconds
+        holder, stayed = crew.alive[0], [""]
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            crew.order(holder, "stay")
+            if stayed[-1]:
+                crew.order(holder, "go_on")
+            if not self._wait(lambda: holder in crew.inside and crew.inside[holder].worker != stayed[-1], patience):
+                break
+            stay, queue = crew.inside[holder], self._settled_queue()
+            if queue and process_of(queue[0]) != holder:
+                return holder, stay
+            stayed.append(stay.worker)
+        raise self._failure(f"no worker of another process waits behind {holder}")
+
+    def _settled_queue(self) -> list[str]:
+        """Return the waiters once their order stays: several masters take a moment to agree on places."""
+        seen: list[list[str]] = [[]]
+
+        def is_settled() -> bool:
+            self._pause(10 * POLL_SECONDS)
+            seen.append(self._queue())
+            return len(seen[-1]) > 1 and seen[-1] == seen[-2]
+
+        self._wait(is_settled, 1.0)
+        return seen[-1]
+
+    def _hand_over(self, holder: str, stay: Update) -> float | None:
+        """Let the worker that stays leave; return the seconds from its release until another one had the lock."""
+        crew, patience = self.crew, self.plan.patience_seconds
+        self._pause(self.plan.after_seconds)
+        told = len(crew.history.updates)
+        crew.order(holder, "go_on")
+        self._wait(lambda: holder not in crew.inside, patience)
+        left = [update.left for update in crew.history.updates[told:] if update.worker == stay.worker]
+        if not left:
+            return None
+        self._wait(lambda: crew.first_after(left[0]), patience)
+        self._pause(self.plan.after_seconds)
+        successor = crew.first_after(left[0])
+        if successor is None:
+            return None
+        self.screen.say(
+            f"{successor.worker} had the lock {1000 * (successor.entered - left[0]):.1f} ms after it was left"
+        )
+        return successor.entered - left[0]
+
+    def _queue(self) -> list[str]:
+        """Return the waiters whose processes live; dead ones keep their places for some seconds, and delay nobody."""
+        return [waiter for waiter in self._info().queue if process_of(waiter) in self.crew.alive]
+
+    def _lost(self) -> int:
+        history = self.crew.history
+        if self.ledger is not None:
+            history.entries = ledgers.entries(self.ledger)
+        return history.lost()
+
+    def _info(self) -> LockInfo:
+        """Look at the lock; on a busy machine, masters that do not answer in time are asked again."""
+        until = time.monotonic() + self.plan.patience_seconds
+        while True:
+            try:
+                return self.client.info(self.name)
+            except QuorumError as error:
+                if time.monotonic() > until:
+                    raise self._failure(f"the masters do not answer: {error}") from error
+
+    def _failure(self, why: str) -> StoryEndedError:
+        self.crew.failures.append(why)
+        return StoryEndedError(why)
+
+    def _pause(self, seconds: float) -> None:
+        self._wait(lambda: False, seconds)
+
+    def _wait(self, condition: Callable[[], object], seconds: float) -> bool:
+        """Hear the crew until `condition` is true; return False where it is not within `seconds`."""
+        until = time.monotonic() + seconds
+        while not condition():
+            if self.screen.seconds > self.plan.limit_seconds:
+                raise self._failure(f"stopped after {self.plan.limit_seconds:g} s")
+            if self.crew.failures:
+                raise StoryEndedError
+            if time.monotonic() >= until:
+                return False
+            self.crew.hear(POLL_SECONDS)
+            if time.monotonic() > self._status_at + STATUS_SECONDS:
+                self._status_at = time.monotonic()
+                self._show_status()
+        return True
+
+    def _show_status(self) -> None:
+        made = len(self.crew.history.updates)
+        info = self._info()
+        lock = f"lock: {process_of(info.owner) or 'nobody'} holds it for {info.ttl:.1f} s more, {len(info.queue)} wait"
+        self.screen.status(f"{self.screen.seconds:.0f} s · ledger: {made:,} updates, {self._lost():,} lost · {lock}")
