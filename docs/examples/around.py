@@ -1,15 +1,16 @@
-"""A lock around an endpoint: by a dependency, and by middleware."""
+"""A lock around an endpoint: by a dependency, in threads by another one, and by middleware."""
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from relock import AcquireTimeoutError, AsyncClient, AsyncLock
+from relock import AcquireTimeoutError, AsyncClient, AsyncLock, Client, Lock
 
-client = AsyncClient(os.environ.get("REDIS_URL", "redis://localhost:6379/0"))
+threads = Client(os.environ.get("REDIS_URL", "redis://localhost:6379/0"))
+client = AsyncClient(threads)  # one session for threads and tasks
 app = FastAPI()
 WAIT_SECONDS = 2.0
 
@@ -24,6 +25,19 @@ async def order_lock(order_id: int) -> AsyncIterator[AsyncLock]:
 async def cancel(order_id: int, held: Annotated[AsyncLock, Depends(order_lock)]) -> dict[str, int]:
     """Runs in the task in which the dependency has entered."""
     return {"order": order_id, "fence": await held.ensure()}
+
+
+def report_lock() -> Iterator[Lock]:
+    """The lock of the report. FastAPI enters and leaves in different threads: so the owner is this request."""
+    lock = threads.lock("report", owner=f"request-{uuid.uuid4()}", max_hold=60.0, timeout=WAIT_SECONDS)
+    with lock:
+        yield lock
+
+
+@app.post("/report")
+def report(held: Annotated[Lock, Depends(report_lock)]) -> dict[str, int]:
+    """Runs in a third thread, and uses the same hold."""
+    return {"fence": held.ensure()}
 
 
 @app.middleware("http")
