@@ -55,7 +55,7 @@ def test_names_go_on_after_each_connection_that_ends(
         user.lock(one).acquire()
     faults = [end(line, match) for line in lines_of(proxy) for match in [each_once(b"SCAN")] for _ in range(3)]
     assert set(user.names(f"{name}-*")) == names
-    assert all(fault.struck.is_set() for fault in faults)
+    assert sum(fault.struck.is_set() for fault in faults) > len(lines_of(proxy)), "not only where they begin"
     assert all(master.down is None for master in user.statistics().masters)
 
 
