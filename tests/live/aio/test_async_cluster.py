@@ -1,13 +1,16 @@
 """Tasks on a Redis Cluster: on the node that has the slot, also while slots move."""
 
 import asyncio
+import socket
+import time
 
 import pytest
 import redis.asyncio
 from support.cluster import ClusterOfServers, names_in, slot_of
 from support.tasks import SOON, connecting, free, until
 
-from relock import AsyncClient, QuorumError
+from relock import AsyncClient, MasterDown, QuorumError
+from relock._runtime.aio.link import QUIET_SECONDS
 
 
 async def take(client: AsyncClient, name: str) -> None:
@@ -109,3 +112,22 @@ async def test_no_node_at_all_is_no_quorum(name: str) -> None:
     with pytest.raises(QuorumError):
         await client.lock(name).acquire()
     await client.close()
+
+
+async def test_connections_to_nodes_that_end_while_the_loop_stands_still_are_not_used(
+    cluster: ClusterOfServers, name: str
+) -> None:
+    names, events = [f"{name}-{i}" for i in range(12)], list[object]()
+    async with connecting() as connect:
+        client = connect(cluster.url, patience=0.0, on_event=events.append)
+        for one in names:
+            await take(client, one)
+        (foreground,) = client._foregrounds.values()
+        for link in foreground._links():
+            assert link.connection is not None
+            sock = link.connection.raw._sock  # type: ignore[attr-defined]
+            sock.shutdown(socket.SHUT_RDWR)  # as if the node had closed it
+        time.sleep(2 * QUIET_SECONDS)
+        for one in names:
+            assert await client.lock(one).acquire(blocking=False)
+        assert not [event for event in events if isinstance(event, MasterDown)]
