@@ -36,6 +36,7 @@ from relock._options import (
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
 from relock._runtime.masters.master import Master
+from relock._runtime.net.green import warning_of_greenlets
 from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import Platform
 from relock._runtime.session.session import Session
@@ -138,10 +139,9 @@ class Client:
     def _warn(self) -> None:
         """Says once what works, but promises less than one might think."""
         guard, ttl = self._options.guard_for(len(self._nodes)), self._options.ttl
-        short = (
-            f"restart_guard={guard} is below the ttl of {ttl} s: a lease that a restart forgot may outlast the guard"
-        )
-        for text in (warning_of_number(len(self._nodes)), short if 0 < guard < ttl else None):
+        short = f"restart_guard={guard} is below the ttl of {ttl} s: a lease that a restart forgot may outlast it"
+        number = warning_of_number(len(self._nodes))
+        for text in (number, short if 0 < guard < ttl else None, warning_of_greenlets()):
             if text is not None:
                 logger.warning(text)
                 warnings.warn(text, RelockWarning, stacklevel=3)

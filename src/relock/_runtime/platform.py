@@ -18,10 +18,14 @@ from typing import Any, Protocol
 from relock._core.effects import Clock
 from relock._owner import Who, current_thread, running_loop, running_task
 from relock._runtime.net.channel import Channel, open_channel
+from relock._runtime.net.green import replaced_threads
 from relock._runtime.net.loop_channel import LoopChannel
 from relock._runtime.net.loop_watch import LoopWatch
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.waker import Waker
+
+if not hasattr(select, "poll"):
+    raise ImportError("relock needs select.poll: Windows has none, and eventlet takes it away")
 
 #: The one clock of the client side. It goes on while the machine is suspended, where the system has such a clock.
 CLOCK: Clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
@@ -89,7 +93,14 @@ class Platform:
         return os.urandom(count).hex()
 
     def start(self, target: Callable[[], object], name: str) -> None:
-        """Starts a daemon thread. `RuntimeError` if there can't be another one."""
+        """Start a daemon thread.
+
+        Raises:
+            RuntimeError: there can't be another one, or it would be a greenlet, in which a wait would never end.
+        """
+        text = replaced_threads()
+        if text is not None:
+            raise RuntimeError(text)
         threading.Thread(target=target, name=name, daemon=True).start()
 
     def current(self) -> Any:

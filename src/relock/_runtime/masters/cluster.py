@@ -29,6 +29,7 @@ from relock._runtime.masters.errors import NETWORK_ERRORS, understood
 from relock._runtime.masters.known import MasterListener, MasterState
 from relock._runtime.masters.master import Master
 from relock._runtime.net.failures import failure_of, words_of
+from relock._runtime.net.green import check_threads
 from relock._runtime.net.node import Node, Place, Seeds
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.slots import SLOTS, Range, ranges_of, redirection, slot_of
@@ -222,7 +223,8 @@ class Cluster(Master, MasterListener):
     # What a session asks of a master --------------------------------------------------------------------------------
 
     def raw_connection(self) -> RawConnection:
-        """A new connection to any node, another one each time, rather to one that is up."""
+        """Make a connection to any node, another one each time, rather to one that is up."""
+        check_threads()
         shards = list(self.shards.copy().values())
         nodes = [shard.node for shard in shards if shard.down is None] or self._sources
         node = nodes[next(self._turns) % len(nodes)]

@@ -12,6 +12,7 @@ from relock._errors import ConfigurationError
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
 from relock._runtime.masters.pool import RETRY_SECONDS_MAX, Pool
 from relock._runtime.net.failures import is_break
+from relock._runtime.net.green import check_threads
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.service import Service
 
@@ -39,6 +40,7 @@ class Master(Pool):
 
     def open_later(self, reports: "SimpleQueue[Report] | None", *, is_call: bool) -> None:
         """Has a connection opened in the background, for a call or beside them; what comes of it goes to `reports`."""
+        check_threads()  # here, too: a caller whose threads are greenlets would wait for the reconnector for ever
         if self.reconnector is not None:
             self.reconnector.want(reports, is_call=is_call)
 

@@ -21,6 +21,7 @@ from relock._runtime.masters.lines import Line
 from relock._runtime.masters.living import Living
 from relock._runtime.masters.round import Pending, Round
 from relock._runtime.net.failures import failure_of, is_break, is_refusal
+from relock._runtime.net.green import check_threads
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.platform import Platform
@@ -288,7 +289,8 @@ class Pool(ConnectionOwner):
         return (("CLIENT", "SETNAME", name),) if name else ()
 
     def raw_connection(self) -> RawConnection:
-        """A new connection, not open yet, with the node timeout."""
+        """Make a connection with the node timeout, and do not open it."""
+        check_threads()
         return self.node.raw_connection(self.node_timeout)
 
     def give_back(self, connection: Connection, now: float) -> None:
