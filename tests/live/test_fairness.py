@@ -20,6 +20,7 @@ pytestmark = pytest.mark.every_quorum
 PROCESSES = 8
 WAITERS = 64
 ROUNDS = 20
+HOUR_MS = 3_600_000
 SLACK = 3.0  # seconds, for a busy machine; a waiter whose message does not come waits for a minute
 
 
@@ -144,6 +145,15 @@ def dead_waiters(
     return children
 
 
+def count_as_alive(server: Deployment, name: str) -> None:
+    """All who wait count as alive for an hour without a sign, so that nobody can wait until they count as dead."""
+    waiters = f"lock:{{{name}}}:waiters"
+    for member in server.members:
+        with member.client() as plain:
+            for waiter, _ in plain.zrange(waiters, 0, -1, withscores=True):
+                plain.zincrby(waiters, HOUR_MS, waiter)
+
+
 @pytest.mark.every_server
 @pytest.mark.parametrize("fork", [False, True], ids=["all gone", "a forked child of each lives on"])
 def test_five_dead_waiters_at_the_head_delay_nobody(
@@ -152,15 +162,14 @@ def test_five_dead_waiters_at_the_head_delay_nobody(
     lock = client.lock(name)
     lock.acquire()
     children = dead_waiters(server, lockers, name, 5, fork=fork)
+    count_as_alive(server, name)
     (live,) = lockers(1)
     acquire(live, name, 9, hold=0)
-    until(lambda: queued(server, name) == 6, within=10, what="it waits behind the dead")
-    begin = time.monotonic()
+    until(lambda: queued(server, name) == 6, within=30, what="it waits behind the dead")
     lock.release()
-    said = granted(live)
+    granted(live)  # long before the dead count as dead
     for child in children:
         os.kill(child, signal.SIGKILL)
-    assert said["at"] - begin < ALIVE_MS / 2000, "nobody waits until they count as dead"
 
 
 def test_a_stopped_waiter_delays_the_others_by_at_most_ten_seconds(
@@ -189,8 +198,7 @@ def test_what_the_dead_leave_in_the_queue_goes_by_itself(
     dead_waiters(server, lockers, name, 2)
     (live,) = lockers(1)
     acquire(live, name, 9)
-    until(lambda: queued(server, name) == 3, within=10, what="it waits behind the dead")
-    until(lambda: queued(server, name) == 1, within=15, what="the dead are removed by the living")
+    until(lambda: queued(server, name) == 1, within=30, what="it waits, and has removed the dead")
     assert 0 < server.client().pttl(f"lock:{{{name}}}:queue") <= 30_000
 
 

@@ -20,7 +20,7 @@ TURN_SECONDS = 60.0  # for a turn that comes at once; a busy machine may take it
 def fill(server: Deployment, queue: str, name: str) -> None:
     """Writes `STRANGERS` foreign entries to a lock's queue, each with this name and its number."""
     for one in server.members:
-        with redis.Redis.from_url(one.url) as stranger:
+        with redis.Redis.from_url(one.url, socket_timeout=TURN_SECONDS) as stranger:
             for first in range(0, STRANGERS, 20_000):
                 stranger.zadd(queue, {name % number: 0 for number in range(first, first + 20_000)})
 
