@@ -15,7 +15,7 @@
 --   proposal      us     a fencing token for all of several masters to give, in 16 digits; 0: none
 --   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
---   guard_ms      ms     how long a master that may have forgotten leases has no vote
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote; below 0: at a first contact
 -- RETURNS
 --   'granted now_us token'               the hold is the caller's
 --   refused  now_us pttl_ms ahead holder  held, or another's turn, or not known whose (pttl 0, no holder)
@@ -55,12 +55,14 @@ end
 
 --#include has_vote
 
+local take_guard -- where this master votes, and gets to know the caller's larger guard with a grant
 if not has_vote then
   --#include clock
   --#include digits
   --#include vote
 
-  local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
+  local until_us
+  until_us, take_guard = no_vote_until(master, incarnation, guard_ms, owner, now_us)
   if until_us then
     return { 'no_vote', now_us, until_us }
   end
@@ -75,6 +77,9 @@ end
 local last -- token, where the hold has just been written
 if redis.call('EXISTS', lock, queue) == 0 then
   -- Nobody has it and nobody waits: the usual case ends here, before it pays for the functions of the others.
+  if take_guard then
+    take_guard()
+  end
   redis.call('HSET', lock, owner, count)
   redis.call('PEXPIRE', lock, lease_ms)
   last = redis.call('SET', token, ours, 'PX', token_ms, 'GET')
@@ -105,6 +110,9 @@ end
 
 local given, holder = try_to_take(lock, queue, waiters, token, owner, waiter_of(owner), count, lease_ms, fair, now_us)
 if given then
+  if take_guard then
+    take_guard()
+  end
   return 'granted ' .. now .. ' ' .. digits(given)
 end
 -- A demoted master may have a copy of a hold until its lease ends, and must tell nobody of it. So this write, which

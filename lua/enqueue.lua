@@ -17,7 +17,7 @@
 --   queue_ms      ms     how long the queue outlives its last heartbeat
 --   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
---   guard_ms      ms     how long a master that may have forgotten leases has no vote
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote; below 0: at a first contact
 -- RETURNS
 --   'queued now_us pttl_ms ahead holder ticket'    the caller waits behind `ahead` others
 --   'proposed now_us pttl_ms ahead holder ticket'  it would, with this ticket, and has no place
@@ -123,12 +123,15 @@ if agreed > 0 and holder_of(lock) ~= owner then
   -- granted what the first was not. A place needs no vote: the waiters must be in order when this master votes again.
   place(agreed)
 end
-local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
+local until_us, take_guard = no_vote_until(master, incarnation, guard_ms, owner, now_us)
 if until_us then
   return { 'no_vote', now_us, until_us }
 end
 local granted_token, holder = try_to_take(lock, queue, waiters, token, owner, waiter, count, lease_ms, fair, now_us)
 if granted_token then
+  if take_guard then
+    take_guard()
+  end
   return { 'granted', now_us, granted_token }
 end
 local pttl_ms = digits(holder and redis.call('PTTL', lock) or 0)
@@ -158,6 +161,9 @@ if tonumber(ticket) <= 0 then
     agreed = proposal
   end
   place(agreed)
+end
+if take_guard then
+  take_guard() -- a releaser may give the lock to whoever has a place
 end
 local ahead = redis.call('ZRANK', queue, waiter)
 return 'queued ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. digits(agreed)

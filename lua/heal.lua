@@ -11,7 +11,7 @@
 --   fence         int    its fencing token
 --   not_after_us  us     time on this master's clock after which this call does nothing
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
---   guard_ms      ms     how long a master that may have forgotten leases has no vote
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote; below 0: at a first contact
 -- RETURNS
 --   healed   now_us           the hold is here (again), or was
 --   refused  now_us           somebody else's hold is here
@@ -52,7 +52,7 @@ local guard_ms = ARGV[7]
 if now_us > tonumber(not_after_us) then
   return { 'void', now_us }
 end
-local until_us = no_vote_until(master, incarnation, guard_ms, now_us)
+local until_us, take_guard = no_vote_until(master, incarnation, guard_ms, owner, now_us)
 if until_us then
   return { 'no_vote', now_us, until_us }
 end
@@ -62,6 +62,9 @@ if holder and holder ~= owner then
 end
 if not holder then
   redis.call('HSET', lock, owner, count)
+end
+if take_guard then
+  take_guard()
 end
 lengthen(lock, lease_ms)
 if tonumber(fence) > last_token(token) then

@@ -15,7 +15,7 @@
 --   hand          flag   1: a waiter that takes grants is given the lock; 0: it is told that it is its turn
 --   not_after_us  us     time on this master's clock after which nobody is given anything, in 16 digits
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
---   guard_ms      ms     how long a master that may have forgotten leases has no vote
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote; below 0: at a first contact
 -- RETURNS
 --   'released now_us'  the hold was here and has ended
 --   'absent now_us'    there was no such hold (any more)
@@ -97,7 +97,8 @@ if redis.call('EXISTS', queue) == 1 then
   -- That this hold has ended does not make the lock free: its hash may have more fields.
   if redis.call('EXISTS', lock) == 0 then
     drop_overdue(queue, waiters, now_us)
-    if hand == '1' and now_us <= tonumber(not_after_us) and not no_vote_until(master, incarnation, guard_ms, now_us) then
+    if hand == '1' and now_us <= tonumber(not_after_us)
+      and not no_vote_until(master, incarnation, guard_ms, owner, now_us) then
       hand_over(lock, queue, waiters, token, owner, incarnation, now_us)
     else
       wake_first(lock, queue, waiters, nil)

@@ -1,11 +1,22 @@
--- Provides no_vote_until(master, socket, guard_ms, now_us): the time on this
+-- Provides no_vote_until(master, socket, guard_ms, owner, now_us): the time on this
 -- master's clock (us) until which it has no vote, or nil when it has one. `socket`
--- is the incarnation that the caller's socket was opened to.
+-- is the incarnation that the caller's socket was opened to. If it has a vote, it may
+-- return a function as well: a script that gives a hold or a place must call that.
 --
 -- A master that restarted, failed over or was flushed may have forgotten leases
 -- that still run. Then its marker is missing, or names another incarnation than the
 -- one behind the caller's socket. Either starts the guard (the delayed restart of
 -- the Redlock algorithm). Without a marker key there is no guard at all.
+--
+-- A guard below 0 is that of a client at its first contact: it has seen no marker here,
+-- and has not reached a quorum of its masters. It may name masters that do not exist, so
+-- it must not stop the clients that use this one. Nothing is written for it where the
+-- marker is missing, and it gets no vote.
+--
+-- A larger guard than the marker's is that of a client with longer leases. If this
+-- master has no vote, it may have forgotten such a lease, and takes the larger guard from
+-- any script. If it has a vote, it goes on voting for the others. The caller gets a vote
+-- when its own guard would be over, and what it is given then writes the larger guard.
 --
 -- A socket may outlive its incarnation. If a master becomes a replica and then a
 -- master again, its connections stay open, but its data set, marker included, is a
@@ -20,7 +31,12 @@ local function present_incarnation(incarnation)
   return string.match(incarnation, '^[^:]*') .. ':' .. id
 end
 
-local function no_vote_until(master, socket, guard_ms, now_us)
+local function set_guard(master, until_us, guard_ms, owner, now_us)
+  redis.call('HSET', master, 'no_vote_until_us', digits(until_us), 'guard_ms', digits(guard_ms),
+    'set_by', string.match(owner, '^[^:]*'), 'set_us', digits(now_us))
+end
+
+local function no_vote_until(master, socket, guard_ms, owner, now_us)
   if not master then
     return nil
   end
@@ -36,18 +52,33 @@ local function no_vote_until(master, socket, guard_ms, now_us)
     -- Another program wrote that. The marker counts as missing.
     marker[1], known_ms = nil, 0
   end
-  local largest_ms = math.max(known_ms, tonumber(guard_ms))
+  local is_first, own_ms = tonumber(guard_ms) < 0, math.abs(tonumber(guard_ms))
+  local largest_ms = math.max(known_ms, own_ms)
   if marker[1] == incarnation and largest_ms == known_ms and now_us >= until_us and not has_moved then
     return nil
+  end
+  if is_first and not marker[1] then
+    return now_us
   end
   if marker[1] ~= incarnation then
     until_us = now_us + largest_ms * 1000
     redis.call('HSET', master, 'incarnation', incarnation,
       'no_vote_until_us', digits(until_us), 'guard_ms', digits(largest_ms))
-  elseif largest_ms > known_ms then
-    -- A client with a larger guard has longer leases, and this master may have forgotten some of them.
-    until_us = until_us + (largest_ms - known_ms) * 1000
-    redis.call('HSET', master, 'no_vote_until_us', digits(until_us), 'guard_ms', digits(largest_ms))
+    if own_ms > known_ms then
+      set_guard(master, until_us, own_ms, owner, now_us)
+    end
+  elseif own_ms > known_ms then
+    local later_us = until_us + (own_ms - known_ms) * 1000
+    if now_us >= until_us then
+      if is_first or has_moved or now_us < later_us then
+        return math.max(later_us, now_us)
+      end
+      return nil, function()
+        set_guard(master, later_us, own_ms, owner, now_us)
+      end
+    end
+    until_us = later_us
+    set_guard(master, until_us, own_ms, owner, now_us)
   end
   local longest_us = now_us + largest_ms * 1000
   if until_us > longest_us then

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from attrs import define
@@ -14,7 +15,7 @@ from support.servers import Server, find_servers, free_port
 from support.until import until
 from support.urls import GUARD_SECONDS, Urls
 
-from relock import Client, ConfigurationError, RelockWarning
+from relock import Client, ConfigurationError, QuorumError, RelockWarning
 
 Connect = Callable[..., Client]
 TTL = 3.0  # and the guard
@@ -83,6 +84,83 @@ def test_masters_that_forgot_let_nobody_in_before_the_lease_is_over(
     assert any(second) == (guard == 0.0)
     if guard:
         assert watcher.lock(name).acquire(timeout=30), "but when it is over, they vote again"
+
+
+# The first contact ----------------------------------------------------------------------------------------------------
+
+
+def nowhere() -> str:
+    return f"redis://127.0.0.1:{free_port()}"
+
+
+def marker(server: Server) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = server.cli("HGETALL", "lock:master")
+    return found
+
+
+def test_a_client_whose_other_masters_do_not_exist_stops_nobody(
+    own_server: Server, connect: Connect, name: str
+) -> None:
+    service = connect(own_server.url)
+    mistaken = connect(Urls([own_server.url, nowhere(), nowhere()], None), ttl=600, node_timeout=5.0)
+    for _ in range(2):
+        with pytest.raises(QuorumError, match="before a quorum of the masters was reached"):
+            mistaken.lock(name).acquire(blocking=False)
+    assert not own_server.cli("EXISTS", "lock:master")
+    for client in (service, connect(own_server.url)):
+        assert takes(client, name)
+
+
+def test_a_first_contact_with_a_quorum_begins_the_guard(five: list[Server], connect: Connect, name: str) -> None:
+    """Nobody knows what the masters have forgotten; those that answer later begin it as well."""
+    for server in five[3:]:
+        server.stop()
+    client = connect(urls(five, 600.0), ttl=600, node_timeout=0.5)
+    with pytest.raises(QuorumError, match="may have forgotten leases"):
+        client.lock(name).acquire(blocking=False)
+    assert all(marker(server) for server in five[:3])
+    for server in five[3:]:
+        server.cont()
+
+    def all_have_begun() -> bool:
+        with suppress(QuorumError):
+            client.lock(name).acquire(blocking=False)
+        return all(marker(server) for server in five)
+
+    until(all_have_begun, within=20, what="all have a marker")
+    assert {marker(server)[b"set_by"].decode() for server in five} == {client.session.client_id}
+
+
+@pytest.mark.parametrize("how", ["restarted empty", "flushed"])
+def test_a_master_whose_marker_was_seen_is_without_a_vote_at_once_though_no_quorum_is_reached(
+    own_server: Server, connect: Connect, name: str, how: str
+) -> None:
+    service = connect(own_server.url, restart_guard=TTL, ttl=TTL)
+    assert service.lock(name).acquire(timeout=20)
+    lonely = connect(Urls([own_server.url, nowhere(), nowhere()], TTL), ttl=TTL, node_timeout=0.5)
+    with pytest.raises(QuorumError):
+        lonely.lock(name).acquire(blocking=False)
+    forget(own_server, how)
+
+    def has_begun() -> bool:
+        with suppress(QuorumError):
+            lonely.lock(name).acquire(blocking=False)
+        return bool(marker(own_server))
+
+    until(has_begun, within=20, what="the guard has begun")
+    assert marker(own_server)[b"set_by"].decode() == lonely.session.client_id
+
+
+def test_a_client_with_a_larger_guard_waits_and_the_others_go_on(
+    five: list[Server], client: Client, connect: Connect, name: str
+) -> None:
+    before = [marker(server) for server in five]
+    careful = connect(urls(five, 600.0), ttl=600, node_timeout=5.0)
+    with pytest.raises(QuorumError, match="may have forgotten leases"):
+        careful.lock(name).acquire(blocking=False)
+    assert takes(client, name)
+    assert takes(connect(urls(five), ttl=TTL), name)
+    assert [marker(server) for server in five] == before
 
 
 # A replica in place of its master -------------------------------------------------------------------------------------

@@ -855,7 +855,7 @@ VOTE = f"""
 {_fragment(find_folder(), "digits")}
 {_fragment(find_folder(), "just_now")}
 {_fragment(find_folder(), "vote")}
-return no_vote_until(KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])) or false
+return no_vote_until(KEYS[1], ARGV[1], ARGV[2], 'me:1', tonumber(ARGV[3])) or false
 """
 
 
@@ -878,10 +878,178 @@ def test_another_incarnation_starts_the_guard_again(real: Master) -> None:
     assert real.redis.hget(KEYS.master, "incarnation") == real.incarnation
 
 
-def test_a_larger_guard_is_written_down_for_all(real: Master) -> None:
+def marked(real: Master) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = real.redis.hgetall(KEYS.master)
+    return found
+
+
+@TAKES
+def test_a_larger_guard_is_written_down_for_all_with_what_is_given(
+    real: Master, take: Callable[..., list[Any]]
+) -> None:
     mark(real, real.incarnation)
-    assert acquire(real, guarded=True, guard_ms=1_500)[0] == b"granted"
-    assert real.redis.hget(KEYS.master, "guard_ms") == b"1500"
+    status, now_us, *_ = take(real, guarded=True, guard_ms=1_500)
+    assert status in (b"granted", b"healed")
+    assert marked(real) == {
+        b"incarnation": real.incarnation,
+        b"no_vote_until_us": b"600001",
+        b"guard_ms": b"1500",
+        b"set_by": b"me",
+        b"set_us": b"%d" % now_us,
+    }
+
+
+def test_a_place_is_given_with_the_larger_guard_as_well(real: Master) -> None:
+    """A releaser may make a hold of it, and knows nothing of that guard."""
+    mark(real, real.incarnation)
+    real.put(State({YOU: 1}))
+    assert enqueue(real, guarded=True, guard_ms=1_500, ticket=-1)[0] == b"proposed"
+    assert marked(real)[b"guard_ms"] == b"900"
+    assert enqueue(real, guarded=True, guard_ms=1_500)[0] == b"queued"
+    assert (marked(real)[b"guard_ms"], marked(real)[b"set_by"]) == (b"1500", b"me")
+
+
+@TAKES
+def test_a_larger_guard_that_gets_nothing_changes_nothing_on_a_master_that_votes(
+    real: Master, take: Callable[..., list[Any]]
+) -> None:
+    """The caller waits until its own guard would be over; the others go on meanwhile."""
+    began_us = real.now_us() - 1_000_000
+    mark(real, real.incarnation, until_us=began_us + 900_000)
+    before = marked(real)
+    status, _, until_us = take(real, guarded=True, guard_ms=600_000)
+    assert (status, until_us) == (b"no_vote", began_us + 600_000_000)
+    assert marked(real) == before
+    assert take(real, guarded=True, guard_ms=900)[0] in (b"granted", b"healed")
+
+
+def test_a_larger_guard_that_is_refused_changes_nothing(real: Master) -> None:
+    mark(real, real.incarnation)
+    before = marked(real)
+    real.put(State({YOU: 1}))
+    assert acquire(real, guarded=True, guard_ms=1_500)[0] == b"refused"
+    release(real, guarded=True, guard_ms=1_500)
+    assert marked(real) == before
+
+
+def test_who_has_set_a_guard_is_written_down_until_another_sets_a_larger_one(real: Master) -> None:
+    _, now_us, _ = acquire(real, ME, guarded=True, guard_ms=500)
+    mine = (b"me", b"%d" % now_us)
+    acquire(real, YOU, guarded=True, guard_ms=500)
+    assert (marked(real)[b"set_by"], marked(real)[b"set_us"]) == mine
+    real.redis.hset(KEYS.master, "incarnation", "that")
+    acquire(real, YOU, guarded=True, guard_ms=400)
+    assert (marked(real)[b"set_by"], marked(real)[b"set_us"]) == mine, "after a restart it is the same guard"
+    _, later_us, _ = acquire(real, YOU, guarded=True, guard_ms=600)
+    assert (marked(real)[b"set_by"], marked(real)[b"set_us"]) == (b"you", b"%d" % later_us)
+
+
+# the first contact ----------------------------------------------------------------------------------------------------
+
+
+@TAKES
+def test_a_first_contact_gets_nothing_where_the_marker_is_missing_and_writes_nothing(
+    real: Master, take: Callable[..., list[Any]]
+) -> None:
+    status, now_us, until_us = take(real, guarded=True, guard_ms=-600_000)
+    assert (status, until_us) == (b"no_vote", now_us)
+    assert list(real.redis.scan_iter()) == []
+
+
+@TAKES
+def test_a_first_contact_gets_what_others_get_where_the_marker_is_right(
+    real: Master, take: Callable[..., list[Any]]
+) -> None:
+    mark(real, real.incarnation)
+    before = marked(real)
+    assert take(real, guarded=True, guard_ms=-900)[0] in (b"granted", b"healed")
+    assert marked(real) == before
+
+
+@TAKES
+def test_a_first_contact_spreads_no_larger_guard_where_the_master_votes(
+    real: Master, take: Callable[..., list[Any]]
+) -> None:
+    mark(real, real.incarnation)
+    before = marked(real)
+    status, now_us, until_us = take(real, guarded=True, guard_ms=-1_500)
+    assert (status, until_us) == (b"no_vote", now_us), "also where its own guard would be over"
+    assert marked(real) == before
+    assert real.holder() == {}
+
+
+@TAKES
+def test_a_first_contact_begins_the_guard_where_the_marker_is_that_of_another_incarnation(
+    real: Master, take: Callable[..., list[Any]]
+) -> None:
+    mark(real, b"that")
+    status, now_us, until_us = take(real, guarded=True, guard_ms=-500)
+    assert (status, until_us) == (b"no_vote", now_us + 900_000)
+    assert marked(real)[b"incarnation"] == real.incarnation
+
+
+@TAKES
+def test_a_first_contact_lengthens_a_guard_that_runs(real: Master, take: Callable[..., list[Any]]) -> None:
+    """The master may have forgotten a lease of the client's kind."""
+    began_us = real.now_us()
+    mark(real, real.incarnation, until_us=began_us + 900_000)
+    status, _, until_us = take(real, guarded=True, guard_ms=-1_500)
+    assert (status, until_us) == (b"no_vote", began_us + 1_500_000)
+    assert (marked(real)[b"guard_ms"], marked(real)[b"set_by"]) == (b"1500", b"me")
+
+
+def test_a_first_contact_hands_nothing_over_and_accuses_nobody(real: Master) -> None:
+    real.put(State({ME: 1}, queue=[b"you:1@3000"]))
+    real.listen("you")
+    release(real, guarded=True, guard_ms=-500)
+    assert real.woken() == [b"wake 1@3000 a"]
+    assert quarantine(real, guard_ms=-500)[0] == b"absent"
+    assert not real.redis.exists(KEYS.master)
+    mark(real, real.incarnation)
+    before = marked(real)
+    assert quarantine(real, guard_ms=-500)[0] == b"absent"
+    assert marked(real) == before
+
+
+# lowering -------------------------------------------------------------------------------------------------------------
+
+
+def lower(real: Master) -> list[Any]:
+    fields = real.redis.hmget(KEYS.master, "incarnation", "no_vote_until_us", "guard_ms")
+    return real.call("lower_guard", seen=b" ".join(fields), guarded=True)
+
+
+def test_a_guard_that_is_lowered_is_over_for_everybody_and_grows_with_what_is_given(real: Master) -> None:
+    acquire(real, guarded=True, guard_ms=600_000)
+    assert lower(real)[0] == b"lowered"
+    assert marked(real) == {b"incarnation": real.incarnation, b"no_vote_until_us": b"0", b"guard_ms": b"0"}
+    assert acquire(real, YOU, guarded=True, guard_ms=0)[0] == b"granted"
+    release(real, YOU)
+    assert acquire(real, ME, guarded=True, guard_ms=30_000)[0] == b"granted", "at once: it has begun in 1970"
+    assert (marked(real)[b"guard_ms"], marked(real)[b"set_by"]) == (b"30000", b"me")
+
+
+def test_a_guard_is_lowered_only_if_it_is_the_one_that_was_seen(real: Master) -> None:
+    mark(real, real.incarnation, until_us=7)
+    seen = real.incarnation + b" 7 900"
+    mark(real, b"that", until_us=7)
+    assert real.call("lower_guard", seen=seen, guarded=True)[0] == b"changed"
+    assert marked(real)[b"guard_ms"] == b"900"
+    real.redis.delete(KEYS.master)
+    assert real.call("lower_guard", seen=seen, guarded=True)[0] == b"absent"
+    assert not real.redis.exists(KEYS.master)
+
+
+def test_a_guard_is_lowered_on_a_master_that_is_out_of_memory(real: Master) -> None:
+    acquire(real, guarded=True, guard_ms=600_000)
+    real.redis.config_set("maxmemory", 1)
+    try:
+        assert lower(real)[0] == b"lowered"
+    finally:
+        real.redis.config_set("maxmemory", 0)
+
+
+# the guard that runs --------------------------------------------------------------------------------------------------
 
 
 def test_a_larger_guard_that_comes_later_lengthens_one_that_runs(real: Master) -> None:
@@ -949,7 +1117,8 @@ def test_a_release_gives_the_lock_only_if_its_socket_leads_to_what_it_led_to(rea
 
 
 def quarantine(master: Master, **other: Any) -> list[Any]:
-    return master.call("quarantine", accused=master.incarnation, guarded=True, guard_ms=500, **other)
+    given = {"accused": master.incarnation, "client": "me", "guarded": True, "guard_ms": 500, **other}
+    return master.call("quarantine", **given)
 
 
 def test_quarantine_takes_the_vote_of_the_accused_for_its_guard(real: Master) -> None:
@@ -973,7 +1142,7 @@ def test_quarantine_takes_the_vote_of_a_master_that_is_out_of_memory(real: Maste
 
 @pytest.mark.parametrize("other", [{"incarnation": b"another"}, {"guarded": False}], ids=["another", "no guard"])
 def test_quarantine_of_another_master_or_without_a_guard_does_nothing(master: Master, other: dict[str, Any]) -> None:
-    given = {"accused": b"this", "guarded": True, "guard_ms": 500, **other}
+    given = {"accused": b"this", "client": "me", "guarded": True, "guard_ms": 500, **other}
     assert master.call("quarantine", **given)[0] == b"absent"
     assert not master.redis.exists(KEYS.master)
 
@@ -1413,6 +1582,7 @@ def test_a_marker_of_another_type_is_an_error_and_not_lost(real: Master) -> None
 # headers --------------------------------------------------------------------------------------------------------------
 
 SHORT_MS, QUEUE_MS = 5_000, 20_000
+MARKER, SEEN = ("incarnation", "no_vote_until_us", "guard_ms"), "this 7 900"
 MINE = b"me:0123456789abcdef~1"
 STATES = [
     State(),
@@ -1451,7 +1621,7 @@ def call_with(master: Master, name: str, fence: int) -> None:
     """Calls any script."""
     arguments = {"owner": THEY if name == "leave" else MINE, "count": 1, "lease_ms": LEASE_MS, "fair": 1, "hand": 1}
     arguments |= {"ticket": 7, "alive_ms": 7_000, "queue_ms": QUEUE_MS, "client": "me", "limit": 9}
-    arguments |= {"fence": fence, "accused": master.incarnation, "token_ms": TOKEN_MS, "proposal": 0}
+    arguments |= {"fence": fence, "accused": master.incarnation, "token_ms": TOKEN_MS, "proposal": 0, "seen": SEEN}
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
     master.call(name, *([7, b"me:2"] if name == "heartbeat" else []), **own, guarded=True)
 
@@ -1468,6 +1638,8 @@ def test_a_script_writes_and_publishes_what_its_header_says_and_nothing_else(rea
         real.put(evolve(state, pttl_ms=SHORT_MS))
         for key in (KEYS.queue, KEYS.waiters, KEYS.token):
             real.redis.pexpire(key, SHORT_MS)
+        if name == "lower_guard":
+            real.redis.hset(KEYS.master, mapping=dict(zip(MARKER, SEEN.split(), strict=True)))
         before = seen(real)
         call_with(real, name, fence=real.now_us() + 1_000_000)
         for kept, (held, left_ms) in seen(real).items():

@@ -80,8 +80,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "hand": st.integers(0, 1),
     "limit": st.integers(0, 3),
     "accused": st.sampled_from([b"this", b"that"]),
+    "seen": st.sampled_from([b"this 0 0", b"that"]),
 }
-guards = st.sampled_from([None, None, None, None, None, 0, 1, 1, 90_000])
+guards = st.sampled_from([None, None, None, None, None, 0, 1, 1, -1, 90_000, -90_000])
 
 
 def scripts() -> st.SearchStrategy[ScriptStep]:

@@ -33,7 +33,7 @@ UNDO = UndoTask(KEYS, WAITER, 0, 1.0, not_after=9.0, give_up_at=20.0)
 class FakeSession:
     """Three masters, of which the first is accused; the test has written down its answer to that."""
 
-    prefix, node_timeout, platform = "lock", 0.1, THREADS
+    prefix, client_id, node_timeout, platform = "lock", "me", 0.1, THREADS
 
     def __init__(self, says: Any) -> None:
         self.masters = (FakeMaster(0), FakeMaster(1), FakeMaster(2))

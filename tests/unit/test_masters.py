@@ -549,6 +549,41 @@ def test_a_larger_guard_is_told_of_once() -> None:
     assert "60.00 s, not 30.60 s" in text
 
 
+def named_guard(connection: Connection) -> bytes:
+    """The guard that a request names, as it is packed."""
+    return connection._own_arguments(load("acquire"), 11.0).split(b"\r\n")[-2]
+
+
+def test_a_guard_is_named_below_0_until_a_quorum_is_judged_or_a_marker_was_seen() -> None:
+    for seen in ("is_quorum_judged", "has_shown_marker"):
+        master = make()
+        connection = Connection(master, cast("RawConnection", None))
+        assert named_guard(connection) == named_guard(connection) == b"-30600"
+        setattr(master, seen, True)
+        assert named_guard(connection) == b"30600", "on a connection from before as well"
+
+
+def test_a_vote_shows_a_marker_though_no_quorum_is_judged() -> None:
+    master = make()
+    connection = Connection(master, cast("RawConnection", None))
+    assert named_guard(connection) == b"-30600"
+    connection._credit([b"granted", 110_000_000, 1], master.offset, 10.0, 10.0)
+    assert named_guard(connection) == b"30600"
+
+
+def test_a_refusal_at_a_first_contact_is_no_time_without_a_vote() -> None:
+    told = Told()
+    master = make(listener=told)
+    connection = Connection(master, cast("RawConnection", None))
+    named_guard(connection)
+    failure = connection._credit([b"no_vote", 110_000_000, 110_000_000], master.offset, 10.0, 10.0)
+    assert isinstance(failure, Failure)
+    assert (failure.sent, failure.permanent, master.has_shown_marker) == (False, False, False)
+    assert "before a quorum of the masters was reached" in failure.why
+    connection._credit([b"no_vote", 110_000_000, 140_000_000], master.offset, 10.0, 10.0)
+    assert (told.seconds, master.has_shown_marker) == ([30.0], True)
+
+
 class Told(MasterListener):
     """Notes for how long masters have no vote, as it is told."""
 

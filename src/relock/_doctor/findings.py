@@ -40,6 +40,8 @@ class Examination:
         incarnation: what scripts compare with the marker; empty where INFO is refused.
         clock_offset: bounds (s) on its clock minus this machine's wall clock.
         guard: for how long (s) it has no vote after a restart, by its marker; None without a marker.
+        guard_set_by: the client that has set this guard; empty where that is not known.
+        guard_set_at: when (s since 1970, on its clock); None where that is not known.
         vote_in: in how many seconds it has a vote, 0.0 if it has one; None without a marker.
         slots: how many slots of a cluster it serves; None for a server of its own.
     """
@@ -52,6 +54,8 @@ class Examination:
     incarnation: str = ""
     clock_offset: tuple[float, float] | None = None
     guard: float | None = None
+    guard_set_by: str = ""
+    guard_set_at: float | None = None
     vote_in: float | None = None
     slots: int | None = None
     findings: list[Finding] = field(factory=list)

@@ -21,6 +21,7 @@ SCRATCH_LEASE_MS = 5_000
 NEVER_NOT_AFTER_US = b"%d" % 2**53  # the largest integer that Lua keeps
 SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "accused": "nobody",
+    "seen": "nothing",
     "count": 1,
     "fair": 1,
     "ticket": 0,
@@ -91,6 +92,7 @@ class Scratch:
         yield "heal", self.call("heal", one), "healed"
         yield "give_back", self.call("give_back", two), "absent"
         yield "quarantine", self.call("quarantine", one), "absent"
+        yield "lower_guard", self.call("lower_guard", one), "absent"
         yield "force_release", self.call("force_release", one), "released"
 
 

@@ -3,12 +3,14 @@
 import time
 from typing import Any
 
+from redis import exceptions as redis_errors
+
 from relock._core.info import ServerInfo, fields_of, read_info
 from relock._doctor.asking import try_to_ask
 from relock._doctor.commands import ADVICE, missing_commands
 from relock._doctor.findings import CLOCK_OFFSET_SECONDS_MAX, Examination, Verdict
+from relock._doctor.marker import Marker, read_marker, utc
 from relock._keys import master_key, scan_pattern
-from relock._runtime.masters.known import as_guard_ms
 from relock._runtime.net.failures import with_advice, words_of
 from relock._runtime.net.raw_connection import RawConnection
 
@@ -106,50 +108,51 @@ def _look_at_clock(raw: RawConnection, found: Examination) -> None:
 
 def _look_at_votes(raw: RawConnection, found: Examination, prefix: str, masters: int) -> None:
     """Whether it may grant locks, by its marker, judged as its own scripts do. Without a marker it has no guard yet."""
-    marker = try_to_ask(raw, "HMGET", master_key(prefix), "incarnation", "no_vote_until_us", "guard_ms")
-    now = try_to_ask(raw, "TIME")
-    if isinstance(marker, Exception) and "WRONGTYPE" in str(marker):
-        says = f"its marker, the key {master_key(prefix)}, is no hash: another program has written there"
-        advice = "delete it, or give relock another prefix: no client can connect meanwhile"
-        found.add("votes", Verdict.WRONG, says, advice)
-        return
-    if isinstance(marker, Exception) or isinstance(now, Exception):
-        if found.slots is None:  # a client of a cluster looks for no marker
+    try:
+        marker = read_marker(raw, prefix)
+    except redis_errors.ConnectionError:
+        raise
+    except redis_errors.ResponseError as error:
+        if "WRONGTYPE" in str(error):
+            says = f"its marker, the key {master_key(prefix)}, is no hash: another program has written there"
+            advice = "delete it, or give relock another prefix: no client can connect meanwhile"
+            found.add("votes", Verdict.WRONG, says, advice)
+        elif found.slots is None:  # a client of a cluster looks for no marker
             advice = f"allow this user HMGET, TIME and the keys {prefix}:*"
             found.add(
                 "votes", Verdict.WRONG, "whether it has a vote is not known: it refuses to show its marker", advice
             )
         return
-    incarnation, until_us, guard_ms = marker
-    if guard_ms is None:
+    if marker is None:
         if masters > 1:
             says = "no client with a restart guard has used it yet: the first one that does has to wait for its vote"
             found.add("votes", Verdict.NOTE, says, "nothing to do: with several masters each client has such a guard")
         return
-    known_ms = as_guard_ms(guard_ms)
-    if known_ms is None or not (until_us or b"0").isdigit():
+    if marker.guard is None:
         says = f"its marker, the key {master_key(prefix)}, is damaged: another program has written there"
         advice = "the next client that has a restart guard begins it anew; one that has none refuses to connect"
         found.add("votes", Verdict.WRONG, says, advice)
         return
-    found.guard = known_ms / 1000
-    left = float(until_us or 0) / 1e6 - int(now[0]) - int(now[1]) / 1e6
-    found.vote_in = min(max(left, 0.0), found.guard)
-    _judge_vote(found, (incarnation or b"").decode(errors="replace"))
+    found.guard, found.vote_in = marker.guard, marker.vote_in
+    found.guard_set_by, found.guard_set_at = marker.set_by, marker.set_at
+    _judge_vote(found, marker.guard, marker)
 
 
-def _judge_vote(found: Examination, marked: str) -> None:
-    """From what the marker says, and the incarnation it was `marked` with."""
-    guard = found.guard or 0.0
-    if found.incarnation and marked != found.incarnation:
+def _judge_vote(found: Examination, guard: float, marker: Marker) -> None:
+    """Add the finding about the vote of a master that has a marker."""
+    advice = (
+        f"nothing to do: it grants no locks meanwhile. If a guard of {guard:g} s is a mistake: relock guard --lower"
+    )
+    if found.incarnation and marker.incarnation != found.incarnation:
         found.vote_in = guard
         says = f"it has restarted, failed over or lost its data since it was last used: no vote for {guard:g} s then"
     elif found.vote_in:
-        says = f"it may have forgotten leases: no vote for {found.vote_in:.1f} s more"
+        until = utc(marker.now + found.vote_in)
+        says = f"it may have forgotten leases: no vote for {found.vote_in:.1f} s more, until {until}"
     else:
-        found.add("votes", Verdict.OK, f"it has a vote; the restart guard is {guard:g} s")
+        found.add("votes", Verdict.OK, f"it has a vote; the restart guard is {guard:g} s{marker.origin}")
         return
-    found.add("votes", Verdict.NOTE, says, "nothing to do: it grants no locks meanwhile")
+    found.add("votes", Verdict.NOTE, f"{says}{marker.origin}", advice)
 
 
 def _look_at_persistence(raw: RawConnection, found: Examination, masters: int) -> None:

@@ -24,10 +24,16 @@ class ExitCode(IntEnum):
 
 MEANINGS = (
     (ExitCode.OK, "done; for run: the command's own exit code is passed on, whatever it is"),
-    (ExitCode.WRONG, "doctor found something wrong; demo: the verdict is bad; bench: two had it at once"),
+    (
+        ExitCode.WRONG,
+        "doctor found something wrong; guard: no was the answer; demo: the verdict is bad; bench: two had it at once",
+    ),
     (ExitCode.USAGE, "the command line is wrong"),
     (ExitCode.UNREACHABLE, "too few masters answered (EX_UNAVAILABLE)"),
-    (ExitCode.NOT_AVAILABLE, "run: somebody else has the lock, and --no-wait or --wait is over (EX_TEMPFAIL)"),
+    (
+        ExitCode.NOT_AVAILABLE,
+        "run: somebody else has the lock, and --no-wait or --wait is over; guard: it changed meanwhile (EX_TEMPFAIL)",
+    ),
     (
         ExitCode.CONFIGURATION,
         "the masters are not what a lock needs, no server for the demo, or click and rich are missing (EX_CONFIG)",

@@ -11,7 +11,7 @@ from relock._errors import RelockError
 from relock.cli._exit_codes import EPILOG
 from relock.cli._output import failed, show_warnings
 
-_COMMANDS = ("run", "status", "ls", "release", "doctor", "bench", "demo")
+_COMMANDS = ("run", "status", "ls", "release", "doctor", "guard", "bench", "demo")
 
 
 class Commands(click.Group):

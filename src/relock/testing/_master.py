@@ -86,7 +86,7 @@ class VirtualMaster:
         """
         script = call.script
         known = script.connection_argument_count
-        keys = _keys_getter(script, known == 3 and (guard_ms > 0 if guarded is None else guarded))
+        keys = _keys_getter(script, known == 3 and guard_ms > 0 if guarded is None else guarded)
         added = (b"%016d" % not_after_us, incarnation, b"%d" % guard_ms)[:known]
         arguments = [*unpack_arguments(call.own), *added, *unpack_arguments(call.rest)]
         return self.run(script, keys(call.keys), arguments)

@@ -19,7 +19,7 @@ from relock.testing._world import World
 
 SCRIPTS = (
     "acquire", "count", "enqueue", "extend", "fence", "force_release", "give_back", "heal", "inspect", "leave",
-    "quarantine", "release", "heartbeat",
+    "lower_guard", "quarantine", "release", "heartbeat",
 )  # fmt: skip
 
 SPLITS = 0.2  # the part of the writes with several replies that arrive one reply after the other

@@ -52,6 +52,7 @@ def is_undecided(unheard: Set[int], steps: Sequence[ClockStep], masters: int) ->
     return bool(unheard) and len(unheard | {step.master for step in steps}) == masters
 
 
-def quarantine(prefix: str, incarnation: bytes, until: float) -> Ask:
+def quarantine(prefix: str, client: str, incarnation: bytes, until: float) -> Ask:
     """Takes the vote of the master that `incarnation` names, for everybody and for as long as its guard."""
-    return Ask((load("quarantine").call(lock_keys(prefix, NOBODY), accused=incarnation),), until)
+    call = load("quarantine").call(lock_keys(prefix, NOBODY), accused=incarnation, client=client)
+    return Ask((call,), until)

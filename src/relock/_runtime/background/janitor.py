@@ -328,7 +328,7 @@ class Janitor(Service):
             self._later(session.clock() + session.node_timeout, task._replace(waits=False))
             return
         until = session.clock() + session.node_timeout
-        answers = session.ask_shielded(quarantine(session.prefix, task.master.incarnation, until))
+        answers = session.ask_shielded(quarantine(session.prefix, session.client_id, task.master.incarnation, until))
         if not is_status(answers[task.master.index][0], b"quarantined"):
             text = "%s keeps its vote, though its clock stepped: %s"
             session.platform.log.warning(logger, text, task.master.address, answers)

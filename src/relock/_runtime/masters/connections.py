@@ -35,6 +35,10 @@ PATIENT_PART = 0.9  # of the node timeout; a master that has owed a reply for lo
 NOT_AFTER_PART = 0.1  # of the node timeout, by which a not-after time may be too early
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 _VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
+_FIRST_CONTACT = (
+    "it gives no vote before a quorum of the masters was reached: this client has seen no restart guard there, and may "
+    "not begin one alone"
+)
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
@@ -125,12 +129,21 @@ class Connection(Introduced):
             self._pack_not_after(offset, until)
         if count == 1:
             return self._not_after
-        if self.guard_ms < self.master.guard_ms:
+        if self._named_ms < self.master.guard_ms:  # also where that is below 0, which may be over by now
             self._identify()
         if not self.guarded:
             return self._not_after + self._identity
         # The script must prove the incarnation: see lua/_lib/vote.lua.
         return b"%b%b%016d%b" % (self._not_after, self._identity_head, self._voted_us, self._identity_tail)
+
+    def _identify(self) -> None:
+        self._note_marker()
+        super()._identify()
+
+    def _note_marker(self) -> None:
+        """A vote that was given with a guard shows that there was a marker."""
+        if self._voted_us and self.guarded:
+            self.master.has_shown_marker = True
 
     def _pack_not_after(self, offset: Offset, until: float) -> None:
         """Packs the not-after time for `until`, for requests of the next moment as well: theirs would be later.
@@ -327,6 +340,9 @@ class Connection(Introduced):
     def _look_into(self, reply: Reply, step: float, sent_at: float, now: float) -> Reply | Failure:
         """A reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart."""
         if reply[0] == b"no_vote":
+            if self._named_ms < 0 and reply[2] <= reply[1]:
+                return Failure(self.master.address, _FIRST_CONTACT, sent=False)
+            self.master.has_shown_marker = True
             self.master.without_vote(reply[1], reply[2], now)
             if reply[2] - self.guard_ms * 1000 > self._opened_us:
                 # The guard began after this socket was opened: a server that runs on may have another replication id by
@@ -391,6 +407,7 @@ class Connection(Introduced):
 
     def close(self) -> None:
         """Closes the socket; may be called again, and from another thread."""
+        self._note_marker()
         self.master.forget(self)
         try:
             self.raw.disconnect()

@@ -96,6 +96,7 @@ class Introduced:
         self.guarded = master.guard_ms > 0
         self.incarnation = UNKNOWN
         self._opened_us = 0  # the master's clock when its incarnation was learnt
+        self._named_ms = 0  # the guard that scripts are told; below 0 at a first contact, see lua/_lib/vote.lua
         self._identity = b""  # what a vote says of the two, packed
         self._identity_head = self._identity_tail = b""  # with a guard: what the time of the last vote stands between
 
@@ -125,6 +126,7 @@ class Introduced:
         self._identify()
         self._opened_us = time_reply[0] * 1_000_000 + time_reply[1]
         self._see_clock(sent_at)
+        self.master.note_judged()
         self.channel = self.master.platform.open_channel(self.raw, self.master.node_timeout)
 
     def _see_clock(self, sent_at: float) -> None:
@@ -137,10 +139,15 @@ class Introduced:
                 self.master.stepped(step, [b"time", self._opened_us])
 
     def _identify(self) -> None:
-        """The guard is the largest that any master of this client has shown: one that restarted has forgotten it."""
-        self.guard_ms = max(self.guard_ms, self.master.guard_ms)
+        """Take the largest guard that any master of this client has shown: one that restarted has forgotten it.
+
+        At a first contact, a script may not begin it: the client may name masters that do not exist.
+        """
+        master = self.master
+        self.guard_ms = max(self.guard_ms, master.guard_ms)
         self.guarded = self.guarded or self.guard_ms > 0
-        guard = pack_argument(b"%d" % self.guard_ms)
+        self._named_ms = self.guard_ms if master.may_begin_guard else -self.guard_ms
+        guard = pack_argument(b"%d" % self._named_ms)
         self._identity = pack_argument(self.incarnation) + guard
         self._identity_head = b"$%d\r\n%b?" % (len(self.incarnation) + 17, self.incarnation)
         self._identity_tail = b"\r\n" + guard
@@ -150,7 +157,7 @@ class Introduced:
         found_ms = guard_of_others(self.master, marker, self.incarnation, self.guard_ms)
         if found_ms is None:
             return
-        self.guarded = True
+        self.guarded = self.master.has_shown_marker = True
         self.guard_ms = max(self.guard_ms, found_ms)
         if found_ms > self.master.guard_ms:  # else it was found on another master while this connection was opened
             self.master.larger_guard_found(found_ms)

@@ -75,6 +75,9 @@ class MasterListener:
     def check_independent(self, master: "MasterState") -> None:
         """A socket was opened to it: a `ConfigurationError` if the server is another master, too."""
 
+    def master_judged(self, master: "MasterState") -> None:
+        """A connection to it was opened: it has taken the credentials, and can be used."""
+
     def larger_guard(self, found_ms: int) -> None:
         """Other clients protect these locks for longer, on all masters."""
 
@@ -94,6 +97,9 @@ class MasterState(ABC):
     address: str
     clock: Clock
     guard_ms: int
+    has_shown_marker: bool
+    is_judged: bool
+    is_quorum_judged: bool
     known: Known
     node_timeout: float
     trusted_from: float
@@ -114,6 +120,9 @@ class MasterState(ABC):
         self.marker: str | None = master_key(options.prefix)  # the key of its incarnation; None for a cluster's nodes
         self.version = ""
         self.problems: dict[str, str] = {}
+        self.is_judged = False  # a connection to it was opened
+        self.is_quorum_judged = False  # so it was with a quorum of the client's masters
+        self.has_shown_marker = False  # this client has seen its marker: if that is missing, it has forgotten
         self.vote_at = 0.0  # our time from which it has a vote again, if it has none now
         self.known = Known(UNKNOWN, Offset(options.drift_factor))
         self.introduction: Sequence[tuple[str, ...]] = INTRODUCTION  # what `introduce` takes the replies to
@@ -213,13 +222,24 @@ class MasterState(ABC):
             )
         self._warn("info", f"{self.address} refuses INFO: whether it is a replica or may evict is not known")
 
+    @property
+    def may_begin_guard(self) -> bool:
+        """Return True if scripts may begin a guard where they find no marker."""
+        return self.is_quorum_judged or self.has_shown_marker
+
+    def note_judged(self) -> None:
+        """Note that a connection was opened, which has shown that the master can be used."""
+        self.is_judged = True  # Mark, then look: of two masters that complete a quorum at once, one sees the other
+        self._listener.master_judged(self)
+
     def larger_guard_found(self, found_ms: int) -> None:
         """Another client protects these locks for longer: that holds for all."""
         self._listener.larger_guard(found_ms)
         self._warn(
             "guard",
             f"{self.address} has a larger restart guard than this client ({found_ms / 1000:.2f} s, not "
-            f"{self.options.guard_ms / 1000:.2f} s): the larger one is used; set the same restart_guard everywhere",
+            f"{self.options.guard_ms / 1000:.2f} s): the larger one is used. relock doctor says who has set it: "
+            "if that was a mistake, relock guard --lower ends it; else set the same restart_guard everywhere",
         )
 
     def _warn(self, kind: str, text: str) -> None:

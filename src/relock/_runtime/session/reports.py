@@ -4,6 +4,7 @@ import logging
 
 from relock._core.clocks import ClockStep
 from relock._core.info import one_server, shared_servers
+from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError
 from relock._events import MasterBack, MasterDown, MasterWithoutVote
 from relock._keys import LockKeys
@@ -80,6 +81,13 @@ class Reports(MasterListener):
         for addresses in shared_servers(names):
             if master.address in addresses:
                 raise ConfigurationError(one_server(addresses), option="nodes")
+
+    def master_judged(self, master: MasterState) -> None:  # noqa: ARG002
+        """Let scripts begin guards from now on, if a quorum of the masters was reached."""
+        masters = self._session.masters
+        if sum(one.is_judged for one in masters) >= quorum_of(len(masters)):
+            for one in masters:
+                one.is_quorum_judged = True
 
     def larger_guard(self, found_ms: int) -> None:
         """See `relock._runtime.masters.known.MasterListener`."""
