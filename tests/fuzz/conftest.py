@@ -1,19 +1,13 @@
 """Clients for random tests."""
 
-import os
 import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 from support.servers import Server
 from support.until import until
 
 from relock import Client
-
-# The same examples in every run, unless RELOCK_FUZZ asks for others: no test may depend on luck.
-settings.register_profile("relock", derandomize="RELOCK_FUZZ" not in os.environ)
-settings.load_profile("relock")
 
 
 @pytest.fixture(autouse=True)
