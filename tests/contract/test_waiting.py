@@ -5,12 +5,15 @@ from functools import partial
 from itertools import count
 
 import pytest
+from attrs import Factory, define
 
 from contract.calls import CALLS, Call, take
-from contract.rig import BRIEF, Rig, all_done, all_struck, calls, key_of, release_all
+from contract.rig import BRIEF, SOON, Rig, Running, all_done, all_struck, calls, key_of, release_all
 from contract.watch import At
 from relock import Client, Lock, QuorumError
+from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.flows.release import give_back
+from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._runtime.wakeups.hub import Hub
 
 PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
@@ -121,6 +124,104 @@ def test_a_place_is_kept_where_the_lock_is_given_after_it_was_given_back(rig: Ri
         running.result()
         lock.release()
     rig.until_free(name, "both have had it")
+
+
+TURN_LOST_SECONDS = 2 * HANDED_LEASE_SECONDS + HEARTBEAT_SECONDS  # a lease ends, a heartbeat tells, a turn passes
+
+
+@define
+class Line:
+    """Owners that queue for a lock one behind the other, each in a thread of its own.
+
+    Attributes:
+        order: who has got the lock so far.
+    """
+
+    rig: Rig
+    client: Client
+    name: str
+    order: list[str] = Factory(list)
+    running: list[Running] = Factory(list)
+
+    def join(self, owner: str, count: int) -> None:
+        """Queues `owner`, with whom `count` wait."""
+        self.running.append(self.rig.start(partial(self._acquire, owner)))
+        self.rig.until(partial(self.rig.queues_are, self.name, count), f"{owner} is queued")
+
+    def _acquire(self, owner: str) -> None:
+        assert self.client.lock(self.name, owner=owner).acquire(timeout=2 * SOON)
+        self.order.append(owner)
+
+    def release(self, owner: str) -> None:
+        self.rig.start(self.client.lock(self.name, owner=owner).release).result()
+
+    def until_it_is(self, *order: str) -> None:
+        self.rig.until(lambda: self.order == [*order], f"the lock goes to {order[-1]}")
+
+    def play(self, deed: Callable[[], object]) -> None:
+        """Runs it beside the test."""
+        self.running.append(self.rig.start(deed))
+
+
+@pytest.mark.parametrize("misses", [1, 2])
+def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: str, driver: str) -> None:
+    """Its thread, or its event loop, stands still as its turn comes: a signal handler takes long, say.
+
+    It comes back to its old place once, and the second time to the end of the queue.
+    """
+    if misses > 1 and "virtual" not in driver:
+        pytest.skip("in virtual time only")
+    client, others = rig.client(), rig.client()
+    rig.warm_up(client)
+    rig.warm_up(others)
+    line = Line(rig, others, name)
+    take(others.lock(name, owner="holder"), 1)
+    seconds: list[float] = []
+
+    def goes_on_after(release: str, *order: str) -> None:
+        begin = rig.clock()
+        line.release(release)
+        line.until_it_is(*order)
+        seconds.append(rig.clock() - begin)
+
+    def first_turn() -> None:
+        line.join("second", count=2)
+        line.join("third", count=3)
+        goes_on_after("holder", "second")
+
+    def second_turn() -> None:
+        goes_on_after("second", "second", "third")
+        line.join("fourth", count=1)
+
+    turns = [first_turn, second_turn][:misses]
+
+    def look(what: str, _wait: float) -> None:
+        leads = what == "before poller.poll" and any(
+            waiter.is_polling for waiter in client.session.hub.waiters.values()
+        )
+        waiting = 2 if len(turns) < misses else 1
+        if turns and (leads or what == rig.sleep) and rig.queued(name).count(waiting) >= rig.quorum:
+            turns[0]()
+            turns.pop(0)
+
+    def let_it_in() -> None:
+        rig.until(lambda: not turns, "it has missed its turns")
+        rig.until(lambda: rig.queues_are(name, 2), "it has come back")
+        holder = line.order[-1]
+        line.release(holder)
+        if misses > 1:
+            line.until_it_is("second", "third", "fourth")
+            line.release("fourth")
+
+    line.play(let_it_in)
+    with rig.watch.each(look):
+        assert client.lock(name).acquire(timeout=2 * SOON)
+    line.order.append("first")
+    client.lock(name).release()
+    for running in line.running:
+        running.result()
+    assert line.order == (["second", "first", "third"] if misses == 1 else ["second", "third", "fourth", "first"])
+    assert max(seconds) < TURN_LOST_SECONDS + rig.slack
 
 
 def ends_in_time(

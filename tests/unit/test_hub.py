@@ -54,6 +54,9 @@ class Told(HubListener):
         self.unclaimed_holds.append((keys, owner))
         self.fences.append(token)
 
+    def told_early(self) -> None:
+        """Ignored."""
+
     def subscribed(self) -> None: ...
 
 

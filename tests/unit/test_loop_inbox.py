@@ -8,6 +8,8 @@ from threading import get_ident
 
 import pytest
 
+from relock._core.hold import FOREVER
+from relock._core.pulse import Pulse
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.platform import CLOCK
 
@@ -23,7 +25,7 @@ class Reader:
 def inbox_of(
     loop: asyncio.AbstractEventLoop, reader: Reader | None = None, orphaned: Callable[[], object] = bool
 ) -> LoopInbox:
-    return LoopInbox(Inboxes(loop, CLOCK, reader or Reader(), orphaned))
+    return LoopInbox(Inboxes(loop, CLOCK, reader or Reader(), Pulse(FOREVER), orphaned))
 
 
 async def test_what_is_put_in_comes_out_in_order() -> None:

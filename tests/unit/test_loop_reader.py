@@ -16,6 +16,8 @@ import pytest
 import uvloop
 from support.scene import LONG, Line, Scene, is_led_by, until
 
+from relock._core.hold import FOREVER
+from relock._core.pulse import Pulse
 from relock._keys import lock_keys
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.loop_reader import LoopReader
@@ -37,7 +39,7 @@ class LoopScene(Scene):
         self.loop = new_loop()
         self.orphans: list[str] = []
         self.reader = LoopReader(THREADS, self.loop, self.reading, lambda: self.orphans.append("orphaned"))
-        self.inboxes = Inboxes(self.loop, self.reading.clock, self.reader, lambda: None)
+        self.inboxes = Inboxes(self.loop, self.reading.clock, self.reader, Pulse(FOREVER), lambda: None)
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
         self._stands = threading.Event()

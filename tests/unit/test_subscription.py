@@ -71,6 +71,9 @@ class Listener(HubListener):
 
     def unclaimed(self, keys: LockKeys, owner: bytes, token: int) -> None: ...
 
+    def told_early(self) -> None:
+        """Ignored."""
+
     def subscribed(self) -> None: ...
 
 

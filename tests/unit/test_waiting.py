@@ -13,6 +13,8 @@ from relock._core.quorum import Grant, NoQuorum, Refused
 from relock._core.waiting import Wait, acquire
 from relock._keys import lock_keys
 from relock._options import ClientOptions
+from relock._scripts import Call
+from relock.testing._master import unpack_arguments
 
 GRANTED = [b"granted", 0, 100]
 HELD = [b"refused", 0, 5_000, 1, b"you:1"]
@@ -29,6 +31,11 @@ FORBIDDEN = Failure("a", "NOPERM", permanent=True, sent=False)
 NO_VOTE = [b"no_vote", 0, 2_000_000]
 
 
+def _ticket(call: Call) -> int:
+    """The ticket with which an enqueue asks for a place."""
+    return int(unpack_arguments(call.own)[4])
+
+
 @define
 class Driver:
     """Answers each effect from a list of answers; time passes only while a flow sleeps or a master is silent."""
@@ -42,6 +49,7 @@ class Driver:
     owners: list[bytes] = Factory(lambda: [b"me:1"])
     is_crowded: Callable[[], bool] = bool
     late: float = 0.0  # seconds by which a sleep ends late
+    missed: Callable[[bytes], int] = lambda _: 0
 
     def clock(self) -> float:
         return self.now
@@ -49,8 +57,8 @@ class Driver:
     def run(self, until: float = float("inf"), **options: Any) -> Any:
         client = ClientOptions(**options)
         spec = LockSpec.of(lock_keys("lock", "a"), ("a",), client.for_lock(), client)
-        is_crowded = self.is_crowded
-        flow = acquire(Wait(spec, b"me:1", 1, until, self.clock, lambda: 1.0, self.owners, is_crowded=is_crowded))
+        wait = Wait(spec, b"me:1", 1, until, self.clock, lambda: 1.0, self.owners)
+        flow = acquire(wait._replace(is_crowded=self.is_crowded, missed=self.missed))
         try:
             effect = flow.send(None)
             while True:
@@ -75,6 +83,11 @@ class Driver:
 
     def scripts(self) -> list[str]:
         return [effect.calls[0].script.name for effect in self.effects if isinstance(effect, Ask)]
+
+    def tickets(self) -> list[int]:
+        """With which ticket it has queued each time; 0: the master gives one."""
+        calls = [effect.calls[0] for effect in self.effects if isinstance(effect, Ask)]
+        return [_ticket(call) for call in calls if call.script.name == "enqueue"]
 
     def parks(self) -> list[Park]:
         return [effect for effect in self.effects if isinstance(effect, Park)]
@@ -124,6 +137,13 @@ def test_the_head_of_a_free_lock_looks_again_soon() -> None:
     driver = Driver([HELD, MY_TURN_SOON, GRANTED])
     driver.run()
     assert driver.parks()[0].until < 1000.1
+
+
+def test_a_waiter_that_has_missed_a_turn_comes_back_with_its_ticket_and_after_a_second_one_with_another() -> None:
+    misses = iter([1, 1, 2, 2, 3])
+    driver = Driver([HELD, *[QUEUED] * 6, GRANTED], woken=lambda _: 1.0, missed=lambda _: next(misses, 3))
+    assert isinstance(driver.run(), Grant)
+    assert driver.tickets() == [0, 77, 77, 0, 77, 0, 77]
 
 
 def test_a_wait_ends_at_its_timeout_and_gives_its_place_up() -> None:

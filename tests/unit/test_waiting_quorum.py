@@ -50,10 +50,12 @@ class Driver:
     grants: Sequence[Handed] = ()
     ahead_us: int = 0  # what lies just above the masters' clocks, as far as is known
     hears: bool = True  # its subscriptions are confirmed
+    missed: int = 0  # turns
 
     def run(self, until: float = float("inf")) -> Any:
         clock, jitter = (lambda: self.now), (lambda: 1.0)
-        wait = Wait(SPEC, b"me:1", 1, until, clock, jitter, self.owners, propose=lambda: self.ahead_us)
+        propose, missed = (lambda: self.ahead_us), (lambda _: self.missed)
+        wait = Wait(SPEC, b"me:1", 1, until, clock, jitter, self.owners, propose=propose, missed=missed)
         flow = acquire(wait)
         try:
             effect = flow.send(None)
@@ -69,6 +71,7 @@ class Driver:
             return self.given[-1]
         if isinstance(effect, Park):
             self.now += self.pause
+            self.ahead_us += self.ahead_us and 9
             if self.answer_late:
                 self.given[-1][-1][0] = queued(7)
             return self.grants
@@ -132,6 +135,26 @@ def test_a_ticket_that_no_quorum_has_written_alone_is_written_before_anybody_sle
     assert f"\r\n{agreed}\r\n".encode() in asks[2]
     assert driver.asked()[2].endswith(f".{agreed}")
     assert [park.ticket for park in driver.parks()] == [agreed]
+
+
+def test_a_waiter_that_has_missed_two_turns_asks_for_another_ticket() -> None:
+    """Under a new name: what the attempts before may be granted yet names the ticket that it has lost."""
+    answers = [[HELD] * 3, [queued(T)] * 3, [queued(T + 9)] * 3, [GRANTED] * 3]
+    driver = Driver(answers, ahead_us=T - TICKET_AHEAD_US, missed=2)
+    assert isinstance(driver.run(), Grant)
+    assert driver.asked() == ["acquire me:1", f"enqueue me:1~1.{T}", *[f"enqueue me:1~2.{T + 9}"] * 2]
+    asks = [effect.calls[0].own for effect in driver.effects if isinstance(effect, Ask)]
+    assert f"\r\n-{T + 9}\r\n".encode() in asks[2]
+    assert [park.ticket for park in driver.parks()] == [T, T + 9]
+
+
+def test_a_waiter_that_has_missed_two_turns_asks_for_another_ticket_where_no_clock_is_known() -> None:
+    answers = [[HELD] * 3, [proposed(7)] * 3, [queued(7)] * 3, [proposed(9)] * 3, [queued(9)] * 3, [GRANTED] * 3]
+    driver = Driver(answers, missed=2)
+    assert isinstance(driver.run(), Grant)
+    names = ["~1", "~2.7", "~3", "~4.9", "~4.9"]
+    assert driver.asked() == ["acquire me:1", *[f"enqueue me:1{name}" for name in names]]
+    assert [park.ticket for park in driver.parks()] == [7, 9]
 
 
 def test_a_waiter_that_can_not_listen_gets_no_more_names_with_each_look() -> None:

@@ -36,6 +36,7 @@ from relock._core.flows.release import end_wait, give_back
 from relock._core.lock_spec import TICKET_AT_ONCE, TICKET_PROPOSAL, LockSpec
 from relock._core.patience import Patience, pause_behind
 from relock._core.quorum import NEVER, Grant, NoQuorum, Outcome, Refused, count_status, is_status
+from relock._core.turns import TICKETS_KEPT
 from relock._keys import LockKeys
 from relock._owner import attempt_name, waiter_name
 from relock._scripts import Call
@@ -58,6 +59,7 @@ class Wait(NamedTuple):
         propose: returns a time (us) just above the clocks of several masters, as far as they are known: a fencing token
             for all of them to give, and what a ticket is made of; 0 for none.
         is_crowded: returns whether a request would have to wait for those of others.
+        missed: returns how often a waiter was told, and did not look for as long as a turn lasts.
     """
 
     spec: LockSpec
@@ -70,6 +72,7 @@ class Wait(NamedTuple):
     in_line: bool = False
     propose: Callable[[], int] = int  # none
     is_crowded: Callable[[], bool] = bool  # never
+    missed: Callable[[bytes], int] = lambda _waiter: 0
 
     def take_call(self, owner: bytes) -> Call:
         """Takes the lock for `owner` if it is free and nobody else's turn."""
@@ -141,6 +144,7 @@ class _Waiting:
     unheard: bytes | None = None  # such a name, which the last look has shown, and no message
     refusal: Refused | None = None  # what a quorum has answered last
     asked_at: float = NEVER  # when the last look began
+    missed: int = 0  # how often it had missed its turn when it looked last
 
     @property
     def owner(self) -> bytes:
@@ -167,6 +171,16 @@ class _Waiting:
                 # What an attempt is granted names the ticket, and what it gives back is never its place in the queue.
                 self._rename()
 
+    def _note_missed(self) -> None:
+        """Drops the ticket of a waiter that has missed more than one turn: it queues behind the others."""
+        wait = self.wait
+        before, self.missed = self.missed, wait.missed(wait.waiter)
+        if self.missed > max(before, TICKETS_KEPT) and self.ticket is not None:
+            self.ticket = None
+            if len(wait.spec.masters) > 1:
+                self.proposed = propose_ticket(wait.propose())
+                self._rename()  # as in `_listen`
+
     def run(
         self, outcome: Outcome, answers: Sequence[Answer], grants: Sequence[Handed] | None = None
     ) -> Generator[Effect, Any, Outcome]:
@@ -190,6 +204,7 @@ class _Waiting:
                     look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
                     lease_end = _lease_end(outcome.lease_left if isinstance(outcome, Refused) else -1.0, now)
                     grants = yield Park(spec.keys, wait.waiter, self.ticket, lease_end, look_at)
+                self._note_missed()
                 granted = yield from self._take_over(grants, outcome)
                 grants = None
                 if granted is not None:

@@ -69,7 +69,7 @@ class Foreground:
         self._lanes = self._make_lanes()
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
         self._lone = self._lone_link()
-        self._inboxes = Inboxes(loop, session.clock, self._reader, self._orphaned)
+        self._inboxes = Inboxes(loop, session.clock, self._reader, self.pulse, self._orphaned)
         self._inbox = partial(LoopInbox, self._inboxes)
         self.calls = Calls(session, session.interrupted_of_tasks, self._lone, self._inbox, self._is_crowded)
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
@@ -149,6 +149,7 @@ class Foreground:
     def _answer(self) -> None:
         if self.pulse.answer():
             self.session.watchdog.poke()  # holds that were not renewed meanwhile are due
+            self.session.janitor.beat_now()  # and so are places that were given up
 
     # Room -----------------------------------------------------------------------------------------------------------
 

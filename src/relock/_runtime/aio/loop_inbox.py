@@ -7,6 +7,7 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from relock._core.effects import Clock
+from relock._core.pulse import Pulse
 from relock._runtime.aio.alarms import Alarms
 
 
@@ -34,6 +35,11 @@ class LoopInbox:
         self._inboxes = inboxes
         self._items: list[Any] = []
         self._woken: asyncio.Future[None] | None = None  # while its task sleeps
+
+    @property
+    def pulse(self) -> Pulse:
+        """See `TaskInbox`."""
+        return self._inboxes.pulse
 
     def put(self, item: Any, /) -> None:
         """Adds one more."""
@@ -103,16 +109,23 @@ class Inboxes(Alarms[LoopInbox]):
 
     Args:
         reads: who reads messages for the loop's tasks.
+        pulse: the loop's.
         orphaned: called when something is put in after the loop was closed: its tasks are gone.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock, reads: Reads, orphaned: Callable[[], object]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        reads: Reads,
+        pulse: Pulse,
+        orphaned: Callable[[], object],
     ) -> None:
         super().__init__(loop, clock)
         self.loop = loop
         self.clock = clock
         self.reads = reads
+        self.pulse = pulse
         self.orphaned = orphaned
 
     def over(self, what: LoopInbox, _at: float, _now: float) -> None:

@@ -20,13 +20,11 @@ from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.flows.extend import heal
-from relock._core.flows.heartbeat import heartbeat, judge_heartbeat
 from relock._core.flows.quarantine import is_own_step, is_undecided, quarantine, sample
 from relock._core.hold import FOREVER
-from relock._core.patience import EXPIRY_SECONDS
 from relock._core.quorum import is_status
-from relock._keys import LockKeys
 from relock._owner import waiter_name
+from relock._runtime.background.places import Places, beat_pause
 from relock._runtime.background.session_view import SessionView
 from relock._runtime.background.tasks import Accuse, GoOn, Heal, PassOn, PendingCheck, Sample, Settle, Task, UndoTask
 from relock._runtime.service import Service
@@ -39,7 +37,6 @@ HEAL_RETRY_SECONDS_MAX = 0.05
 BATCH = 100  # tasks that are carried out together, before the next look at what is due
 CHECK_SECONDS = 0.1  # between two looks at what slow masters have answered
 SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
-HEARTBEAT_SECONDS_MIN = 0.25  # however short the holders' leases are
 HEARTBEAT_SLACK_SECONDS = 0.05  # not worth waking the thread for
 _order = itertools.count()
 
@@ -60,6 +57,7 @@ class Janitor(Service):
         self._session = session
         self._incoming: SimpleQueue[Task | None] = session.platform.queue()
         self._due: list[_Due] = []
+        self._places = Places(session)
         self._beat_at = FOREVER  # when the next heartbeat is due; set by this thread alone
         self._asked_for: deque[float] = deque()  # earlier moments for it, as callers need them
         self._wakes_at = FOREVER  # until when the thread sleeps
@@ -91,7 +89,7 @@ class Janitor(Service):
     def ensure_beating(self, lease_end: float) -> None:
         """Somebody is queued: heartbeats are due from now on, the next one when the holder's lease ends."""
         now = self._session.clock()
-        due = now + _beat_pause(lease_end - now)
+        due = now + beat_pause(lease_end - now)
         if due < self._beat_at - HEARTBEAT_SLACK_SECONDS:
             self._asked_for.append(due)
         if min(due, self._beat_at) < self._wakes_at:
@@ -110,15 +108,17 @@ class Janitor(Service):
             self._finish()
             return
         self._wakes_at = FOREVER  # Mark, then look: a caller that wants a heartbeat from here on wakes it
-        now = self._session.clock()
+        slept_at = self._session.clock()
         moment = self._next_moment()
         self._wakes_at = FOREVER if moment is None else moment
         try:
-            task = self._incoming.get(timeout=None if moment is None else max(0.0, moment - now))
+            task = self._incoming.get(timeout=None if moment is None else max(0.0, moment - slept_at))
         except Empty:
             task = None
         self._wakes_at = FOREVER
         now = self._session.clock()
+        if moment is not None:
+            self._places.woke(max(moment, slept_at), now)
         if task is not None:
             self._later(now, task)
         self._take_in(now)
@@ -261,6 +261,8 @@ class Janitor(Service):
         for i in range(0, len(tasks), BATCH):
             calls = tuple([release.leave_call(task.keys, task.owner) for task in tasks[i : i + BATCH]])
             session.ask_shielded(Ask(calls, session.clock() + session.node_timeout))
+        if self._places.were_given_up([task.owner for task in tasks]):
+            self._beat_by(session.clock())  # it has just lost the place with which it had come back
 
     def _settle(self, tasks: Sequence[Settle]) -> None:
         """Writes the counts until every master has the true ones: the owners may go on meanwhile, and write others."""
@@ -345,29 +347,14 @@ class Janitor(Service):
         }
 
     def _beat(self) -> None:
-        """The heartbeat for all waiters that are queued, one script for each lock, all in one batch."""
-        session = self._session
-        self._beat_at = session.clock() + HEARTBEAT_SECONDS
-        queues: defaultdict[LockKeys, list[tuple[int, bytes]]] = defaultdict(list)
-        for waiter in list(session.hub.waiters.values()):
-            if waiter.tickets:
-                queues[waiter.keys].append((waiter.tickets[0], waiter.owner))
-        if not queues:
-            return
-        votes = [master.vote_at <= session.clock() for master in session.masters]
-        beat = heartbeat(session.client_id, tuple(queues.items()), session.clock() + session.node_timeout)
-        heard = judge_heartbeat(session.ask_shielded(beat), votes)
-        self._beat_by(session.clock() + _beat_pause(heard.lease_left))
-        for owner in heard.turns:
-            waiter_or_none = session.hub.waiters.get(owner)
-            if waiter_or_none is not None:
-                waiter_or_none.wake()
-        if not heard.well:
-            session.hub.wake_all()  # each looks for itself what is wrong, and its patience counts
-        waiting = session.hub.waiters
-        self._take_out(
-            [PassOn(keys, owner) for keys, waiters in queues.items() for _, owner in waiters if owner not in waiting]
-        )
+        """Keep the places of the waiters that can act, and give up those of the others."""
+        now = self._session.clock()
+        self._beat_at = now + HEARTBEAT_SECONDS
+        for task in self._places.give_up(now):
+            self._later(now, task)
+        next_at, gone = self._places.keep(now)
+        self._beat_by(next_at)
+        self._take_out(gone)
 
     def _beat_by(self, moment: float) -> None:
         """The next heartbeat is due then, unless an earlier one is."""
@@ -397,11 +384,3 @@ def _call(task: UndoTask) -> Call:
     if task.stays:
         return release.give_back_call(task.keys, task.owner, task.ticket)
     return release.end_call(task.keys, task.owner, task.token, task.ttl)
-
-
-def _beat_pause(lease_left: float) -> float:
-    """Seconds until the next heartbeat. When a lease ends nobody publishes, so the waiters look then.
-
-    The head of the queue has a timer of its own for that; but the head may be dead.
-    """
-    return min(max(lease_left + EXPIRY_SECONDS, HEARTBEAT_SECONDS_MIN), HEARTBEAT_SECONDS)

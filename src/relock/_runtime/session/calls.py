@@ -45,7 +45,7 @@ from relock._runtime.background import tasks
 from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.session.loops import inside_already
-from relock._runtime.wakeups.inbox import Inbox
+from relock._runtime.wakeups.inbox import TaskInbox
 from relock._scripts import Prepared
 
 IN_LINE_SECONDS = 1.0  # for so long after a wait has begun, the next acquire is likely to wait as well
@@ -76,7 +76,7 @@ class Calls:
         session: Keeper,
         interrupted: Interrupted,
         lone: Lone | None,
-        inbox: Callable[[], Inbox] | None = None,
+        inbox: Callable[[], TaskInbox] | None = None,
         is_crowded: Callable[[], bool] = bool,  # a thread waits for its own connection, and delays nobody by that
     ) -> None:
         self._session = session
@@ -172,8 +172,8 @@ class Calls:
         if outcome is None:
             self._note_wait(first)
             jitter, propose = session.platform.chance, session.propose
-            crowd = self._is_crowded
-            wait = Wait(spec, waiter, count, until, session.clock, jitter, owners, in_line, propose, crowd)
+            missed, crowd = session.hub.turns_missed, self._is_crowded
+            wait = Wait(spec, waiter, count, until, session.clock, jitter, owners, in_line, propose, crowd, missed)
             waiting = acquire(wait, first, grants)
             first = answers = None  # this frame stays while thousands may sleep in the next ones
             outcome = yield from waiting

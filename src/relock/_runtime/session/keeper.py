@@ -144,6 +144,7 @@ class Keeper(Driver):
             self.counters.waits += 1
             self.waited_at = self.clock()
         waiter.parks += 1
+        waiter.due_at = min(waiter.due_at, park.until)
         if park.ticket is not None:
             waiter.tickets[:] = [park.ticket]
             self.janitor.ensure_beating(park.lease_end)

@@ -3,6 +3,7 @@
 import logging
 
 from relock._core.clocks import ClockStep
+from relock._core.hold import FOREVER
 from relock._core.info import one_server, shared_servers
 from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError
@@ -37,6 +38,10 @@ class Reports(MasterListener):
         session = self._session
         if not any(hold.owner == owner and hold.loss is None for hold in session.holds.copy().values()):
             session.undo(keys, owner, token, session.options.ttl, session.clock())
+
+    def told_early(self) -> None:
+        """See `relock._runtime.wakeups.hub.HubListener`. The waiter may be stuck, and a heartbeat finds that out."""
+        self._session.janitor.ensure_beating(FOREVER)
 
     # Of the masters -------------------------------------------------------------------------------------------------
 

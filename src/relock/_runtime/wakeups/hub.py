@@ -18,7 +18,7 @@ from relock._keys import LockKeys, lock_keys
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.bell import Bell
-from relock._runtime.wakeups.inbox import Inbox
+from relock._runtime.wakeups.inbox import TaskInbox
 from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.subscription import Subscription
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
@@ -66,6 +66,9 @@ class HubListener(Protocol):
     def subscribed(self) -> None:
         """A subscription is confirmed (again): what was published before may be lost."""
 
+    def told_early(self) -> None:
+        """A waiter was told of its turn before it has gone to sleep for the first time."""
+
 
 class Hub:
     """All waiters of one client, and a subscription to each master.
@@ -99,12 +102,16 @@ class Hub:
         self._served: dict[bytes, Served] = {}
         self._sweep_at = SERVED_UNSWEPT
 
-    def register(self, owner: bytes, keys: LockKeys, inbox: Callable[[], Inbox] | None = None) -> Waiter:
+    def register(self, owner: bytes, keys: LockKeys, inbox: Callable[[], TaskInbox] | None = None) -> Waiter:
         """The waiter `owner`, from now on found by its wake-ups; `inbox` makes where it hears them: else a queue."""
         waiter = self.waiters.get(owner)
         if waiter is None:
-            wakes = self.platform.queue() if inbox is None else inbox()
-            waiter = self.waiters.setdefault(owner, Waiter(owner, keys, wakes, self.reading))
+            if inbox is None:
+                waiter = Waiter(owner, keys, self.platform.queue(), self.reading)
+            else:
+                wakes = inbox()
+                waiter = Waiter(owner, keys, wakes, self.reading, wakes.pulse)
+            waiter = self.waiters.setdefault(owner, waiter)
         return waiter
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
@@ -190,6 +197,8 @@ class Hub:
         waiter = self.waiters.get(owner)
         if waiter is not None and waiter.keys.name.encode() == name:
             waiter.give(grant)
+            if not waiter.parks:
+                self._listener.told_early()
             if self.waiters.get(owner) is waiter:
                 return  # Mark, then look: else it has just been forgotten, and may not have seen this
         keys = self._keys_of(name)
@@ -218,6 +227,8 @@ class Hub:
         if waiter is not None:
             if self.subscriptions[master].has_vote(self._clock()):
                 waiter.wake(master)
+                if not waiter.parks:
+                    self._listener.told_early()
         elif self._clock() - self._served.get(owner, _NOT_SERVED).at > SERVED_SECONDS:
             keys = self._keys_of(name)
             if keys is not None:
@@ -228,6 +239,11 @@ class Hub:
             return lock_keys(self.prefix, name.decode())
         except UnicodeDecodeError:
             return None  # no lock has such a name
+
+    def turns_missed(self, owner: bytes) -> int:
+        """Return how often the waiter `owner` was told, and did not look for as long as a turn lasts."""
+        waiter = self.waiters.get(owner)
+        return 0 if waiter is None else waiter.missed
 
     def look_again(self, owner: bytes) -> None:
         """Makes `owner` look again, if it waits here."""

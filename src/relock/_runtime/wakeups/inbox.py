@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from relock._core.pulse import Pulse
+
 
 class Inbox(Protocol):
     """Where a waiter hears what it is to look for: a thread's `queue.SimpleQueue`, or what a task awaits."""
@@ -17,3 +19,15 @@ class Inbox(Protocol):
 
     def empty(self) -> bool:
         """Whether there is none."""
+
+
+class TaskInbox(Inbox, Protocol):
+    """The inbox of a task.
+
+    Attributes:
+        pulse: of its event loop.
+    """
+
+    @property
+    def pulse(self) -> Pulse:
+        """Answers whether that loop turns."""

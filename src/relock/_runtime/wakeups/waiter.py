@@ -6,9 +6,12 @@ from queue import Empty
 from attrs import define, field
 
 from relock._core.effects import Handed
+from relock._core.hold import FOREVER
+from relock._core.pulse import Pulse
+from relock._core.turns import TICKETS_KEPT, TURN_SECONDS
 from relock._keys import LockKeys
 from relock._runtime.wakeups.inbox import Inbox
-from relock._runtime.wakeups.reading import Reading
+from relock._runtime.wakeups.reading import LEAD, Reading
 
 GATHER_SECONDS = 0.03  # after the first wake-up, wait this long for a quorum; after the first grant, longer
 
@@ -21,15 +24,21 @@ class Waiter:
     keys: LockKeys
     wakes: Inbox  # the master that woke it, or None
     reading: Reading
-    tickets: list[int] = field(factory=list)  # at most one: empty until it is queued
+    pulse: Pulse | None = None  # of the event loop that its task belongs to
+    tickets: list[int] = field(factory=list)  # at most one: empty until it is queued, or where it gets another one
     handed: list[Handed] = field(factory=list)  # what releasers have given it, so far
     parks: int = 0  # how often it has gone to sleep
     is_given: bool = False  # since it last woke, a releaser has given it the lock on some master
     is_polling: bool = False  # it leads, and polls: see `Reading`
     is_parked: bool = False  # it may be known to the reading, as one that sleeps
+    due_at: float = FOREVER  # since when it must look: it was told then, or its own time was over
+    has_left: bool = False  # its place was given up; the janitor alone says so
+    missed: int = 0  # how often it was told, and did not look for as long as a turn lasts
 
     def wake(self, master: int | None = None) -> None:
         """Master number `master` says that it is its turn there; None: it must look again in any case."""
+        if master != LEAD:
+            self.due_at = min(self.due_at, self.reading.clock())  # first: a look takes it back
         self.wakes.put(master)
         if self.is_polling:
             self.reading.rouse()
@@ -38,6 +47,7 @@ class Waiter:
         """A releaser has given it the lock on one master."""
         self.handed.append(grant)
         self.is_given = True
+        self.due_at = min(self.due_at, self.reading.clock())  # as in `wake`
         self.wakes.put(grant.master)
         if self.is_polling:  # as in `wake`
             self.reading.rouse()
@@ -78,7 +88,12 @@ class Waiter:
                 until = min(last, first_at + (gathers() if self.is_given else GATHER_SECONDS))
 
     def woke(self) -> None:
-        """It is about to look: several reasons for that are one."""
+        """Note that the waiter is about to look: several reasons for that are one."""
         while not self.wakes.empty():
             self.wakes.get_nowait()
         self.is_given = False
+        if self.reading.clock() - self.due_at >= TURN_SECONDS:
+            self.missed += 1
+            if self.missed > TICKETS_KEPT:
+                self.tickets.clear()  # first: no heartbeat speaks for it until it is queued with another one
+        self.due_at = FOREVER  # last: what has told it until here is what it looks for

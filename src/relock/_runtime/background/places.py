@@ -1,0 +1,118 @@
+"""The places of one client's waiters in the queues: heartbeats keep them for those that can act, and for no others."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.heartbeat import heartbeat, judge_heartbeat
+from relock._core.patience import EXPIRY_SECONDS
+from relock._core.pulse import Pulse
+from relock._core.turns import Turns
+from relock._keys import LockKeys
+from relock._runtime.background.session_view import SessionView
+from relock._runtime.background.tasks import PassOn
+from relock._runtime.wakeups.waiter import Waiter
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS_MIN = 0.25  # however short the holders' leases are
+
+
+class Kept(NamedTuple):
+    """Result of a heartbeat.
+
+    Attributes:
+        next_at: when the next one is due, at the latest.
+        gone: waiters that have left while it was under way, and whose places it may have restored.
+    """
+
+    next_at: float
+    gone: list[PassOn]
+
+
+class Places:
+    """The places of a session's waiters. The janitor's thread alone calls it."""
+
+    def __init__(self, session: SessionView) -> None:
+        self._session = session
+        self._turns = Turns()
+
+    def woke(self, due: float, now: float) -> None:
+        """Note that the janitor has woken, which was to wake at `due`: it is late where its process was stopped."""
+        self._turns.woke(due, now)
+
+    def give_up(self, now: float) -> list[PassOn]:
+        """Find the waiters that cannot act; return what must be sent to give up their places."""
+        waiters = self._waiters()
+        silent = self._turns.silent_loops(waiters, now)
+        stuck: list[tuple[int, PassOn]] = []
+        for waiter in waiters:
+            if waiter.pulse not in silent and not self._turns.has_missed(waiter, now):
+                waiter.has_left = False
+            elif not waiter.has_left:
+                waiter.has_left = True
+                if waiter.pulse is not None:
+                    waiter.pulse.has_left = True
+                stuck.append((max(waiter.tickets.copy(), default=0), PassOn(waiter.keys, waiter.owner)))
+        self._ask_loops({waiter.pulse for waiter in waiters}, now)
+        stuck.sort(key=lambda place: place[0], reverse=True)  # from the tail: else each one wakes the next of them
+        return [task for _, task in stuck]
+
+    def were_given_up(self, owners: Iterable[bytes]) -> bool:
+        """Tell of the waiters among these that have lost their places; return True where one can act by now."""
+        session = self._session
+        left = [waiter for waiter in map(session.hub.waiters.get, owners) if waiter is not None]
+        if not left:
+            return False
+        now = session.clock()
+        text = "a waiter for %r did not look when it was told, or its event loop stands still: it has left the queue"
+        text += " until it goes on, and so have %d others"
+        session.platform.log.warning(logger, text, left[0].keys.name, len(left) - 1)
+        silent = self._turns.silent_loops(self._waiters(), now)
+        return not all(one.pulse in silent or self._turns.has_missed(one, now) for one in left)
+
+    def keep(self, now: float) -> Kept:
+        """Send the heartbeat for all waiters that are queued and can act, one script for each lock, in one batch."""
+        session = self._session
+        waiters = [waiter for waiter in self._waiters() if not waiter.has_left]
+        queues: defaultdict[LockKeys, list[tuple[int, bytes]]] = defaultdict(list)
+        for waiter in waiters:
+            tickets = waiter.tickets.copy()
+            if tickets:
+                queues[waiter.keys].append((tickets[0], waiter.owner))
+        next_at = self._turns.next_look(waiters, now)
+        if not queues:
+            return Kept(next_at, [])
+        votes = [master.vote_at <= session.clock() for master in session.masters]
+        until = session.clock() + session.node_timeout
+        answers = session.ask_shielded(heartbeat(session.client_id, tuple(queues.items()), until))
+        self._turns.woke(until, session.clock())
+        heard = judge_heartbeat(answers, votes)
+        for owner in heard.turns:
+            session.hub.look_again(owner)
+        if not heard.well:
+            session.hub.wake_all()  # each looks for itself what is wrong, and its patience counts
+        waiting = session.hub.waiters
+        gone = [PassOn(keys, owner) for keys, some in queues.items() for _, owner in some if owner not in waiting]
+        return Kept(min(next_at, session.clock() + beat_pause(heard.lease_left)), gone)
+
+    def _waiters(self) -> list[Waiter]:
+        return list(self._session.hub.waiters.values())
+
+    def _ask_loops(self, pulses: set[Pulse | None], now: float) -> None:
+        """Ask the loops whose tasks wait to answer when they turn next; end what is left of a loop that was closed."""
+        if not pulses - {None}:
+            return
+        for foreground in self._session.foregrounds.copy():
+            if foreground.pulse in pulses and foreground.is_open and foreground.pulse.ask(now):
+                foreground.feel_pulse()
+
+
+def beat_pause(lease_left: float) -> float:
+    """Return the seconds until the next heartbeat. When a lease ends nobody publishes, so the waiters look then.
+
+    The head of the queue has a timer of its own for that; but the head may be dead.
+    """
+    return min(max(lease_left + EXPIRY_SECONDS, HEARTBEAT_SECONDS_MIN), HEARTBEAT_SECONDS)
