@@ -10,7 +10,7 @@ from sim.bugs import BUGS
 REPOSITORY = Path(__file__).resolve().parents[2]
 INTERNALS = REPOSITORY / "docs" / "internals"
 PAGE = "\n".join((INTERNALS / name).read_text() for name in ("argument.md", "rules.md"))
-RULES = (*range(1, 16), 17)
+RULES = range(1, 18)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 BUG = re.compile(r"`bug: ([^`]+)`")
 

@@ -1,4 +1,4 @@
-"""Whether an event loop turns: now and then it is asked, and its own thread answers."""
+"""Answers whether an event loop turns: now and then it is asked, and its own thread answers."""
 
 from relock._core.hold import FOREVER
 

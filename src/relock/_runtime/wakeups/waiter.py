@@ -38,7 +38,7 @@ class Waiter:
     def wake(self, master: int | None = None) -> None:
         """Master number `master` says that it is its turn there; None: it must look again in any case."""
         if master != LEAD:
-            self.due_at = min(self.due_at, self.reading.clock())  # first: a look takes it back
+            self.due_at = min(self.due_at, self.reading.clock())  # Tell, then put
         self.wakes.put(master)
         if self.is_polling:
             self.reading.rouse()
@@ -47,9 +47,9 @@ class Waiter:
         """A releaser has given it the lock on one master."""
         self.handed.append(grant)
         self.is_given = True
-        self.due_at = min(self.due_at, self.reading.clock())  # as in `wake`
+        self.due_at = min(self.due_at, self.reading.clock())  # Tell, then put
         self.wakes.put(grant.master)
-        if self.is_polling:  # as in `wake`
+        if self.is_polling:
             self.reading.rouse()
 
     def park(self, until: float, quorum: int, gathers: Callable[[], float]) -> None:
