@@ -459,7 +459,7 @@ def test_a_master_is_tried_again_though_the_thread_that_found_it_down_was_interr
 
     sleep = Sleep(fail)
     monkeypatch.setattr(reconnector, "_wanted", sleep)
-    monkeypatch.setattr(reconnector, "ensure", lambda: None)
+    monkeypatch.setattr(reconnector, "ensure", lambda: True)
     monkeypatch.setattr(master, "open_ahead", lambda: tried.append(True))
     reconnector.step()
     assert tried == [True]

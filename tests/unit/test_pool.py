@@ -113,9 +113,10 @@ class PromptReconnector(Reconnector):
 
     late = False
 
-    def ensure(self) -> None:
+    def ensure(self) -> bool:
         while not self.late and not self._wanted.empty():
             self.step()
+        return True
 
 
 @pytest.fixture(autouse=True)

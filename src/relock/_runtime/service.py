@@ -45,17 +45,21 @@ class Service(ABC):
         """Whether it is its thread that calls."""
         return self._thread is not None and self._thread is self._platform.current()
 
-    def ensure(self) -> None:
-        """Starts the thread unless it runs. Where that fails it is logged, and tried again with the next call."""
+    def ensure(self) -> bool:
+        """Start the thread unless it runs; return False where there can be none.
+
+        That is logged, and tried again with the next call.
+        """
         if self._running.locked() or self.stopping:
-            return
+            return True
         self.has_begun = True
         try:
             self._platform.start(self._run, self.name)
         except RuntimeError:  # there may be no more threads, or the interpreter is shutting down
             self._log_failed_start()
-        else:
-            self._start_failed = False
+            return False
+        self._start_failed = False
+        return True
 
     def _log_failed_start(self) -> None:
         """Says it once, not with each acquire, until a start succeeds."""
@@ -84,7 +88,7 @@ class Service(ABC):
     def _step_safely(self) -> None:
         try:
             self.step()
-        except ClientClosedError:
+        except (ClientClosedError, SystemExit):
             if not self.stopping:  # `stop` is about to be called: no failure, but no reason to hurry either
                 self._platform.sleep(FAILURE_PAUSE_SECONDS)
         except Exception:

@@ -21,7 +21,10 @@ def on_thread(
     name: str = "relock-loop",
     unheard: Callable[[T], object] = bool,
 ) -> "asyncio.Future[T]":
-    """Has a daemon thread call `function`; the future has what it returns or raises.
+    """Have a daemon thread call `function`; the future has what it returns or raises.
+
+    Where there can't be another thread, as at the end of the interpreter, the loop's own calls it, and the loop stands
+    still meanwhile.
 
     Args:
         platform: starts the thread.
@@ -50,8 +53,8 @@ def on_thread(
 
     try:
         platform.start(run, name)
-    except RuntimeError as error:  # there can't be another thread
-        future.set_exception(error)
+    except RuntimeError:  # there can't be another thread
+        run()
     return future
 
 

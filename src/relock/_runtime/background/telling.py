@@ -178,14 +178,16 @@ class Log(Teller):
         if isinstance(sys.exception(), Exception):  # else it is an exit, of what runs there
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), None)))
 
-    def ensure(self) -> None:
-        """Starts the thread unless it runs. Where that fails, the caller tells what waits."""
+    def ensure(self) -> bool:
+        """Start the thread unless it runs; where that fails, the caller tells what waits."""
         if self._running.locked():
-            return
+            return True
         try:
             self._platform.start(self._run, self.name)
         except RuntimeError:
             self._tell_all()
+            return False
+        return True
 
     def _tell_all(self) -> None:
         while True:

@@ -175,7 +175,9 @@ class Reconnector(Service):
         trying = (self._master.down is not None and not self._is_idle) or not self._wanted.empty()
         if reports is not None or not trying:
             self._wanted.put(Wish(reports, is_call))
-        self.ensure()
+        if not self.ensure() and reports is not None:
+            with suppress(Empty):  # the caller waits for it, and there can't be a thread that opens it
+                self._serve(self._wanted.get_nowait())
 
     def probe(self) -> None:
         """The master has just gone down: tries it now, and again and again until it is back."""
@@ -190,8 +192,11 @@ class Reconnector(Service):
         except Empty:
             wish = Wish()
         self._is_idle = False
-        if self.stopping or wish is NOTHING:
-            return
+        if not (self.stopping or wish is NOTHING):
+            self._serve(wish)
+
+    def _serve(self, wish: Wish) -> None:
+        """Open the connection that is wanted, and report what came of it."""
         trouble = self._try(is_call=wish.is_call)
         if wish.reports is not None:
             wish.reports.put((self._master, trouble))
