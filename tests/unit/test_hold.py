@@ -107,6 +107,27 @@ def test_the_reason_of_a_loss(changes: dict[str, Any], reason: str) -> None:
     assert hold(**changes).reason_for_loss(10.0) == reason
 
 
+UNASKED = Failure("a", "it is being connected", sent=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "answers", "is_enough"),
+    [
+        ({}, [[[b"granted", 0, 7]]] * 3, True),
+        ({}, [[[b"granted", 0, 7]]] * 2 + [[UNASKED]], True),
+        ({}, [[[b"granted", 0, 7]]] * 2 + [[SILENT]], False),
+        ({"healed": True}, [[[b"granted", 0, 7]]] * 3, False),
+        ({"owner": b"me:1@3000~ab.7"}, [[[b"granted", 0, 7]]] * 3, False),
+    ],
+    ids=["all answered", "one was not asked", "one is silent", "it was healed", "a waiter was served"],
+)
+def test_one_undo_is_enough_where_nothing_that_gives_the_hold_can_arrive_any_more(
+    changes: dict[str, Any], answers: list[Answer], *, is_enough: bool
+) -> None:
+    one = hold(3, answers=answers, late_until=5.0, **changes)
+    assert one.undo_after == (NEVER if is_enough else 5.0)
+
+
 def test_a_loss_is_said_once_and_keeps_what_was_held() -> None:
     one = hold(count=2)
     loss = one.lose(EXPIRED, 9.5)

@@ -13,7 +13,7 @@ from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._events import Loss
 from relock._keys import LockKeys
-from relock._owner import OwnerKey, Taker, TaskRef, ThreadRef, Who, has_ticket, runs_on, task_of
+from relock._owner import OwnerKey, Taker, TaskRef, ThreadRef, Who, has_ticket, runs_on, task_of, waiter_name
 from relock._scripts import Prepared
 
 EXPIRED = "its lease ended before it could be renewed"
@@ -337,6 +337,16 @@ class Hold:
             if is_status(answer, b"healed") and _is_of_now(cuts.get(i), answer, sent_at):
                 self._lengthen(i, end, cuts.get(i))
         self._set_deadline()
+
+    @property
+    def undo_after(self) -> float:
+        """Return the time after which one undo is enough: no request that gives the hold to a master can arrive.
+
+        That is at once where it was asked for once, and each master has answered, or was not asked.
+        """
+        is_waiters = waiter_name(self.owner) != self.owner
+        may_arrive = any(isinstance(answer[0], Failure) and answer[0].sent for answer in self.answers)
+        return self.late_until if self.healed or is_waiters or may_arrive else NEVER
 
     def may_be_left(self, released: Sequence[Answer]) -> bool:
         """Whether a master may have the hold still, or get it yet, after it answered `released` to the release.

@@ -16,7 +16,7 @@ from relock._core.quorum import NEVER, quorum_of
 from relock._errors import ClientClosedError, ConfigurationError
 from relock._runtime.aio.deadlines import Deadlines
 from relock._runtime.aio.line import Line
-from relock._runtime.aio.link import Link
+from relock._runtime.aio.link import Link, wait_for_others
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.loop_reader import LoopReader
 from relock._runtime.aio.loop_round import LoneRound, LoopRound
@@ -236,6 +236,8 @@ class Foreground:
             else:
                 link.open()
                 round_.miss(link.master, link.master.unconnected())
+        if not is_enough:
+            wait_for_others(round_, links, self._quorum, self.loop, self._clock)
 
     def _raise_mistakes(self, links: Iterable[Link]) -> None:
         for link in links:
@@ -354,9 +356,18 @@ class Foreground:
     @property
     def is_open(self) -> bool:
         """Whether it has, or may have, connections; what a closed loop had is ended where somebody finds that out."""
+        self.end_if_closed()
+        return self in self.session.foregrounds
+
+    def end_if_closed(self) -> None:
+        """End what the loop has left, if it is closed."""
         if self.loop.is_closed():
             self.abandon()
-        return self in self.session.foregrounds
+
+    def end_if_stopped(self) -> None:
+        """End what the loop has left, if it does not run, at the end of the process."""
+        if not self.loop.is_running():
+            self.abandon()
 
     def _on_loop(self, do: Callable[[], object]) -> None:
         try:

@@ -15,11 +15,14 @@ and the next request has another one opened.
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Failure
+from relock._core.effects import Clock, Failure
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys
 from relock._runtime.aio.alarms import TIMER_SECONDS_MAX
@@ -29,6 +32,7 @@ from relock._runtime.aio.loop_round import LoneRound, LoopRound
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.connections import PATIENT_PART, Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
+from relock._runtime.masters.fan_out import GRACE_SECONDS
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import InFlight
 from relock._runtime.net.loop_channel import LoopChannel
@@ -222,6 +226,11 @@ class Link:
             )
             self._opening.add_done_callback(self._opened)
 
+    def when_opened(self, look: Callable[[object], object]) -> None:
+        """Have `look` called once the opening that is under way, if one is, has come to its end."""
+        if self._opening is not None:
+            self._opening.add_done_callback(look)
+
     def _open(self) -> "_Opened":
         """On a thread: a connection, or why there is none."""
         master = self.master
@@ -336,15 +345,66 @@ class Link:
         self._is_closed = True
         connection, self.connection = self.connection, None
         connections = [*self._retired, *([] if connection is None else [connection])]
-        if self._loop.is_closed():  # nobody waits
+        if self._loop.is_closed():
             for one in connections:
-                one.close()
+                self._hear_last(one)
+            self._give_up([*self.waiting], sent=False)
             return
         for one in connections:
             self._end(one, Failure(self.master.address, "the client was closed"))
         self._fail_waiting(Failure(self.master.address, "the client was closed", sent=False))
         if self._silence is not None:
             self._silence.cancel()
+
+    def _hear_last(self, connection: Connection) -> None:
+        """Take what has come by now, and close the connection, for tasks that have gone on: their loop is closed.
+
+        What they have asked, and left to others to hear, would be in doubt else.
+        """
+        asked = [sent.round if isinstance(sent, InFlight) else sent for sent in connection.in_flight]
+        rounds = [round_ for round_ in asked if isinstance(round_, LoopRound)]
+        for round_ in rounds:
+            round_.done = _NOBODY
+        with suppress(*NETWORK_ERRORS, RuntimeError):
+            connection.drain()
+        connection.close()
+        self._give_up(rounds, sent=True)
+
+    def _give_up(self, rounds: list[LoopRound], *, sent: bool) -> None:
+        """The master does not answer these rounds any more: nobody hears what it says."""
+        failure = Failure(self.master.address, "its event loop was closed", sent=sent)
+        for round_ in rounds:
+            round_.done = _NOBODY
+            round_.miss(self.master, failure)
+
+
+class _Nobody:
+    """Stands for the future of a task that no loop runs any more."""
+
+    def done(self) -> bool:
+        """There is nobody to be told."""
+        return True
+
+
+_NOBODY: Any = _Nobody()
+
+
+def wait_for_others(
+    round_: LoopRound, links: Sequence[Link], quorum: int, loop: asyncio.AbstractEventLoop, clock: Clock
+) -> None:
+    """Have a round wait until all of `links` are open, or for as long again as a quorum of them took to open.
+
+    A connection takes longer to open than a master to answer. Without this, a quorum would have granted the first hold
+    of a loop before the other masters could be asked, and they would get it only with its first renewal.
+    """
+    began, spared = clock(), round_.spare(0)
+
+    def look(_opening: object) -> None:
+        if sum(link.connection is not None for link in links) >= quorum:
+            loop.call_later(clock() - began + GRACE_SECONDS, round_.spare, spared)
+
+    for link in links:
+        link.when_opened(look)
 
 
 _Opened = Connection | Failure | ConfigurationError

@@ -89,6 +89,13 @@ class LoopRound(Round):
         if self.awaits_answer_of(master):
             self.answered(master.index, (failure,) * len(self.calls))
 
+    def spare(self, masters: int) -> int:
+        """Let the outcome be certain without the answers of so many masters; return of how many it could be before."""
+        before, self._spared = self._spared, masters
+        if self.missing <= masters and self._is_certain is not None and self._is_certain(self.answers):
+            self.wake()
+        return before
+
     def wake(self) -> None:
         """Wakes the asker: with what has been answered by now, it goes on."""
         if not self.done.done():

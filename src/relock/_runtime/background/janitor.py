@@ -1,7 +1,8 @@
 """The thread for all that must reach the masters but must not keep a caller: undoing, passing on, heartbeats.
 
 An undo goes out at once, and again once whatever it undoes can't arrive late any more (its not-after time); where it
-finds no quorum it is repeated until the lease has run out by itself.
+finds no quorum it is repeated until the lease has run out by itself. When the client is closed, what is pending is
+finished: see `Janitor.stop`.
 
 What is due at a moment goes out together, many tasks in one round: each round waits for all masters, and a slow one
 would else keep each task for as long as it takes, and the heartbeats behind them.
@@ -22,7 +23,7 @@ from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.flows.extend import heal
 from relock._core.flows.quarantine import is_own_step, is_undecided, quarantine, sample
 from relock._core.hold import FOREVER
-from relock._core.quorum import is_status
+from relock._core.quorum import NEVER, is_status
 from relock._owner import waiter_name
 from relock._runtime.background.places import Places, beat_pause
 from relock._runtime.background.session_view import SessionView
@@ -36,6 +37,9 @@ RETRY_SECONDS_MAX = 2.0
 HEAL_RETRY_SECONDS_MAX = 0.05
 BATCH = 100  # tasks that are carried out together, before the next look at what is due
 CHECK_SECONDS = 0.1  # between two looks at what slow masters have answered
+CLOSING_CHECK_SECONDS = 0.005  # the same while the client is being closed, and somebody waits for that
+CLOSING_TRIES = 10  # in a node timeout, where a master does not answer while the client is being closed
+NOT_AFTER_SLACK_SECONDS = 0.001  # after a not-after time, whatever it is for is repeated
 SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
 HEARTBEAT_SLACK_SECONDS = 0.05  # not worth waking the thread for
 _order = itertools.count()
@@ -61,7 +65,8 @@ class Janitor(Service):
         self._beat_at = FOREVER  # when the next heartbeat is due; set by this thread alone
         self._asked_for: deque[float] = deque()  # earlier moments for it, as callers need them
         self._wakes_at = FOREVER  # until when the thread sleeps
-        self._is_closing = False
+        self._is_closing = self._is_hurried = False
+        self._closes_by = NEVER  # once it is closing: when the time for what is pending is over
         self._checks: deque[PendingCheck] = deque()
         self._checks_at = FOREVER  # when the next look at them is due; set by this thread alone
         self._deeds: dict[type[Any], Callable[[Sequence[Any]], None]] = {
@@ -104,8 +109,8 @@ class Janitor(Service):
 
     def step(self) -> None:
         """Waits for a task or the next due moment, and acts on all that is due by then."""
-        if self._is_closing:
-            self._finish()
+        if self._is_closing and self._is_finished():
+            super().stop()
             return
         self._wakes_at = FOREVER  # Mark, then look: a caller that wants a heartbeat from here on wakes it
         slept_at = self._session.clock()
@@ -134,7 +139,7 @@ class Janitor(Service):
     def _next_moment(self) -> float | None:
         moments = []
         if self._checks and self._checks_at == FOREVER:
-            self._checks_at = self._session.clock() + CHECK_SECONDS
+            self._checks_at = self._session.clock() + self._check_pause()
         if self._checks_at < FOREVER:
             moments.append(self._checks_at)
         if self._due:
@@ -145,8 +150,8 @@ class Janitor(Service):
         return min(moments, default=None)
 
     def _next_heartbeat(self) -> float:
-        """When it is due; infinity while nobody waits."""
-        waiters = self._session.hub.waiters
+        """When it is due; infinity while nobody waits, and once the client is closing."""
+        waiters = self._session.hub.waiters if not self._is_closing else ()
         if not waiters and self._beat_at < FOREVER:
             self._beat_at = FOREVER
             if waiters:  # Mark, then look: a waiter that came in between may have gone by the old moment
@@ -206,7 +211,7 @@ class Janitor(Service):
         tasks = [task if self._still_waits(task) else task._replace(ticket=0) for task in tasks]
         calls = tuple(_call(task) for task in tasks)
         sent_at = session.clock()
-        answers = session.ask_shielded(Ask(calls, sent_at + session.node_timeout, only=left))
+        answers = session.ask_shielded(Ask(calls, self._answer_by(sent_at), only=left))
         asked = range(len(answers)) if left is None else left
         now = session.clock()
         for i, task in enumerate(tasks):
@@ -216,16 +221,17 @@ class Janitor(Service):
                 session.hub.look_again(waiter_name(task.owner))  # a master tells others only whose turn it is
             if done and sent_at > task.not_after:  # sent, not answered: what it undoes may have come in between
                 continue
-            if self._is_closing or (now >= task.give_up_at and not done):
+            if now >= task.give_up_at and not done:
                 text = "%s could not be undone everywhere; its lease has run out"
                 session.platform.log.debug(logger, text, task.owner.decode())
             elif done:
-                self._later(task.not_after + 0.001, task)
+                self._later(task.not_after + NOT_AFTER_SLACK_SECONDS, task)
             else:
                 again = task._replace(pause=min(2 * task.pause, RETRY_SECONDS_MAX))
                 if sent_at > task.not_after:  # the others need not hear of it again, for as long as one of them is away
                     again = again._replace(left=silent)
-                self._later(min(now + task.pause, task.give_up_at), again)
+                pause = min(task.pause, session.node_timeout / CLOSING_TRIES) if self._is_closing else task.pause
+                self._later(min(now + pause, task.give_up_at), again)
         self._take_out([PassOn(t.keys, waiter_name(t.owner)) for t in tasks if not self._still_waits(t)])
 
     def _still_waits(self, task: UndoTask) -> bool:
@@ -247,7 +253,7 @@ class Janitor(Service):
             else:
                 self._later(now, check.task())
         if self._checks:
-            self._checks_at = now + CHECK_SECONDS
+            self._checks_at = now + self._check_pause()
 
     def _take_out(self, gone: Sequence[PassOn]) -> None:
         """Waiters left while a script was on the way that gives them their places (back)."""
@@ -260,7 +266,7 @@ class Janitor(Service):
         session = self._session
         for i in range(0, len(tasks), BATCH):
             calls = tuple([release.leave_call(task.keys, task.owner) for task in tasks[i : i + BATCH]])
-            session.ask_shielded(Ask(calls, session.clock() + session.node_timeout))
+            session.ask_shielded(Ask(calls, self._answer_by(session.clock())))
         if self._places.were_given_up([task.owner for task in tasks]):
             self._beat_by(session.clock())  # it has just lost the place with which it had come back
 
@@ -326,7 +332,7 @@ class Janitor(Service):
             session.platform.log.warning(logger, text)
             return
         unheard = self._unheard(sampled, steps, shown.seen_at - SAME_STEP_SECONDS)
-        if task.waits and is_undecided(unheard, steps, count):
+        if task.waits and not self._is_closing and is_undecided(unheard, steps, count):
             self._later(session.clock() + session.node_timeout, task._replace(waits=False))
             return
         until = session.clock() + session.node_timeout
@@ -360,24 +366,61 @@ class Janitor(Service):
         """The next heartbeat is due then, unless an earlier one is."""
         self._beat_at = min(self._beat_at, moment)
 
-    def _finish(self) -> None:
-        """Does what was handed in before the client was closed, once and not for long; then ends the thread."""
-        give_up_at = self._session.clock() + self._session.node_timeout
-        self._take_in(0.0)
-        while self._due and self._session.clock() < give_up_at:
-            self._act(*[heapq.heappop(self._due).task for _ in range(min(BATCH, len(self._due)))])
-        super().stop()
+    def _is_finished(self) -> bool:
+        """Tell if nothing is pending, or the time for it is over: a node timeout after the last not-after time.
+
+        What was granted to a waiter that has left may still be on its way when all places have been given up. So the
+        messages that were published before then are heard first.
+        """
+        session = self._session
+        self._take_in(NEVER)
+        now = session.clock()
+        if not self._is_hurried:
+            self._hurry(now)
+        pending = [check.until for check in self._checks] + [_not_after(due) for due in self._due]
+        if pending:
+            self._closes_by = max(self._closes_by, max(pending) + session.node_timeout)
+        elif now < self._closes_by:
+            session.hub.catch_up(self._answer_by(now))
+        return now >= self._closes_by or (not pending and self._incoming.empty())
+
+    def _hurry(self, now: float) -> None:
+        """Have all that is pending done at once, but for what has to wait for a not-after time."""
+        self._is_hurried = True
+        self._checks_at = now if self._checks else FOREVER
+        self._due = [due._replace(at=min(due.at, _not_after(due) + NOT_AFTER_SLACK_SECONDS)) for due in self._due]
+        heapq.heapify(self._due)
+
+    def _check_pause(self) -> float:
+        return CLOSING_CHECK_SECONDS if self._is_closing else CHECK_SECONDS
+
+    def _answer_by(self, now: float) -> float:
+        """Return until when to wait for the masters' answers to what is sent now.
+
+        While the client is being closed that is half of the time, so that one more connection can be tried.
+        """
+        until = now + self._session.node_timeout
+        return min(until, max(now, (now + self._closes_by) / 2)) if self._is_closing else until
 
     def wake(self) -> None:
         """Have the thread look at what is due."""
         self._incoming.put(None)
 
     def stop(self) -> None:
-        """Ends the thread after what was handed in before; what a master does not hear of, the leases end."""
+        """Have the thread end once nothing is pending, or the time for that is over; do it here where none runs."""
+        self._closes_by = self._session.clock() + self._session.node_timeout
         self._is_closing = True
         self._incoming.put(None)
         if not self.running:
             self._run()  # its thread was never needed, can't be started, or has not come to run: this one does the rest
+
+
+def _not_after(due: _Due) -> float:
+    """Return the time after which nothing can arrive any more of what a task ends."""
+    task = due.task
+    if isinstance(task, UndoTask):
+        return task.not_after
+    return due.at if isinstance(task, PassOn) else NEVER
 
 
 def _call(task: UndoTask) -> Call:

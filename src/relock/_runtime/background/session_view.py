@@ -35,6 +35,12 @@ class ForegroundView(Protocol):
     def close(self) -> None:
         """Has it close its connections, on its loop."""
 
+    def end_if_closed(self) -> None:
+        """End what the loop has left, if it is closed."""
+
+    def end_if_stopped(self) -> None:
+        """End what the loop has left, if it does not run, at the end of the process."""
+
     def feel_pulse(self) -> None:
         """Has the loop answer for its `pulse` when it turns next."""
 

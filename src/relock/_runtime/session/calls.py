@@ -397,11 +397,11 @@ class Calls:
             raise lost_error(hold)
         hold.count = 0
         if ending.is_awaited:
-            undo = partial(session.undo_task, hold.keys, hold.owner, hold.token, hold.ttl, hold.late_until)
             is_left = partial(hold.may_be_left, answers)
+            undo = partial(session.undo_hold, hold)
             session.janitor.look_later(tasks.PendingCheck(is_left, answers, hold.late_until, undo))
         elif ending.is_left:
-            session.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, session.clock()))
+            session.janitor.hand(session.undo_hold(hold))
         if not ending.is_confirmed:
             session.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(session.clock())))
         elif session.hears(logging.DEBUG):

@@ -1,4 +1,14 @@
-"""The end of a session: waiters leave the queues, calls that are under way end, and threads stop."""
+"""The end of a session: waiters leave the queues, calls that are under way end, and threads stop.
+
+A session that nobody has closed ends with the process. Then it does what `close` does on the masters, and no more: what
+is called at the end of the interpreter after this, by handlers that were registered earlier, may use the client still.
+That is done by `atexit`, when all threads that the interpreter waits for have ended. Daemon threads still run then, but
+from Python 3.12 on no thread can be started any more.
+"""
+
+import atexit
+import logging
+import weakref
 
 from relock._core.effects import Ask
 from relock._core.flows import release as release_flows
@@ -6,19 +16,19 @@ from relock._core.quorum import is_status
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.wakeups.waiter import Waiter
 
+logger = logging.getLogger(__name__)
+
 GRANTEES_SECONDS = 0.5  # a client that is closed waits this long for waiters that were given a lock at that moment
 GRANTEES_LOOK_SECONDS = 0.001  # between two looks whether they have given it back
 JOIN_SECONDS = 2.0
 SETTLE_SECONDS = 0.5  # for so long, a client that is closed waits for the log
+_sessions: "weakref.WeakSet[Keeper]" = weakref.WeakSet()  # those of this process
 
 
 def close(session: Keeper) -> None:
-    """Ends threads, waits and connections; leaves the holds to their leases."""
-    session.is_closing = session.closed = True
-    services = (session.watchdog, session.hub, session.janitor)
-    waiters = list(session.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
-    _see_grantees_off(session, _leave_queues(session, waiters))
-    _see_calls_off(session)
+    """End threads, waits and connections; leave the holds to their leases, and nothing else on any master."""
+    services = (session.watchdog, session.hub)
+    waiters = _finish(session)
     session.is_closing = False
     for service in services:
         service.stop()
@@ -35,6 +45,53 @@ def close(session: Keeper) -> None:
     session.losses.stop()
     session.events.stop()
     session.platform.log.settle(SETTLE_SECONDS)
+
+
+def _finish(session: Keeper) -> list[Waiter]:
+    """Give up all places in queues, and end what calls have left on the masters; return the waiters that had places.
+
+    It takes no time where nothing is pending; else it lasts until the last not-after time of what was sent, and a node
+    timeout more where masters are silent.
+    """
+    session.is_closing = session.closed = True
+    for foreground in session.foregrounds.copy():
+        foreground.end_if_closed()
+    waiters = list(session.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
+    _see_grantees_off(session, _leave_queues(session, waiters))
+    _see_calls_off(session)
+    session.janitor.stop()  # Serve, then stop: it undoes what calls have left, and needs connections and subscriptions
+    session.janitor.join(JOIN_SECONDS + 3 * session.node_timeout)
+    return waiters
+
+
+def end_with_process(session: Keeper) -> None:
+    """Have what `session` leaves pending finished at the end of the interpreter, if nobody has closed it by then."""
+    _sessions.add(session)
+
+
+def _finish_at_exit() -> None:
+    for session in list(_sessions):
+        try:
+            _wait_until_closed(session) if session.closed else _finish_for_exit(session)
+        except Exception:
+            session.platform.log.error(logger, "what was pending at the end is left to its lease", exc_info=True)
+
+
+def _wait_until_closed(session: Keeper) -> None:
+    """Wait for another thread that is closing the session: this one's end would be its end, too."""
+    until = session.clock() + JOIN_SECONDS + 3 * session.node_timeout
+    while session.is_closing and session.clock() < until:
+        session.platform.sleep(GRANTEES_LOOK_SECONDS)
+
+
+def _finish_for_exit(session: Keeper) -> None:
+    session.is_ending = True
+    try:
+        for foreground in session.foregrounds.copy():
+            foreground.end_if_stopped()
+        _finish(session)
+    finally:
+        session.is_closing = session.is_ending = session.closed = False
 
 
 def _leave_queues(session: Keeper, waiters: list[Waiter]) -> list[Waiter]:
@@ -64,3 +121,6 @@ def _see_calls_off(session: Keeper) -> None:
     masters, loops = session.masters, session.foregrounds.copy()
     while session.clock() < until and (any(m.is_in_use for m in masters) or any(one.is_in_use for one in loops)):
         session.platform.sleep(GRANTEES_LOOK_SECONDS)
+
+
+atexit.register(_finish_at_exit)

@@ -66,6 +66,7 @@ class Keeper(Driver):
         waited_at: our time at which somebody began to wait last.
         may_be_handed: whether releasers may give a lock to a waiter of this client.
         is_closing: closed, but what is handed to the janitor now is still done.
+        is_ending: that is because the interpreter ends.
     """
 
     client_id: str
@@ -80,6 +81,7 @@ class Keeper(Driver):
     holds: Book
     hub: Hub
     is_closing: bool
+    is_ending: bool
     janitor: Janitor
     losses: Teller
     may_be_handed: bool
@@ -113,7 +115,7 @@ class Keeper(Driver):
         self.steps = deque(maxlen=64)
         self.may_be_handed = True
         self.closed = False
-        self.is_closing = False
+        self.is_closing = self.is_ending = False
         self.waited_at = NEVER
         self.has_warned_of_loops = False
 
@@ -134,8 +136,14 @@ class Keeper(Driver):
     # What the driver leaves to it -----------------------------------------------------------------------------------
 
     def check_open(self) -> None:
-        """Raises `ClientClosedError` once the client was closed."""
+        """Raise `ClientClosedError` once the client was closed.
+
+        While the interpreter ends, a thread that calls is a daemon. It ends silently, by `SystemExit`, as do all daemon
+        threads a moment later.
+        """
         if self.closed:
+            if self.is_ending and self.platform.loop() is None:
+                raise SystemExit
             raise ClientClosedError("the client is closed: make a new one")
 
     def begin_park(self, waiter: Waiter, park: Park) -> None:
@@ -216,6 +224,10 @@ class Keeper(Driver):
     def undo_task(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> tasks.UndoTask:
         """What the janitor must end."""
         return tasks.UndoTask(keys, owner, token, ttl, not_after, max(not_after, self.clock()) + ttl)
+
+    def undo_hold(self, hold: Hold) -> tasks.UndoTask:
+        """Return what the janitor must end of a hold that was released."""
+        return self.undo_task(hold.keys, hold.owner, hold.token, hold.ttl, hold.undo_after)
 
     def undo_attempt(self, undo: Undo) -> None:
         """Has the janitor carry out what a flow asks to be undone."""

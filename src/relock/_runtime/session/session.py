@@ -56,6 +56,8 @@ class Session(Keeper):
         self.renewals = Renewals(self)
         self._is_half_closed = False  # an interrupt came before its end
         self._closers = itertools.count()
+        if platform is THREADS:
+            closing.end_with_process(self)
 
     def close(self) -> None:
         """Ends threads, waits and connections; leaves the holds to their leases."""

@@ -25,6 +25,8 @@ from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 from relock._scripts import TOKEN_MAX
 
 SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
+CATCH_UP_SECONDS = 0.02  # for what a master has published, where a subscription can't be asked
+CATCH_UP_LOOK_SECONDS = 0.001  # between two looks at what the masters have published
 SERVED_UNSWEPT = 1024  # so many waiters that had their turn may be kept, though that is over
 
 
@@ -100,6 +102,7 @@ class Hub:
         self._quorum = quorum_of(len(masters))
         self.confirmed = Bell(platform)
         self._served: dict[bytes, Served] = {}
+        self._left_at = NEVER  # when a waiter last left without its turn
         self._sweep_at = SERVED_UNSWEPT
 
     def register(self, owner: bytes, keys: LockKeys, inbox: Callable[[], TaskInbox] | None = None) -> Waiter:
@@ -132,6 +135,7 @@ class Hub:
             if len(self._served) > self._sweep_at:
                 self._sweep()
         else:
+            self._left_at = self._clock()
             self.reading.gave_up()
 
     def _sweep(self) -> None:
@@ -260,6 +264,21 @@ class Hub:
         """A subscription is confirmed; see `HubListener.subscribed`."""
         self.confirmed.ring()
         self._listener.subscribed()
+
+    def catch_up(self, until: float) -> None:
+        """Wait, until `until` at most, for all that the masters have published by now, if it may concern a waiter.
+
+        A grant may be on its way to a waiter that is here, or that has left within the last node timeout.
+        """
+        if not self.waiters and self._clock() - self._left_at > self._masters[0].node_timeout:
+            return
+        standing = [one for one in self.subscriptions if one.is_confirmed]
+        asked = [one.ask_for_pong() for one in standing]
+        if not all(asked):
+            self.platform.sleep(CATCH_UP_SECONDS)
+        self.reading.gave_up()  # the threads of the subscriptions read, where nobody else does
+        while any(one.is_pong_due for one in standing) and self._clock() < until:
+            self.platform.sleep(CATCH_UP_LOOK_SECONDS)
 
     def stop(self) -> None:
         """Ends the subscriptions."""

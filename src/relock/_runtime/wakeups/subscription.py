@@ -79,7 +79,7 @@ class Subscription(Service):
         self._stands_since = 0.0
         self._is_misled = False  # it has heard of a grant that another incarnation made
         self._strangers: set[bytes] = set()  # the names of such ones
-        self._pinged = False
+        self._pings = self._pongs = 0  # on this connection
         self._heard = 0  # how often the leader had heard something by the last look
         self._heard_at = 0.0  # when that look was
         self._is_read = False  # it has heard something between the last two looks
@@ -126,7 +126,7 @@ class Subscription(Service):
             raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation[0]!r}")
         ear = self._ear = Ear(channel, self._act_on, self.call)
         self._stands_since, self._is_misled = self._clock(), False
-        self._pinged = False
+        self._pings = self._pongs = 0
         if self._has_moved():  # Mark, then look: a thread that found the move had nothing to close until now
             raise redis_errors.ConnectionError("another server has taken the place of the master")
         self.is_confirmed = True
@@ -209,17 +209,35 @@ class Subscription(Service):
             case [b"message", _, bytes(payload)]:
                 self._hub.message(self.index, payload)
             case [b"pong", _]:
-                self._pinged = False
+                self._pongs += 1
             case _:
                 raise redis_errors.InvalidResponse(f"no message: {reply!r:.100}")
 
     def _ping(self, channel: Channel) -> None:
         """Somebody waits and nothing has come for a while: is anybody there?"""
-        if self._pinged:
+        if self._pings > self._pongs:
             raise redis_errors.TimeoutError("no answer to a ping")
         if self._hub.waiters:
+            self._pings += 1
             channel.send(PING)
-            self._pinged = True
+
+    @property
+    def is_pong_due(self) -> bool:
+        """Tell if it has not answered a ping, and so may have published what is not heard yet."""
+        return self.is_confirmed and self._pings > self._pongs
+
+    def ask_for_pong(self) -> bool:
+        """Ping, from any thread: the answer comes behind all that was published before.
+
+        Returns False where that can't be asked: one thread must not write to TLS while another one reads.
+        """
+        ear = self._ear
+        if ear is None or ear.channel.take_now is None:
+            return False
+        self._pings += 1
+        with suppress(*NETWORK_ERRORS):  # its own thread finds that out
+            ear.channel.send(PING)
+        return True
 
     def _lost(self, error: BaseException) -> None:
         """Closes the connection; the first time one waits a moment only, then longer and longer."""

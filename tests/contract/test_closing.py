@@ -1,0 +1,73 @@
+"""A client that is closed leaves nothing on any master that can be reached, at once where nothing is pending."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from support.proxy import Fault, Line
+
+from contract.calls import leave, take
+from contract.rig import BRIEF, Rig, all_struck, calls, release_all
+from relock import QuorumError
+
+
+def hold_all(lines: Sequence[Line]) -> list[Fault]:
+    """Faults that hold whatever is sent over these lines from now on."""
+    return [line.hold_request(lambda _words: True) for line in lines]
+
+
+@pytest.mark.several
+def test_a_release_that_a_minority_has_not_heard_of_is_finished(rig: Rig, name: str) -> None:
+    """Its request is late there, longer than the client is open."""
+    client = rig.client(node_timeout=10 * BRIEF)
+    rig.warm_up(client)
+    lock = client.lock(name)
+    rig.take_everywhere(lock, 1)
+    faults = [line.hold_request(calls(name, "release")) for line in rig.lines[rig.quorum :]]
+    leave(lock)
+    client.session.close()
+    assert all_struck(faults)
+    assert rig.is_free(name)
+    release_all(faults)
+
+
+def test_an_acquire_that_was_interrupted_is_undone_before_a_close_has_ended(rig: Rig, name: str) -> None:
+    """Its request arrives on no master before the client is closed, and is void by then, or ended."""
+    client = rig.client(node_timeout=10 * BRIEF)
+    rig.warm_up(client)
+    lock = client.lock(name)
+    faults = [line.hold_request(calls(name, "acquire")) for line in rig.lines]
+    rig.interrupt(lock.acquire, lambda: all_struck(faults))
+    going_on = rig.start(lambda: release_all(faults))
+    client.session.close()
+    going_on.result()
+    assert rig.is_free(name)
+
+
+def test_the_masters_that_are_silent_keep_a_close_for_no_longer_than_two_node_timeouts(rig: Rig, name: str) -> None:
+    client = rig.client(node_timeout=BRIEF)
+    rig.warm_up(client)
+    lock = client.lock(name)
+    rig.take_everywhere(lock, 1)
+    rig.go_silent()
+    lock.release()
+    begin = rig.clock()
+    client.session.close()
+    assert rig.clock() - begin < 2 * BRIEF + rig.slack
+
+
+def test_a_client_with_nothing_pending_sends_nothing_when_it_is_closed(rig: Rig, name: str) -> None:
+    client, others = rig.client(node_timeout=5 * BRIEF), rig.client()
+    rig.warm_up(client)
+    with client.lock(name):
+        take(others.lock(f"{name}-2"), 1)
+        with suppress(QuorumError):  # on a busy machine
+            assert not client.lock(f"{name}-2").acquire(timeout=5 * BRIEF)
+    begin = rig.clock()
+    rig.until(lambda: rig.clock() > begin + 15 * BRIEF, "all that was pending is over")
+    faults = hold_all(rig.lines)
+    begin = rig.clock()
+    client.session.close()
+    assert rig.clock() - begin < rig.slack
+    assert all(line.disarm(fault) for line, fault in zip(rig.lines, faults, strict=True)), "nothing was sent"
+    leave(others.lock(f"{name}-2"))

@@ -1,0 +1,117 @@
+"""The end of a process whose client nobody has closed: what its calls had under way is finished before."""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+
+import pytest
+import redis
+from support.masters import Deployment
+from support.spawn import spawn
+
+pytestmark = pytest.mark.every_quorum
+
+ENDS_WITHIN_SECONDS = 60
+
+TASKS_THAT_TAKE_TURNS = """
+    client = relock.AsyncClient(urls)
+
+    async def take():
+        while True:
+            async with client.lock("a"):
+                await asyncio.sleep(0)
+
+    async def main():
+        tasks = [asyncio.create_task(take()) for _ in range(10)]
+        while not client.statistics().waiting:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+"""
+TASKS_THAT_ARE_LEFT_AT_ONCE = """
+    client = relock.AsyncClient(urls)
+
+    async def take(number):
+        async with client.lock(f"a{number}"):
+            await asyncio.sleep(3600)
+
+    async def main():
+        async with client.lock("warm"):
+            pass
+        tasks.extend(asyncio.create_task(take(number)) for number in range(20))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    tasks = []
+    LOOP
+"""
+A_RELEASE_THAT_A_MINORITY_DOES_NOT_KNOW = """
+    client = relock.AsyncClient(urls)
+
+    async def main():
+        async with client.lock("a"):
+            for url in urls[count // 2 + 1:]:
+                redis.Redis.from_url(url).script_flush()
+
+    asyncio.run(main())
+"""
+THREADS_THAT_WAIT = """
+    client = relock.Client(urls)
+
+    def take():
+        while True:
+            with client.lock("a"):
+                pass
+
+    for _ in range(5):
+        threading.Thread(target=take, daemon=True).start()
+    while not client.statistics().waiting:
+        time.sleep(0.01)
+"""
+BY_RUN = TASKS_THAT_ARE_LEFT_AT_ONCE.replace("LOOP", "asyncio.run(main())")
+BY_A_LOOP_THAT_IS_LEFT_OPEN = TASKS_THAT_ARE_LEFT_AT_ONCE.replace(
+    "LOOP", "loop = asyncio.new_event_loop(); loop.run_until_complete(main())"
+).replace("await asyncio.sleep(3600)", "pass")
+
+
+@pytest.fixture
+def urls(start_server: Callable[..., Deployment]) -> list[str]:
+    """Fresh masters of a test's own: none of them knows a script."""
+    return [one.url for one in start_server().members]
+
+
+def play(program: str, urls: list[str]) -> str:
+    """Runs a program to its end; returns what it has written to stderr."""
+    head = f"import asyncio, redis, relock, threading, time\nurls, count = {urls!r}, {len(urls)}\n"
+    source = head + textwrap.dedent(program).replace("(urls)", "(urls, restart_guard=0)")
+    child = spawn([sys.executable, "-W", "ignore", "-c", source], stderr=subprocess.PIPE, text=True)
+    _, errors = child.communicate(timeout=ENDS_WITHIN_SECONDS)
+    assert child.returncode == 0, errors
+    return str(errors)
+
+
+def holds_left(urls: list[str]) -> list[str]:
+    """The holds that masters have, and the places in their queues."""
+    left = []
+    for url in urls:
+        with redis.Redis.from_url(url, decode_responses=True) as master:
+            left += [key for key in master.scan_iter("lock:{*") if master.type(key) in ("hash", "zset")]
+    return left
+
+
+@pytest.mark.parametrize(
+    "program",
+    [TASKS_THAT_TAKE_TURNS, BY_RUN, BY_A_LOOP_THAT_IS_LEFT_OPEN, A_RELEASE_THAT_A_MINORITY_DOES_NOT_KNOW],
+    ids=["turns", "run", "an open loop", "minority"],
+)
+def test_what_tasks_had_under_way_is_finished_before_the_process_ends(program: str, urls: list[str]) -> None:
+    play(program, urls)
+    assert holds_left(urls) == []
+
+
+def test_daemon_threads_that_wait_leave_no_hold_and_end_without_a_word(urls: list[str]) -> None:
+    """One that is inside a hold, or comes anew, is cut off by the end: but here that is never for a whole lease."""
+    errors = play(THREADS_THAT_WAIT, urls)
+    assert "Traceback" not in errors
