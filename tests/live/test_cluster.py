@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import threading
@@ -515,7 +516,8 @@ def test_a_node_that_hangs_costs_only_the_locks_in_its_slots(
             time.sleep(0.05)
         assert locks[0].owned()
         assert locks[1].owned()
-        assert max(times) < 1.5  # less than the node timeout: nobody waited for it
+        # Nobody waited for it: else each time would be a node timeout, as only some are on a busy machine.
+        assert statistics.median(times) < 1.5
         assert any(str(sick.port) in problem for problem in client.check())
     finally:
         sick.cont()

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -255,11 +254,9 @@ def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
 def test_a_sentinel_that_does_not_know_the_service_raises_at_once(
     house: House, connect: Callable[..., Client], name: str
 ) -> None:
-    client = connect(f"redis+sentinel://127.0.0.1:{house.sentinel.port}/other")
-    started_at = time.monotonic()
+    client = connect(f"redis+sentinel://127.0.0.1:{house.sentinel.port}/other", patience=3600.0)
     with pytest.raises(QuorumError, match="check the name of the master"):
-        client.lock(name).acquire()  # however long one would wait
-    assert time.monotonic() - started_at < 5
+        client.lock(name).acquire()  # its patience does not end during a test
 
 
 def test_a_sentinel_that_names_a_replica_is_believed_no_more_than_that(

@@ -69,8 +69,8 @@ def test_a_step_that_fails_at_once_again_and_again_keeps_no_core_busy(
 def test_that_the_client_is_closed_is_no_failure(
     run: Callable[[Exception], Counting], caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(ClientClosedError("closed"))
-    time.sleep(0.15)
+    service = run(ClientClosedError("closed"))
+    until(lambda: service.steps > 1, within=20, what="the step has failed twice")
     assert not said(caplog)
 
 

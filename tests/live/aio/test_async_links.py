@@ -5,11 +5,14 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from support.masters import Deployment
+from support.servers import Server
 from support.tasks import SOON, Connect, free, until
+from support.until import until as wait_until
 
 from relock import AsyncClient, MasterDown, QuorumError
 from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
@@ -39,20 +42,32 @@ async def test_many_tasks_that_come_before_there_is_a_connection_keep_within_the
     assert not client.session.all_holds()
 
 
+def scripts(member: Server) -> int:
+    """How many scripts clients have had it run."""
+    return member.calls()["evalsha"]
+
+
+def has_run(member: Server, count: int) -> bool:
+    return scripts(member) >= count
+
+
 async def test_a_loop_that_stood_still_takes_all_that_lies_unread_before_it_judges(
     connect: Connect, server: Deployment, name: str
 ) -> None:
     """More than one read gives, on a master that answered at once."""
     events: list[Any] = []
-    client = connect(server.url, node_timeout=1.0, ttl=15.0, patience=0.0, on_event=events.append)
+    client = connect(server.url, node_timeout=3.0, ttl=15.0, patience=0.0, on_event=events.append)
     await client.lock(name, owner="holder").acquire()
     waits = [asyncio.create_task(use(client, name)) for _ in range(60)]
     while len((await client.info(name)).queue) < 60:
         await asyncio.sleep(0.01)
+    before = [scripts(member) for member in server.members]
     looks = [asyncio.create_task(client.info(name)) for _ in range(IN_FLIGHT_MAX // 2)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    time.sleep(1.1)
+    time.sleep(3.1)  # longer than the node timeout
+    for member, ran in zip(server.members, before, strict=True):
+        wait_until(partial(has_run, member, ran + len(looks)), within=SOON, what="the master has answered all")
     for info in await asyncio.gather(*looks):
         assert len(info.queue) == 60
     assert not [event for event in events if isinstance(event, MasterDown)]

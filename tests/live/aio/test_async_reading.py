@@ -128,8 +128,8 @@ async def test_what_comes_for_a_loop_that_stands_still_is_heard_by_a_thread_and_
         await until(lambda: waiters and client.foreground()._reader._watches, "it waits, and its loop reads")
         before = subscriptions(server)
         may_end.set()
-        time.sleep(seconds)  # the loop stands still
-        assert all(waiter.handed for waiter in waiters.values()), "a thread has heard of the grant"
+        time.sleep(seconds)  # the loop stands still, and goes on doing so until a thread has heard
+        wait_until(lambda: all(waiter.handed for waiter in waiters.values()), within=SOON, what="a thread has heard")
     await asyncio.wait_for(task, SOON)
     assert [one for one in subscriptions(server) if one in before], "the subscription is the same"
     await free(client, name)

@@ -123,10 +123,15 @@ async def test_a_callback_of_a_client_for_threads_hears_of_a_stall_while_it_last
     logger.addHandler(handler)
     request.addfinalizer(lambda: logger.removeHandler(handler))
 
-    with Client(server.url, ttl=0.6, on_event=observe) as threads:
+    with Client(server.url, ttl=3.0, on_event=observe) as threads:
         client = AsyncClient(threads, stall_limit=None if not is_named else 0.1)
         async with client.lock(name, owner="job" if is_named else None) as lock:
-            time.sleep(1.3)
+            renewals = threads.statistics().renewals
+
+            def is_over() -> bool:
+                return threads.statistics().renewals >= renewals + 4 and (is_named or bool(heard and logged))
+
+            until(is_over, within=SOON, what="a lease is over, and who is to hear has heard")
             turned_at = time.monotonic()
             assert lock.owned()
         await client.close()

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from queue import SimpleQueue
 from typing import Any
@@ -12,11 +11,14 @@ from typing import Any
 import pytest
 from support.masters import Deployment
 from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
+from support.until import until as wait_until
 from support.urls import options_for
 
 from relock import AcquireTimeoutError, AsyncClient, AsyncLock, Client, LockLostError, LoopStalled, NotOwnedError
 
 pytestmark = pytest.mark.every_quorum
+
+RENEWED_TTL = 3.0  # seconds: so long that a machine which stands still for a second or two costs no hold
 
 
 async def take(lock: AsyncLock) -> None:
@@ -290,23 +292,29 @@ async def test_a_task_that_ends_without_a_release_is_an_owner_that_has_ended(
 
 
 async def test_a_loop_that_stands_still_keeps_its_hold(connect: Connect, server: Deployment, name: str) -> None:
-    client = connect(server.url, ttl=1.0)
+    client = connect(server.url, ttl=RENEWED_TTL)
     lock = client.lock(name)
     async with lock:
-        time.sleep(2.2)
+        stand_still_for_a_lease(client)
         assert lock.owned()
         assert await lock.ensure(0.1)
 
 
+def stand_still_for_a_lease(client: AsyncClient) -> None:
+    """Block the loop until a hold has been renewed so often that its first lease is over."""
+    renewals = client.statistics().renewals
+    wait_until(lambda: client.statistics().renewals >= renewals + 4, within=SOON, what="it is renewed")
+
+
 async def test_a_loop_that_stands_still_is_told_once(connect: Connect, server: Deployment, name: str) -> None:
     events: list[Any] = []
-    client = connect(server.url, ttl=0.6, on_event=events.append)
+    client = connect(server.url, ttl=RENEWED_TTL, on_event=events.append)
     for count in (1, 2):
         async with client.lock(name) as lock:
-            time.sleep(1.3)  # twice the lease, and a few renewals
+            stand_still_for_a_lease(client)
             assert lock.owned()
         await until(lambda: len(stalls(events)) >= count, "it is told")  # noqa: B023
-        assert [event.seconds >= 0.2 for event in stalls(events)] == [True] * count
+        assert [event.seconds >= RENEWED_TTL / 3 for event in stalls(events)] == [True] * count
 
 
 def stalls(events: list[Any]) -> list[LoopStalled]:
@@ -336,8 +344,13 @@ async def test_a_loop_that_stands_still_for_longer_than_the_limit_loses_its_hold
     with pytest.raises(LockLostError, match="its event loop stands still"):
         await lock.release()
     await asyncio.to_thread(thread.join)
-    async with lock:
-        await asyncio.sleep(1.0)  # a loop that turns is never over its limit
+
+
+async def test_a_loop_that_turns_is_never_over_its_limit(connect: Connect, server: Deployment, name: str) -> None:
+    client = connect(server.url, ttl=RENEWED_TTL, stall_limit=0.7 * RENEWED_TTL)
+    async with client.lock(name) as lock:
+        renewals = client.statistics().renewals
+        await until(lambda: client.statistics().renewals >= renewals + 4, "it is renewed for longer than the limit")
         assert lock.owned()
 
 
