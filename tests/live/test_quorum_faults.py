@@ -812,6 +812,7 @@ class Trial:
 
     def _run(self, client: Client) -> str | None:
         warm(client, self.name)
+        asked = [self._count(proxy) for proxy in self.proxies.members]
         late = [fault for fault in map(self._prepare, self.proxies.members, self.server.members, self.fates) if fault]
         began = CLOCK()
         lock = client.lock(self.name)
@@ -833,7 +834,20 @@ class Trial:
         except AssertionError:
             return f"{self}: {outcome}, and {holders(self.server, self.name)} are left"
         may_be_granted = self.fates.count("granted") >= self.server.quorum
-        return None if may_be_granted or outcome != "True" else f"{self}: {outcome}"
+        is_asked_again = any(len(requests) > 1 for requests in asked)  # as after a not-after time: a fate strikes once
+        return None if may_be_granted or is_asked_again or outcome != "True" else f"{self}: {outcome}"
+
+    def _count(self, proxy: Proxy) -> list[Words]:
+        """Return a list to which each request for the lock is added."""
+        asks, requests = of_lock(calls_script("acquire"), self.name), list[Words]()
+
+        def note(words: Words) -> bool:
+            if asks(words):
+                requests.append(words)
+            return False
+
+        proxy.hold_reply(note)
+        return requests
 
     def _prepare(self, proxy: Proxy, member: Server, fate: str) -> Fault | None:
         asks = of_lock(calls_script("acquire"), self.name)
