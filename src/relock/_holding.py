@@ -21,7 +21,7 @@ class HasSession(Protocol):
     """What a lock needs of the client that made it."""
 
     @property
-    def session(self) -> Session:
+    def _session(self) -> Session:
         """The session of this process; another one after a fork."""
 
 
@@ -82,11 +82,11 @@ class Holding(ABC):
         confirmed.
         """
         hold = self._valid_hold()
-        return 0.0 if hold is None else hold.remaining(self._client.session.clock())
+        return 0.0 if hold is None else hold.remaining(self._client._session.clock())
 
     def __repr__(self) -> str:
         """Local state only: no I/O, and nothing secret."""
-        holders = self._client.session.holds.of_name(self.name)
+        holders = self._client._session.holds.of_name(self.name)
         state = "locked" if holders else "unlocked"
         count = max((hold.count for hold in holders), default=0)
         kind = f"{type(self).__module__}.{type(self).__qualname__}"
@@ -99,14 +99,14 @@ class Holding(ABC):
         """Who calls."""
 
     def _hold(self) -> Hold | None:
-        return self._client.session.holds.get((self.name, self._who().key))
+        return self._client._session.holds.get((self.name, self._who().key))
 
     def _valid_hold(self) -> Hold | None:
         """The caller's hold while it is valid; says that it is lost where that is found here."""
         hold = self._hold()
         if hold is None or hold.loss is not None or hold.count == 0:
             return None
-        session = self._client.session
+        session = self._client._session
         reason = hold.reason_for_loss(session.clock())
         if reason is None:
             return hold
@@ -126,7 +126,7 @@ class Holding(ABC):
 
     def _not_owned(self) -> NotOwnedError:
         """Return the error for a caller that has no hold."""
-        return self._client.session.holds.not_owned(self.name, self._who())
+        return self._client._session.holds.not_owned(self.name, self._who())
 
     def _note_beside(self, error: BaseException, failure: RelockError) -> None:
         """Tell of `failure`, by which a block is left, beside `error` of its body, which goes on.
@@ -139,13 +139,13 @@ class Holding(ABC):
         with suppress(Exception):  # a class of the user's may refuse notes
             error.add_note(f"relock: besides, leaving the block of {self.name!r} raised {kind}: {failure}")
         text = "leaving the block of %r, whose body raised %s, raised %s: %s"
-        self._client.session.platform.log.warning(logger, text, self.name, type(error).__name__, kind, failure)
+        self._client._session.platform.log.warning(logger, text, self.name, type(error).__name__, kind, failure)
 
     def _check_ttl(self, ttl: float | None) -> None:
         """Raises `TypeError` or `ConfigurationError` for a lease that can't be."""
         if ttl is not None:
             check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
-            self._client.session.options.check_guard(ttl, len(self._spec.masters))
+            self._client._session.options.check_guard(ttl, len(self._spec.masters))
 
     def _too_few(self, failures: list[Failure]) -> QuorumError:
         """The error for a renewal that no quorum has confirmed."""

@@ -103,36 +103,31 @@ class AsyncClient:
         self._is_closed = False
 
     @property
-    def session(self) -> Session:
-        """What the client has in this process. Not for users: it may change with any release."""
-        return self._client.session
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it is closed, or is being closed. Not for users."""
-        return self._is_closed
+    def _session(self) -> Session:
+        """Return what the client has in this process."""
+        return self._client._session
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosedError("the client is closed: make a new one")
 
-    def foreground(self) -> Foreground:
-        """What the running loop does for the client's tasks; `ClientClosedError` once it was closed. Not for users."""
+    def _foreground(self) -> Foreground:
+        """Return what the running loop does for the client's tasks; raises `ClientClosedError` once it was closed."""
         if self._is_closed:
             self._check_open()
         loop: Any = running_loop()
         foreground = self._foregrounds.get(loop)
-        if foreground is None or foreground.session is not self._client.session:
+        if foreground is None or foreground.session is not self._client._session:
             check_loop(loop)
             self._forget_closed_loops()
             foreground = self._foregrounds[loop] = self._make_foreground(loop)
         return foreground
 
     def _make_foreground(self, loop: asyncio.AbstractEventLoop) -> Foreground:
-        cluster = self.session.masters[0]
+        cluster = self._session.masters[0]
         if isinstance(cluster, Cluster):
-            return ClusterForeground(self.session, loop, self._stall_limit, cluster)
-        return Foreground(self.session, loop, self._stall_limit)
+            return ClusterForeground(self._session, loop, self._stall_limit, cluster)
+        return Foreground(self._session, loop, self._stall_limit)
 
     def _on_loop(self, callback: Callable[[Any], Any]) -> OnLoop:
         return OnLoop(callback, self._loop)
@@ -141,7 +136,7 @@ class AsyncClient:
         """What their tasks have left is ended."""
         for loop in [loop for loop in self._foregrounds.copy() if loop.is_closed()]:
             foreground = self._foregrounds.pop(loop, None)
-            if foreground is not None and foreground.session is self.session:
+            if foreground is not None and foreground.session is self._session:
                 foreground.abandon()
 
     # Locks ----------------------------------------------------------------------------------------------------------
@@ -175,7 +170,7 @@ class AsyncClient:
         on_lost = options.get("on_lost")
         if callable(on_lost):
             options["on_lost"] = self._on_loop(on_lost)
-        spec, chosen = self._client.spec_of(check_name(name), **options)
+        spec, chosen = self._client._spec_of(check_name(name), **options)
         return AsyncLock(self, name, spec, chosen, cancel_on_lost=cancel_on_lost)
 
     def synchronized(
@@ -209,9 +204,9 @@ class AsyncClient:
         Raises:
             QuorumError: too few masters answered.
         """
-        spec, _ = self._client.spec_of(check_name(name))
-        answers = await self.foreground().run(inspect_flows.look(spec, self.session.clock))
-        return self._client.agree(name, answers)
+        spec, _ = self._client._spec_of(check_name(name))
+        answers = await self._foreground().run(inspect_flows.look(spec, self._session.clock))
+        return self._client._agree(name, answers)
 
     @awaited
     async def force_release(self, name: str) -> bool:
@@ -220,9 +215,9 @@ class AsyncClient:
         Raises:
             QuorumError: too few masters answered.
         """
-        spec, _ = self._client.spec_of(check_name(name))
-        released, answers = await self.foreground().run(inspect_flows.force_release(spec, self.session.clock))
-        self._client.agree_on_end(name, answers)
+        spec, _ = self._client._spec_of(check_name(name))
+        released, answers = await self._foreground().run(inspect_flows.force_release(spec, self._session.clock))
+        self._client._agree_on_end(name, answers)
         return bool(released)
 
     async def names(self, pattern: str = "*") -> AsyncIterator[str]:
@@ -259,7 +254,7 @@ class AsyncClient:
         return self._client.statistics()
 
     async def _on_thread(self, function: Callable[[], T]) -> T:
-        return await on_thread(self.session.platform, asyncio.get_running_loop(), function)
+        return await on_thread(self._session.platform, asyncio.get_running_loop(), function)
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -286,7 +281,7 @@ class AsyncClient:
 
     async def _while(self, is_so: Callable[[], bool]) -> None:
         """Waits while `is_so()`, for a node timeout at most: another loop may stand still."""
-        session = self.session
+        session = self._session
         until = session.clock() + session.node_timeout
         while is_so() and session.clock() < until:
             await asyncio.sleep(LOOK_SECONDS)

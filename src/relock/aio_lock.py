@@ -26,11 +26,9 @@ from relock.lock import NOT_PASSED, acquiring, longest_wait
 class AsyncLockClient(HasSession, Protocol):
     """What a lock needs of the client that made it."""
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it is closed, or is being closed."""
+    _is_closed: bool
 
-    def foreground(self) -> Foreground:
+    def _foreground(self) -> Foreground:
         """What the running loop does for the client's tasks; `ClientClosedError` once it was closed."""
 
     async def info(self, name: str) -> LockInfo:
@@ -114,7 +112,7 @@ class AsyncLock(Holding):
 
     async def _take(self, who: Who, limit: float, *, must: bool = False) -> bool:
         """Whether the caller has it now; `AcquireTimeoutError` where it `must`, and has it not."""
-        foreground = self._client.foreground()
+        foreground = self._client._foreground()
         record, session = CallRecord(), foreground.session
         until = session.clock() + limit
         try:
@@ -152,15 +150,15 @@ class AsyncLock(Holding):
 
     def _release_unbegun(self, who: Who) -> None:
         """A task was made of a release, and cancelled before it began."""
-        self._client.session.interrupted_of_tasks.give_up(CallRecord(), self.name, who, 1)
+        self._client._session.interrupted_of_tasks.give_up(CallRecord(), self.name, who, 1)
 
     async def _release(self, who: Who) -> None:
-        record, session = CallRecord(), self._client.session
-        if self._client.is_closed:
+        record, session = CallRecord(), self._client._session
+        if self._client._is_closed:
             self._release_of_closed_client(record, who)
             return
         try:
-            foreground = self._client.foreground()
+            foreground = self._client._foreground()
             await foreground.run(foreground.calls.release(record, self.name, who), record)
         except RelockError:
             session.interrupted_of_tasks.fail(record)
@@ -173,7 +171,7 @@ class AsyncLock(Holding):
 
     def _release_of_closed_client(self, record: CallRecord, who: Who) -> None:
         """The client asks nobody any more: the session's background ends the hold, if it was not closed as well."""
-        session = self._client.session
+        session = self._client._session
         hold = session.holds.get((self.name, who.key))
         if hold is None or hold.count == 0:
             raise session.holds.not_owned(self.name, who)
@@ -196,7 +194,7 @@ class AsyncLock(Holding):
         return self
 
     def _begin_body(self, bodies: Bodies, who: Who) -> None:
-        body, hold = Body(), self._client.session.holds.get((self.name, who.key))
+        body, hold = Body(), self._client._session.holds.get((self.name, who.key))
         bodies.setdefault(body.task, []).append(body)
         if hold is not None:
             hold.bodies.append(body.lost)
@@ -208,7 +206,7 @@ class AsyncLock(Holding):
         running = bodies.get(task) if task is not None else None
         if not running or task is None:
             return None
-        body, hold = running.pop(), self._client.session.holds.get((self.name, who.key))
+        body, hold = running.pop(), self._client._session.holds.get((self.name, who.key))
         if not running:
             del bodies[task]
         if hold is not None:
@@ -234,7 +232,7 @@ class AsyncLock(Holding):
         try:
             is_cancelled_by_us = body is not None and await body.end(error)
         except BaseException:  # a cancellation from elsewhere came as well
-            self._client.session.interrupted_of_tasks.give_up(CallRecord(), self.name, who, 1)
+            self._client._session.interrupted_of_tasks.give_up(CallRecord(), self.name, who, 1)
             raise
         try:
             await self._release(who)
@@ -276,11 +274,11 @@ class AsyncLock(Holding):
         return AwaitedCall(self._ensure(self._held(), seconds))
 
     async def _ensure(self, hold: Hold, seconds: float) -> int:
-        session = self._client.session
+        session = self._client._session
         session.check_valid(hold)
         left = hold.remaining(session.clock())
         if left < seconds and hold.is_short:
-            left = await self._client.foreground().run(session.renewals.confirm(hold))
+            left = await self._client._foreground().run(session.renewals.confirm(hold))
         if left < seconds:
             raise self._too_little(hold, left, seconds)
         return hold.token
@@ -306,8 +304,8 @@ class AsyncLock(Holding):
         return AwaitedCall(self._extend(self._held(), ttl))
 
     async def _extend(self, hold: Hold, ttl: float | None) -> float:
-        session = self._client.session
-        failures = await self._client.foreground().run(session.renewals.extend(hold, ttl))
+        session = self._client._session
+        failures = await self._client._foreground().run(session.renewals.extend(hold, ttl))
         if failures is not None:
             raise self._too_few(failures)
         return hold.remaining(session.clock())

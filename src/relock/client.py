@@ -112,15 +112,12 @@ class Client:
             master. A cluster is one master, and goes with no others.
         options: ``ttl``, ``patience`` and so on: the reference lists them, and so does `ClientOptions`.
 
-    Attributes:
-        session: what the client has in this process. Not for users: it may change with any release.
-
     Raises:
         TypeError: an argument of a wrong type.
         ConfigurationError: one that can't work.
     """
 
-    session: Session
+    _session: Session
     _platform: Platform = THREADS
 
     @lists(ClientArguments, ClientOptions)
@@ -132,7 +129,7 @@ class Client:
         self._options = evolve(given, restart_guard=given.guard_for(masters))
         self._lock_options = self._options.for_lock()
         self._addresses = tuple(node.address for node in self._nodes)
-        self.session = Session(self._nodes, self._options, self._platform)
+        self._session = Session(self._nodes, self._options, self._platform)
         _clients.add(self)
         self._warn()
 
@@ -172,8 +169,8 @@ class Client:
         chosen = self._options_of(**options)
         return Lock(self, name, self._spec(lock_keys(self._options.prefix, name), chosen), chosen)
 
-    def spec_of(self, name: str, **given: Unpack[LockArguments]) -> tuple[LockSpec, LockOptions]:
-        """What the requests for a lock of this name have in common, and its options. Not for users."""
+    def _spec_of(self, name: str, **given: Unpack[LockArguments]) -> tuple[LockSpec, LockOptions]:
+        """Return what the requests for a lock of this name have in common, and its options."""
         options = self._options_of(**given)
         return self._spec(lock_keys(self._options.prefix, name), options), options
 
@@ -223,12 +220,12 @@ class Client:
             QuorumError: too few masters answered.
         """
         spec = self._spec(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
-        session = self.session
-        return self.agree(name, session.run(inspect_flows.look(spec, session.clock)))
+        session = self._session
+        return self._agree(name, session.run(inspect_flows.look(spec, session.clock)))
 
-    def agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:
-        """What `answers` to a look come to. Not for users."""
-        self.session.say_warnings(stacklevel=4)
+    def _agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:
+        """Return what `answers` to a look come to."""
+        self._session.say_warnings(stacklevel=4)
         info = inspect_flows.agree(name, answers)
         if info is None:
             raise self._no_quorum(name, answers)
@@ -245,14 +242,14 @@ class Client:
             QuorumError: too few masters answered.
         """
         spec = self._spec(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
-        session = self.session
+        session = self._session
         released, answers = session.run(inspect_flows.force_release(spec, session.clock))
-        self.agree_on_end(name, answers)
+        self._agree_on_end(name, answers)
         return bool(released)
 
-    def agree_on_end(self, name: str, answers: inspect_flows.MasterReplies) -> None:
-        """Raises `QuorumError` where `answers` to a forced release are too few. Not for users."""
-        self.session.say_warnings(stacklevel=4)
+    def _agree_on_end(self, name: str, answers: inspect_flows.MasterReplies) -> None:
+        """Raise `QuorumError` where `answers` to a forced release are too few."""
+        self._session.say_warnings(stacklevel=4)
         if sum(isinstance(answer, list) for answer in answers) < quorum_of(len(answers)):
             raise self._no_quorum(name, answers)
 
@@ -276,8 +273,8 @@ class Client:
         seen: set[str] = set()
         failures = []
         matches = glob_filter(pattern)
-        for master in self.session.masters:
-            self.session.check_open()
+        for master in self._session.masters:
+            self._session.check_open()
             try:
                 for key in master.scan(scan_pattern(self._options.prefix, pattern), NAMES_PER_SCAN):
                     found = name_of(self._options.prefix, key)
@@ -286,9 +283,9 @@ class Client:
                         yield found
             except NETWORK_ERRORS as error:
                 failures.append(master.failed(error, sent=False))
-        answered = len(self.session.masters) - len(failures)
-        if answered < quorum_of(len(self.session.masters)):
-            raise quorum_error(None, failures, quorum_of(len(self.session.masters)), answered)
+        answered = len(self._session.masters) - len(failures)
+        if answered < quorum_of(len(self._session.masters)):
+            raise quorum_error(None, failures, quorum_of(len(self._session.masters)), answered)
 
     def check(self) -> tuple[str, ...]:
         """Connects, and returns what is wrong with these masters, in words; empty when all is well.
@@ -300,20 +297,20 @@ class Client:
             ConfigurationError: one of them can't be used at all, or two are the same server.
         """
         failures, run_ids = [], []
-        for master in self.session.masters:
-            self.session.check_open()
+        for master in self._session.masters:
+            self._session.check_open()
             try:
                 master.ask_again(master.probe)
                 run_ids.append((master.address, master.ask_again(partial(self._look_at, master))))
             except NETWORK_ERRORS as error:
                 failures.append(master.failed(error, sent=False))
-        answered = len(self.session.masters) - len(failures)
-        if answered < quorum_of(len(self.session.masters)):
-            raise quorum_error(None, failures, quorum_of(len(self.session.masters)), answered)
+        answered = len(self._session.masters) - len(failures)
+        if answered < quorum_of(len(self._session.masters)):
+            raise quorum_error(None, failures, quorum_of(len(self._session.masters)), answered)
         for addresses in shared_servers(run_ids):
             raise ConfigurationError(one_server(addresses), option="nodes")
-        self.session.say_warnings()
-        problems = [text for master in self.session.masters for text in master.problems.values()]
+        self._session.say_warnings()
+        problems = [text for master in self._session.masters for text in master.problems.values()]
         return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))
 
     def _look_at(self, master: Master) -> str:
@@ -329,7 +326,7 @@ class Client:
 
     def statistics(self) -> Statistics:
         """Counts so far, and the state of each master; no I/O."""
-        session = self.session
+        session = self._session
         counters = session.counters
         return Statistics(
             grants=counters.grants,
@@ -352,7 +349,7 @@ class Client:
         Holds are not released, because a thread may still be inside: their leases run out, and a later
         `Lock.release` ends them locally.
         """
-        self.session.close()
+        self._session.close()
 
     def __enter__(self) -> Self:
         return self
@@ -363,21 +360,21 @@ class Client:
         self.close()
 
     def __del__(self) -> None:
-        text = f"unclosed {self!r}: close it" if hasattr(self, "session") else ""  # its arguments were refused
-        if text and self.session.drop():
+        text = f"unclosed {self!r}: close it" if hasattr(self, "_session") else ""  # its arguments were refused
+        if text and self._session.drop():
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def __reduce__(self) -> Never:
         raise TypeError("a Client can't be pickled: make one in each process")
 
     def __repr__(self) -> str:
-        state = "closed" if self.session.closed else "open"
+        state = "closed" if self._session.closed else "open"
         return f"<{state} relock.Client of {', '.join(self._addresses)}>"
 
     def _after_fork(self) -> None:
         """In the child: nothing of the parent's is ours, neither its holds nor its connections."""
-        parents, self.session = self.session, Session(self._nodes, self._options, self._platform)
-        self.session.closed = parents.closed
+        parents, self._session = self._session, Session(self._nodes, self._options, self._platform)
+        self._session.closed = parents.closed
         parents.abandon_in_child()
 
 

@@ -46,7 +46,7 @@ class Lock(Holding):
     _client: LockClient
 
     def _who(self) -> Who:
-        return self._named_owner or self._client.session.platform.who()
+        return self._named_owner or self._client._session.platform.who()
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class Lock(Holding):
         else:
             limit = longest_wait(self._longest, blocking, timeout)
         record = CallRecord()
-        session = self._client.session
+        session = self._client._session
         # Each `try` must stand in relock's outermost frame, here and in each door below: an exception may strike
         # between any two instructions, when a callee's frame, with a `try` of its own, is not entered yet or is left
         # already. There are two, because another one may strike in the midst of cleaning up after an error, or a first.
@@ -108,7 +108,7 @@ class Lock(Holding):
             LockLostError: the hold was lost before.
         """
         record = CallRecord()
-        session = self._client.session
+        session = self._client._session
         try:
             try:
                 session.run(session.calls.release(record, self.name, self._named_owner or session.platform.who()))
@@ -123,8 +123,8 @@ class Lock(Holding):
         except BaseException:
             session.interrupted.give_up_again(record, self.name, self._who(), 1)
             raise
-        if self._client.session.unsaid:
-            self._client.session.say_warnings()
+        if self._client._session.unsaid:
+            self._client._session.say_warnings()
 
     def __enter__(self) -> Self:
         """Takes the lock, waiting for the lock's own ``timeout=`` at most.
@@ -134,7 +134,7 @@ class Lock(Holding):
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
         record = CallRecord()
-        session = self._client.session
+        session = self._client._session
         try:
             try:
                 who = self._named_owner or session.platform.who()
@@ -166,7 +166,7 @@ class Lock(Holding):
             NotOwnedError: the body gave back more than it took, or another thread has entered the block.
         """
         record = CallRecord()
-        session = self._client.session
+        session = self._client._session
         try:
             try:
                 session.run(session.calls.release(record, self.name, self._named_owner or session.platform.who()))
@@ -183,8 +183,8 @@ class Lock(Holding):
         except BaseException:
             session.interrupted.give_up_again(record, self.name, self._who(), 1)
             raise
-        if kind is None and self._client.session.unsaid:
-            self._client.session.say_warnings()
+        if kind is None and self._client._session.unsaid:
+            self._client._session.say_warnings()
 
     if not TYPE_CHECKING:  # a type checker refuses `async with` by itself
 
@@ -214,7 +214,7 @@ class Lock(Holding):
             TypeError, ConfigurationError: `seconds` is no number of seconds from 0.
         """
         check_seconds("seconds", seconds, 0.0, math.inf, "0 or more")
-        session = self._client.session
+        session = self._client._session
         hold = self._held()
         session.check_valid(hold)
         left = hold.remaining(session.clock())
@@ -243,7 +243,7 @@ class Lock(Holding):
             TypeError, ConfigurationError: a ttl that can't be; with several masters, one above ``restart_guard``.
         """
         self._check_ttl(ttl)
-        session, hold = self._client.session, self._held()
+        session, hold = self._client._session, self._held()
         failures = session.run(session.renewals.extend(hold, ttl))
         if failures is not None:
             raise self._too_few(failures)
@@ -293,7 +293,7 @@ class Lock(Holding):
         hold = self._hold()
         if hold is None or hold.count == 0:
             return False
-        self._client.session.check_valid(hold)
+        self._client._session.check_valid(hold)
         return True
 
     def _recursion_count(self) -> int:
@@ -308,7 +308,7 @@ class Lock(Holding):
         hold = self._hold()
         if hold is None or hold.count == 0:
             raise self._not_owned()
-        count, record, session = hold.count, CallRecord(), self._client.session
+        count, record, session = hold.count, CallRecord(), self._client._session
         try:
             try:
                 session.run(session.calls.release(record, self.name, self._who(), levels=0))
@@ -336,7 +336,7 @@ class Lock(Holding):
         """
         hold, count = saved
         record = CallRecord()
-        session = self._client.session
+        session = self._client._session
         try:
             try:
                 outcome = session.run(session.calls.take_again(record, self._who(), hold, count))

@@ -98,10 +98,10 @@ def measure(holds: int, ttl: float) -> Cost:
 
 def watch_renewals(client: Client, seconds: float) -> list[float]:
     """The moments at which renewals were counted, of so many seconds."""
-    moments, end, before = [], time.monotonic() + seconds, client.session.counters.renewals
+    moments, end, before = [], time.monotonic() + seconds, client._session.counters.renewals
     while (now := time.monotonic()) < end:
         time.sleep(SAMPLE_SECONDS)
-        after = client.session.counters.renewals
+        after = client._session.counters.renewals
         if after != before:
             moments.append(now)
             before = after

@@ -188,8 +188,8 @@ class Scene:
 
 def note_asks(client: Client, *books: list[Asked]) -> None:
     """Notes what a client asks its masters for, on whatever thread."""
-    fan_out: Any = client.session.fan_out
-    lone: Any = client.session.lone
+    fan_out: Any = client._session.fan_out
+    lone: Any = client._session.lone
     ask_masters = fan_out.ask
 
     def note(ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
@@ -396,7 +396,7 @@ def renewal_of_120_holds(scene: Scene) -> None:
 
 
 def renewal_of(scene: Scene, count: int) -> None:
-    session, locks = scene.client.session, [scene.client.lock(f"{scene.name}-{number}") for number in range(count)]
+    session, locks = scene.client._session, [scene.client.lock(f"{scene.name}-{number}") for number in range(count)]
     for lock in locks:
         lock.acquire()
     renewed = session.counters.renewals
@@ -442,7 +442,7 @@ def test_each_path_takes_what_the_table_says(path: Way, scene: Scene) -> None:
     walk = WALKS[path.name]
     if not path.is_first:
         walk(scene)
-        scene.client.session.janitor.ensure()  # it may be given something to do where one of several masters is slow
+        scene.client._session.janitor.ensure()  # it may be given something to do where one of several masters is slow
     python_calls, files = [], []
     for _ in range(1 if path.is_first else REPEATS if path.python_calls is None else REPEATS_COUNTED):
         walk(scene)

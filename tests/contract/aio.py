@@ -169,7 +169,7 @@ class WatchedAsyncClient(AsyncClient):
         self._watch = watch
 
     def _make_foreground(self, loop: asyncio.AbstractEventLoop) -> Foreground:
-        return WatchedForeground(self.session, loop, self._watch)
+        return WatchedForeground(self._session, loop, self._watch)
 
 
 class LockOfActors:

@@ -172,7 +172,7 @@ class Rig(ABC):
 
     def until_heard_by_all(self, client: Client) -> None:
         """Until every master counts the client as listening: a call goes on once a quorum does."""
-        subscriptions = client.session.hub.subscriptions
+        subscriptions = client._session.hub.subscriptions
         self.until(lambda: all(one.is_confirmed for one in subscriptions), "it listens to every master")
 
     # Faults ---------------------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ def test_an_interrupt_between_any_two_steps_of_a_wait_for_a_connection(rig: Rig,
     """Another call has the only connection to each master, and gives it back as soon as this one waits."""
     client = rig.client(max_connections=1)
     rig.warm_up(client)
-    masters, clock = client.session.masters, client.session.clock
+    masters, clock = client._session.masters, client._session.clock
     for number in count(1):
         lock = client.lock(f"{name}-{number}")
         taken: list[Connection] = []

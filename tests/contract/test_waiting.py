@@ -34,7 +34,7 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
     client, others = rig.client(node_timeout=PATIENT), rig.client(node_timeout=PATIENT)
     rig.warm_up(client)
     rig.warm_up(others)
-    hub = client.session.hub
+    hub = client._session.hub
     for number in count(1):
         lock, holder = client.lock(f"{name}-{number}"), others.lock(f"{name}-{number}", owner="holder")
         take(holder, 1)
@@ -67,7 +67,7 @@ def open_own_connections(rig: Rig, client: Client, lock: Lock) -> None:
 
     A master that it is still connecting to is not asked, and then only after those have answered that are held up.
     """
-    session = client.session
+    session = client._session
     held = [line.hold_request(calls("busy", "acquire")) for line in rig.lines]
     call = rig.start(client.lock("busy").acquire)
     rig.until(lambda: all_struck(held), "a call is under way")
@@ -197,7 +197,7 @@ def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: s
 
     def look(what: str, _wait: float) -> None:
         leads = what == "before poller.poll" and any(
-            waiter.is_polling for waiter in client.session.hub.waiters.values()
+            waiter.is_polling for waiter in client._session.hub.waiters.values()
         )
         waiting = 2 if len(turns) < misses else 1
         if turns and (leads or what == rig.sleep) and rig.queued(name).count(waiting) >= rig.quorum:

@@ -18,7 +18,7 @@ class Ticks:
     """The watchdog of a client, on the test's own thread, and as if every renewal were due."""
 
     def __init__(self, client: Client) -> None:
-        self._session = client.session
+        self._session = client._session
         self._watchdog = Watchdog(self._session)
         self._watchdog.stop()  # it has no thread, so nobody else takes what it is poked with
 
@@ -139,7 +139,7 @@ def test_a_loss_is_one_line_of_the_log(rig: Rig, name: str) -> None:
         lock.force_release()
         with pytest.raises(LockLostError):
             lock.extend()
-        client.session.platform.log.warning(logger, "that is all of %r", name)
+        client._session.platform.log.warning(logger, "that is all of %r", name)
         rig.until(lambda: any("that is all" in text for text in heard), "all is logged")
     finally:
         logger.removeHandler(handler)

@@ -61,7 +61,7 @@ class VirtualRig(Rig):
         nodes = [self._node(server, line) for server, line in zip(self._servers, self.lines, strict=True)]
         client = WatchedClient(WatchedPlatform(self._platform, self.watch), nodes, **options)
         for server in self._servers:
-            self._let_vote(server, client.session.options.guard_ms)
+            self._let_vote(server, client._session.options.guard_ms)
         return client
 
     def _node(self, server: Server, line: "VirtualLine") -> Node:

@@ -103,7 +103,7 @@ def test_1_exclusion(server: Server) -> None:
 def test_2_the_deadline_is_checked_without_the_watchdog(client: Client) -> None:
     lock = client.lock("a", ttl=0.3)
     assert lock.acquire()
-    client.session.watchdog.stop()
+    client._session.watchdog.stop()
     time.sleep(0.35)
     assert (lock.owned(), lock.token, lock.hold_count, lock.remaining()) == (False, None, 0, 0.0)
     for use in (lock.ensure, lock.acquire, lock.extend, lock.release):

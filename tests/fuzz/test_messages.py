@@ -63,8 +63,8 @@ def listeners(server: Server) -> list[bytes]:
 @example(payloads=[b"wake \xff \xff", b"wake mine \xff"])
 def test_a_forged_message_is_ignored(server: Server, payloads: list[bytes]) -> None:
     with without_complaint(), waiting(server.url, server) as client:
-        ((mine, _),) = client.session.hub.waiters.items()
-        channel = f"lock:client:{client.session.client_id}"
+        ((mine, _),) = client._session.hub.waiters.items()
+        channel = f"lock:client:{client._session.client_id}"
         before = listeners(server)
         for payload in payloads:
             assert server.cli("PUBLISH", channel, payload.replace(b"mine", mine.partition(b":")[2])) == 1
@@ -100,4 +100,4 @@ def test_what_is_no_message_costs_a_connection_at_most(
     proxy.faults.clear()
     proxy.forge_reply(is_subscribe, lambda reply: data if instead else reply + data, close=close)
     with without_complaint(), waiting(proxy.url, server) as client:
-        until(lambda: client.session.hub.listen(0.0), within=20, what="it listens")
+        until(lambda: client._session.hub.listen(0.0), within=20, what="it listens")

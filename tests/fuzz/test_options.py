@@ -110,7 +110,7 @@ def test_an_acquire_refuses_what_an_rlock_refuses(blocking: bool, timeout: Any) 
         return True
 
     client = Client(NOWHERE)
-    with patch.object(client.session, "run", return_value=None):  # it is free
+    with patch.object(client._session, "run", return_value=None):  # it is free
         assert judged(client.lock("a")) == judged(threading.RLock())
 
 

@@ -10,7 +10,6 @@ import pytest
 from relock import AsyncClient, AsyncLock, Client, Lock
 
 PAIRS = {"__enter__": "__aenter__", "__exit__": "__aexit__"}  # of other names, they are the same
-ONLY_INSIDE = {"session", "spec_of", "agree", "agree_on_end", "foreground", "is_closed"}  # not for users
 ONLY_OF_TASKS = {"cancel_on_lost"}
 SECTION = re.compile(r"^(Args|Returns|Raises):\n((?:    .*\n?|\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^    (\w+(?:, \w+)*):", re.MULTILINE)
@@ -21,7 +20,7 @@ def members(door: type) -> dict[str, Any]:
     is_for_tasks = door in (AsyncClient, AsyncLock)
     renamed = {there if is_for_tasks else here: here for here, there in PAIRS.items()}
     names = [name for name in dir(door) if name[0] != "_" or name in renamed]
-    return {renamed.get(name, name): getattr(door, name) for name in names if name not in ONLY_INSIDE}
+    return {renamed.get(name, name): getattr(door, name) for name in names}
 
 
 DOORS = [(Lock, AsyncLock), (Client, AsyncClient)]

@@ -55,21 +55,21 @@ def test_a_command_with_wrong_nodes_leaves_no_guard(own_server: Server) -> None:
 def test_a_guard_is_shown_with_who_has_set_it_and_until_when(own_server: Server, careless: Client) -> None:
     done = relock("guard", "--json", nodes=own_server.url)
     (shown,) = masters(done)
-    assert (done.returncode, shown["guard_seconds"], shown["set_by"]) == (0, PART, careless.session.client_id)
+    assert (done.returncode, shown["guard_seconds"], shown["set_by"]) == (0, PART, careless._session.client_id)
     assert 0 < shown["vote_in_seconds"] < PART
     assert shown["set_at"] < own_server.cli("TIME")[0] + 1
     assert (shown["outcome"], shown["trouble"]) == (None, None)
     plain = relock("guard", nodes=own_server.url).stdout
-    assert f"a guard of 612 s, set by {careless.session.client_id} at 20" in plain
+    assert f"a guard of 612 s, set by {careless._session.client_id} at 20" in plain
     assert "no vote until 20" in plain
     doctor = relock("doctor", nodes=own_server.url).stdout
     assert "more, until 20" in doctor
-    assert f"set by {careless.session.client_id} at 20" in doctor
+    assert f"set by {careless._session.client_id} at 20" in doctor
     assert "relock guard --lower" in doctor
 
 
 def test_a_guard_is_lowered_only_with_a_yes(own_server: Server, careless: Client, connect: Connect) -> None:
-    assert careless.session.options.restart_guard == LONG
+    assert careless._session.options.restart_guard == LONG
     for answer in ("", "n\n"):
         done = relock("guard", "--lower", nodes=own_server.url, answer=answer)
         assert done.returncode == 1

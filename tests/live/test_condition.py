@@ -119,7 +119,7 @@ def test_a_loss_that_a_wait_finds_is_raised_by_what_comes_after_it(
             notifiers.extend([notify_it(condition)] if notified else [])
             assert condition.wait(LONG if notified else 0.05) is notified
             assert waiters(condition) == 0
-            assert str(client.info(name).owner).startswith(client.session.client_id), "what runs now has the lock"
+            assert str(client.info(name).owner).startswith(client._session.client_id), "what runs now has the lock"
             assert not other.acquire(blocking=False)
             assert lock.lost
             assert not lock.owned()
@@ -170,7 +170,7 @@ def test_a_wait_takes_the_lock_again_as_it_was(client: Client, name: str) -> Non
         condition.wait(0.01)
     assert outer.hold_count == 1
     assert outer.remaining() > 20.0
-    assert client.session.holds.of_name(name)[0].renew
+    assert client._session.holds.of_name(name)[0].renew
     client.force_release(name)
     with pytest.raises(LockLostError):
         outer.extend()
@@ -211,13 +211,13 @@ def test_an_interrupted_release_of_a_hold_that_a_wait_found_lost_leaves_nothing(
     lock.acquire()
     lock.force_release()
     assert not condition.wait(0.01)
-    end = client.session.interrupted.end_stand_in
+    end = client._session.interrupted.end_stand_in
 
     def strike_once(hold: Hold) -> None:
-        monkeypatch.setattr(client.session.interrupted, "end_stand_in", end)
+        monkeypatch.setattr(client._session.interrupted, "end_stand_in", end)
         raise Interrupt
 
-    monkeypatch.setattr(client.session.interrupted, "end_stand_in", strike_once)
+    monkeypatch.setattr(client._session.interrupted, "end_stand_in", strike_once)
     with pytest.raises(Interrupt):
         lock.release()
     until(lambda: not client.info(name).held, within=LONG, what="nothing is left")
@@ -358,7 +358,7 @@ def test_an_interrupt_while_a_wait_gives_its_levels_up_leaves_none(
     lock.acquire()
     lock.acquire()
     with monkeypatch.context() as patch:
-        patch.setattr(client.session.calls, "_end", strike)
+        patch.setattr(client._session.calls, "_end", strike)
         with pytest.raises(Interrupt):
             condition.wait()
     for use in (lock.acquire, lock.release, lock.release):

@@ -355,7 +355,7 @@ def test_a_hold_that_ends_after_close_says_so_where_it_is_used(
     until(lambda: not lock.owned(), within=10, what="the lease is over")
     with pytest.raises(LockLostError):
         lock.release()
-    assert not client.session.losses.running
+    assert not client._session.losses.running
     assert told == []
 
 

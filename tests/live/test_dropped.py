@@ -39,7 +39,7 @@ def services_of(client: Client, use: Callable[[Client, str], None], name: str) -
     """Has `client` used, and drops it: the caller has no other reference."""
     use(client, name)
     assert client.statistics().masters[0].connections
-    return list(client.session.services())
+    return list(client._session.services())
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -87,7 +87,7 @@ async def test_an_async_client_ends_with_the_last_reference(server: Server, name
     client = AsyncClient(server.url, client_name=name, on_lost=print)
     async with client.lock(name):
         pass
-    services = list(client.session.services())
+    services = list(client._session.services())
     with pytest.warns(ResourceWarning, match="unclosed <open relock.AsyncClient"):
         del client
     until(lambda: not any(one.running for one in services), within=WITHIN, what="its threads have ended")
@@ -101,7 +101,7 @@ def test_a_lock_keeps_its_client(server: Server, name: str) -> None:
         with lock:
             gc.collect()
             assert lock.owned()
-        lock._client.session.close()
+        lock._client._session.close()
         del lock
 
 

@@ -148,7 +148,7 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     until(lambda: is_queued(server, name), within=30, what="it waits")
-    session = waiter.session
+    session = waiter._session
     until(lambda: session.hub.reading._parked, within=30, what="it sleeps: else it finds the client closed, and leaves")
     leave_queues, message = closing._leave_queues, session.hub.message
     is_left_and_waits = threading.Event()

@@ -217,7 +217,7 @@ def test_an_exception_while_a_call_fails_lets_other_threads_of_its_owner_in(
     play(0, counted := Strike())
     for point in points(counted.count, server, seed):
         play(point, strike := Strike(raise_at=point))
-        gate = client.session.gates._gates.get((f"{name}-{point}", ("owner", "job")))
+        gate = client._session.gates._gates.get((f"{name}-{point}", ("owner", "job")))
         assert gate is None or is_open(gate), f"nobody is in after an interrupt in {strike.where}"
 
 
@@ -285,8 +285,8 @@ def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_abou
             within=10.0,
             what=f"nothing left after a second interrupt in {second.where}",
         )
-    assert not client.session.hub.waiters
-    assert not client.session.all_holds()
+    assert not client._session.hub.waiters
+    assert not client._session.all_holds()
 
 
 def wait(lock: Lock) -> None:
@@ -453,13 +453,13 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
         raise Interrupt
 
     client = connect(server.url)
-    monkeypatch.setattr(client.session.janitor, "_platform", Late())
-    monkeypatch.setattr(client.session.watchdog, "watch", strike)
+    monkeypatch.setattr(client._session.janitor, "_platform", Late())
+    monkeypatch.setattr(client._session.watchdog, "watch", strike)
     with pytest.raises(Interrupt):
         client.lock(name).acquire()
     assert started
     if not is_connected:
-        for master in client.session.masters:
+        for master in client._session.masters:
             master._drop_idle()
     client.close()
     masters = [one.client() for one in server.members]
@@ -476,7 +476,7 @@ def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
 
     client = connect(server.url)
     client.lock(name).acquire()
-    watchdog = client.session.watchdog
+    watchdog = client._session.watchdog
     until(lambda: watchdog.running, within=10, what="the watchdog runs")
     with monkeypatch.context() as patch:
         patch.setattr(closing, "_leave_queues", strike)
@@ -484,7 +484,7 @@ def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
             client.close()
     client.close()
     until(lambda: not watchdog.running, within=10, what="its thread has ended")
-    assert not any(master._idle for master in client.session.masters)
+    assert not any(master._idle for master in client._session.masters)
 
 
 def test_a_signal_handler_that_does_not_wait_leaves_the_wait_that_it_interrupts_alone(

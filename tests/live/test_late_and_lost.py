@@ -379,7 +379,7 @@ def test_gates_of_owners_do_not_pile_up(client: Client, name: str) -> None:
     for number in range(50):
         with client.lock(name, owner=f"job-{number}"):
             assert not client.lock(name, owner=f"other-{number}").acquire(blocking=False)
-    assert client.session.gates._gates == {}
+    assert client._session.gates._gates == {}
 
 
 @pytest.mark.reach("majority", "all")

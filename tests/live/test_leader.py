@@ -21,10 +21,10 @@ Connect = Callable[..., Client]
 
 def leads(client: Client, name: str) -> bool:
     """Whether the thread that waits for the lock `name` reads the subscriptions: all of them, after a moment."""
-    ears = [subscription._ear for subscription in client.session.hub.subscriptions]
+    ears = [subscription._ear for subscription in client._session.hub.subscriptions]
     if not all(ear is not None and ear.is_led for ear in ears):
         return False
-    leaders = list(client.session.hub.reading._role.values())
+    leaders = list(client._session.hub.reading._role.values())
     return any(isinstance(leader, Waiter) and leader.keys.name == name for leader in leaders)
 
 
@@ -76,7 +76,7 @@ def follow(client: Client, other: Lock) -> Follower:
 def test_a_leader_in_a_signal_handler_is_deposed(client: Client, held: tuple[Lock, Lock]) -> None:
     """Its followers would be deaf, though the masters count them as listening."""
     own, other = held
-    hub, may_end = client.session.hub, threading.Event()
+    hub, may_end = client._session.hub, threading.Event()
 
     def strike() -> None:
         follower, ears = follow(client, other), [one._ear for one in hub.subscriptions]
@@ -106,13 +106,13 @@ def test_a_leader_hears_its_own_message(
 ) -> None:
     """No thread is switched between the message and the only thread that waits."""
     own, _ = held
-    readers, message = list[int](), client.session.hub.message
+    readers, message = list[int](), client._session.hub.message
 
     def note(master: int, payload: bytes) -> None:
         readers.append(threading.get_ident())
         message(master, payload)
 
-    monkeypatch.setattr(client.session.hub, "message", note)
+    monkeypatch.setattr(client._session.hub, "message", note)
     once_it_leads(client, own, own.release)
     with client.lock(own.name):
         assert {*readers} == {threading.get_ident()}
@@ -144,7 +144,7 @@ def test_a_child_of_a_leader_s_process_leaves_the_leader_alone(client: Client, h
     own, other = held
     waiting = Follower(client.lock(own.name))
     until(lambda: leads(client, own.name), within=LONG, what="it leads")
-    ears = [subscription._ear for subscription in client.session.hub.subscriptions]
+    ears = [subscription._ear for subscription in client._session.hub.subscriptions]
     pid = os.fork()
     if pid == 0:
         try:
@@ -155,7 +155,7 @@ def test_a_child_of_a_leader_s_process_leaves_the_leader_alone(client: Client, h
     assert os.waitpid(pid, 0)[1] == 0
     own.release()
     assert waiting.has_it.wait(LONG)
-    assert [subscription._ear for subscription in client.session.hub.subscriptions] == ears, (
+    assert [subscription._ear for subscription in client._session.hub.subscriptions] == ears, (
         "the parent's are as before"
     )
     waiting.join()

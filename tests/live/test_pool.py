@@ -26,7 +26,7 @@ TTL = 4.5  # a machine that is busy elsewhere for three seconds loses no lock he
 def named(member: Server, client: Client) -> int:
     """How many connections a client has to a server, counted by their name."""
     with member.client() as plain:
-        return [one["name"] for one in plain.client_list()].count(f"relock:{client.session.client_id}")
+        return [one["name"] for one in plain.client_list()].count(f"relock:{client._session.client_id}")
 
 
 def has_one(member: Server, client: Client) -> bool:
@@ -37,15 +37,15 @@ def has_one(member: Server, client: Client) -> bool:
 def calls_under_way(client: Client, count: int) -> Iterator[None]:
     """So many calls to each master have a connection at the same time."""
     taken: list[Connection] = []
-    for master in client.session.masters:
+    for master in client._session.masters:
         for _ in range(count):
-            connection = master.check_out(client.session.clock()) or master.open_for_call()
+            connection = master.check_out(client._session.clock()) or master.open_for_call()
             assert connection is not None
             taken.append(connection)
     yield
     while taken:
         connection = taken.pop()
-        connection.master.give_back(connection, client.session.clock())
+        connection.master.give_back(connection, client._session.clock())
 
 
 # What nobody needs ----------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_a_client_without_threads_closes_them_with_its_next_call(
     server: Server, connect: Callable[..., Client], name: str
 ) -> None:
     client = connect(server.url)
-    (master,) = client.session.masters
+    (master,) = client._session.masters
     with calls_under_way(client, BURST):
         pass
     assert named(server, client) == BURST
@@ -81,8 +81,8 @@ def test_a_client_without_threads_closes_them_with_its_next_call(
     master.sweep_at -= pool.UNUSED_SECONDS
     client.info(name)
     until(lambda: named(server, client) == 1, within=SOON, what="the server has seen the ends of the others")
-    assert not client.session.watchdog.running
-    assert not client.session.janitor.running
+    assert not client._session.watchdog.running
+    assert not client._session.janitor.running
 
 
 # How many there may be ------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_many_threads_share_as_many_connections_as_there_may_be(
     # Beside the one for calls there are the watchdog's and the janitor's; and a busy server may list one for a moment
     # after it is closed. Without the bound there would be 24.
     assert all(1 <= count <= 4 for count in most), most
-    assert all(len(master._connections) <= 1 for master in client.session.masters)
+    assert all(len(master._connections) <= 1 for master in client._session.masters)
 
 
 def test_calls_beyond_the_bound_wait_and_take_no_more(
@@ -128,10 +128,10 @@ def test_calls_beyond_the_bound_wait_and_take_no_more(
     client = connect(server.url, max_connections=3, node_timeout=SOON, ttl=3 * SOON)
     with calls_under_way(client, 3), ThreadPoolExecutor(10) as pool:
         looks = [pool.submit(client.info, name) for _ in range(10)]
-        until(lambda: len(client.session.masters[0].line.waiting) == 10, within=SOON, what="all of them wait")
+        until(lambda: len(client._session.masters[0].line.waiting) == 10, within=SOON, what="all of them wait")
         assert named(server, client) == 3
         assert not any(look.done() for look in looks)
-        for connection in list(client.session.masters[0]._connections):
+        for connection in list(client._session.masters[0]._connections):
             connection.close()  # those of others, which then give closed ones back; there is room for as many
         assert [look.result(SOON).owner for look in looks] == [None] * 10
         assert named(server, client) <= 3
@@ -173,7 +173,7 @@ def test_what_is_to_be_undone_is_undone_while_calls_have_all_connections(
     client = connect(server.url, max_connections=1, ttl=LONG, node_timeout=5.0)
     with calls_under_way(client, 1), server.client() as plain:
         plain.hset(f"lock:{{{name}}}", "me:left~1", 1)
-        client.session.undo(lock_keys("lock", name), b"me:left~1", 0, LONG, client.session.clock())
+        client._session.undo(lock_keys("lock", name), b"me:left~1", 0, LONG, client._session.clock())
         until(lambda: not plain.exists(f"lock:{{{name}}}"), within=SOON, what="it is undone")
 
 
@@ -189,8 +189,8 @@ def test_connections_are_named_after_their_client(server: Server, connect: Calla
     waiting.start()
     until(lambda: other.info(name).queue, within=SOON, what="it is queued")
     with server.client() as plain:
-        found = [one for one in plain.client_list() if one["name"] == f"relock:{client.session.client_id}"]
-    assert client.session.client_id.startswith("a_client__no._7_-")
+        found = [one for one in plain.client_list() if one["name"] == f"relock:{client._session.client_id}"]
+    assert client._session.client_id.startswith("a_client__no._7_-")
     assert {one["cmd"].partition("|")[0] for one in found} >= {"subscribe"}, "the subscription, too"
     assert len(found) >= 2
     held.release()

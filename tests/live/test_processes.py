@@ -57,14 +57,14 @@ def test_the_child_owns_nothing_and_the_parents_hold_goes_on(
 
 def test_the_child_is_a_client_of_its_own(client: Client, server: Deployment, name: str) -> None:
     with client.lock(f"{name}-parent"):
-        parents = client.session.client_id
+        parents = client._session.client_id
 
         def check() -> bool:
             with client.lock(name, timeout=10) as lock:
                 return (
                     lock.owned()
-                    and client.session.client_id != parents
-                    and str(os.getpid()) in client.session.client_id
+                    and client._session.client_id != parents
+                    and str(os.getpid()) in client._session.client_id
                 )
 
         assert in_child(check)

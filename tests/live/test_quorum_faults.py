@@ -138,9 +138,9 @@ def warm(client: Client, name: str) -> None:
     def all_are_up() -> bool:
         pair(client.lock(f"{name}-warm"))
         time.sleep(0.03)
-        for master in client.session.masters:
+        for master in client._session.masters:
             master.drain()
-        return all(master._idle and not master._idle[-1].in_flight for master in client.session.masters)
+        return all(master._idle and not master._idle[-1].in_flight for master in client._session.masters)
 
     until(all_are_up, within=20, what="all masters are connected")
 
@@ -225,7 +225,7 @@ def test_partial_renewals_count_for_the_qth_last_lease(server: Masters, connect:
                 assert after == pytest.approx(before, abs=0.01), "two new leases and three old ones: an old one counts"
             else:
                 assert after > before + 0.1, "four new leases: the third last is a new one"
-            masters = lock._client.session.masters
+            masters = lock._client._session.masters
             until(lambda: not any(one.down for one in masters), within=20, what="all are back")  # noqa: B023
         leases = sorted(int(member.cli("PTTL", key_of(name))) for member in server.members)
         assert lock.remaining() <= leases[2] / 1000 + 0.01
@@ -1115,6 +1115,6 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
         return bool(taken)
 
     with without_any_heartbeat():  # it would go over that connection, and wait for its answers
-        for one, master in zip(proxy.members, client.session.masters, strict=True):
+        for one, master in zip(proxy.members, client._session.masters, strict=True):
             assert any(is_late(one, master) for _ in range(5))
     until(lambda: is_empty(server, name), within=10, what="nothing is left")

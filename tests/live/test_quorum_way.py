@@ -128,7 +128,7 @@ def test_a_client_that_closes_accuses_no_master_that_is_being_connected(
     client = connect(Urls([*server.url[:2], third.url], server.guard), node_timeout=HUGE)
     pair(client.lock(name))
     assert fault.struck.wait(20), "the third master is being connected"
-    reconnector = client.session.masters[2].reconnector
+    reconnector = client._session.masters[2].reconnector
     assert reconnector is not None
     client.close()
     fault.release()

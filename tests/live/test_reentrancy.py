@@ -42,7 +42,7 @@ def test_the_owner_is_the_client_and_a_uuid_of_its_own_for_each_outermost_acquir
         with client.lock(name):
             owners.update(on_server(server, name))
     assert len(owners) == 3
-    assert {owner.partition(b":")[0] for owner in owners} == {client.session.client_id.encode()}
+    assert {owner.partition(b":")[0] for owner in owners} == {client._session.client_id.encode()}
 
 
 def test_the_count_is_right_after_exceptions(client: Client, server: Deployment, name: str) -> None:

@@ -128,7 +128,7 @@ def test_a_first_contact_with_a_quorum_begins_the_guard(five: list[Server], conn
         return all(marker(server) for server in five)
 
     until(all_have_begun, within=20, what="all have a marker")
-    assert {marker(server)[b"set_by"].decode() for server in five} == {client.session.client_id}
+    assert {marker(server)[b"set_by"].decode() for server in five} == {client._session.client_id}
 
 
 @pytest.mark.parametrize("how", ["restarted empty", "flushed"])
@@ -148,7 +148,7 @@ def test_a_master_whose_marker_was_seen_is_without_a_vote_at_once_though_no_quor
         return bool(marker(own_server))
 
     until(has_begun, within=20, what="the guard has begun")
-    assert marker(own_server)[b"set_by"].decode() == lonely.session.client_id
+    assert marker(own_server)[b"set_by"].decode() == lonely._session.client_id
 
 
 def test_a_client_with_a_larger_guard_waits_and_the_others_go_on(

@@ -116,7 +116,7 @@ def test_connections_to_the_master_are_named_after_their_client(
     given.info(name)
     with house.master.client() as plain:
         names = [one["name"] for one in plain.client_list()]
-    assert f"relock:{client.session.client_id}" in names
+    assert f"relock:{client._session.client_id}" in names
     assert "chosen" in names
 
 

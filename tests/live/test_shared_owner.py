@@ -51,7 +51,7 @@ def test_a_thread_behind_another_of_its_owner_hears_that_the_masters_are_away(
     own_server.kill()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.lock(name, owner="job").acquire)
-        until(lambda: client.session.gates._gates, within=5, what="the first is at the gate")
+        until(lambda: client._session.gates._gates, within=5, what="the first is at the gate")
         with pytest.raises(QuorumError):
             client.lock(name, owner="job").acquire(timeout=0.2)
         with pytest.raises(QuorumError):
@@ -89,7 +89,7 @@ def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(
     with connect(server.url).lock(name):
         for i in range(20):
             assert not client.lock(name, owner=f"job-{i}").acquire(blocking=False)
-    assert client.session.gates._gates == {}
+    assert client._session.gates._gates == {}
     for i in range(20):
         lock = client.lock(f"{name}-{i}", owner=f"job-{i}")
         lock.acquire()
@@ -97,8 +97,8 @@ def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(
         with pytest.raises(LockLostError):
             lock.release()
         assert lock.lost
-    client.session.all_holds()
-    assert len(client.session.holds) == 3
+    client._session.all_holds()
+    assert len(client._session.holds) == 3
 
 
 def test_a_thread_that_comes_in_while_the_owners_hold_is_found_lost_keeps_its_own(
@@ -108,7 +108,7 @@ def test_a_thread_that_comes_in_while_the_owners_hold_is_found_lost_keeps_its_ow
     lock = client.lock(name, owner="job")
     lock.acquire()
     lock.force_release()
-    end_elsewhere = client.session.calls._end_elsewhere
+    end_elsewhere = client._session.calls._end_elsewhere
     coming: list[Future[bool]] = []
 
     def end_when_the_next_has_come(*args: Any) -> None:
@@ -117,7 +117,7 @@ def test_a_thread_that_comes_in_while_the_owners_hold_is_found_lost_keeps_its_ow
         wait(coming, timeout=1.0)  # it waits behind this release, or it would have the lock by then
         end_elsewhere(*args)
 
-    monkeypatch.setattr(client.session.calls, "_end_elsewhere", end_when_the_next_has_come)
+    monkeypatch.setattr(client._session.calls, "_end_elsewhere", end_when_the_next_has_come)
     with ThreadPoolExecutor(1) as pool:
         with pytest.raises(LockLostError):
             lock.release()
@@ -152,7 +152,7 @@ def test_an_interrupt_takes_nothing_from_the_next_thread_of_its_owner(
     lock = client.lock(name, owner="job")
     for _ in range(levels):
         lock.acquire()
-    session = client.session
+    session = client._session
     leave = session.gates.leave
 
     def leave_and_let_in(record: CallRecord) -> None:
@@ -175,7 +175,7 @@ def test_an_interrupt_takes_nothing_from_the_next_thread_of_its_owner(
 @contextmanager
 def nesting_slowly(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], object]]:
     """Another thread of the owner is inside and takes a level; it comes to its end when what is yielded is called."""
-    write_count = client.session.calls._write_count
+    write_count = client._session.calls._write_count
     is_writing, goes_on = threading.Event(), threading.Event()
 
     def write_slowly(hold: Hold, count: int) -> Generator[Step, Any, bool]:
@@ -184,7 +184,7 @@ def nesting_slowly(client: Client, name: str, monkeypatch: pytest.MonkeyPatch) -
         return (yield from write_count(hold, count))
 
     with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(client.session.calls, "_write_count", write_slowly)
+        monkeypatch.setattr(client._session.calls, "_write_count", write_slowly)
         nesting = pool.submit(client.lock(name, owner="job").acquire)
         assert is_writing.wait(30)
         yield goes_on.set
@@ -196,7 +196,7 @@ def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_th
     client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread of its owner takes a level at that moment, and has not put it into the book."""
-    lock, gates = client.lock(name, owner="job"), client.session.gates
+    lock, gates = client.lock(name, owner="job"), client._session.gates
     lock.acquire()
     enter = gates.enter
     with nesting_slowly(client, name, monkeypatch) as go_on:
@@ -220,7 +220,7 @@ def test_a_release_that_is_interrupted_and_can_not_come_in_gives_its_level_back_
     client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread of its owner is inside for longer than the interrupted one waits, and takes a level meanwhile."""
-    lock, gates = client.lock(name, owner="job"), client.session.gates
+    lock, gates = client.lock(name, owner="job"), client._session.gates
     lock.acquire()
     enter = gates.enter
 
@@ -230,7 +230,7 @@ def test_a_release_that_is_interrupted_and_can_not_come_in_gives_its_level_back_
 
     with nesting_slowly(client, name, monkeypatch):
         monkeypatch.setattr(gates, "enter", strike_first)
-        monkeypatch.setattr(client.session, "node_timeout", 0.0)
+        monkeypatch.setattr(client._session, "node_timeout", 0.0)
         with pytest.raises(Interrupt):
             lock.release()
         monkeypatch.undo()
@@ -243,7 +243,7 @@ def test_an_errand_gives_back_once_though_the_clean_up_that_began_it_is_struck(
     client: Client, name: str, monkeypatch: pytest.MonkeyPatch, *, strikes: int
 ) -> None:
     """And the errand is done before the clean-up is begun again."""
-    lock, session = client.lock(name, owner="job"), client.session
+    lock, session = client.lock(name, owner="job"), client._session
     for _ in range(3):
         lock.acquire()
     inside, record = CallRecord(), CallRecord()

@@ -409,8 +409,8 @@ BUGS = [
     Bug(
         "a forked child keeps its parent's holds",
         "src/relock/client.py",
-        "        self.session.closed = parents.closed\n",
-        "        self.session.closed = parents.closed\n        self.session.holds = parents.holds\n",
+        "        self._session.closed = parents.closed\n",
+        "        self._session.closed = parents.closed\n        self._session.holds = parents.holds\n",
         seed=1227,
     ),
     Bug(
@@ -461,11 +461,11 @@ BUGS = [
     Bug(
         "a forked child goes by its parent's name",
         "src/relock/client.py",
-        "        self.session.closed = parents.closed\n",
+        "        self._session.closed = parents.closed\n",
         (
-            "        self.session.closed = parents.closed\n"
-            "        self.session.client_id = self.session.hub.client = parents.client_id\n"
-            "        self.session.owner_head = parents.owner_head\n"
+            "        self._session.closed = parents.closed\n"
+            "        self._session.client_id = self._session.hub.client = parents.client_id\n"
+            "        self._session.owner_head = parents.owner_head\n"
         ),
         seed=1053,
     ),

@@ -46,7 +46,7 @@ def in_child(client: VirtualClient, child: Process, servers: Sequence[Server]) -
     copied.__dict__.update(client.__dict__)
     copied._platform = platform = VirtualPlatform(child)
     copied._nodes = parse_nodes([node_of(child, servers, number) for number in range(len(servers))])
-    copied.session = _session(client.session, platform)
+    copied._session = _session(client._session, platform)
     return copied
 
 

@@ -78,7 +78,7 @@ class Simulation:
         for number in range(plan.clients):
             name = f"client-{number}"
             process, client = cast.make_client(name, has_loop=number in plan.loops)
-            self.referee.meet(process, client.session)
+            self.referee.meet(process, client._session)
             turns.start(process, cast.door_of(process), name)
 
     @property

@@ -277,7 +277,7 @@ class Strikes:
         """What a forked child does."""
         client._after_fork()  # os.fork calls it before any other code of the child
         self._newborn.discard(process)
-        self._referee.meet(process, client.session)
+        self._referee.meet(process, client._session)
         self._referee.forked(process, self._cast.lock(client))
         self._turns.take_turns(process, client)
 

@@ -42,7 +42,7 @@ def test_tokens_rise_though_the_hold_was_granted_after_the_operator_had_looked(l
             if look == "held":
                 before.lock("a", ttl=0.5).release()
             take(holder.lock("a"))
-        return operator.session.clock()
+        return operator._session.clock()
 
     def work() -> None:
         for client in (before, holder, grantee, operator):
@@ -51,9 +51,9 @@ def test_tokens_rise_though_the_hold_was_granted_after_the_operator_had_looked(l
             lab.sleep(1.0)
         if look == "held":
             take(before.lock("a", ttl=0.5))
-        options = operator.session.options
+        options = operator._session.options
         spec = LockSpec.of(lock_keys("lock", "a"), ("0", "1", "2"), options.for_lock(), options)
-        released, _ = operator.session.run(force_release(spec, clock))
+        released, _ = operator._session.run(force_release(spec, clock))
         assert released
         take(grantee.lock("a"))
 

@@ -269,7 +269,7 @@ def test_masters_give_the_token_that_is_proposed_to_them() -> None:
 
         def take() -> list[bool]:
             with client.lock("a"):
-                return [hold.settled for hold in client.session.holds.values()]
+                return [hold.settled for hold in client._session.holds.values()]
 
         lab.run(take)  # the first opens the connections, which show the masters' clocks
         assert [lab.run(take) for _ in range(5)] == [[[True]]] * 5

@@ -78,7 +78,7 @@ def test_a_step_that_is_seen_before_a_grant_is_in_the_book_shortens_its_leases(l
 def test_a_late_master_may_show_that_a_step_was_the_clients_own(lab: Lab) -> None:
     """It looks as if the client's machine had stood still, though one of the clocks was set."""
     client = connect(lab, "client")
-    node_timeout = client.session.node_timeout
+    node_timeout = client._session.node_timeout
     right, wrong, late = lab.masters
 
     def work() -> None:

@@ -249,7 +249,7 @@ class ScriptedMachine(Machine):
 class Home:
     """The part of a client that a lock needs."""
 
-    session: Session
+    _session: Session
     options: ClientOptions
 
     def lock(self, name: str) -> Lock:
@@ -276,7 +276,7 @@ class Play:
 
     def state(self) -> dict[str, Any]:
         """All that the client knows by now."""
-        session = self.client.session
+        session = self.client._session
         (master,) = session.masters
         assert isinstance(session.platform, ScriptedMachine)
         return {

@@ -39,7 +39,7 @@ def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The interrupt strikes when the hold is marked, and the janitor does not have the task yet."""
-    session, made, handed = client.session, hold(), list[Task]()
+    session, made, handed = client._session, hold(), list[Task]()
     record = CallRecord()
     record.hold, record.count = made, 2
     with monkeypatch.context() as patch:
@@ -74,8 +74,8 @@ def test_a_hold_that_is_new_is_not_taken_for_the_lost_one_before_it(
         lost.lose("gone", 1.0)
         lost.count = 0
     book.afresh = {("a", "me"): fresh}
-    client.session.holds = book
-    assert client.session.all_holds() == [fresh, lost]
+    client._session.holds = book
+    assert client._session.all_holds() == [fresh, lost]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_served_waiter_is_taken_out_of_a_queue_that_it_came_into_after_that(
     says: Any, *, is_left: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A place that it got before its hold goes with its release."""
-    session = Client([f"redis://localhost:{port}" for port in (1, 2, 3)]).session
+    session = Client([f"redis://localhost:{port}" for port in (1, 2, 3)])._session
     checks: list[PendingCheck] = []
     monkeypatch.setattr(session.janitor, "look_later", checks.append)
     monkeypatch.setattr(session, "clock", lambda: 1.0)

@@ -80,10 +80,10 @@ class Lab:
         return client
 
     def _give_vote(self, server: Server, client: VirtualClient) -> None:
-        key = master_key(client.session.prefix).encode()
+        key = master_key(client._session.prefix).encode()
         incarnation = f"{server.master.incarnation}:{server.master.incarnation}"
-        if server.master.read("HGET", key, b"incarnation") is None and client.session.options.guard_ms:
-            guard_ms = client.session.options.guard_ms
+        if server.master.read("HGET", key, b"incarnation") is None and client._session.options.guard_ms:
+            guard_ms = client._session.options.guard_ms
             server.master.read("HSET", key, b"incarnation", incarnation.encode())
             server.master.read("HSET", key, b"no_vote_until_us", b"0", b"guard_ms", b"%d" % guard_ms)
 

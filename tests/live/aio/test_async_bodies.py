@@ -17,10 +17,10 @@ pytestmark = pytest.mark.every_quorum
 async def lose(client: AsyncClient, name: str) -> None:
     """Somebody ends the hold, and its owner finds that out."""
     assert await client.force_release(name)
-    hold = next(iter(client.session.holds.of_name(name)))
-    client.session.watchdog.watch(hold)
+    hold = next(iter(client._session.holds.of_name(name)))
+    client._session.watchdog.watch(hold)
     hold.renew_at = 0.0
-    client.session.watchdog.poke()
+    client._session.watchdog.poke()
 
 
 async def test_a_body_is_cancelled_when_its_hold_is_lost(client: AsyncClient, name: str) -> None:
@@ -44,8 +44,8 @@ async def test_a_body_is_cancelled_when_its_hold_is_lost(client: AsyncClient, na
 async def test_a_body_that_ends_before_it_is_cancelled_cancels_nothing_else(client: AsyncClient, name: str) -> None:
     async def work() -> None:
         async with client.lock(name, cancel_on_lost=True):
-            (hold,) = client.session.holds.of_name(name)
-            client.session.lose(hold, "the test says so")
+            (hold,) = client._session.holds.of_name(name)
+            client._session.lose(hold, "the test says so")
 
     with pytest.raises(LockLostError):
         await work()
@@ -57,9 +57,9 @@ async def test_a_body_is_cancelled_once_however_often_it_is_told(client: AsyncCl
 
     async def work() -> None:
         async with client.lock(name, cancel_on_lost=True):
-            (hold,) = client.session.holds.of_name(name)
+            (hold,) = client._session.holds.of_name(name)
             (tell,) = hold.bodies
-            client.session.lose(hold, "the test says so")
+            client._session.lose(hold, "the test says so")
             tell(hold.loss)  # type: ignore[arg-type]
             await asyncio.sleep(SOON)
 
@@ -94,8 +94,8 @@ async def test_a_body_that_swallows_its_cancellation_and_has_another_one_pending
 
     async def work() -> None:
         async with lock:
-            (hold,) = client.session.holds.of_name(name)
-            client.session.lose(hold, "the test says so")
+            (hold,) = client._session.holds.of_name(name)
+            client._session.lose(hold, "the test says so")
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(SOON)
             asyncio.current_task().cancel()  # type: ignore[union-attr]
@@ -103,7 +103,7 @@ async def test_a_body_that_swallows_its_cancellation_and_has_another_one_pending
     task = asyncio.create_task(work())
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not [hold for hold in client.session.holds.of_name(name) if hold.count]
+    assert not [hold for hold in client._session.holds.of_name(name) if hold.count]
 
 
 async def test_a_cancellation_from_elsewhere_goes_on(client: AsyncClient, name: str) -> None:
@@ -158,8 +158,8 @@ async def test_a_cancellation_does_not_hide_that_the_hold_was_lost(client: Async
 
     async def work() -> None:
         async with client.lock(name):
-            (hold,) = client.session.holds.of_name(name)
-            client.session.lose(hold, "the test says so")
+            (hold,) = client._session.holds.of_name(name)
+            client._session.lose(hold, "the test says so")
             asyncio.current_task().cancel()  # type: ignore[union-attr]
             try:
                 await asyncio.sleep(SOON)

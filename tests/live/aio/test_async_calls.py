@@ -28,7 +28,7 @@ async def test_a_release_that_is_cancelled_in_line_gives_its_level_back_in_its_t
     client: AsyncClient, name: str
 ) -> None:
     """The loop does not stand still meanwhile, and whoever is inside is not disturbed."""
-    lock, gates = client.lock(name, owner="job"), client.session.gates
+    lock, gates = client.lock(name, owner="job"), client._session.gates
     assert await lock.acquire()
     assert await lock.acquire()
     inside = CallRecord()
@@ -47,7 +47,7 @@ async def test_a_release_that_is_cancelled_in_line_gives_its_level_back_in_its_t
 
 
 async def test_an_acquire_that_is_cancelled_in_line_leaves_nothing(client: AsyncClient, name: str) -> None:
-    lock, gates = client.lock(name, owner="job"), client.session.gates
+    lock, gates = client.lock(name, owner="job"), client._session.gates
     inside = CallRecord()
     assert gates.try_enter(inside, (name, ("owner", "job")), "another")
     acquires = [asyncio.create_task(lock.acquire()) for _ in range(3)]
@@ -67,9 +67,9 @@ async def test_a_thread_does_not_wait_for_a_task_of_the_loop_that_it_runs(client
     lock = client._client.lock(name, owner="job")
     assert await client.lock(name, owner="job").acquire()
     inside = CallRecord()
-    client.session.gates.try_enter(inside, (name, ("owner", "job")), asyncio.current_task())
+    client._session.gates.try_enter(inside, (name, ("owner", "job")), asyncio.current_task())
     other = asyncio.create_task(asyncio.to_thread(lock.acquire))
-    await until(client.session.gates._gates[name, ("owner", "job")].first, "a thread is in line")
+    await until(client._session.gates._gates[name, ("owner", "job")].first, "a thread is in line")
 
     async def call() -> None:
         with pytest.raises(RuntimeError, match="use an AsyncClient here as well"):
@@ -78,7 +78,7 @@ async def test_a_thread_does_not_wait_for_a_task_of_the_loop_that_it_runs(client
             lock.release()
 
     await asyncio.create_task(call())
-    client.session.gates.leave(inside)
+    client._session.gates.leave(inside)
     assert await other
     await until(lambda: lock.hold_count == 1, "one was taken, and one given back")
     await asyncio.to_thread(lock.release)

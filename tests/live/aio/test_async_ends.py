@@ -59,7 +59,7 @@ async def test_a_client_that_was_given_another_one_ends_its_waits_alone(server: 
         client = AsyncClient(threads)
         threads.lock(name, owner="other").acquire()
         inside = CallRecord()
-        assert threads.session.gates.try_enter(inside, (f"{name}-2", ("owner", "job")), "a thread")
+        assert threads._session.gates.try_enter(inside, (f"{name}-2", ("owner", "job")), "a thread")
         waits = [
             asyncio.create_task(client.lock(name).acquire()),
             asyncio.create_task(client.lock(f"{name}-2", owner="job").acquire()),
@@ -69,10 +69,10 @@ async def test_a_client_that_was_given_another_one_ends_its_waits_alone(server: 
         for wait in waits:
             with pytest.raises(ClientClosedError):
                 await wait
-        threads.session.gates.leave(inside)
+        threads._session.gates.leave(inside)
         threads.lock(name, owner="other").release()
         await asyncio.to_thread(wait_until_free, threads, name)
-        assert not threads.session.foregrounds
+        assert not threads._session.foregrounds
         with threads.lock(name):
             pass
 
@@ -89,10 +89,10 @@ async def test_a_client_that_is_closed_takes_the_connections_of_the_loops_that_u
     threads = Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
     async with AsyncClient(threads).lock(name):
         pass
-    masters = threads.session.masters
+    masters = threads._session.masters
     assert any(master.loop_connections for master in masters)
     await asyncio.to_thread(threads.close)
-    await until(lambda: not threads.session.foregrounds, "the loop has closed its links")
+    await until(lambda: not threads._session.foregrounds, "the loop has closed its links")
     await until(lambda: not any(master.loop_connections for master in masters), "nothing is left")
 
 
@@ -102,15 +102,15 @@ async def test_tasks_that_sleep_end_with_a_client_for_threads_that_is_closed(
     """They wait for a subscription that nobody confirms, and one for the turn of its owner behind that."""
     threads = Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
     tasks = AsyncClient(threads)
-    monkeypatch.setattr(threads.session.hub, "is_confirmed", lambda: False)
-    monkeypatch.setattr(type(threads.session.hub.subscriptions[0]), "ensure", lambda _: None)
+    monkeypatch.setattr(threads._session.hub, "is_confirmed", lambda: False)
+    monkeypatch.setattr(type(threads._session.hub.subscriptions[0]), "ensure", lambda _: None)
     await tasks.lock(name, owner="holder").acquire()
 
     async def wait() -> None:
         await tasks.lock(name, owner="job").acquire()
 
     waits = [asyncio.create_task(wait()) for _ in range(2)]
-    foreground = tasks.foreground()
+    foreground = tasks._foreground()
     await until(lambda: len(foreground._resting) == 2, "both sleep")
     await asyncio.to_thread(threads.close)
     for error in await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), SOON):
@@ -129,7 +129,7 @@ async def test_a_hold_is_released_though_the_client_of_its_task_was_closed(serve
         await lock.release()
         assert not lock.owned()
         await asyncio.to_thread(wait_until_free, threads, name)
-        assert not threads.session.foregrounds
+        assert not threads._session.foregrounds
 
 
 async def test_a_release_that_is_cancelled_before_it_began_is_carried_out(client: AsyncClient, name: str) -> None:
@@ -192,7 +192,7 @@ def test_the_hold_of_a_task_whose_loop_is_closed_is_lost(
     with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as others:
         wait_until_free(others, name)
     assert losses.get(timeout=SOON).reason == OWNER_ENDED
-    assert not client.session.foregrounds, "nor is anything left of the loop"
+    assert not client._session.foregrounds, "nor is anything left of the loop"
     asyncio.run(client.close())
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
@@ -223,7 +223,7 @@ def test_loops_that_use_one_client_end_with_it(server: Deployment, name: str) ->
     for thread in threads:
         thread.join(SOON)
     assert len(ends) == 3
-    assert not client.session.foregrounds
+    assert not client._session.foregrounds
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

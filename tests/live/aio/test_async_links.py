@@ -39,7 +39,7 @@ async def test_many_tasks_that_come_before_there_is_a_connection_keep_within_the
     monkeypatch.setattr(Connection, "request", count)
     await asyncio.gather(*[use(client, f"{name}-{i}") for i in range(1000)])
     assert 1 < most[0] <= IN_FLIGHT_MAX
-    assert not client.session.all_holds()
+    assert not client._session.all_holds()
 
 
 def scripts(member: Server) -> int:
@@ -167,7 +167,7 @@ async def test_whatever_is_in_the_way_of_the_short_way_is_left_to_the_general_on
     async with AsyncClient(server.url) as client:
         lock = client.lock(name)
         await lock.locked()
-        link, spec, now = client.foreground()._lone, lock._spec, client.session.clock()
+        link, spec, now = client._foreground()._lone, lock._spec, client._session.clock()
         assert link is not None
         connection = link.connection
         assert connection is not None

@@ -27,7 +27,7 @@ async def takes(client: AsyncClient, name: str) -> None:
 
 async def leading(client: AsyncClient, name: str) -> None:
     """Has its loop read: some task waits, and the thread of the subscription has heard one message."""
-    lock, reader, reading = client.lock(name), client.foreground()._reader, client.session.hub.reading
+    lock, reader, reading = client.lock(name), client._foreground()._reader, client._session.hub.reading
     while not is_led_by(reading, reader):
         async with lock:
             task = asyncio.create_task(takes(client, name))
@@ -80,12 +80,12 @@ async def goes_on_first(client: AsyncClient, name: str) -> str | None:
             order.append("has it")
 
     task = asyncio.create_task(wait())
-    reader = client.foreground()._reader
-    await until(lambda: client.session.hub.waiters and reader._watches, "it waits, and its loop reads")
+    reader = client._foreground()._reader
+    await until(lambda: client._session.hub.waiters and reader._watches, "it waits, and its loop reads")
 
     def block() -> None:
         """Let the reply and the message lie unread before the loop turns."""
-        connection = client.foreground()._lanes[0][0].connection
+        connection = client._foreground()._lanes[0][0].connection
         assert connection is not None
         unread = [connection.channel.fileno, *(ear.channel.fileno for ear in reader._ears)]
 
@@ -93,7 +93,7 @@ async def goes_on_first(client: AsyncClient, name: str) -> str | None:
             return len(select.select(unread, [], [], 0.0)[0]) == len(unread)
 
         def is_handed() -> bool:
-            return any(waiter.handed for waiter in client.session.hub.waiters.values())
+            return any(waiter.handed for waiter in client._session.hub.waiters.values())
 
         wait_until(lambda: have_come() or is_handed(), within=SOON, what="the reply and the message come")
         both.append(have_come())
@@ -124,8 +124,8 @@ async def test_what_comes_for_a_loop_that_stands_still_is_heard_by_a_thread_and_
     await leading(client, f"{name}-warm")
     with held(server, name) as may_end:
         task = asyncio.create_task(takes(client, name))
-        waiters = client.session.hub.waiters
-        await until(lambda: waiters and client.foreground()._reader._watches, "it waits, and its loop reads")
+        waiters = client._session.hub.waiters
+        await until(lambda: waiters and client._foreground()._reader._watches, "it waits, and its loop reads")
         before = subscriptions(server)
         may_end.set()
         time.sleep(seconds)  # the loop stands still, and goes on doing so until a thread has heard
@@ -148,11 +148,11 @@ async def test_a_thread_that_waits_is_served_while_a_loop_of_its_client_stands_s
 
     with held(server, f"{name}-of-a-task"), held(server, name) as may_end:
         waiting = asyncio.create_task(takes(tasks, f"{name}-of-a-task"))
-        reader = tasks.foreground()._reader
-        await until(lambda: is_led_by(threads.session.hub.reading, reader), "the loop reads")
+        reader = tasks._foreground()._reader
+        await until(lambda: is_led_by(threads._session.hub.reading, reader), "the loop reads")
         thread = threading.Thread(target=wait)
         thread.start()
-        await until(lambda: len(threads.session.hub.waiters) == 2, "the thread waits")
+        await until(lambda: len(threads._session.hub.waiters) == 2, "the thread waits")
         threading.Timer(0.1, may_end.set).start()
         assert served.wait(SOON), "while the loop stands still, here"
         assert not waiting.done()

@@ -222,7 +222,7 @@ async def test_in_debug_mode_no_callback_takes_long(
             tasks.append(asyncio.create_task(wait()))
             if number % 10 == 0:
                 await asyncio.sleep(0)
-        await tasks_until(lambda: len(client.session.hub.waiters) == 1000, "all wait")
+        await tasks_until(lambda: len(client._session.hub.waiters) == 1000, "all wait")
         for number, task in enumerate(tasks[::2]):
             task.cancel()
             if number % 10 == 0:
@@ -242,7 +242,11 @@ async def test_in_debug_mode_no_callback_takes_long(
 async def test_many_names_are_listed_by_few_threads(
     client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names, started, start = {f"{name}-{number:03}" for number in range(230)}, list[str](), client.session.platform.start
+    names, started, start = (
+        {f"{name}-{number:03}" for number in range(230)},
+        list[str](),
+        client._session.platform.start,
+    )
     for one in names:
         assert await client.lock(one).acquire()
 
@@ -250,7 +254,7 @@ async def test_many_names_are_listed_by_few_threads(
         started.append(name)
         start(target, name)
 
-    monkeypatch.setattr(client.session.platform, "start", note)
+    monkeypatch.setattr(client._session.platform, "start", note)
     assert {one async for one in client.names(f"{name}-*")} == names
     assert started.count("relock-loop") == 4, "a hundred at a time, and a look for more"
     monkeypatch.undo()
@@ -301,10 +305,10 @@ async def test_after_a_wait_a_free_lock_is_taken_in_one_look_again(client: Async
             await asyncio.sleep(0.01)
 
     await asyncio.gather(work(), work())
-    waited_at = client.session.waited_at
+    waited_at = client._session.waited_at
     for _ in range(3):
         await work()
-    assert client.session.waited_at == waited_at
+    assert client._session.waited_at == waited_at
 
 
 async def test_what_runs_outside_a_task_is_refused(client: AsyncClient, name: str) -> None:
@@ -351,7 +355,7 @@ def test_a_loop_that_watches_no_sockets_is_refused(server: Server, name: str) ->
 
 async def test_a_client_that_is_dropped_open_says_so(server: Server, name: str) -> None:
     client = AsyncClient(server.url)
-    session = client.session
+    session = client._session
     await client.lock(name).locked()
     with pytest.warns(ResourceWarning, match="unclosed <open relock.AsyncClient"):
         del client
@@ -368,7 +372,7 @@ async def test_a_client_that_is_dropped_open_says_so(server: Server, name: str) 
 def test_a_task_of_a_closed_loop_keeps_no_thread_of_its_owner(server: Server, name: str) -> None:
     """It stood in line at the gate when its loop was closed."""
     with Client(server.url) as threads, Client(server.url) as others:
-        tasks, gates = AsyncClient(threads), threads.session.gates
+        tasks, gates = AsyncClient(threads), threads._session.gates
         others.lock(name).acquire()
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(use_once, threads, name)

@@ -263,7 +263,7 @@ async def test_a_grant_that_comes_in_the_turn_of_the_cancellation_is_given_back(
         waiting = asyncio.create_task(take(lock))
         while not (await lock.info()).queue:
             await asyncio.sleep(0.001)
-        (waiter,) = client.session.hub.waiters.values()
+        (waiter,) = client._session.hub.waiters.values()
         await holder.release()
         for _ in range(1000):
             if waiter.handed:
@@ -388,8 +388,8 @@ def test_callbacks_are_called_on_a_thread_where_no_loop_runs(server: Deployment,
         await client.lock(name, owner="job", on_lost=tell).acquire()
 
     asyncio.run(take())
-    (hold,) = client.session.holds.of_name(name)
-    client.session.lose(hold, "the test says so")
+    (hold,) = client._session.holds.of_name(name)
+    client._session.lose(hold, "the test says so")
     assert told.get(timeout=SOON) == "relock-losses"
     asyncio.run(client.close())
 
