@@ -80,9 +80,14 @@ def caller_name(key: "OwnerKey", thread: "ThreadRef | TaskRef | None") -> str:
     return f"a {kind} that has ended" if caller is None else f"the {kind} {caller.get_name()!r}"
 
 
+def loop_of(caller: object) -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of a task; None where the caller is a thread."""
+    return caller.get_loop() if asyncio.isfuture(caller) else None
+
+
 def runs_on(caller: object, loop: object) -> bool:
     """Whether `caller` is a task of that event loop."""
-    return asyncio.isfuture(caller) and caller.get_loop() is loop
+    return loop_of(caller) is loop
 
 
 class Who(NamedTuple):

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self
 
-from relock._core.call_record import CallRecord
+from relock._core.call_record import CallRecord, OvertakenError
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
@@ -111,22 +111,27 @@ class AsyncLock(Holding):
         return AwaitedCall(self._take(who, limit))
 
     async def _take(self, who: Who, limit: float, *, must: bool = False) -> bool:
-        """Whether the caller has it now; `AcquireTimeoutError` where it `must`, and has it not."""
+        """Return whether the caller has it now; raise `AcquireTimeoutError` where it `must`, and has it not."""
         foreground = self._client._foreground()
-        record, session = CallRecord(), foreground.session
-        until = session.clock() + limit
-        try:
-            flow = foreground.calls.acquire(record, self._spec, who, until)
-            outcome: Outcome | None = await foreground.run(flow, record, until)
-            if session.unsaid:
-                session.say_warnings()
-            if outcome is not None:
-                self._refusal(outcome)
-        except BaseException as error:
-            session.interrupted_of_tasks.abandon(record)
-            if session.unsaid:
-                session.say_warnings(beside=error)
-            raise
+        until = foreground.session.clock() + limit
+        while True:
+            record, session = CallRecord(), foreground.session
+            try:
+                flow = foreground.calls.acquire(record, self._spec, who, until)
+                outcome: Outcome | None = await foreground.run(flow, record, until)
+                if session.unsaid:
+                    session.say_warnings()
+                if outcome is not None:
+                    self._refusal(outcome)
+                break
+            except OvertakenError:
+                foreground = self._client._foreground()
+            except BaseException as error:
+                if not record.is_overtaken:
+                    session.interrupted_of_tasks.abandon(record)
+                if session.unsaid:
+                    session.say_warnings(beside=error)
+                raise
         if outcome is None:
             return True
         if must:
@@ -160,14 +165,24 @@ class AsyncLock(Holding):
         try:
             foreground = self._client._foreground()
             await foreground.run(foreground.calls.release(record, self.name, who), record)
-        except RelockError:
-            session.interrupted_of_tasks.fail(record)
-            raise
-        except BaseException:
-            session.interrupted_of_tasks.give_up(record, self.name, who, 1)
+        except BaseException as error:
+            if not record.is_overtaken:
+                self._undo_release(record, who, error)
+            elif isinstance(error, OvertakenError):
+                if record.hold is None:  # else it is carried out, as a cancelled one is
+                    await self._release(who)
+                return
             raise
         if session.unsaid:
             session.say_warnings()
+
+    def _undo_release(self, record: CallRecord, who: Who, error: BaseException) -> None:
+        """Leave the gate after an error of the release's own; have it carried out in the background after another."""
+        interrupted = self._client._session.interrupted_of_tasks
+        if isinstance(error, RelockError):
+            interrupted.fail(record)
+        else:
+            interrupted.give_up(record, self.name, who, 1)
 
     def _release_of_closed_client(self, record: CallRecord, who: Who) -> None:
         """The client asks nobody any more: the session's background ends the hold, if it was not closed as well."""

@@ -19,6 +19,24 @@ class CallRecord:
     gate: Any = None  # where it is, or waits to be
     task: Any = None  # what awaits it, where that is a task
     errand: Any = None  # what gives back in its place
+    suspended: list[None] | None = None  # of a task's call: see `claim`
+    is_overtaken: bool = False  # another caller of its owner has undone it
+
+    def claim(self) -> bool:
+        """Take the right to go on with a task's call that is suspended, or to undo it; only one caller gets it.
+
+        The call's own task takes it whenever it goes on, and gives it back before it awaits. Another caller of the same
+        owner, which waits behind it while its event loop stands still, takes it to undo the call: Claim, then act.
+        """
+        try:
+            self.suspended.pop()  # type: ignore[union-attr]  # atomic
+        except (IndexError, AttributeError):
+            return False
+        return True
+
+
+class OvertakenError(Exception):
+    """A call was undone by another caller of its owner while its event loop stood still; it begins anew."""
 
 
 class Enter(NamedTuple):

@@ -1,11 +1,14 @@
 """Several calls for one owner at once, of tasks and of threads: they take turns, and each does what it says."""
 
 import asyncio
+import threading
 
 import pytest
-from support.tasks import free, until
+from support.masters import Deployment
+from support.tasks import SOON, free, until
+from support.urls import options_for
 
-from relock import AsyncClient
+from relock import AsyncClient, Client
 from relock._core.call_record import CallRecord
 
 pytestmark = pytest.mark.every_quorum
@@ -83,3 +86,53 @@ async def test_a_thread_does_not_wait_for_a_task_of_the_loop_that_it_runs(client
     await until(lambda: lock.hold_count == 1, "one was taken, and one given back")
     await asyncio.to_thread(lock.release)
     await free(client, name)
+
+
+@pytest.mark.parametrize("call", ["acquire", "release"])
+async def test_a_thread_of_the_owner_gets_by_while_the_loop_stands_still(
+    client: AsyncClient, name: str, call: str
+) -> None:
+    """The loop stands still for as long as that takes, with the request of its task under way."""
+    tasks, threads = client.lock(name, owner="job"), client._client.lock(name, owner="job")
+    assert await tasks.acquire()
+    assert await tasks.acquire()
+    found: list[object] = []
+
+    def block() -> None:
+        for step in (lambda: threads.acquire(blocking=False), threads.release):
+            thread = threading.Thread(target=lambda step=step: found.append(step()), daemon=True)
+            thread.start()
+            thread.join(SOON)
+
+    task = asyncio.create_task(getattr(tasks, call)())
+    asyncio.get_running_loop().call_soon(block)  # the task has sent its request by then, and hears nothing yet
+    assert await task is (True if call == "acquire" else None)
+    assert found == [True, None]
+    await until(lambda: tasks.hold_count == (3 if call == "acquire" else 1), "each call has done its work, once")
+    while tasks.owned():
+        await tasks.release()
+    await free(client, name)
+    assert not client._session.gates._gates
+
+
+def test_a_thread_of_the_owner_gets_by_while_the_loop_is_stopped(server: Deployment, name: str) -> None:
+    """It is not closed, and may go on later: then its task's call is carried out."""
+    client = Client(server.url, **options_for(server.url, {}))
+    tasks, threads = AsyncClient(client), client.lock(name, owner="job")
+    lock = tasks.lock(name, owner="job")
+    threads.acquire()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(lock.info())  # its connection is open
+    task = loop.create_task(lock.acquire())
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert not task.done()
+    assert threads.acquire(blocking=False) is True
+    threads.release()
+    assert loop.run_until_complete(task) is True
+    assert threads.hold_count == 2
+    threads.release()
+    loop.run_until_complete(lock.release())
+    loop.run_until_complete(tasks.close())
+    loop.close()
+    client.close()

@@ -8,7 +8,7 @@ from itertools import chain
 from queue import Empty
 from typing import Any
 
-from relock._core.call_record import CallRecord, Enter, Step
+from relock._core.call_record import CallRecord, Enter, OvertakenError, Step
 from relock._core.effects import Answer, Ask, Failure, Handed, Leave, Listen, Park, Pause, Undo
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
@@ -117,14 +117,17 @@ class Foreground:
 
         Raises:
             RuntimeError: no task awaits it.
+            OvertakenError: the loop stood still, and another caller of the same owner has undone the call.
         """
         handlers, line, result, has_begun = self._handlers, self._line, None, False
+        suspended: list[None] = [None]  # `CallRecord.claim` takes it out; written out here, as calls are counted
+        is_awaiting = True
         task = asyncio.current_task(self.loop)
         if task is None:
             raise RuntimeError("a call was awaited outside a task: whose turn it is at a gate could not be told")
         if record is not None:
+            record.task, record.suspended = task, suspended
             self._records[record] = None
-            record.task = task
         self._busy += 1
         try:
             while True:
@@ -133,7 +136,15 @@ class Foreground:
                     with self._at_rest():
                         await line.wait(until, has_begun=has_begun)
                 has_begun = True
+                is_awaiting = False
+                try:
+                    suspended.pop()  # Claim, then act
+                except IndexError:
+                    is_awaiting = True
+                    raise OvertakenError from None
                 effect, result = flow.send(result), None  # nothing of an answer is kept while the next effect waits
+                suspended.append(None)
+                is_awaiting = True
                 result = await handlers[effect.__class__](effect)
         except StopIteration as end:
             return end.value
@@ -141,6 +152,8 @@ class Foreground:
             self._busy -= 1
             if record is not None:
                 self._records.pop(record, None)
+                record.is_overtaken = is_awaiting and not record.claim()
+                record.suspended = None
 
     def feel_pulse(self) -> None:
         """Has the loop answer for its `pulse` when it turns next; from any thread."""
@@ -379,7 +392,7 @@ class Foreground:
         """The loop is closed, and its tasks go on no more: what their calls have left is ended in the background."""
         self.is_closed = True
         for record in self._records.copy():
-            if self._records.pop(record, self) is None:  # another thread has not done it
+            if self._records.pop(record, self) is None and record.claim():  # another thread has not done it
                 self.session.interrupted_of_tasks.abandon(record)
         self._close()
 

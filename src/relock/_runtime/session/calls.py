@@ -42,6 +42,7 @@ from relock._keys import LockKeys
 from relock._options import LockOptions
 from relock._owner import Who, may_nest, still_inside, taker_of
 from relock._runtime.background import tasks
+from relock._runtime.session.gates import GIVE_WAY_SECONDS
 from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.session.loops import inside_already
@@ -122,7 +123,7 @@ class Calls:
         session = self._session
         hold = session.holds.get(key)
         if hold is not None and hold.count > 0:
-            until = max(until, session.clock() + spec.node_timeout)
+            until = max(until, session.clock() + spec.node_timeout + GIVE_WAY_SECONDS)
         elif not self._by_tasks and until > session.clock() and self._may_block_a_loop():
             if (yield Enter(record, key, NEVER)):
                 return True

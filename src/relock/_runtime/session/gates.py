@@ -7,10 +7,16 @@ for the thread that it has interrupted. A gate is there while somebody is at it.
 An exception may strike a thread between any two instructions, so no lock of Python's is taken. Whoever is inside is a
 value in a dictionary, set by ``dict.setdefault``; so is the line, once there is one. A place in the line is known by a
 weak reference, so that it dies with a caller that was struck before it could leave.
+
+A task whose event loop stands still can't leave. Who waits behind it asks the loop, and a second later, where that has
+not answered, makes the task give way: its call is undone, as that of a cancelled task, and begins anew when the loop
+turns. `CallRecord.claim` decides which of the two goes on where the loop turns at that moment. A task in line loses its
+place.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from queue import Empty
 from typing import Any
@@ -18,11 +24,13 @@ from weakref import ref
 
 from relock._core.book import HoldKey
 from relock._core.call_record import CallRecord
-from relock._owner import runs_on
+from relock._owner import loop_of, runs_on
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.bell import Rung
 
 LOOK_SECONDS = 1.0  # whoever was to wake the next in line may have been struck before, twice in a row
+SILENT_SECONDS = 0.75  # without an answer, after which an event loop counts as one that stands still
+GIVE_WAY_SECONDS = SILENT_SECONDS + LOOK_SECONDS  # after which who waits has had callers that can't go on give way
 _INSIDE, _LINE = "inside", "line"
 _NOBODY = None, None
 
@@ -62,6 +70,11 @@ class _Gate:
     def try_enter(self, record: CallRecord, who: object) -> bool:
         """Lets `who` in, with the call that has that record, if nobody else is inside; in one step, both are noted."""
         return self._state.setdefault(_INSIDE, (who, record))[0] is who
+
+    def inside(self) -> tuple[object, CallRecord | None]:
+        """Return who is inside, with its call."""
+        inside: tuple[object, CallRecord | None] = self._state.get(_INSIDE, _NOBODY)
+        return inside
 
     def is_left_empty(self, record: CallRecord) -> bool:
         """Whether nobody is at the gate any more once that call leaves."""
@@ -117,11 +130,18 @@ Admission = tuple[_Gate, HoldKey, object, _Place | None]
 
 
 class Gates:
-    """The gates of one client."""
+    """The gates of one client.
+
+    Attributes:
+        overtake: has a task's call undone in the background, so that it leaves its gate.
+    """
+
+    overtake: Callable[[CallRecord], object]
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._gates: dict[HoldKey, _Gate] = {}
+        self._asked: dict[asyncio.AbstractEventLoop, float] = {}  # when; until the loop answers
 
     def enter(self, record: CallRecord, key: HoldKey, until: float) -> bool:
         """Has the calling thread wait until `until` at most; returns whether it is in.
@@ -180,22 +200,51 @@ class Gates:
             admission = record.gate = gate, key, who, place  # as above
             gate.line_up(place)
             try:
-                while not (gate.is_turn_of(place) and gate.try_enter(record, who)):
+                while place.is_waiting and not (gate.is_turn_of(place) and gate.try_enter(record, who)):
                     left = until - self._platform.clock()
                     if left <= 0:
                         record.gate = None
                         return False
-                    yield min(left, LOOK_SECONDS)
-                is_in = True
+                    if not self._gives_way(gate, place):
+                        yield min(left, LOOK_SECONDS)
+                is_in = place.is_waiting  # else others have passed by, and it lines up anew
             finally:
                 place.is_waiting = False
                 if is_in:
                     gate.wake()  # it may have been woken, and is first no more
                 else:
                     self._go_by(record, admission)
-            if self._gates.get(key) is gate:
+            if is_in and self._gates.get(key) is gate:
                 return True
             gate.leave(record)
+
+    def _gives_way(self, gate: _Gate, place: _Place) -> bool:
+        """Have a task give way to `place` where its event loop stands still; return whether one has done so by now."""
+        (who, record), first = gate.inside(), gate.first()
+        if record is None and first is not None and first is not place:
+            who = first.who
+        loop = loop_of(who)
+        if loop is None or loop is self._platform.loop() or not self._stands_still(loop):
+            return False
+        if record is not None:
+            self.overtake(record)
+            return False  # who is next is woken when that is done
+        if first is not None:
+            first.is_waiting = False
+            gate.wake()
+        return True
+
+    def _stands_still(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether a loop is closed, or has not answered for long; ask it, unless it owes an answer."""
+        now = self._platform.clock()
+        asked_at = self._asked.setdefault(loop, now)
+        if asked_at == now:
+            try:
+                loop.call_soon_threadsafe(self._asked.pop, loop, None)
+            except RuntimeError:  # it is closed
+                self._asked.pop(loop, None)
+                return True
+        return now - asked_at >= SILENT_SECONDS
 
     def leave(self, record: CallRecord) -> None:
         """Lets the next caller in, if this one is in."""

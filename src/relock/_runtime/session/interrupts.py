@@ -5,6 +5,7 @@ background, or given back to the caller's hold.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from relock._core.book import stand_in
 from relock._core.call_record import CallRecord
@@ -83,6 +84,19 @@ class Interrupted:
             self.abandon(record)
         finally:
             self._session.gates.leave(record)
+
+    def overtake_later(self, record: CallRecord) -> None:
+        """Have the janitor undo a call whose event loop stands still; an interrupt of the caller can't cut that short.
+
+        If the loop turns first, its task goes on, and nothing is undone. Asking twice does no harm.
+        """
+        self._session.janitor.hand(GoOn(partial(self._overtake, record)))
+
+    def _overtake(self, record: CallRecord) -> None:
+        if record.claim():  # Claim, then act
+            for owner in record.owners[:1]:
+                self._session.hub.look_again(owner)  # its task may sleep for long, and is to begin anew
+            self.abandon(record)
 
     def fail(self, record: CallRecord) -> None:
         """A call ends with an error of its own, and leaves nothing: other calls of its owner may come in."""

@@ -52,6 +52,7 @@ class Session(Keeper):
         self.watchdog = Watchdog(self)
         self.interrupted = Interrupted(self, may_wait=True)
         self.interrupted_of_tasks = Interrupted(self, may_wait=False)
+        self.gates.overtake = self.interrupted_of_tasks.overtake_later
         self.calls = Calls(self, self.interrupted, self.lone)
         self.renewals = Renewals(self)
         self._is_half_closed = False  # an interrupt came before its end

@@ -1,0 +1,291 @@
+"""A shared ``owner=`` while the event loop of one of its tasks stands still: the others get by.
+
+In virtual time, on tasks and threads of one client: the loop stands still while its task is inside the gate of its
+owner, with a request under way, or in line. What the task has asked for comes true when its loop turns.
+"""
+
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hiredis")
+
+from support.proxy import Line
+
+from contract.aio_virtual import AioVirtualRig
+from contract.rig import Interrupted, Running, all_struck, calls, release_all
+from relock import AsyncLock, Lock
+
+STUCK_SECONDS = 12.0
+PROMPT_SECONDS = 4.0  # two looks, and what the masters take
+NAME, OWNER = "a", "job"
+
+
+class Scene:
+    """A client with threads, and with a task whose loop can stand still."""
+
+    def __init__(self, rig: AioVirtualRig) -> None:
+        self.rig = rig
+        made = rig.client()
+        self.threads: Lock = made._client.lock(NAME, owner=OWNER)
+        self.tasks: AsyncLock = made._async.lock(NAME, owner=OWNER)
+        self.session = made._client._session
+        self.others: Lock = rig.client()._client.lock(NAME)
+        rig.warm_up(made)
+
+    def do(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Have the actor do it in its task."""
+        return self.rig._actor().do(work)
+
+    def block(self, seconds: float = STUCK_SECONDS) -> None:
+        """Let the loop stand still from its next turn on."""
+        process = self.rig._process
+        self.rig._actor()._loop.call_soon_threadsafe(process.sleep, seconds)
+        process.sleep(0.001)
+
+    def stuck(self, script: str, work: Callable[[], Coroutine[Any, Any, Any]], *, late: bool = False) -> Running:
+        """Have the task send a request, and let the loop stand still before it hears the reply.
+
+        The masters act on it at once, or only when it comes `late`: see `come_late`.
+        """
+        hold = Line.hold_request if late else Line.hold_reply
+        faults = self._late = [hold(line, calls(NAME, script)) for line in self.rig.lines]
+        actor = self.rig._actor()
+        running = self.rig.start(lambda: actor.do(work))
+        self.rig.until(lambda: all_struck(faults), "every master has got the request")
+        self.block()
+        if not late:
+            release_all(faults)
+        return running
+
+    def come_late(self) -> None:
+        """Let what the task has sent come to the masters, if it has not yet."""
+        release_all(self._late)
+
+    def promptly(self, call: Callable[[], Any]) -> Any:
+        """Calls it; it must not take as long as the loop stands still."""
+        begin = self.rig.clock()
+        result = call()
+        assert self.rig.clock() - begin < PROMPT_SECONDS
+        return result
+
+    def until_count(self, count: int) -> None:
+        """Until the owner has so many levels, here and on the masters, and nobody is at the gate."""
+        self.rig.until(lambda: self.threads.hold_count == count, f"{count} levels here")
+        self.rig.until(lambda: self.rig.agree_on(NAME, count), f"{count} levels on the masters")
+        self.rig.until(lambda: not self.session.gates._gates, "nobody is at the gate")
+
+    def end(self) -> None:
+        """All levels are given back, and nothing is left."""
+        while self.threads.owned():
+            self.threads.release()
+        self.rig.until_free(NAME, "all")
+        assert self.others.acquire() is True
+
+
+@pytest.fixture(params=[1, 3], ids=["one master", "three masters"])
+def play(request: pytest.FixtureRequest, seed: int) -> Iterator[Callable[[Callable[[Scene], None]], None]]:
+    rig = AioVirtualRig(request.param, seed)
+    yield lambda test: rig.play(lambda: test(Scene(rig)))
+    rig.close()
+
+
+Play = Callable[[Callable[[Scene], None]], None]
+WAYS: dict[str, Callable[[Lock], object]] = {
+    "acquire(timeout=1)": lambda lock: lock.acquire(timeout=1),
+    "acquire(blocking=False)": lambda lock: lock.acquire(blocking=False),
+    "acquire()": lambda lock: lock.acquire(),
+}
+each_way = pytest.mark.parametrize("way", WAYS)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+def test_a_release_gets_by_a_nested_acquire(play: Play, *, late: bool) -> None:
+    def test(scene: Scene) -> None:
+        scene.threads.acquire()
+        scene.threads.acquire()
+        task = scene.stuck("count", scene.tasks.acquire, late=late)
+        scene.promptly(scene.threads.release)
+        assert scene.threads.hold_count == 1
+        scene.come_late()
+        assert task.result() is True, "it is carried out when the loop turns"
+        scene.until_count(2)
+        scene.end()
+
+    play(test)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+@each_way
+def test_a_nested_acquire_gets_by_a_nested_acquire(play: Play, way: str, *, late: bool) -> None:
+    def test(scene: Scene) -> None:
+        scene.threads.acquire()
+        task = scene.stuck("count", scene.tasks.acquire, late=late)
+        assert scene.promptly(lambda: WAYS[way](scene.threads)) is True
+        assert scene.threads.hold_count == 2
+        scene.come_late()
+        assert task.result() is True
+        scene.until_count(3)
+        scene.end()
+
+    play(test)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+@each_way
+def test_a_nested_acquire_gets_by_a_release(play: Play, way: str, *, late: bool) -> None:
+    """The release is carried out though its task does not go on, and once."""
+
+    def test(scene: Scene) -> None:
+        scene.threads.acquire()
+        scene.threads.acquire()
+        task = scene.stuck("count", scene.tasks.release, late=late)
+        assert scene.promptly(lambda: WAYS[way](scene.threads)) is True
+        assert scene.threads.hold_count == 2
+        scene.come_late()
+        task.result()
+        scene.until_count(2)
+        scene.end()
+
+    play(test)
+
+
+def test_an_acquire_gets_by_the_last_release(play: Play) -> None:
+    def test(scene: Scene) -> None:
+        scene.threads.acquire()
+        first = scene.threads.token
+        task = scene.stuck("release", scene.tasks.release)
+        assert scene.promptly(scene.threads.acquire) is True
+        assert scene.threads.token != first, "that is another hold"
+        task.result()
+        scene.until_count(1)
+        scene.end()
+
+    play(test)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+def test_a_nested_acquire_past_which_the_last_level_was_released_takes_the_lock_afresh(
+    play: Play, *, late: bool
+) -> None:
+    def test(scene: Scene) -> None:
+        scene.threads.acquire()
+        task = scene.stuck("count", scene.tasks.acquire, late=late)
+        scene.promptly(scene.threads.release)
+        assert scene.promptly(scene.others.acquire) is True, "the lock is free meanwhile"
+        scene.come_late()
+        scene.others.release()
+        assert task.result() is True
+        scene.until_count(1)
+        scene.end()
+
+    play(test)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+def test_an_acquire_gets_by_an_outermost_one_that_has_the_lock_and_does_not_know(play: Play, *, late: bool) -> None:
+    def test(scene: Scene) -> None:
+        task = scene.stuck("acquire", scene.tasks.acquire, late=late)
+        assert scene.promptly(lambda: scene.threads.acquire(timeout=PROMPT_SECONDS)) is True
+        scene.come_late()
+        assert task.result() is True
+        scene.until_count(2)
+        scene.end()
+
+    play(test)
+
+
+def test_an_acquire_gets_by_one_that_waits_for_the_lock(play: Play) -> None:
+    def test(scene: Scene) -> None:
+        scene.others.acquire()
+        actor = scene.rig._actor()
+        task = scene.rig.start(lambda: actor.do(scene.tasks.acquire))
+        scene.rig.until(lambda: scene.rig.is_queued(NAME), "the task waits")
+        scene.block()
+        waiting = scene.rig.start(lambda: scene.promptly(scene.threads.acquire))
+        scene.rig._process.sleep(2.0)
+        scene.others.release()
+        assert waiting.result() is True
+        assert task.result() is True
+        scene.until_count(2)
+        scene.end()
+
+    play(test)
+
+
+def test_who_is_in_line_behind_a_task_that_can_not_go_on_gets_by(play: Play) -> None:
+    """The task is the first in line when whoever is inside leaves, and loses its place; its call comes true later."""
+
+    def test(scene: Scene) -> None:
+        scene.threads.acquire()
+        faults = [line.hold_reply(calls(NAME, "count")) for line in scene.rig.lines]
+        inside = scene.rig.start(scene.threads.acquire)
+        scene.rig.until(lambda: all_struck(faults), "a thread is inside")
+        actor = scene.rig._actor()
+        task = scene.rig.start(lambda: actor.do(scene.tasks.acquire))
+        scene.rig._process.sleep(0.1)
+        scene.block()
+        behind = scene.rig.start(lambda: scene.promptly(lambda: scene.threads.acquire(timeout=1)))
+        scene.rig._process.sleep(0.1)
+        release_all(faults)
+        assert inside.result() is True
+        assert behind.result() is True
+        assert scene.threads.hold_count == 3
+        assert task.result() is True
+        scene.until_count(4)
+        scene.end()
+
+    play(test)
+
+
+def test_a_loop_that_turns_is_not_overtaken(play: Play) -> None:
+    """However long its call takes: the loop answers."""
+
+    def test(scene: Scene) -> None:
+        scene.others.acquire()
+        actor = scene.rig._actor()
+        task = scene.rig.start(lambda: actor.do(scene.tasks.acquire))
+        scene.rig.until(lambda: scene.rig.is_queued(NAME), "the task waits")
+        (waiter,) = scene.session.hub.waiters
+        behind = scene.rig.start(scene.threads.acquire)
+        scene.rig._process.sleep(10.0)
+        assert [*scene.session.hub.waiters] == [waiter], "it has its place still"
+        scene.others.release()
+        assert task.result() is True
+        assert behind.result() is True
+        scene.until_count(2)
+        scene.end()
+
+    play(test)
+
+
+def test_a_task_that_is_cancelled_when_its_call_was_overtaken_takes_nothing(play: Play) -> None:
+    def test(scene: Scene) -> None:
+        scene.threads.acquire()
+        actor = scene.rig._actor()
+        task = scene.stuck("count", scene.tasks.acquire)
+        actor.cancel()
+        assert scene.promptly(lambda: scene.threads.acquire(timeout=1)) is True
+        with pytest.raises(Interrupted):
+            task.result()
+        scene.until_count(2)
+        scene.end()
+
+    play(test)
+
+
+def test_a_release_that_is_cancelled_when_it_was_overtaken_is_carried_out_once(play: Play) -> None:
+    def test(scene: Scene) -> None:
+        for _ in range(3):
+            scene.threads.acquire()
+        actor = scene.rig._actor()
+        task = scene.stuck("count", scene.tasks.release)
+        actor.cancel()
+        scene.promptly(scene.threads.release)
+        with pytest.raises(Interrupted):
+            task.result()
+        scene.until_count(1)
+        scene.end()
+
+    play(test)
