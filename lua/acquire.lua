@@ -15,7 +15,7 @@
 --   proposal      us     a fencing token for all of several masters to give, in 16 digits; 0: none
 --   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
---   guard_ms      ms     how long a master that may have forgotten leases has no vote; below 0: at a first contact
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote; `-`: first contact; `+`: of others
 -- RETURNS
 --   'granted now_us token'               the hold is the caller's
 --   refused  now_us pttl_ms ahead holder  held, or another's turn, or not known whose (pttl 0, no holder)

@@ -17,7 +17,7 @@
 --   queue_ms      ms     how long the queue outlives its last heartbeat
 --   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
---   guard_ms      ms     how long a master that may have forgotten leases has no vote; below 0: at a first contact
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote; `-`: first contact; `+`: of others
 -- RETURNS
 --   'queued now_us pttl_ms ahead holder ticket'    the caller waits behind `ahead` others
 --   'proposed now_us pttl_ms ahead holder ticket'  it would, with this ticket, and has no place

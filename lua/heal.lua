@@ -11,7 +11,7 @@
 --   fence         int    its fencing token
 --   not_after_us  us     time on this master's clock after which this call does nothing
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
---   guard_ms      ms     how long a master that may have forgotten leases has no vote; below 0: at a first contact
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote; `-`: first contact; `+`: of others
 -- RETURNS
 --   healed   now_us           the hold is here (again), or was
 --   refused  now_us           somebody else's hold is here

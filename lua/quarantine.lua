@@ -7,7 +7,7 @@
 --   client        text   the client that saw it
 --   not_after_us  us     time on this master's clock after which this call does nothing
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
---   guard_ms      ms     how long a master that may have forgotten leases has no vote; below 0: at a first contact
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote; `-`: first contact; `+`: of others
 -- RETURNS
 --   quarantined  now_us until_us  it has no vote until then
 --   absent       now_us           another incarnation is meant, there is no guard here, or it is a first contact

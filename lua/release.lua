@@ -15,7 +15,7 @@
 --   hand          flag   1: a waiter that takes grants is given the lock; 0: it is told that it is its turn
 --   not_after_us  us     time on this master's clock after which nobody is given anything, in 16 digits
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
---   guard_ms      ms     how long a master that may have forgotten leases has no vote; below 0: at a first contact
+--   guard_ms      ms     how long a master that may have forgotten leases has no vote; `-`: first contact; `+`: of others
 -- RETURNS
 --   'released now_us'  the hold was here and has ended
 --   'absent now_us'    there was no such hold (any more)

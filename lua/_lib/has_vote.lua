@@ -10,7 +10,7 @@ if master then
   local marker = redis.call('HMGET', master, 'incarnation', 'no_vote_until_us', 'guard_ms')
   local known, until_us = marker[1], tonumber(marker[2])
   has_vote = known and #known + 17 == #incarnation and string.find(incarnation, known, 1, true) == 1
-    and marker[3] == guard_ms and until_us and now - until_us >= 0
+    and (marker[3] == guard_ms or '+' .. (marker[3] or '') == guard_ms) and until_us and now - until_us >= 0
   local quiet_us = now - string.sub(incarnation, -16)
   if has_vote and (quiet_us < 0 or quiet_us > just_now_us) then
     local info = redis.call('INFO', 'replication')

@@ -8,7 +8,7 @@
 -- one behind the caller's socket. Either starts the guard (the delayed restart of
 -- the Redlock algorithm). Without a marker key there is no guard at all.
 --
--- A guard below 0 is that of a client at its first contact: it has seen no marker here,
+-- A guard with a minus is that of a client at its first contact: it has seen no marker here,
 -- and has not reached a quorum of its masters. It may name masters that do not exist, so
 -- it must not stop the clients that use this one. Nothing is written for it where the
 -- marker is missing, and it gets no vote.
@@ -17,6 +17,9 @@
 -- master has no vote, it may have forgotten such a lease, and takes the larger guard from
 -- any script. If it has a vote, it goes on voting for the others. The caller gets a vote
 -- when its own guard would be over, and what it is given then writes the larger guard.
+-- A guard with a plus is one that the client has found on a master and uses as its own,
+-- though its leases are shorter. It begins where the marker is missing, and stops nobody
+-- where this master has a vote, not even the client.
 --
 -- A socket may outlive its incarnation. If a master becomes a replica and then a
 -- master again, its connections stay open, but its data set, marker included, is a
@@ -70,6 +73,9 @@ local function no_vote_until(master, socket, guard_ms, owner, now_us)
   elseif own_ms > known_ms then
     local later_us = until_us + (own_ms - known_ms) * 1000
     if now_us >= until_us then
+      if string.byte(guard_ms) == 43 and not has_moved then -- a plus
+        return nil
+      end
       if is_first or has_moved or now_us < later_us then
         return math.max(later_us, now_us)
       end

@@ -163,6 +163,21 @@ def test_a_client_with_a_larger_guard_waits_and_the_others_go_on(
     assert [marker(server) for server in five] == before
 
 
+def test_a_guard_that_is_found_on_one_master_stops_nobody_on_the_others(
+    five: list[Server], client: Client, connect: Connect, name: str
+) -> None:
+    """It was set there by mistake, and whoever opens a connection to that master takes it over."""
+    before = [marker(server) for server in five]
+    five[0].cli("HSET", "lock:master", "guard_ms", 612_000)
+    newcomer = connect(urls(five), ttl=TTL)
+    with pytest.warns(RelockWarning, match="relock guard --lower"):
+        took = takes(newcomer, name)
+    assert took
+    assert newcomer._session.masters[1].guard_ms == 612_000
+    assert [marker(server) for server in five[1:]] == before[1:]
+    assert takes(client, name)
+
+
 # A replica in place of its master -------------------------------------------------------------------------------------
 
 

@@ -1011,6 +1011,32 @@ def test_a_first_contact_hands_nothing_over_and_accuses_nobody(real: Master) -> 
     assert marked(real) == before
 
 
+@TAKES
+def test_a_guard_of_others_stops_nobody_on_a_master_that_votes(real: Master, take: Callable[..., list[Any]]) -> None:
+    """The client that has found it has shorter leases itself."""
+    mark(real, real.incarnation, until_us=real.now_us() - 1)
+    before = marked(real)
+    assert take(real, guarded=True, guard_ms=b"+600000")[0] in (b"granted", b"healed")
+    assert marked(real) == before
+
+
+@TAKES
+def test_a_guard_of_others_begins_where_the_marker_is_missing(real: Master, take: Callable[..., list[Any]]) -> None:
+    status, now_us, until_us = take(real, guarded=True, guard_ms=b"+600000")
+    assert (status, until_us) == (b"no_vote", now_us + 600_000_000)
+    assert (marked(real)[b"guard_ms"], marked(real)[b"set_by"]) == (b"600000", b"me")
+    real.redis.hset(KEYS.master, mapping={"no_vote_until_us": now_us + 900_000, "guard_ms": 900})
+    assert take(real, guarded=True, guard_ms=b"+600000")[2] == now_us + 600_000_000, "or where there is no vote"
+
+
+def test_a_guard_of_others_gets_no_vote_on_a_socket_that_outlived_its_incarnation(real: Master) -> None:
+    mark(real, real.incarnation)
+    status, now_us, until_us = acquire(real, guarded=True, incarnation=outlived(real), guard_ms=b"+600000")
+    assert status == b"no_vote"
+    assert until_us >= now_us
+    assert real.holder() == {}
+
+
 # lowering -------------------------------------------------------------------------------------------------------------
 
 

@@ -563,6 +563,15 @@ def test_a_guard_is_named_below_0_until_a_quorum_is_judged_or_a_marker_was_seen(
         assert named_guard(connection) == b"30600", "on a connection from before as well"
 
 
+def test_a_guard_that_others_have_is_named_as_theirs() -> None:
+    master = make()
+    connection = Connection(master, cast("RawConnection", None))
+    master.is_quorum_judged = True
+    assert named_guard(connection) == b"30600"
+    master.guard_ms = 60_000  # as the session does where another master shows that
+    assert named_guard(connection) == b"+60000"
+
+
 def test_a_vote_shows_a_marker_though_no_quorum_is_judged() -> None:
     master = make()
     connection = Connection(master, cast("RawConnection", None))

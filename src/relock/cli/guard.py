@@ -17,8 +17,20 @@ REPLY_SECONDS = 2.0
 _OUTCOMES = {"lowered": "its guard was ended", "absent": "it has no guard any more"}
 _CHANGED = "its guard has changed since it was shown, and was left alone: look again"
 
+# Not a docstring: python -OO drops those.
+HELP = """Show each master's restart guard, who has set it and until when the master has no vote; with --lower, end it.
 
-@click.command
+A guard that was set by mistake keeps a master without a vote for too long, and clients with a smaller guard take it
+over. After --lower a master votes at once, and its guard is the largest of the clients that get locks there from
+then on. A client that has taken a larger guard over uses it until it ends, should the master restart: restart these
+clients.
+
+Exits with 1 if the question was answered with no, with 69 if a master did not answer, and with 75 if a guard
+changed meanwhile.
+"""
+
+
+@click.command(help=HELP)
 @click.option("--lower", is_flag=True, help="End the guard on each master, after a question.")
 @click.option(
     "--yes", is_flag=True, help="With --lower: do not ask. No lease is left that a master may have forgotten."
@@ -27,16 +39,7 @@ _CHANGED = "its guard has changed since it was shown, and was left alone: look a
 @json_option
 @click.pass_context
 def guard(ctx: click.Context, lower: bool, yes: bool, where: Where, as_json: bool) -> None:
-    """Show each master's restart guard, who has set it and until when the master has no vote; with --lower, end it.
-
-    A guard that was set by mistake keeps a master without a vote for too long, and clients with a smaller guard take it
-    over. After --lower a master votes at once, and its guard is that of the clients that use it from then on. A client
-    that has taken the larger guard over keeps it until it ends, and writes it again with its next grant: end these
-    clients first.
-
-    Exits with 1 if the question was answered with no, with 69 if a master did not answer, and with 75 if a guard
-    changed meanwhile.
-    """
+    """Print each master's guard, and end those that were shown if that was asked for."""
     if yes and not lower:
         raise click.UsageError("--yes goes with --lower")
     nodes = [node for url in where.urls for node in parse_nodes(url)]

@@ -141,13 +141,15 @@ class Introduced:
     def _identify(self) -> None:
         """Take the largest guard that any master of this client has shown: one that restarted has forgotten it.
 
-        At a first contact, a script may not begin it: the client may name masters that do not exist.
+        At a first contact, a script may not begin it: the client may name masters that do not exist. Scripts are told
+        that it is a guard of others, as which it stops nobody.
         """
         master = self.master
         self.guard_ms = max(self.guard_ms, master.guard_ms)
         self.guarded = self.guarded or self.guard_ms > 0
         self._named_ms = self.guard_ms if master.may_begin_guard else -self.guard_ms
-        guard = pack_argument(b"%d" % self._named_ms)
+        is_of_others = self._named_ms > master.options.guard_ms
+        guard = pack_argument((b"+%d" if is_of_others else b"%d") % self._named_ms)
         self._identity = pack_argument(self.incarnation) + guard
         self._identity_head = b"$%d\r\n%b?" % (len(self.incarnation) + 17, self.incarnation)
         self._identity_tail = b"\r\n" + guard
