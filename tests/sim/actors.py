@@ -176,6 +176,9 @@ class TaskLock:
 class ClientOfActors:
     """A client whose process runs a loop, as workers use a `Client`.
 
+    Attributes:
+        is_left: its loop is closed, or is about to be.
+
     Args:
         client: the session's client.
         name: by it and the seed, chance draws what concerns loops alone; so all else is as it was without them.
@@ -185,8 +188,12 @@ class ClientOfActors:
         self._process = process
         self._random = Random(f"loop {process.world.seed} {name}")
         self._client = AsyncClient(client)
-        self._loop = VirtualLoop(process, timers_first=self._random.random() < 0.5)
+        self._loop = self._make_loop()
         self._actors: dict[Task, Actor] = {}
+        self.is_left = False
+
+    def _make_loop(self) -> VirtualLoop:
+        return VirtualLoop(self._process, timers_first=self._random.random() < 0.5)
 
     def actor(self) -> Actor:
         """The actor of the worker that calls."""
@@ -194,6 +201,16 @@ class ClientOfActors:
         if worker not in self._actors:
             self._actors[worker] = Actor(self._loop, self._process, self._random)
         return self._actors[worker]
+
+    def close_loop(self, closed: Callable[[], object]) -> None:
+        """Closes the loop after its present turn, as a program does that leaves tasks behind; then calls `closed`."""
+        self.is_left = True
+        self._loop.call_soon_threadsafe(self._loop.end, closed)
+
+    def begin_anew(self) -> None:
+        """Makes another loop, for other workers."""
+        self._loop = self._make_loop()
+        self.is_left = False
 
     def stand_still(self, sleep: Callable[[], object], *, is_stopped: bool) -> None:
         """Keeps the loop from turning while `sleep` lasts, as a callback does, or as one that has stopped it."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from attrs import define, frozen
 
 from relock._core.hold import Hold
+from relock._core.quorum import NEVER
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.waiter import Waiter
 from relock.lock import Lock
@@ -23,6 +24,9 @@ class Belief:
     counted_at: float = 0.0  # when its count was changed
     has_left: bool = False  # its owner has released it
     may_be_ended: bool = False  # an operator was about to end whatever hold there is
+    is_released: bool = False  # the call of its last release has returned
+    is_abandoned: bool = False  # its owner never goes on
+    kept_until: float = NEVER  # the true time until which masters may keep it for an owner that never goes on
     was_lost: bool = False  # at some moment its owner did not believe in it
 
     def is_believed(self) -> bool:

@@ -613,4 +613,12 @@ BUGS = [
         "        if False:\n",
         seed=1053,
     ),
+    # Only runs in which loops are closed find this.
+    Bug(
+        "a task whose loop is closed goes on being renewed",
+        "src/relock/_owner.py",
+        "task is None or task.done() or task.get_loop().is_closed() else",
+        "task is None or task.done() else",
+        seed=1070,
+    ),
 ]

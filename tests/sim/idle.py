@@ -43,6 +43,7 @@ class Idle:
     Attributes:
         stuck: the clients that cannot act, for each of which the lock may wait.
         waiting: the calls that are under way, but for single tries.
+        left_until: the true time at which the last lease ends of those that never go on.
     """
 
     world: World
@@ -52,7 +53,7 @@ class Idle:
     _sessions: list[tuple[Process, Session]]
     waiting: dict[Call, None] = field(factory=dict)
     _free_at: float = 0.0
-    _left_until: float = NEVER  # when the last lease of a process that died ends
+    left_until: float = NEVER
 
     def freed(self, process: Process) -> None:
         """A thread of this process has it no more: from now on, or from when it can say so."""
@@ -67,8 +68,8 @@ class Idle:
     def left(self, leases: list[float]) -> None:
         """Nobody ends the holds that have so long to go (s)."""
         if leases:
-            self._left_until = max(self._left_until, self.world.now + max(leases))
-            self._free_at = max(self._free_at, self._left_until)
+            self.left_until = max(self.left_until, self.world.now + max(leases))
+            self._free_at = max(self._free_at, self.left_until)
 
     def waits(self, calls: Iterable[Call], beliefs: Sequence[Belief], calm_at: float) -> list[Wait]:
         """The waits of those of these calls that wait for what nobody has, and that could act, the longest first."""
@@ -83,7 +84,7 @@ class Idle:
 
     def _free_since(self, beliefs: Sequence[Belief]) -> float:
         """The moment since which nobody has had it, and somebody could know that."""
-        left_until = self._left_until
+        left_until = self.left_until
         for belief in beliefs:
             if not belief.has_left and belief.hold.deadline != NEVER:  # it may have run out on the masters
                 ends_at = belief.process.true(belief.hold.deadline) + self._expiry(belief.hold)

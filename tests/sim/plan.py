@@ -25,9 +25,12 @@ KINDS = (
 CLOCKS = ("step", "step several", "run off", "change rate", "stop clock")
 CALLS = ("fork", "interrupt")
 GET_STUCK, STOP_PROCESS = "get stuck", "stop process"  # a client that waits cannot act for a while
+CLOSE_LOOP = "close loop"  # with pending tasks, which are kept
 LOOP_STUCK = ("block loop", "stop loop")  # how one that runs a loop gets stuck
 LONG_HANDLER = "long handler"  # how another one does
-HARMLESS = frozenset({"crash client", "force release", "change rate", GET_STUCK, STOP_PROCESS, *CALLS})  # to all others
+HARMLESS = frozenset(
+    {"crash client", "force release", "change rate", GET_STUCK, STOP_PROCESS, CLOSE_LOOP, *CALLS}
+)  # to others
 
 
 @frozen

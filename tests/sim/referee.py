@@ -10,6 +10,7 @@ The referee knows the true time, and may look into every process and every maste
 * a lock that stays free while a thread waits for it, and a hold that is lost, when all is well; clients that cannot act
   for a while cost some time each;
 * an attempt that is not undone, when all is well; and anything at all that a master still has in the end;
+* the hold of a task whose loop is closed, after its lease;
 * a hold or a waiter that an interrupted call has left, or a hold or a connection that a child has of its parent;
 * a vote that a master has lost though its clock was right, or has kept though a client could see its clock step;
 * in wider runs, a lease that is shorter than its owner asked for or counts on, or that was not renewed though there was
@@ -37,6 +38,7 @@ from relock.testing._world import World
 from sim import leftovers
 from sim.beliefs import Belief, Call, hears_everyone, queued
 from sim.clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, TrueStep
+from sim.ends import Ends
 from sim.fork import InheritedConnection
 from sim.given import Given
 from sim.idle import Idle, Wait
@@ -46,7 +48,6 @@ from sim.plan import Plan
 from sim.stuck import Stuck
 
 COUNT_SECONDS = 0.1  # until all masters have a count that was changed, when all is well
-RELEASED_SECONDS = 0.6  # from a release until no master has that hold, when all is well
 SPLIT_SECONDS = 2.0  # how long after a split tokens may fall: the clocks behind one address differ by less
 OVERSHOOT_SECONDS = 0.7  # how much longer than its timeout a wait may be: two node timeouts, and some
 
@@ -76,6 +77,7 @@ class Referee:
     _leader: Process | None = None  # the process that got it
     clocks: Clocks = field(init=False)
     leases: Leases = field(init=False)
+    ends: Ends = field(init=False)
     idle: Idle = field(init=False)
     _judges_votes: bool = field(init=False)  # by the plan at the beginning: to heal changes its network
     stuck: Stuck = field(init=False)
@@ -86,6 +88,7 @@ class Referee:
         self.leases = Leases(self.world, self.servers, self.plan)
         self.stuck = Stuck(self.world)
         self.idle = Idle(self.world, self.servers, self.plan, self.stuck, self._sessions)
+        self.ends = Ends(self.world, self.servers, self.idle, self.stuck, self._sessions, self.violate)
         self._judges_votes = self.plan.only_clocks_fail
 
     def meet(self, process: Process, session: Session) -> None:
@@ -207,8 +210,7 @@ class Referee:
         self.idle.freed(belief.process)
         self.world.note(belief.process.name, "releases it")
         if self.is_calm:
-            seconds = max(0.0, self.stuck.until(belief.process) - self.world.now) + RELEASED_SECONDS
-            self.world.after(seconds, lambda: self._check_released(belief))
+            self.ends.released(belief)
 
     def died(self, process: Process) -> None:
         """A process has crashed; what it held ends with its lease, and so does what its waiters were given."""
@@ -291,15 +293,6 @@ class Referee:
         if late > OVERSHOOT_SECONDS:
             self.violate(f"{call.process.name} waited {late:.3f} s longer than it wanted to")
 
-    def check_undone(self) -> None:
-        """When all have released the lock: checks that attempts are undone, before their leases end."""
-        self._violate_all(leftovers.undone(self.servers, self._sessions))
-
-    def _check_released(self, belief: Belief) -> None:
-        """Checks that no master has a hold that was released some time ago."""
-        if not belief.process.is_dead:
-            self._violate_all(leftovers.released(self.servers, belief))
-
     def check_votes(self) -> None:
         """Checks that no master lost its vote for a clock that was right."""
         if self._judges_votes:
@@ -307,10 +300,6 @@ class Referee:
                 if self.clocks.is_accused_wrongly(number):
                     server.accused_at = float("-inf")
                     self.violate(f"{server.name} lost its vote for a clock that was never set")
-
-    def check_nothing_left(self) -> None:
-        """In the end, when every lease is over: checks that the masters have nothing left."""
-        self._violate_all(leftovers.in_the_end(self.servers))
 
     def forced(self) -> list[Belief]:
         """An operator is about to end whatever hold there is. Returns those that owners believe in and renew."""

@@ -140,13 +140,13 @@ class Simulation:
         if not self.cast.are_all_done():
             self.referee.violate(f"not everybody has come to an end {STEADY_SECONDS} s after all was healed")
         elif self.referee.is_calm:
-            world.run(world.now + UNDO_SECONDS)
-            self.referee.check_undone()
+            world.run(max(world.now + UNDO_SECONDS, self.referee.stuck.last_end, self.referee.idle.left_until))
+            self.referee.ends.check_undone()
         for client, process in zip(self.cast.clients, self.cast.processes, strict=True):
             if not process.is_dead:
                 process.start(client.close, "closing")
         world.run(world.now + FORGOTTEN_SECONDS + self.plan.longest - self.plan.ttl)
-        self.referee.check_nothing_left()
+        self.referee.ends.check_nothing_left()
         self.referee.faults["repeat"] += sum(server.repeated for server in self.everywhere)
         for process in self.cast.processes:
             process.end()

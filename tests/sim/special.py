@@ -12,6 +12,7 @@ from sim.draws import draw, draw_any
 from sim.plan import (
     CALLS,
     CALM_SECONDS,
+    CLOSE_LOOP,
     FAILING_BACK,
     GET_STUCK,
     MIDDLE_TTL_SECONDS,
@@ -31,8 +32,9 @@ CROSSED_PART = 0.06  # of the runs in which no master moves
 TRUSTED_PART = 0.04  # of those that are not crossed either
 APART_PART = 0.03  # of those that are not trusted either
 STUCK_PART = 0.0  # of those that are not apart either
+ENDED_PART = 0.03  # of those that are not stuck either
 APART_SECONDS = 20.0  # by so much at most, masters' clocks differ from the true time there
-WIDE_PART = 0.25  # of those that are not stuck either
+WIDE_PART = 0.25  # of those that are not ended either
 LENGTHENED_PART = 0.3  # of the wide runs
 LOOPS_PART = 0.25  # of all clients, in whatever runs
 CROWDED_PART = 0.05  # of all runs, whatever else they are
@@ -45,7 +47,7 @@ STUCK_LOOPS_PART = 0.6  # of the clients in runs in which some get stuck
 def plan_of(seed: int, random: Random) -> Plan:
     """The plan of a seed. `random` draws most of it."""
     plan = widened(seed, draw(random))
-    special = moved(seed) or crossed(seed) or trusted(seed) or apart(seed) or stuck(seed)
+    special = moved(seed) or crossed(seed) or trusted(seed) or apart(seed) or stuck(seed) or ended(seed)
     return looped(seed, crowded(seed, special or plan))
 
 
@@ -177,6 +179,28 @@ def stuck(seed: int) -> Plan | None:
         renew=True,
         named=False,
         loops=frozenset(number for number in range(clients) if random.random() < STUCK_LOOPS_PART),
+    )
+
+
+def ended(seed: int) -> Plan | None:
+    """The plan of a seed in which loops are closed whose tasks have the lock; None in most runs."""
+    random = Random(f"ended {seed}")
+    if random.random() >= ENDED_PART:
+        return None
+    return evolve(
+        draw_any(random, (CLOSE_LOOP,), is_calm=True),
+        masters=random.choice([1, 1, 3]),
+        clients=3,
+        ttl=random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS]),
+        turns=6,
+        begins=CALM_SECONDS + MIDDLE_TTL_SECONDS,  # with the masters' first votes, and connections
+        faults=CALM_SECONDS + MIDDLE_TTL_SECONDS + 20.0,
+        fault_pause=1.0,
+        stays=(0.0, 0.3, 1.6),
+        timeouts=(0.5, 20.0),
+        renew=True,
+        named=False,
+        loops=frozenset(range(random.choice([2, 3]))),
     )
 
 

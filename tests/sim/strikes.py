@@ -8,12 +8,13 @@ from typing import Any
 from relock import RelockError
 from relock.testing._lab import VirtualClient
 from relock.testing._process import Process
+from sim.actors import ClientOfActors
 from sim.beliefs import Call
 from sim.calls import Calls
 from sim.cast import RATE_ERROR, Cast
 from sim.fork import in_child
 from sim.moves import Mover
-from sim.plan import FORGETTING, GET_STUCK, LOCK, LONG_HANDLER, LOOP_STUCK, MOVING, STOP_PROCESS
+from sim.plan import CLOSE_LOOP, FORGETTING, GET_STUCK, LOCK, LONG_HANDLER, LOOP_STUCK, MOVING, STOP_PROCESS
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
 from sim.turns import Turns
@@ -22,6 +23,8 @@ STEPS = (0.06, 0.1, 0.3, 0.9, 3.0)  # seconds by which a clock is set, ahead or 
 RUN_OFF_SECONDS = 0.01  # a clock that runs off steps by this much each time
 RUN_OFF_STEPS = (10, 60)  # how many times
 FORKS_MAX = 2  # in one run
+LAST_LOOP_PART = 0.3  # of the loops that are closed are not followed by another one of the same process
+CLOSED_SECONDS = 10.0  # until the places of tasks whose loop is closed are given up
 
 
 class Strikes:
@@ -60,6 +63,7 @@ class Strikes:
             "interrupt": calls.interrupt,
             GET_STUCK: self._get_stuck,
             STOP_PROCESS: self._stop_process,
+            CLOSE_LOOP: self._close_loop,
             "fork": self.fork,
         }
         if mover is not None:
@@ -153,6 +157,29 @@ class Strikes:
             process.resume()
 
         self._world.after(seconds, go_on)
+
+    def _close_loop(self) -> None:
+        """Closes a loop whose tasks have the lock, or wait for it, and keeps these. Another one may follow."""
+        doors = {process: door for process, door in self._cast.doors.items() if not (process.is_dead or door.is_left)}
+        holding = [belief.process for belief in self._referee.believers() if belief.process in doors]
+        if not doors or self._world.now < self._plan.begins:
+            return
+        process, is_last = self._world.random.choice(holding or list(doors)), self._world.chance() < LAST_LOOP_PART
+        door = doors[process]
+        door.close_loop(partial(self._loop_closed, process, door, is_last=is_last))
+
+    def _loop_closed(self, process: Process, door: ClientOfActors, *, is_last: bool) -> None:
+        referee = self._referee
+        referee.struck(process.name, CLOSE_LOOP, 0.0)
+        referee.ends.abandoned(process, referee.beliefs)
+        for call in referee.idle.waiting.copy():
+            if call.process is process:
+                referee.stuck.begin(call, CLOSE_LOOP, CLOSED_SECONDS)
+        for worker in [worker for worker in self._cast.workers if worker.process is process]:
+            worker.end()
+        if not is_last:
+            door.begin_anew()
+            self._turns.go_on(process, door, f"{process.name}-again")
 
     def _strike_server(self, kind: str, server: ReplicatedServer, seconds: float) -> None:
         world = self._world

@@ -4,6 +4,7 @@
 * ``stop loop``: the loop is stopped, and not closed; it runs again later.
 * ``long handler``: a thread is caught in a signal's handler while it waits.
 * ``stop process``: the whole process stands still, as by SIGSTOP.
+* ``close loop``: the loop is closed, and its tasks, which are kept, never go on.
 
 The first of the queue may be one of these. The turn of the next one comes only when the first has lost its place, so
 the referee grants some time for each.
@@ -14,13 +15,13 @@ from attrs import define, field
 from relock.testing._process import Process
 from relock.testing._world import World
 from sim.beliefs import Call
-from sim.plan import LONG_HANDLER, LOOP_STUCK, STOP_PROCESS
+from sim.plan import CLOSE_LOOP, LONG_HANDLER, LOOP_STUCK, STOP_PROCESS
 
 TURN_SECONDS = 3.0  # a waiter that was told and has not looked for so long loses its place
 HEARTBEAT_SECONDS = 2.5  # until somebody tells the next one
 STOPPED_SECONDS = 10.0  # nobody in a stopped process gives up a place: it counts as alive for so long
 COSTS = {
-    **dict.fromkeys((*LOOP_STUCK, LONG_HANDLER), TURN_SECONDS + HEARTBEAT_SECONDS),
+    **dict.fromkeys((*LOOP_STUCK, LONG_HANDLER, CLOSE_LOOP), TURN_SECONDS + HEARTBEAT_SECONDS),
     STOP_PROCESS: STOPPED_SECONDS,
 }  # seconds for which a free lock may wait for such a client
 RETURN_SECONDS = 0.5  # until a client that goes on has looked again, and has its place
@@ -63,6 +64,11 @@ class Stuck:
     def until(self, process: Process) -> float:
         """The time at which a process goes on, or last did; minus infinity if it was never stuck."""
         return max((spell.end for spell in self._spells if spell.process is process), default=float("-inf"))
+
+    @property
+    def last_end(self) -> float:
+        """The time at which the last of them goes on."""
+        return max((spell.end for spell in self._spells), default=float("-inf"))
 
     def now(self) -> set[Process]:
         """The processes that are stuck."""

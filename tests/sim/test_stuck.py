@@ -14,10 +14,11 @@ from relock.testing._server import Server
 from relock.testing._world import World
 from sim.beliefs import Call
 from sim.draws import draw
+from sim.ends import RELEASED_SECONDS
 from sim.idle import HAND_OFF_SECONDS
 from sim.leftovers import LOCK_KEY
 from sim.plan import LONG_HANDLER, LOOP_STUCK, STOP_PROCESS
-from sim.referee import OVERSHOOT_SECONDS, RELEASED_SECONDS, Referee
+from sim.referee import OVERSHOOT_SECONDS, Referee
 from sim.special import STUCK_PART, stuck
 
 LONG_SECONDS = 100.0

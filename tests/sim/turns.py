@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -85,8 +86,14 @@ class Turns:
     def start(self, process: Process, client: Client, name: str) -> None:
         """Starts the threads of a client."""
         self._gates[process] = VirtualGate(process)
+        self._start(process, partial(self._work, process, client), name)
+
+    def go_on(self, process: Process, client: Any, name: str) -> None:
+        """Starts threads of a client whose first ones have ended."""
+        self._start(process, partial(self.take_turns, process, client), name)
+
+    def _start(self, process: Process, work: Callable[[], object], name: str) -> None:
         for number in range(self._plan.threads):
-            work = partial(self._work, process, client)
             self._cast.workers.append(process.start(work, f"{name}.{number}", waits_without_timer=False))
 
     def meet_child(self, process: Process) -> None:
@@ -191,7 +198,7 @@ class Turns:
                 process.sleep(random.random() * min(stay, 1.0))
             self._stay(belief, stay, levels)
         finally:
-            if not process.is_dead:
+            if not (process.is_dead or belief.is_abandoned):
                 self._leave(belief, levels)
 
     def _nest(self, belief: Belief) -> int:
@@ -269,5 +276,6 @@ class Turns:
             with contextlib.suppress(RelockError, Interrupted), self._calls.call(actor_of(belief.lock)):
                 belief.lock.release()
             self._referee.counted(belief)
+            belief.is_released = level == 1
             if level > 1 and self._world.random.random() < 0.3:
                 belief.process.sleep(2 * COUNT_SECONDS)

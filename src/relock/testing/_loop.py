@@ -41,6 +41,8 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         self._readers: dict[int, tuple[Any, asyncio.Handle]] = {}  # what is watched, by its number
         self._parking: Parking | None = None  # while it waits
         self._is_running = True
+        self._is_closed = False
+        self._ended: Callable[[], object] | None = None  # is called when it is closed; None: it goes on
         process.start(self._run, f"{process.name} loop")
 
     # What asyncio and relock call -----------------------------------------------------------------------------------
@@ -55,7 +57,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
 
     def is_closed(self) -> bool:
         """See `asyncio.AbstractEventLoop`."""
-        return False
+        return self._is_closed
 
     def is_running(self) -> bool:
         """See `asyncio.AbstractEventLoop`."""
@@ -71,6 +73,8 @@ class VirtualLoop(_Base):  # type: ignore[misc]
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
         """See `asyncio.AbstractEventLoop`."""
+        if self._is_closed and not self._process.is_dead:
+            raise RuntimeError("Event loop is closed")
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
@@ -117,6 +121,10 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         finally:
             self._is_running = True
 
+    def end(self, ended: Callable[[], object]) -> None:
+        """In the loop: it is stopped after this turn, and closed, whatever tasks it has. Then calls `ended`."""
+        self._ended = ended
+
     def watch(self, fileno: int, watched: Any, readable: Callable[[], object]) -> None:
         """Calls `readable` in each turn in which `watched` has something to read."""
         self._readers[fileno] = watched, asyncio.Handle(readable, (), self)
@@ -137,8 +145,11 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     def _run(self) -> None:
         asyncio._set_running_loop(self)
         try:
-            while True:
+            while self._ended is None:
                 self._turn()
+            self._is_running, self._is_closed = False, True
+            self._process.world.after(0.0, self._ended)
+            Parking(self._process).wait(None)  # its tasks are kept
         finally:
             for task in asyncio.all_tasks(self):  # else they end when they are collected, perhaps with the interpreter
                 with suppress(GreenletExit):

@@ -1,0 +1,65 @@
+"""The end of holds, of clients and of runs: the referee checks that nothing is left that must be gone."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from attrs import define
+
+from relock._runtime.session.session import Session
+from relock.testing._process import Process
+from relock.testing._server import Server
+from relock.testing._world import World
+from sim import leftovers
+from sim.beliefs import Belief
+from sim.idle import Idle
+from sim.stuck import Stuck
+
+RELEASED_SECONDS = 0.6  # from a release until no master has that hold, when all is well
+ABANDONED_SECONDS = 0.7  # from the end of its lease until no master has a hold whose owner never goes on
+
+
+@define
+class Ends:
+    """What must be gone from the masters, and by when.
+
+    Attributes:
+        accuse: is called with each violation.
+    """
+
+    world: World
+    servers: Sequence[Server]
+    idle: Idle
+    stuck: Stuck
+    sessions: list[tuple[Process, Session]]
+    accuse: Callable[[str], None]
+
+    def released(self, belief: Belief) -> None:
+        """Expects that no master has a hold soon after its release, which has just been called."""
+        seconds = max(0.0, self.stuck.until(belief.process) - self.world.now) + RELEASED_SECONDS
+        self.world.after(seconds, partial(self._check_released, belief))
+
+    def abandoned(self, process: Process, beliefs: Iterable[Belief]) -> None:
+        """The loop of a process was closed, and its tasks never go on. What they had ends with its leases."""
+        left = [one for one in beliefs if one.process is process and not (one.is_released or one.is_abandoned)]
+        for belief in left:
+            belief.is_abandoned = belief.is_over = belief.has_left = True
+            belief.kept_until = self.world.now + belief.hold.ttl + ABANDONED_SECONDS
+            self.world.at(belief.kept_until, partial(self._check_released, belief))
+        self.idle.died(process, [belief.hold.ttl + ABANDONED_SECONDS for belief in left])
+
+    def _check_released(self, belief: Belief) -> None:
+        """Checks that no master has a hold that was released, or abandoned, some time ago."""
+        if not belief.process.is_dead and self.world.now >= belief.kept_until:
+            self._accuse_all(leftovers.released(self.servers, belief))
+
+    def check_undone(self) -> None:
+        """When all have released the lock: checks that attempts are undone, before their leases end."""
+        self._accuse_all(leftovers.undone(self.servers, self.sessions))
+
+    def check_nothing_left(self) -> None:
+        """In the end, when every lease is over: checks that the masters have nothing left."""
+        self._accuse_all(leftovers.in_the_end(self.servers))
+
+    def _accuse_all(self, problems: Iterable[str]) -> None:
+        for problem in problems:
+            self.accuse(problem)
