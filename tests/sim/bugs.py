@@ -532,8 +532,8 @@ BUGS = [
     Bug(
         "nothing is undone where a task is cancelled",
         "src/relock/aio_lock.py",
-        "            session.interrupted_of_tasks.abandon(record)\n            if session.unsaid:\n",
-        "            if session.unsaid:\n",
+        "                if not record.is_overtaken:\n                    session.",
+        "                if False:\n                    session.",
         seed=1005,
     ),
     Bug(
@@ -574,8 +574,8 @@ BUGS = [
     Bug(
         "a cancelled release is not carried out",
         "src/relock/aio_lock.py",
-        "        except BaseException:\n            session.interrupted_of_tasks.give_up(record, self.name, who, 1)\n",
-        "        except BaseException:\n",
+        "        else:\n            interrupted.give_up(record, self.name, who, 1)\n",
+        "",
         seed=2552,
     ),
     Bug(
@@ -588,8 +588,8 @@ BUGS = [
     Bug(
         "a hold belongs to the task that awaits",
         "src/relock/aio_lock.py",
-        "        until = session.clock() + limit\n        try:",
-        "        until, who = session.clock() + limit, self._who()\n        try:",
+        "        until = foreground.session.clock() + limit\n        while True:",
+        "        until, who = foreground.session.clock() + limit, self._who()\n        while True:",
         seed=1100,
     ),
     Bug(
