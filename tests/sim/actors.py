@@ -18,10 +18,12 @@ from relock import AsyncClient, AsyncLock, Client
 from relock._owner import Who, running_loop
 from relock._owner import current_task as current_owner
 from relock.testing._loop import VirtualLoop
+from relock.testing._platform import VirtualQueue
 from relock.testing._process import Process, Task, current_task
 
 AWAITS = 4  # a cancellation comes with the end of one of the first so many waits of a call
 WRAPPED_PART = 0.3  # of the calls are made by the actor, and awaited by a task of their own, as `wait_for` does
+CLOSED_SECONDS = 60.0  # more than it takes until a loop is closed
 BLOCKED_PART = 0.2  # of the checks of a holder are followed by a call in whose midst something blocks the loop
 
 
@@ -206,6 +208,16 @@ class ClientOfActors:
         """Closes the loop after its present turn, as a program does that leaves tasks behind; then calls `closed`."""
         self.is_left = True
         self._loop.call_soon_threadsafe(self._loop.end, closed)
+
+    def close(self) -> None:
+        """Closes the client at the end of a program: on its loop, or on another one, when that loop is closed."""
+        if len(self._actors) == 1 and self._random.random() < 0.5:
+            closed = VirtualQueue(self._process)
+            self.close_loop(partial(closed.put, None))
+            closed.get(timeout=CLOSED_SECONDS)
+            self.begin_anew()
+        self._client._is_own = True  # by now: it closes the session's client, too
+        Actor(self._loop, self._process, self._random).do(self._client.close)
 
     def begin_anew(self) -> None:
         """Makes another loop, for other workers."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from attrs import define
+from attrs import define, field
 
 from relock._runtime.session.session import Session
 from relock.testing._process import Process
@@ -16,14 +16,16 @@ from sim.stuck import Stuck
 
 RELEASED_SECONDS = 0.6  # from a release until no master has that hold, when all is well
 ABANDONED_SECONDS = 0.7  # from the end of its lease until no master has a hold whose owner never goes on
+LATE_SECONDS = 0.5  # from the return of `close` until nothing that was sent before can arrive
 
 
 @define
 class Ends:
-    """What must be gone from the masters, and by when.
+    """The things that must be gone from the masters, and by when.
 
     Attributes:
         accuse: is called with each violation.
+        closing: the processes whose clients are closed, or are being closed, and the holds that their threads had.
     """
 
     world: World
@@ -32,6 +34,7 @@ class Ends:
     stuck: Stuck
     sessions: list[tuple[Process, Session]]
     accuse: Callable[[str], None]
+    closing: dict[Process, set[bytes]] = field(factory=dict)
 
     def released(self, belief: Belief) -> None:
         """Expects that no master has a hold soon after its release, which has just been called."""
@@ -47,17 +50,39 @@ class Ends:
             self.world.at(belief.kept_until, partial(self._check_released, belief))
         self.idle.died(process, [belief.hold.ttl + ABANDONED_SECONDS for belief in left])
 
+    def closes(self, process: Process, beliefs: Iterable[Belief]) -> None:
+        """The client of a process is about to be closed. What its threads have, or get yet, ends with its leases."""
+        self.closing[process] = set()
+        for belief in beliefs:
+            self.granted(belief)
+
+    def granted(self, belief: Belief) -> None:
+        """A thread has this hold, perhaps of a client that is being closed: then its release reaches no master."""
+        kept = self.closing.get(belief.process)
+        if kept is not None and not belief.has_left:
+            kept.add(belief.hold.owner)
+            belief.kept_until = self.world.now + belief.hold.ttl + ABANDONED_SECONDS
+            self.idle.left([belief.hold.ttl + ABANDONED_SECONDS])
+
+    def closed(self, process: Process, session: Session) -> None:
+        """Checks that nothing of a client is left when its `close` returns, and that nothing arrives later."""
+        self._check_closed(process, session)
+        self.world.after(LATE_SECONDS, partial(self._check_closed, process, session))
+
+    def _check_closed(self, process: Process, session: Session) -> None:
+        self._accuse_all(leftovers.of_client(self.servers, process, session, self.closing[process]))
+
     def _check_released(self, belief: Belief) -> None:
         """Checks that no master has a hold that was released, or abandoned, some time ago."""
         if not belief.process.is_dead and self.world.now >= belief.kept_until:
             self._accuse_all(leftovers.released(self.servers, belief))
 
     def check_undone(self) -> None:
-        """When all have released the lock: checks that attempts are undone, before their leases end."""
+        """Checks that attempts are undone when all have released the lock, before their leases end."""
         self._accuse_all(leftovers.undone(self.servers, self.sessions))
 
     def check_nothing_left(self) -> None:
-        """In the end, when every lease is over: checks that the masters have nothing left."""
+        """Checks that the masters have nothing left in the end, when every lease is over."""
         self._accuse_all(leftovers.in_the_end(self.servers))
 
     def _accuse_all(self, problems: Iterable[str]) -> None:

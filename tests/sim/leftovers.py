@@ -26,6 +26,18 @@ def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]
             yield f"{process.name} has or awaits something for nobody"
 
 
+def of_client(servers: Sequence[Server], process: Process, session: Session, kept: set[bytes]) -> Iterator[str]:
+    """Tells what reachable masters have of a client that was closed; `kept` names holds that were not released."""
+    for server in servers:
+        if not server.is_up or server.is_stopped or process.name in server.unreachable:
+            continue
+        queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
+        found = [*(server.master.contents(LOCK_KEY) or ()), *queue]
+        left = [one for one in found if one.decode().partition(":")[0] == session.client_id and one not in kept]
+        if left:
+            yield f"{server.name} still has {left} of {process.name}, whose client is closed"
+
+
 def released(servers: Sequence[Server], belief: Belief) -> Iterator[str]:
     """The masters that still have a hold which its owner has released."""
     for server in servers:

@@ -93,6 +93,8 @@ class Plan:
         moves: how masters move; None in most runs.
         names: how many other locks each process uses at most, with caches that are too small for so many.
         loops: which clients are used by tasks of an event loop, by their numbers.
+        closes: how likely a client is closed when one of its threads has just released the lock; another one follows.
+        slow: seconds that a message to or from one of a minority of the masters takes on average; 0: as the others.
         is_blocked: whether nobody reads one client's log and warnings, and its callbacks never return.
     """
 
@@ -119,6 +121,8 @@ class Plan:
     wide: Wide | None = None
     moves: Moves | None = None
     names: int = 0
+    closes: float = 0.0
+    slow: float = 0.0
     is_blocked: bool = False
     loops: frozenset[int] = frozenset()
 

@@ -10,7 +10,7 @@ The referee knows the true time, and may look into every process and every maste
 * a lock that stays free while a thread waits for it, and a hold that is lost, when all is well; clients that cannot act
   for a while cost some time each;
 * an attempt that is not undone, when all is well; and anything at all that a master still has in the end;
-* the hold of a task whose loop is closed, after its lease;
+* the hold of a task whose loop is closed, after its lease; anything of a client whose `close` has returned;
 * a hold or a waiter that an interrupted call has left, or a hold or a connection that a child has of its parent;
 * a vote that a master has lost though its clock was right, or has kept though a client could see its clock step;
 * in wider runs, a lease that is shorter than its owner asked for or counts on, or that was not renewed though there was
@@ -157,6 +157,7 @@ class Referee:
             self._check_grant(belief, call)
         self.beliefs = [one for one in self.beliefs if not one.has_left and not one.process.is_dead]
         self.beliefs.append(belief)
+        self.ends.granted(belief)
         self.world.note(process.name, f"has it as {hold.owner.decode()}, token {hold.token}")
         return belief
 
@@ -197,7 +198,8 @@ class Referee:
             self.violate(f"{belief.process.name} has what it had lost")
         if counted != levels:
             self.violate(f"{belief.process.name} counts {counted}, not {levels}")
-        if self.is_calm and not self.operators and self.world.now - belief.counted_at > COUNT_SECONDS:
+        is_counted = self.is_calm and not self.operators and belief.kept_until == NEVER
+        if is_counted and self.world.now - belief.counted_at > COUNT_SECONDS:
             self._violate_all(leftovers.miscounted(self.servers, belief, levels))
 
     def counted(self, belief: Belief) -> None:
@@ -401,14 +403,16 @@ class Referee:
             session = next(session for other, session in self._sessions if other is process)
             if self.plan.moves is not None and not hears_everyone(session):
                 continue  # it has just found another server there: others pass it until it has subscribed to that
-            if self.stuck.was(process, call.called_at):
-                continue  # it may have lost its place, and have come back to another one
+            if self.stuck.was(process, call.called_at) or process in self.ends.closing:
+                continue  # it may have lost its place, and have come back to another one; or it leaves for good
             if not process.is_dead and session.hub.waiters.get(waiter.owner) is waiter:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
     def _check_loss(self, belief: Belief) -> None:
         if not belief.hold.renew or belief.may_be_ended or belief.is_over:
             return
+        if belief.kept_until != NEVER:
+            return  # its client is closed, and renews nothing
         if self.is_calm and not belief.process.was_paused_since(belief.since):
             self.violate(f"{belief.process.name} lost it though all is well: {belief.hold.loss}")
         elif (

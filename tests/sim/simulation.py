@@ -13,7 +13,11 @@ import gc
 from collections import Counter
 from collections.abc import Iterator
 
+from attrs import evolve
+
 from relock import _caches
+from relock._core.quorum import quorum_of
+from relock.testing._conditions import Conditions
 from relock.testing._world import World
 from sim.blocked import unread
 from sim.calls import Calls
@@ -62,7 +66,7 @@ class Simulation:
             ReplicatedServer(
                 world,
                 number,
-                plan.conditions,
+                self._conditions(number),
                 rate=1 + random.uniform(-RATE_ERROR, RATE_ERROR),
                 offset=EPOCH_SECONDS + random.uniform(-plan.skew, plan.skew),
             )
@@ -76,15 +80,17 @@ class Simulation:
         mover = self._pair_up(plan.moves) if plan.moves is not None else None
         self.strikes = Strikes(cast, self.referee, calls, turns, everywhere=self.everywhere, mover=mover)
         for number in range(plan.clients):
-            name = f"client-{number}"
-            process, client = cast.make_client(name, has_loop=number in plan.loops)
-            self.referee.meet(process, client._session)
-            turns.start(process, cast.door_of(process), name)
+            turns.start(cast.make_client(f"client-{number}", has_loop=number in plan.loops))
 
     @property
     def faults(self) -> Counter[str]:
         """How many of each kind have struck."""
         return self.referee.faults
+
+    def _conditions(self, number: int) -> Conditions:
+        """How the network is for a master: the last ones, which are a minority, may be slower than the others."""
+        is_slow = self.plan.slow and number >= quorum_of(self.plan.masters)
+        return evolve(self.plan.conditions, delay=self.plan.slow) if is_slow else self.plan.conditions
 
     def _pair_up(self, moves: Moves) -> Mover:
         """Puts a second server behind each address."""

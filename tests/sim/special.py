@@ -33,21 +33,25 @@ TRUSTED_PART = 0.04  # of those that are not crossed either
 APART_PART = 0.03  # of those that are not trusted either
 STUCK_PART = 0.0  # of those that are not apart either
 ENDED_PART = 0.03  # of those that are not stuck either
+CLOSING_PART = 0.0  # of those that are not ended either
 APART_SECONDS = 20.0  # by so much at most, masters' clocks differ from the true time there
-WIDE_PART = 0.25  # of those that are not ended either
+WIDE_PART = 0.25  # of those that are not closing either
 LENGTHENED_PART = 0.3  # of the wide runs
 LOOPS_PART = 0.25  # of all clients, in whatever runs
 CROWDED_PART = 0.05  # of all runs, whatever else they are
 BLOCKED_PART = 0.05  # of all runs, whatever else they are
 OTHER_NAMES = (2, 5)
 STUCK_SECONDS = (5.0, 15.0, 30.0)
+CLOSING_LOOPS_PART = 0.6  # of the clients in runs in which some are closed
 STUCK_LOOPS_PART = 0.6  # of the clients in runs in which some get stuck
 
 
 def plan_of(seed: int, random: Random) -> Plan:
     """The plan of a seed. `random` draws most of it."""
     plan = widened(seed, draw(random))
-    special = moved(seed) or crossed(seed) or trusted(seed) or apart(seed) or stuck(seed) or ended(seed)
+    special = (
+        moved(seed) or crossed(seed) or trusted(seed) or apart(seed) or stuck(seed) or ended(seed) or closing(seed)
+    )
     return looped(seed, crowded(seed, special or plan))
 
 
@@ -158,10 +162,10 @@ def apart(seed: int) -> Plan | None:
     )
 
 
-def stuck(seed: int) -> Plan | None:
+def stuck(seed: int, part: float = STUCK_PART) -> Plan | None:
     """The plan of a seed in which clients that wait cannot act for longer than any lease; None in most runs."""
     random = Random(f"stuck {seed}")
-    if random.random() >= STUCK_PART:
+    if random.random() >= part:
         return None
     clients = random.choice([3, 4])
     return evolve(
@@ -182,10 +186,10 @@ def stuck(seed: int) -> Plan | None:
     )
 
 
-def ended(seed: int) -> Plan | None:
+def ended(seed: int, part: float = ENDED_PART) -> Plan | None:
     """The plan of a seed in which loops are closed whose tasks have the lock; None in most runs."""
     random = Random(f"ended {seed}")
-    if random.random() >= ENDED_PART:
+    if random.random() >= part:
         return None
     return evolve(
         draw_any(random, (CLOSE_LOOP,), is_calm=True),
@@ -201,6 +205,34 @@ def ended(seed: int) -> Plan | None:
         renew=True,
         named=False,
         loops=frozenset(range(random.choice([2, 3]))),
+    )
+
+
+def closing(seed: int, part: float = CLOSING_PART) -> Plan | None:
+    """The plan of a seed in which clients are closed after releases, and some masters are slow; None in most runs."""
+    random = Random(f"closing {seed}")
+    if random.random() >= part:
+        return None
+    plan = draw_any(random, (), is_calm=True)
+    node_timeout = 0.3
+    return evolve(
+        plan,
+        masters=random.choice([1, 3, 5, 5]),
+        clients=3,
+        threads=random.choice([1, 1, 2]),
+        turns=6,
+        conditions=evolve(plan.conditions, delay=random.choice([0.0001, 0.0005]), repeats=0.0),
+        slow=random.choice([0.0, node_timeout / 60, node_timeout / 20]),
+        closes=0.3,
+        ttl=MIDDLE_TTL_SECONDS,
+        begins=CALM_SECONDS + MIDDLE_TTL_SECONDS,  # with the masters' first votes, and connections
+        stays=(0.0, 0.01, 0.3),
+        timeouts=random.choice([(0.05, 20.0), (0.0, 0.05, 20.0)]),
+        node_timeout=node_timeout,
+        pause=random.choice([0.02, 0.2]),
+        renew=True,
+        named=False,
+        loops=frozenset(number for number in range(3) if random.random() < CLOSING_LOOPS_PART),
     )
 
 

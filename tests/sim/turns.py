@@ -9,6 +9,7 @@ from typing import Any
 
 from relock import Client, LockLostError, QuorumError, RelockError
 from relock.lock import Lock
+from relock.testing._lab import VirtualClient
 from relock.testing._process import Parking, Process, Task, current_task
 from sim.actors import Actor, Interrupted, actor_of
 from sim.beliefs import Belief
@@ -21,6 +22,7 @@ STEADY_SECONDS = 200.0  # of true time, for all threads to come to an end when a
 FIRST_LOOKS = 2  # tries before a run begins: at the first, some connections may not be open yet
 FIRST_LOOKS_PAUSE = 0.1  # seconds
 BLOCKED_SECONDS_MAX = 0.1
+CLOSED_MAX = 6  # clients that are closed in one run before its end
 FOREVER = float("inf")
 
 
@@ -83,10 +85,12 @@ class Turns:
         self._calls = calls
         self._gates: dict[Process, Any] = {}  # by these, threads that name one ``owner=`` take turns
 
-    def start(self, process: Process, client: Client, name: str) -> None:
-        """Starts the threads of a client."""
+    def start(self, made: tuple[Process, VirtualClient]) -> None:
+        """Starts the threads of a client that was just made."""
+        process, client = made
+        self._referee.meet(process, client.session)
         self._gates[process] = VirtualGate(process)
-        self._start(process, partial(self._work, process, client), name)
+        self._start(process, partial(self._work, process, self._cast.door_of(process)), process.name)
 
     def go_on(self, process: Process, client: Any, name: str) -> None:
         """Starts threads of a client whose first ones have ended."""
@@ -122,12 +126,29 @@ class Turns:
                 self._use_others(client, random.randrange(plan.names))
             lock = self._cast.lock(client, renew=plan.renew)
             with contextlib.suppress(RelockError):
-                self._turn(process, lock, random.choice(plan.timeouts), random.choice(plan.stays))
+                got = self._turn(process, lock, random.choice(plan.timeouts), random.choice(plan.stays))
+                if got and plan.closes and random.random() < plan.closes:
+                    self._close(process, client)
+            if process in self._referee.ends.closing:
+                return
         while not self.is_healed:
             process.sleep(0.3)
         lock = self._cast.lock(client)
-        while not self._is_served(process, lock):
+        while not (process in self._referee.ends.closing or self._is_served(process, lock)):
             process.sleep(0.1)
+
+    def _close(self, process: Process, client: Client) -> None:
+        """Closes a client, and makes another one, as a program does that is run again and again."""
+        ends = self._referee.ends
+        if process in ends.closing or len(ends.closing) == CLOSED_MAX:
+            return
+        session = self._cast.client_of(process).session
+        self._referee.struck(process.name, "close", 0.0)
+        ends.closes(process, self._referee.beliefs)
+        client.close()
+        ends.closed(process, session)
+        again = self._cast.make_client(f"client-{len(self._cast.processes)}", has_loop=process in self._cast.doors)
+        self.start(again)
 
     @property
     def _is_about_to_end(self) -> bool:

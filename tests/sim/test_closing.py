@@ -1,0 +1,185 @@
+"""Clients that are closed in the midst of a run: nothing of theirs may be left on any master that can be reached."""
+
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from attrs import evolve
+
+from relock.testing._conditions import Conditions
+from relock.testing._process import Process
+from relock.testing._server import Server
+from relock.testing._world import World
+from sim.beliefs import Belief
+from sim.draws import draw
+from sim.ends import ABANDONED_SECONDS, LATE_SECONDS, RELEASED_SECONDS
+from sim.idle import HAND_OFF_SECONDS
+from sim.leftovers import LOCK_KEY
+from sim.plan import Plan
+from sim.referee import COUNT_SECONDS, Referee
+from sim.simulation import Simulation
+from sim.special import CLOSING_PART, closing
+
+TTL_SECONDS = 3.0
+OWNER = b"client-1:1"
+
+
+class Game:
+    """A referee, one master, and a client that is closed."""
+
+    def __init__(self) -> None:
+        self.world = World(0)
+        self.server = Server(self.world, 0, Conditions(), rate=1.0, offset=0.0)
+        self.referee = Referee(self.world, [self.server], draw(Random(0)))
+        self.referee.calm_at = 0.0
+        self.process = Process(self.world, "client")
+        self.session: Any = SimpleNamespace(client_id="client-1", hub=SimpleNamespace(waiters={}, subscriptions=[]))
+        self.referee._sessions.append((self.process, cast(Any, self.session)))
+
+    def grant(self, levels: int = 1) -> Belief:
+        """The client gets the lock."""
+        now = self.world.now
+        held: Any = SimpleNamespace(
+            token=int(1e6 * now) + 1, owner=OWNER, deadline=now + TTL_SECONDS, ttl=TTL_SECONDS, renew=True, loss="",
+            granted_at=now, remaining=lambda _now: now + TTL_SECONDS - self.world.now,
+            keys=SimpleNamespace(lock=LOCK_KEY),
+        )  # fmt: skip
+        self.server.master.read("HSET", LOCK_KEY, OWNER, levels)
+        lock: Any = SimpleNamespace(hold_count=1)
+        return self.referee.granted(lock, held, self.referee.called(self.process, 1.0))
+
+    def close(self) -> None:
+        self.referee.ends.closes(self.process, self.referee.beliefs)
+        self.referee.ends.closed(self.process, self.session)
+
+    def pass_time(self, seconds: float) -> None:
+        self.world.run(self.world.now + seconds)
+
+
+@pytest.fixture
+def game() -> Game:
+    return Game()
+
+
+LEAVINGS: dict[str, Callable[[Game], object]] = {
+    "a hold": lambda game: game.server.master.read("HSET", LOCK_KEY, OWNER, 1),
+    "a grant": lambda game: game.server.master.read("HSET", LOCK_KEY, OWNER + b"~7", 1),
+    "a place": lambda game: game.server.master.read("ZADD", LOCK_KEY + b":queue", 7, OWNER),
+}
+OTHERS: dict[str, Callable[[Game], object]] = {
+    "another's hold": lambda game: game.server.master.read("HSET", LOCK_KEY, b"client-2:1", 1),
+    "another's place": lambda game: game.server.master.read("ZADD", LOCK_KEY + b":queue", 7, b"client-2:1"),
+}
+AWAY: dict[str, Callable[[Game], object]] = {
+    "crashed": lambda game: game.server.crash(),
+    "stopped": lambda game: game.server.stop(),
+    "cut off": lambda game: game.server.unreachable.add("client"),
+}
+
+
+@pytest.mark.parametrize("leave", LEAVINGS.values(), ids=LEAVINGS)
+def test_nothing_of_a_client_is_left_when_its_close_returns(game: Game, leave: Callable[[Game], object]) -> None:
+    leave(game)
+    game.close()
+    assert len(game.referee.violations) == 1
+    assert "whose client is closed" in game.referee.violations[0]
+
+
+@pytest.mark.parametrize("leave", LEAVINGS.values(), ids=LEAVINGS)
+def test_nothing_of_a_client_arrives_after_its_close_has_returned(game: Game, leave: Callable[[Game], object]) -> None:
+    game.close()
+    assert game.referee.violations == []
+    leave(game)
+    game.pass_time(LATE_SECONDS)
+    assert len(game.referee.violations) == 1
+
+
+@pytest.mark.parametrize("leave", OTHERS.values(), ids=OTHERS)
+def test_what_others_have_is_none_of_its_business(game: Game, leave: Callable[[Game], object]) -> None:
+    leave(game)
+    game.close()
+    assert game.referee.violations == []
+
+
+@pytest.mark.parametrize("go_away", AWAY.values(), ids=AWAY)
+def test_a_master_that_cannot_be_reached_may_have_something(game: Game, go_away: Callable[[Game], object]) -> None:
+    game.grant()
+    game.referee.beliefs.clear()
+    go_away(game)
+    game.close()
+    assert game.referee.violations == []
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_hold_that_a_thread_has_meanwhile_is_left_to_its_lease(game: Game, *, is_late: bool) -> None:
+    """Its release reaches no master, nobody renews it, and its count is not written. It may come while `close` runs."""
+    if not is_late:
+        belief = game.grant(levels=2)
+    game.close()
+    if is_late:
+        belief = game.grant(levels=2)
+    game.pass_time(2 * COUNT_SECONDS)
+    game.referee.look(belief, 1)
+    game.pass_time(TTL_SECONDS)
+    game.referee.look(belief, 1)
+    game.referee.leaves(belief)
+    game.pass_time(ABANDONED_SECONDS - 2 * COUNT_SECONDS - 0.01)
+    assert game.referee.violations == []
+    game.pass_time(RELEASED_SECONDS)
+    assert game.referee.violations == ["master-0 has a hold that client has released"]
+
+
+def test_a_hold_that_was_released_before_is_left_to_nothing(game: Game) -> None:
+    game.referee.leaves(game.grant())
+    game.close()
+    assert len(game.referee.violations) == 1
+
+
+@pytest.mark.parametrize("late", [-0.01, 0.01])
+def test_others_wait_for_the_lease_of_such_a_hold_and_no_longer(game: Game, late: float) -> None:
+    game.grant()
+    game.close()
+    other = game.referee.called(Process(game.world, "other"), timeout=100.0)
+    game.pass_time(TTL_SECONDS + ABANDONED_SECONDS + HAND_OFF_SECONDS + late)
+    game.referee._check_idle(other)
+    assert bool(game.referee.violations) == (late > 0)
+
+
+@pytest.mark.parametrize("is_closing", [True, False])
+def test_a_waiter_of_a_client_that_is_being_closed_may_be_passed(game: Game, *, is_closing: bool) -> None:
+    game.session.hub.waiters[OWNER] = SimpleNamespace(owner=OWNER, tickets=[7])
+    other = game.referee.called(Process(game.world, "other"), timeout=1.0)
+    if is_closing:
+        game.close()
+    held: Any = SimpleNamespace(token=1, owner=b"client-2:1", remaining=lambda _now: 0.0, granted_at=0.0)
+    game.referee.granted(cast(Any, None), held, other)
+    assert bool(game.referee.violations) is not is_closing
+
+
+# The runs -----------------------------------------------------------------------------------------------------------
+
+
+def some(wanted: Callable[[Plan], bool]) -> tuple[int, Plan]:
+    """A seed and a plan of this kind."""
+    plans = ((seed, closing(seed, part=1.0)) for seed in range(100))
+    return next((seed, plan) for seed, plan in plans if plan is not None and wanted(plan))
+
+
+def test_clients_are_closed_in_a_few_runs_in_which_nothing_else_goes_wrong() -> None:
+    plans = [plan for seed in range(2000) if (plan := closing(seed)) is not None]
+    assert 0.7 * CLOSING_PART <= len(plans) / 2000 <= 1.3 * CLOSING_PART
+    assert all(plan.is_calm for plan in plans)
+
+
+def test_a_minority_of_the_masters_is_slower_in_some_runs() -> None:
+    seed, plan = some(lambda plan: plan.masters == 5 and plan.slow > 0)
+    delays = [server.conditions.delay for server in Simulation(seed, plan).servers]
+    assert delays == [plan.conditions.delay] * 3 + [plan.slow] * 2
+
+
+def test_another_client_follows_one_that_was_closed() -> None:
+    seed, plan = some(lambda plan: plan.masters == 1)
+    simulation = Simulation(seed, evolve(plan, slow=0.0)).run()
+    assert len(simulation.cast.clients) == plan.clients + simulation.faults["close"] > plan.clients
