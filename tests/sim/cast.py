@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from relock.testing._conditions import Conditions
 from relock.testing._lab import VirtualClient
 from relock.testing._process import Process, Task
+from relock.testing._server import Server
 from relock.testing._world import World
 from sim.actors import ClientOfActors
 from sim.blocked import block
@@ -14,6 +16,7 @@ from sim.plan import LOCK, Plan
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
 
+STRANGE_SECONDS = (30.0, 600.0)  # the lease and the guard of a stranger
 RATE_ERROR = 0.005  # how wrong a clock's rate is at most: as much as the default drift_factor allows for each
 
 
@@ -25,6 +28,7 @@ class Cast:
         clients: one for each process, in the same order.
         doors: what workers take their locks from, in processes that run a loop.
         workers: the threads that want the lock.
+        strangers: processes that want other locks.
         acquiring: how many threads of each process wait for an outermost acquire.
     """
 
@@ -37,6 +41,7 @@ class Cast:
         self.clients: list[VirtualClient] = []
         self.doors: dict[Process, ClientOfActors] = {}
         self.workers: list[Task] = []
+        self.strangers: list[Process] = []
         self.acquiring: Counter[Process] = Counter()
 
     def make_client(self, name: str, *, has_loop: bool = False) -> tuple[Process, VirtualClient]:
@@ -60,6 +65,24 @@ class Cast:
         self.clients.append(client)
         if has_loop:
             self.doors[process] = ClientOfActors(client, process, name)
+        return process, client
+
+    def make_stranger(self, name: str) -> tuple[Process, VirtualClient]:
+        """A process with a client that knows some of the masters, more that do not exist, and a long guard."""
+        random = self.world.random
+        process = Process(self.world, name, offset=random.uniform(0.0, 100_000.0))
+        known = random.sample(list(self.servers), random.randint(1, len(self.servers)))
+        missing = [
+            Server(self.world, number, Conditions(), rate=1.0, offset=0.0, name="missing")
+            for number in range(len(known) + 1)
+        ]
+        for server in missing:
+            server.is_up = False
+        servers, seconds = random.sample([*known, *missing], len(known) + len(missing)), random.choice(STRANGE_SECONDS)
+        client = VirtualClient(
+            process, servers, ttl=seconds, restart_guard=seconds, node_timeout=self.plan.node_timeout, client_name=name
+        )
+        self.strangers.append(process)
         return process, client
 
     def _on_event(self, process: Process, *, has_loop: bool) -> Callable[[object], None] | None:

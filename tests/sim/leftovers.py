@@ -9,6 +9,7 @@ from relock.testing._server import Server
 from sim.beliefs import Belief
 from sim.plan import LOCK
 
+MASTER_KEY = b"lock:master"
 LOCK_KEY = f"lock:{{{LOCK}}}".encode()
 
 
@@ -58,6 +59,14 @@ def given_to(process: Process, servers: Sequence[Server], sessions: Sequence[tup
     clients = [session.client_id.encode() for one, session in sessions if one is process]
     owners = [(server.master, owner) for server in servers for owner in server.master.contents(LOCK_KEY) or ()]
     return [master.read("PTTL", LOCK_KEY) / 1000 for master, owner in owners if owner.split(b":")[0] in clients]
+
+
+def voteless(servers: Sequence[Server]) -> Iterator[str]:
+    """Tells which masters have no vote."""
+    for server in servers:
+        until_us = int(server.master.read("HGET", MASTER_KEY, b"no_vote_until_us") or 0)
+        if until_us > server.clock_us():
+            yield f"{server.name} has no vote for {(until_us - server.clock_us()) / 1e6:.1f} s"
 
 
 def in_the_end(servers: Sequence[Server]) -> Iterator[str]:

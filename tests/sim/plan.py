@@ -25,11 +25,12 @@ KINDS = (
 CLOCKS = ("step", "step several", "run off", "change rate", "stop clock")
 CALLS = ("fork", "interrupt")
 GET_STUCK, STOP_PROCESS = "get stuck", "stop process"  # a client that waits cannot act for a while
+STRANGER = "stranger"  # a client with another list of masters and a longer guard, which harms nobody
 CLOSE_LOOP = "close loop"  # with pending tasks, which are kept
 LOOP_STUCK = ("block loop", "stop loop")  # how one that runs a loop gets stuck
 LONG_HANDLER = "long handler"  # how another one does
 HARMLESS = frozenset(
-    {"crash client", "force release", "change rate", GET_STUCK, STOP_PROCESS, CLOSE_LOOP, *CALLS}
+    {"crash client", "force release", "change rate", GET_STUCK, STOP_PROCESS, STRANGER, CLOSE_LOOP, *CALLS}
 )  # to others
 
 
@@ -60,13 +61,11 @@ class Moves:
 
     Attributes:
         lag: seconds that a master's writes take to its replica on average.
-        is_guarded: whether there is a restart guard; without one a lone master may forget holds when it moves.
         handoffs: each client draws one of these.
         goes_on: seconds for which the threads go on once all is well again; then the referee judges as in a calm run.
     """
 
     lag: float
-    is_guarded: bool
     handoffs: tuple[Handoff, ...]
     goes_on: float
 
@@ -94,6 +93,7 @@ class Plan:
         names: how many other locks each process uses at most, with caches that are too small for so many.
         loops: which clients are used by tasks of an event loop, by their numbers.
         closes: how likely a client is closed when one of its threads has just released the lock; another one follows.
+        is_guarded: whether the clients have a restart guard.
         slow: seconds that a message to or from one of a minority of the masters takes on average; 0: as the others.
         is_blocked: whether nobody reads one client's log and warnings, and its callbacks never return.
     """
@@ -122,6 +122,7 @@ class Plan:
     moves: Moves | None = None
     names: int = 0
     closes: float = 0.0
+    is_guarded: bool = True
     slow: float = 0.0
     is_blocked: bool = False
     loops: frozenset[int] = frozenset()
@@ -129,7 +130,7 @@ class Plan:
     @property
     def guard(self) -> float:
         """The restart guard (s)."""
-        return self.longest if self.moves is None or self.moves.is_guarded else 0.0
+        return self.longest if self.is_guarded else 0.0
 
     @property
     def longest(self) -> float:

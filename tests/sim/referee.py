@@ -13,6 +13,7 @@ The referee knows the true time, and may look into every process and every maste
 * the hold of a task whose loop is closed, after its lease; anything of a client whose `close` has returned;
 * a hold or a waiter that an interrupted call has left, or a hold or a connection that a child has of its parent;
 * a vote that a master has lost though its clock was right, or has kept though a client could see its clock step;
+  a vote that it has lost for a client that knows other masters, too;
 * in wider runs, a lease that is shorter than its owner asked for or counts on, or that was not renewed though there was
   time;
 * a master that a slow event loop takes for silent, when all is well;
@@ -44,7 +45,7 @@ from sim.given import Given
 from sim.idle import Idle, Wait
 from sim.leases import ROUNDING_SECONDS, Leases
 from sim.leftovers import LOCK_KEY
-from sim.plan import Plan
+from sim.plan import STRANGER, Plan
 from sim.stuck import Stuck
 
 COUNT_SECONDS = 0.1  # until all masters have a count that was changed, when all is well
@@ -296,7 +297,9 @@ class Referee:
             self.violate(f"{call.process.name} waited {late:.3f} s longer than it wanted to")
 
     def check_votes(self) -> None:
-        """Checks that no master lost its vote for a clock that was right."""
+        """Checks that no master lost its vote for a clock that was right, or because of a stranger."""
+        if STRANGER in self.plan.kinds and self.world.now > self.plan.begins and not self.violations:
+            self._violate_all(leftovers.voteless(self.servers))
         if self._judges_votes:
             for number, server in enumerate(self.servers):
                 if self.clocks.is_accused_wrongly(number):

@@ -107,7 +107,7 @@ class Simulation:
             for server in self.servers
         ]
         self.everywhere += standbys
-        self.referee.given = Given(LOCK_KEY, self.servers, standbys, moves.is_guarded, self.plan.longest)
+        self.referee.given = Given(LOCK_KEY, self.servers, standbys, self.plan.is_guarded, self.plan.longest)
         return Mover(world, self.servers, standbys, moves)
 
     # The run --------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Simulation:
         world.run(world.now + FORGOTTEN_SECONDS + self.plan.longest - self.plan.ttl)
         self.referee.ends.check_nothing_left()
         self.referee.faults["repeat"] += sum(server.repeated for server in self.everywhere)
-        for process in self.cast.processes:
+        for process in [*self.cast.processes, *self.cast.strangers]:
             process.end()
 
     def _give_verdict(self) -> None:

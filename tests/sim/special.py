@@ -9,16 +9,14 @@ from attrs import evolve
 
 from relock.testing._conditions import Conditions
 from sim.draws import draw, draw_any
+from sim.liveness import closing, ended, strange, stuck
 from sim.plan import (
     CALLS,
     CALM_SECONDS,
-    CLOSE_LOOP,
     FAILING_BACK,
-    GET_STUCK,
     MIDDLE_TTL_SECONDS,
     MOVING,
     SETTLING_SECONDS,
-    STOP_PROCESS,
     TTL_SECONDS,
     Moves,
     Plan,
@@ -31,28 +29,20 @@ MOVED_PART = 0.15  # of all runs
 CROSSED_PART = 0.06  # of the runs in which no master moves
 TRUSTED_PART = 0.04  # of those that are not crossed either
 APART_PART = 0.03  # of those that are not trusted either
-STUCK_PART = 0.0  # of those that are not apart either
-ENDED_PART = 0.03  # of those that are not stuck either
-CLOSING_PART = 0.0  # of those that are not ended either
 APART_SECONDS = 20.0  # by so much at most, masters' clocks differ from the true time there
-WIDE_PART = 0.25  # of those that are not closing either
+WIDE_PART = 0.25  # of those that are of no other kind
 LENGTHENED_PART = 0.3  # of the wide runs
 LOOPS_PART = 0.25  # of all clients, in whatever runs
 CROWDED_PART = 0.05  # of all runs, whatever else they are
 BLOCKED_PART = 0.05  # of all runs, whatever else they are
 OTHER_NAMES = (2, 5)
-STUCK_SECONDS = (5.0, 15.0, 30.0)
-CLOSING_LOOPS_PART = 0.6  # of the clients in runs in which some are closed
-STUCK_LOOPS_PART = 0.6  # of the clients in runs in which some get stuck
 
 
 def plan_of(seed: int, random: Random) -> Plan:
     """The plan of a seed. `random` draws most of it."""
     plan = widened(seed, draw(random))
-    special = (
-        moved(seed) or crossed(seed) or trusted(seed) or apart(seed) or stuck(seed) or ended(seed) or closing(seed)
-    )
-    return looped(seed, crowded(seed, special or plan))
+    special = next((found for kind in _KINDS if (found := kind(seed)) is not None), plan)
+    return looped(seed, crowded(seed, special))
 
 
 def looped(seed: int, plan: Plan) -> Plan:
@@ -162,80 +152,6 @@ def apart(seed: int) -> Plan | None:
     )
 
 
-def stuck(seed: int, part: float = STUCK_PART) -> Plan | None:
-    """The plan of a seed in which clients that wait cannot act for longer than any lease; None in most runs."""
-    random = Random(f"stuck {seed}")
-    if random.random() >= part:
-        return None
-    clients = random.choice([3, 4])
-    return evolve(
-        draw_any(random, (GET_STUCK, GET_STUCK, STOP_PROCESS), is_calm=True),
-        masters=random.choice([1, 1, 3]),
-        clients=clients,
-        threads=1,
-        turns=4,
-        begins=CALM_SECONDS,
-        faults=60.0,
-        fault_pause=random.choice([1.0, 3.0]),
-        lasting=STUCK_SECONDS,
-        stays=(0.3, 1.0),
-        timeouts=random.choice([(60.0,), (1.0, 60.0)]),
-        renew=True,
-        named=False,
-        loops=frozenset(number for number in range(clients) if random.random() < STUCK_LOOPS_PART),
-    )
-
-
-def ended(seed: int, part: float = ENDED_PART) -> Plan | None:
-    """The plan of a seed in which loops are closed whose tasks have the lock; None in most runs."""
-    random = Random(f"ended {seed}")
-    if random.random() >= part:
-        return None
-    return evolve(
-        draw_any(random, (CLOSE_LOOP,), is_calm=True),
-        masters=random.choice([1, 1, 3]),
-        clients=3,
-        ttl=random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS]),
-        turns=6,
-        begins=CALM_SECONDS + MIDDLE_TTL_SECONDS,  # with the masters' first votes, and connections
-        faults=CALM_SECONDS + MIDDLE_TTL_SECONDS + 20.0,
-        fault_pause=1.0,
-        stays=(0.0, 0.3, 1.6),
-        timeouts=(0.5, 20.0),
-        renew=True,
-        named=False,
-        loops=frozenset(range(random.choice([2, 3]))),
-    )
-
-
-def closing(seed: int, part: float = CLOSING_PART) -> Plan | None:
-    """The plan of a seed in which clients are closed after releases, and some masters are slow; None in most runs."""
-    random = Random(f"closing {seed}")
-    if random.random() >= part:
-        return None
-    plan = draw_any(random, (), is_calm=True)
-    node_timeout = 0.3
-    return evolve(
-        plan,
-        masters=random.choice([1, 3, 5, 5]),
-        clients=3,
-        threads=random.choice([1, 1, 2]),
-        turns=6,
-        conditions=evolve(plan.conditions, delay=random.choice([0.0001, 0.0005]), repeats=0.0),
-        slow=random.choice([0.0, node_timeout / 60, node_timeout / 20]),
-        closes=0.3,
-        ttl=MIDDLE_TTL_SECONDS,
-        begins=CALM_SECONDS + MIDDLE_TTL_SECONDS,  # with the masters' first votes, and connections
-        stays=(0.0, 0.01, 0.3),
-        timeouts=random.choice([(0.05, 20.0), (0.0, 0.05, 20.0)]),
-        node_timeout=node_timeout,
-        pause=random.choice([0.02, 0.2]),
-        renew=True,
-        named=False,
-        loops=frozenset(number for number in range(3) if random.random() < CLOSING_LOOPS_PART),
-    )
-
-
 def crowded(seed: int, plan: Plan) -> Plan:
     """The plan of a seed; in some runs with other locks in the same processes, or with output that nobody reads."""
     random = Random(f"crowded {seed}")
@@ -288,7 +204,8 @@ def _draw_failed_back(random: Random) -> Plan:
         pause=random.choice([0.5, 1.0]),
         renew=True,
         settling=2 * ttl + SETTLING_SECONDS,
-        moves=Moves(lag=random.choice([0.01, 0.1]), is_guarded=True, handoffs=("grant",), goes_on=1.0),
+        is_guarded=True,
+        moves=Moves(lag=random.choice([0.01, 0.1]), handoffs=("grant",), goes_on=1.0),
     )
 
 
@@ -315,9 +232,9 @@ def _draw_moved(random: Random) -> Plan:
         fair=True,
         renew=random.random() < 0.8,
         settling=2 * ttl + SETTLING_SECONDS,
+        is_guarded=is_guarded,
         moves=Moves(
             lag=random.choice([0.0005, 0.01, 0.1, 0.5]),
-            is_guarded=is_guarded,
             handoffs=random.choice([("grant",), ("grant",), ("grant", "wake")]),
             goes_on=random.choice([1.0, 3.0]),
         ),
@@ -372,3 +289,4 @@ def _draw_lengthened(random: Random) -> Plan:
 
 
 _MOVED_SORTS = {_draw_moved: 0.4, _draw_planned: 0.2, _draw_failed_back: 0.4}
+_KINDS = (moved, crossed, trusted, apart, stuck, ended, closing, strange)  # the first that a seed draws

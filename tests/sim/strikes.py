@@ -14,7 +14,7 @@ from sim.calls import Calls
 from sim.cast import RATE_ERROR, Cast
 from sim.fork import in_child
 from sim.moves import Mover
-from sim.plan import CLOSE_LOOP, FORGETTING, GET_STUCK, LOCK, LONG_HANDLER, LOOP_STUCK, MOVING, STOP_PROCESS
+from sim.plan import CLOSE_LOOP, FORGETTING, GET_STUCK, LOCK, LONG_HANDLER, LOOP_STUCK, MOVING, STOP_PROCESS, STRANGER
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
 from sim.turns import Turns
@@ -64,6 +64,7 @@ class Strikes:
             GET_STUCK: self._get_stuck,
             STOP_PROCESS: self._stop_process,
             CLOSE_LOOP: self._close_loop,
+            STRANGER: self._send_stranger,
             "fork": self.fork,
         }
         if mover is not None:
@@ -307,6 +308,21 @@ class Strikes:
         self._referee.meet(process, client._session)
         self._referee.forked(process, self._cast.lock(client))
         self._turns.take_turns(process, client)
+
+    def _send_stranger(self) -> None:
+        """A program with a long guard tries another lock, on some of the masters and others that do not exist."""
+        world, plan = self._world, self._plan
+        if world.now < plan.begins:
+            return
+        process, client = self._cast.make_stranger(f"stranger-{self._referee.faults[STRANGER]}")
+        self._referee.struck(process.name, STRANGER, 0.0)
+
+        def work() -> None:
+            with contextlib.suppress(RelockError):
+                client.lock("other").acquire(timeout=world.random.choice(plan.timeouts))
+            client.close()
+
+        process.start(work, process.name)
 
     def _force_release(self) -> None:
         """An operator ends whatever hold there is, from a process of its own."""

@@ -90,10 +90,12 @@ class Stuck:
             seconds -= paid
 
     def _ahead(self, call: Call, since: float) -> list[Spell]:
+        """The spells of those ahead, which may have come while this call could not act itself."""
+        queued_at = max(call.called_at, self.until(call.process))
         return [
             spell
             for spell in self._spells
             if spell.process is not call.process
             and spell.end >= since
-            and spell.called_at <= call.called_at + AT_ONCE_SECONDS
+            and spell.called_at <= queued_at + AT_ONCE_SECONDS
         ]

@@ -17,10 +17,10 @@ from sim.draws import draw
 from sim.ends import ABANDONED_SECONDS, LATE_SECONDS, RELEASED_SECONDS
 from sim.idle import HAND_OFF_SECONDS
 from sim.leftovers import LOCK_KEY
+from sim.liveness import CLOSING_PART, closing
 from sim.plan import Plan
 from sim.referee import COUNT_SECONDS, Referee
 from sim.simulation import Simulation
-from sim.special import CLOSING_PART, closing
 
 TTL_SECONDS = 3.0
 OWNER = b"client-1:1"

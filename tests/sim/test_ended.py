@@ -17,8 +17,8 @@ from sim.draws import draw
 from sim.ends import ABANDONED_SECONDS
 from sim.idle import HAND_OFF_SECONDS
 from sim.leftovers import LOCK_KEY
+from sim.liveness import ENDED_PART, ended
 from sim.referee import Referee
-from sim.special import ENDED_PART, ended
 
 TTL_SECONDS = 3.0
 OWNER = b"client:1"

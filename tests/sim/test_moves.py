@@ -38,7 +38,7 @@ class Pair:
             for name in ("master", "standby")
         )
         self.servers, self.standbys = [self.master], [self.replica]
-        moves = Moves(lag=LAG_SECONDS, is_guarded=True, handoffs=("grant",), goes_on=0.0)
+        moves = Moves(lag=LAG_SECONDS, handoffs=("grant",), goes_on=0.0)
         self.mover = Mover(self.world, self.servers, self.standbys, moves)
         self.world.run(0.0)
 

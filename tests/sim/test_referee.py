@@ -133,7 +133,7 @@ def test_a_waiter_whose_client_moves_its_subscription_may_be_passed_if_masters_m
     waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[moving])
     game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hub=hub))))
-    game.referee.plan = evolve(game.referee.plan, fair=True, moves=Moves(0.1, False, ("grant",), 1.0))
+    game.referee.plan = evolve(game.referee.plan, fair=True, is_guarded=False, moves=Moves(0.1, ("grant",), 1.0))
     game.referee.calm_at = 0.0
     second, third = (game.referee.called(Process(game.world, name), timeout=1.0) for name in ("second", "third"))
     moving.is_confirmed = False

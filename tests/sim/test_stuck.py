@@ -17,9 +17,9 @@ from sim.draws import draw
 from sim.ends import RELEASED_SECONDS
 from sim.idle import HAND_OFF_SECONDS
 from sim.leftovers import LOCK_KEY
+from sim.liveness import STUCK_PART, stuck
 from sim.plan import LONG_HANDLER, LOOP_STUCK, STOP_PROCESS
 from sim.referee import OVERSHOOT_SECONDS, Referee
-from sim.special import STUCK_PART, stuck
 
 LONG_SECONDS = 100.0
 BLOCK_LOOP, STOP_LOOP = LOOP_STUCK
@@ -91,6 +91,17 @@ def test_one_that_is_stuck_behind_others_costs_them_nothing(game: Game) -> None:
     game.pass_time(HAND_OFF_SECONDS)
     game.grant(able)
     assert game.referee.violations == ["able waited for 2.500 s though nobody had it"]
+
+
+def test_one_that_comes_back_finds_others_in_its_place(game: Game) -> None:
+    """They came later, and it was passed meanwhile."""
+    back = game.call("back")
+    game.stick(back, STOP_PROCESS, seconds=5.0)
+    game.pass_time(2.0)
+    game.stick(game.call("stuck"), BLOCK_LOOP)
+    game.pass_time(3.0 + 5.5)
+    game.grant(back)
+    assert game.referee.violations == []
 
 
 def test_one_that_went_on_before_the_lock_was_free_costs_nothing(game: Game) -> None:

@@ -1,0 +1,115 @@
+"""The plans of runs in which nothing goes wrong but that clients cannot act, are closed, or come from elsewhere.
+
+Each kind of run has a random generator of its own, and can be switched off by its part.
+"""
+
+from random import Random
+
+from attrs import evolve
+
+from sim.draws import draw_any
+from sim.plan import CALM_SECONDS, CLOSE_LOOP, GET_STUCK, MIDDLE_TTL_SECONDS, STOP_PROCESS, STRANGER, TTL_SECONDS, Plan
+
+STUCK_PART = 0.0  # of the runs that are not apart
+ENDED_PART = 0.03  # of those that are not stuck either
+CLOSING_PART = 0.0  # of those that are not ended either
+STRANGE_PART = 0.0  # of those that are not closing either
+STUCK_SECONDS = (5.0, 15.0, 30.0)
+STUCK_LOOPS_PART = 0.6  # of the clients in runs in which some get stuck
+CLOSING_LOOPS_PART = 0.6  # of the clients in runs in which some are closed
+
+
+def stuck(seed: int, part: float = STUCK_PART) -> Plan | None:
+    """The plan of a seed in which clients that wait cannot act for longer than any lease; None in most runs."""
+    random = Random(f"stuck {seed}")
+    if random.random() >= part:
+        return None
+    clients = random.choice([3, 4])
+    return evolve(
+        draw_any(random, (GET_STUCK, GET_STUCK, STOP_PROCESS), is_calm=True),
+        masters=random.choice([1, 1, 3]),
+        clients=clients,
+        threads=1,
+        turns=4,
+        begins=CALM_SECONDS,
+        faults=60.0,
+        fault_pause=random.choice([1.0, 3.0]),
+        lasting=STUCK_SECONDS,
+        stays=(0.3, 1.0),
+        timeouts=random.choice([(60.0,), (1.0, 60.0)]),
+        renew=True,
+        named=False,
+        loops=frozenset(number for number in range(clients) if random.random() < STUCK_LOOPS_PART),
+    )
+
+
+def ended(seed: int, part: float = ENDED_PART) -> Plan | None:
+    """The plan of a seed in which loops are closed whose tasks have the lock; None in most runs."""
+    random = Random(f"ended {seed}")
+    if random.random() >= part:
+        return None
+    return evolve(
+        draw_any(random, (CLOSE_LOOP,), is_calm=True),
+        masters=random.choice([1, 1, 3]),
+        clients=3,
+        ttl=random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS]),
+        turns=6,
+        begins=CALM_SECONDS + MIDDLE_TTL_SECONDS,  # with the masters' first votes, and connections
+        faults=CALM_SECONDS + MIDDLE_TTL_SECONDS + 20.0,
+        fault_pause=1.0,
+        stays=(0.0, 0.3, 1.6),
+        timeouts=(0.5, 20.0),
+        renew=True,
+        named=False,
+        loops=frozenset(range(random.choice([2, 3]))),
+    )
+
+
+def closing(seed: int, part: float = CLOSING_PART) -> Plan | None:
+    """The plan of a seed in which clients are closed after releases, and some masters are slow; None in most runs."""
+    random = Random(f"closing {seed}")
+    if random.random() >= part:
+        return None
+    plan = draw_any(random, (), is_calm=True)
+    node_timeout = 0.3
+    return evolve(
+        plan,
+        masters=random.choice([1, 3, 5, 5]),
+        clients=3,
+        threads=random.choice([1, 1, 2]),
+        turns=6,
+        conditions=evolve(plan.conditions, delay=random.choice([0.0001, 0.0005]), repeats=0.0),
+        slow=random.choice([0.0, node_timeout / 60, node_timeout / 20]),
+        closes=0.3,
+        ttl=MIDDLE_TTL_SECONDS,
+        begins=CALM_SECONDS + MIDDLE_TTL_SECONDS,  # with the masters' first votes, and connections
+        stays=(0.0, 0.01, 0.3),
+        timeouts=random.choice([(0.05, 20.0), (0.0, 0.05, 20.0)]),
+        node_timeout=node_timeout,
+        pause=random.choice([0.02, 0.2]),
+        renew=True,
+        named=False,
+        loops=frozenset(number for number in range(3) if random.random() < CLOSING_LOOPS_PART),
+    )
+
+
+def strange(seed: int, part: float = STRANGE_PART) -> Plan | None:
+    """The plan of a seed in which clients come that know other masters, and have a longer guard; None in most runs."""
+    random = Random(f"strange {seed}")
+    if random.random() >= part:
+        return None
+    masters, ttl = random.choice([1, 1, 3]), random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
+    return evolve(
+        draw_any(random, (STRANGER,), is_calm=True),
+        masters=masters,
+        ttl=ttl,
+        turns=6,
+        begins=CALM_SECONDS + ttl,  # with the masters' first votes, and connections
+        faults=CALM_SECONDS + ttl + 10.0,
+        fault_pause=2.0,
+        stays=(0.0, 0.3, 1.6),
+        timeouts=(0.5, 20.0),
+        pause=0.5,
+        renew=True,
+        is_guarded=masters > 1 or random.random() < 0.5,
+    )
