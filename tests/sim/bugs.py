@@ -621,4 +621,19 @@ BUGS = [
         "task is None or task.done() else",
         seed=1070,
     ),
+    # Only runs in which strangers come find these.
+    Bug(
+        "a client that has reached no quorum begins a guard",
+        f"{RUNTIME}/masters/introduction.py",
+        "self.guard_ms if master.may_begin_guard else -self.guard_ms",
+        "self.guard_ms",
+        seed=1071,
+    ),
+    Bug(
+        "a master that votes loses its vote for a larger guard",
+        "lua/_lib/vote.lua",
+        "    if now_us >= until_us then\n      if is_first",
+        "    if false then\n      if is_first",
+        seed=1052,
+    ),
 ]

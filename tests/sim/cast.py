@@ -16,7 +16,7 @@ from sim.plan import LOCK, Plan
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
 
-STRANGE_SECONDS = (30.0, 600.0)  # the lease and the guard of a stranger
+STRANGE_SECONDS = (10.0, 30.0, 600.0)  # the lease and the guard of a stranger
 RATE_ERROR = 0.005  # how wrong a clock's rate is at most: as much as the default drift_factor allows for each
 
 
@@ -68,13 +68,17 @@ class Cast:
         return process, client
 
     def make_stranger(self, name: str) -> tuple[Process, VirtualClient]:
-        """A process with a client that knows some of the masters, more that do not exist, and a long guard."""
+        """A process with a client that knows some of the masters, others that do not exist, and a long guard.
+
+        Where there is no guard yet, most of its masters do not exist: a client with a quorum may begin one.
+        """
         random = self.world.random
         process = Process(self.world, name, offset=random.uniform(0.0, 100_000.0))
         known = random.sample(list(self.servers), random.randint(1, len(self.servers)))
+        most = len(known) + 1
         missing = [
             Server(self.world, number, Conditions(), rate=1.0, offset=0.0, name="missing")
-            for number in range(len(known) + 1)
+            for number in range(random.choice([0, 1, most]) if self.plan.guard else most)
         ]
         for server in missing:
             server.is_up = False

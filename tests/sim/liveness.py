@@ -13,7 +13,7 @@ from sim.plan import CALM_SECONDS, CLOSE_LOOP, GET_STUCK, MIDDLE_TTL_SECONDS, ST
 STUCK_PART = 0.0  # of the runs that are not apart
 ENDED_PART = 0.03  # of those that are not stuck either
 CLOSING_PART = 0.0  # of those that are not ended either
-STRANGE_PART = 0.0  # of those that are not closing either
+STRANGE_PART = 0.03  # of those that are not closing either
 STUCK_SECONDS = (5.0, 15.0, 30.0)
 STUCK_LOOPS_PART = 0.6  # of the clients in runs in which some get stuck
 CLOSING_LOOPS_PART = 0.6  # of the clients in runs in which some are closed
