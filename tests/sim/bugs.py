@@ -636,4 +636,19 @@ BUGS = [
         "    if false then\n      if is_first",
         seed=1052,
     ),
+    # Only runs in which many waits end at one moment find these.
+    Bug(
+        "each of many waits that end at one moment looks once more",
+        f"{CORE}/waiting.py",
+        "(now < self.limit and not self.wait.is_crowded())",
+        "now < self.limit",
+        seed=1029,
+    ),
+    Bug(
+        "a wait that lacks the time for a last look says that no quorum has answered",
+        f"{CORE}/waiting.py",
+        "return self.refusal if outcome.lacked_time(was_short=was_short) else outcome",
+        "return outcome",
+        seed=1029,
+    ),
 ]

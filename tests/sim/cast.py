@@ -16,6 +16,8 @@ from sim.plan import LOCK, Plan
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
 
+AT_ONCE = 2  # requests of a client for which there is room, where all waits end at one moment
+MAX_CONNECTIONS = 64  # else: the default
 STRANGE_SECONDS = (10.0, 30.0, 600.0)  # the lease and the guard of a stranger
 RATE_ERROR = 0.005  # how wrong a clock's rate is at most: as much as the default drift_factor allows for each
 
@@ -59,6 +61,7 @@ class Cast:
             fair=plan.fair,
             handoff=random.choice(drawn.handoffs) if drawn is not None else "grant",
             client_name=name,
+            max_connections=AT_ONCE if plan.ends_at else MAX_CONNECTIONS,
             on_event=self._on_event(process, has_loop=has_loop),
         )
         self.processes.append(process)

@@ -82,6 +82,14 @@ class Idle:
         waits = [Wait(call, begin, self.world.now - begin - HAND_OFF_SECONDS) for call, begin in begins]
         return sorted([one for one in waits if one.seconds > 0], key=lambda one: -one.seconds)
 
+    def lateness(self, call: Call) -> float:
+        """Returns for how many seconds a call could act, and has not ended, since its time was over; 0 for a pause."""
+        process, stuck = call.process, self.stuck
+        was_stopped = process.was_paused_since(call.called_at) and not stuck.was(process, call.called_at)
+        if call.timeout == float("inf") or was_stopped:
+            return 0.0
+        return process.local() - max(call.called_at_local + call.timeout, process.local(stuck.until(process)))
+
     def _free_since(self, beliefs: Sequence[Belief]) -> float:
         """The moment since which nobody has had it, and somebody could know that."""
         left_until = self.left_until

@@ -7,12 +7,24 @@ from random import Random
 
 from attrs import evolve
 
+from relock.testing._conditions import Conditions
 from sim.draws import draw_any
-from sim.plan import CALM_SECONDS, CLOSE_LOOP, GET_STUCK, MIDDLE_TTL_SECONDS, STOP_PROCESS, STRANGER, TTL_SECONDS, Plan
+from sim.plan import (
+    CALM_SECONDS,
+    CLOSE_LOOP,
+    GET_STUCK,
+    MIDDLE_TTL_SECONDS,
+    SLOW_DOWN,
+    STOP_PROCESS,
+    STRANGER,
+    TTL_SECONDS,
+    Plan,
+)
 
 STUCK_PART = 0.0  # of the runs that are not apart
 ENDED_PART = 0.03  # of those that are not stuck either
 CLOSING_PART = 0.0  # of those that are not ended either
+MASS_PART = 0.02  # of those that are not strange either
 STRANGE_PART = 0.03  # of those that are not closing either
 STUCK_SECONDS = (5.0, 15.0, 30.0)
 STUCK_LOOPS_PART = 0.6  # of the clients in runs in which some get stuck
@@ -112,4 +124,30 @@ def strange(seed: int, part: float = STRANGE_PART) -> Plan | None:
         pause=0.5,
         renew=True,
         is_guarded=masters > 1 or random.random() < 0.5,
+    )
+
+
+def mass(seed: int, part: float = MASS_PART) -> Plan | None:
+    """The plan of a seed in which many waits end at one moment, with room for few requests; None in most runs."""
+    random = Random(f"mass {seed}")
+    if random.random() >= part:
+        return None
+    begins = CALM_SECONDS + MIDDLE_TTL_SECONDS  # with the masters' first votes, and connections
+    return evolve(
+        draw_any(random, (SLOW_DOWN,), is_calm=True),
+        masters=random.choice([1, 1, 3]),
+        clients=2,
+        threads=random.choice([60, 90]),
+        turns=1,
+        ttl=MIDDLE_TTL_SECONDS,
+        conditions=Conditions(delay=0.0005),
+        begins=begins,
+        ends_at=begins + random.choice([4.0, 10.0]),
+        faults=begins + 10.0,
+        stays=(3 * MIDDLE_TTL_SECONDS,),  # longer than the others wait
+        node_timeout=1.0,
+        pause=0.2,
+        renew=True,
+        named=False,
+        loops=frozenset(random.choice([(0,), (1,), (0, 1)])),
     )

@@ -25,12 +25,13 @@ KINDS = (
 CLOCKS = ("step", "step several", "run off", "change rate", "stop clock")
 CALLS = ("fork", "interrupt")
 GET_STUCK, STOP_PROCESS = "get stuck", "stop process"  # a client that waits cannot act for a while
+SLOW_DOWN = "slow down"  # the way to all masters, around the moment at which all waits end
 STRANGER = "stranger"  # a client with another list of masters and a longer guard, which harms nobody
 CLOSE_LOOP = "close loop"  # with pending tasks, which are kept
 LOOP_STUCK = ("block loop", "stop loop")  # how one that runs a loop gets stuck
 LONG_HANDLER = "long handler"  # how another one does
 HARMLESS = frozenset(
-    {"crash client", "force release", "change rate", GET_STUCK, STOP_PROCESS, STRANGER, CLOSE_LOOP, *CALLS}
+    {"crash client", "force release", "change rate", GET_STUCK, STOP_PROCESS, STRANGER, CLOSE_LOOP, SLOW_DOWN, *CALLS}
 )  # to others
 
 
@@ -93,6 +94,8 @@ class Plan:
         names: how many other locks each process uses at most, with caches that are too small for so many.
         loops: which clients are used by tasks of an event loop, by their numbers.
         closes: how likely a client is closed when one of its threads has just released the lock; another one follows.
+        ends_at: the moment at which the first waits of all threads end, in true time; 0: each has a timeout of its own.
+            Then no client has room for many requests.
         is_guarded: whether the clients have a restart guard.
         slow: seconds that a message to or from one of a minority of the masters takes on average; 0: as the others.
         is_blocked: whether nobody reads one client's log and warnings, and its callbacks never return.
@@ -122,6 +125,7 @@ class Plan:
     moves: Moves | None = None
     names: int = 0
     closes: float = 0.0
+    ends_at: float = 0.0
     is_guarded: bool = True
     slow: float = 0.0
     is_blocked: bool = False

@@ -6,7 +6,7 @@ The referee knows the true time, and may look into every process and every maste
 * a token that is not above all before it;
 * a hold count that differs from the number of levels, here or, when all is well, on a quorum of the masters;
 * a waiter that was queued before another one came, and is served after it (`fair`, when all is well);
-* a wait that lasts longer than its timeout;
+* a wait that lasts longer than its timeout; an acquire that says that no quorum answers, when all is well;
 * a lock that stays free while a thread waits for it, and a hold that is lost, when all is well; clients that cannot act
   for a while cost some time each;
 * an attempt that is not undone, when all is well; and anything at all that a master still has in the end;
@@ -29,7 +29,7 @@ from attrs import define, field
 
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
-from relock._errors import NotOwnedError
+from relock._errors import NotOwnedError, QuorumError
 from relock._events import MasterDown
 from relock._runtime.session.session import Session
 from relock.lock import Lock
@@ -50,6 +50,7 @@ from sim.stuck import Stuck
 
 COUNT_SECONDS = 0.1  # until all masters have a count that was changed, when all is well
 SPLIT_SECONDS = 2.0  # how long after a split tokens may fall: the clocks behind one address differ by less
+LATE_SECONDS = 0.2  # how much longer than a node timeout it may be where many waits end at one moment
 OVERSHOOT_SECONDS = 0.7  # how much longer than its timeout a wait may be: two node timeouts, and some
 
 
@@ -80,7 +81,8 @@ class Referee:
     leases: Leases = field(init=False)
     ends: Ends = field(init=False)
     idle: Idle = field(init=False)
-    _judges_votes: bool = field(init=False)  # by the plan at the beginning: to heal changes its network
+    _judges_votes: bool = field(init=False)  # by the plan at the beginning: its network changes
+    _is_prompt: bool = field(init=False)
     stuck: Stuck = field(init=False)
     _sessions: list[tuple[Process, Session]] = field(factory=list)
 
@@ -91,6 +93,7 @@ class Referee:
         self.idle = Idle(self.world, self.servers, self.plan, self.stuck, self._sessions)
         self.ends = Ends(self.world, self.servers, self.idle, self.stuck, self._sessions, self.violate)
         self._judges_votes = self.plan.only_clocks_fail
+        self._is_prompt = self.plan.is_prompt
 
     def meet(self, process: Process, session: Session) -> None:
         """A client takes part."""
@@ -132,6 +135,12 @@ class Referee:
         self.check_timeout(call)
         if call.timeout:
             self._check_idle(call)
+
+    def failed(self, call: Call, error: QuorumError) -> None:
+        """A thread was told that no quorum has answered."""
+        self.check_timeout(call)
+        if call.called_at >= self.calm_at and self._is_prompt:
+            self.violate(f"{call.process.name} got an error though all is well: {error}")
 
     def granted(self, lock: Lock, hold: Hold, call: Call) -> Belief:
         """A thread got it."""
@@ -286,14 +295,8 @@ class Referee:
 
     def check_timeout(self, call: Call) -> None:
         """Checks that an acquire has ended in time, unless its process was paused."""
-        process = call.process
-        if call.timeout == float("inf") or (
-            process.was_paused_since(call.called_at) and not self.stuck.was(process, call.called_at)
-        ):
-            return
-        due = max(call.called_at_local + call.timeout, process.local(self.stuck.until(process)))
-        late = process.local() - due
-        if late > OVERSHOOT_SECONDS:
+        late = self.idle.lateness(call)
+        if late > (self.plan.node_timeout + LATE_SECONDS if self.plan.ends_at else OVERSHOOT_SECONDS):
             self.violate(f"{call.process.name} waited {late:.3f} s longer than it wanted to")
 
     def check_votes(self) -> None:

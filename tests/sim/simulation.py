@@ -17,11 +17,12 @@ from attrs import evolve
 
 from relock import _caches
 from relock._core.quorum import quorum_of
+from relock._runtime.aio import link
 from relock.testing._conditions import Conditions
 from relock.testing._world import World
 from sim.blocked import unread
 from sim.calls import Calls
-from sim.cast import RATE_ERROR, Cast
+from sim.cast import AT_ONCE, RATE_ERROR, Cast
 from sim.given import Given
 from sim.leftovers import LOCK_KEY
 from sim.moves import Mover
@@ -88,7 +89,7 @@ class Simulation:
         return self.referee.faults
 
     def _conditions(self, number: int) -> Conditions:
-        """How the network is for a master: the last ones, which are a minority, may be slower than the others."""
+        """The network of a master: the last ones, which are a minority, may be slower than the others."""
         is_slow = self.plan.slow and number >= quorum_of(self.plan.masters)
         return evolve(self.plan.conditions, delay=self.plan.slow) if is_slow else self.plan.conditions
 
@@ -120,7 +121,8 @@ class Simulation:
         """
         world, plan = self.world, self.plan
         whose = self.cast.processes[0] if plan.is_blocked else None
-        with unread(whose), _uncollected(), _forgetful(is_forgetful=plan.names > 0):
+        small = _forgetful(is_forgetful=plan.names > 0), _narrow(is_narrow=plan.ends_at > 0)
+        with unread(whose), _uncollected(), small[0], small[1]:
             self.strikes.schedule()
             self._look_again()
             if plan.is_calm:
@@ -172,6 +174,17 @@ def _forgetful(*, is_forgetful: bool) -> Iterator[None]:
         yield
     finally:
         _caches.COUNT_MAX = before
+
+
+@contextlib.contextmanager
+def _narrow(*, is_narrow: bool) -> Iterator[None]:
+    """Leaves room for few requests of tasks on a connection, so that not many are more than it takes."""
+    before = link.IN_FLIGHT_MAX
+    link.IN_FLIGHT_MAX = AT_ONCE if is_narrow else before
+    try:
+        yield
+    finally:
+        link.IN_FLIGHT_MAX = before
 
 
 @contextlib.contextmanager

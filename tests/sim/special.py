@@ -9,7 +9,7 @@ from attrs import evolve
 
 from relock.testing._conditions import Conditions
 from sim.draws import draw, draw_any
-from sim.liveness import closing, ended, strange, stuck
+from sim.liveness import closing, ended, mass, strange, stuck
 from sim.plan import (
     CALLS,
     CALM_SECONDS,
@@ -289,4 +289,4 @@ def _draw_lengthened(random: Random) -> Plan:
 
 
 _MOVED_SORTS = {_draw_moved: 0.4, _draw_planned: 0.2, _draw_failed_back: 0.4}
-_KINDS = (moved, crossed, trusted, apart, stuck, ended, closing, strange)  # the first that a seed draws
+_KINDS = (moved, crossed, trusted, apart, stuck, ended, closing, strange, mass)  # the first that a seed draws

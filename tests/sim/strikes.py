@@ -14,7 +14,18 @@ from sim.calls import Calls
 from sim.cast import RATE_ERROR, Cast
 from sim.fork import in_child
 from sim.moves import Mover
-from sim.plan import CLOSE_LOOP, FORGETTING, GET_STUCK, LOCK, LONG_HANDLER, LOOP_STUCK, MOVING, STOP_PROCESS, STRANGER
+from sim.plan import (
+    CLOSE_LOOP,
+    FORGETTING,
+    GET_STUCK,
+    LOCK,
+    LONG_HANDLER,
+    LOOP_STUCK,
+    MOVING,
+    SLOW_DOWN,
+    STOP_PROCESS,
+    STRANGER,
+)
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
 from sim.turns import Turns
@@ -22,6 +33,8 @@ from sim.turns import Turns
 STEPS = (0.06, 0.1, 0.3, 0.9, 3.0)  # seconds by which a clock is set, ahead or back; the last is beyond a lease
 RUN_OFF_SECONDS = 0.01  # a clock that runs off steps by this much each time
 RUN_OFF_STEPS = (10, 60)  # how many times
+SLOW_SECONDS = 6.0  # for so long, the way to the masters is slow
+SLOW_DELAY = 0.05  # of a message then, on average
 FORKS_MAX = 2  # in one run
 LAST_LOOP_PART = 0.3  # of the loops that are closed are not followed by another one of the same process
 CLOSED_SECONDS = 10.0  # until the places of tasks whose loop is closed are given up
@@ -74,10 +87,20 @@ class Strikes:
     def schedule(self) -> None:
         """Schedules all of them."""
         world, plan = self._world, self._plan
+        if plan.ends_at:
+            world.at(plan.ends_at - SLOW_SECONDS / 2, self._slow_down)
+            return
         when = world.random.expovariate(1.0) * plan.fault_pause
         while plan.kinds and when < plan.faults:
             world.at(when, partial(self._strike, world.random.choice(plan.kinds)))
             when += world.random.expovariate(1.0) * plan.fault_pause
+
+    def _slow_down(self) -> None:
+        """Makes the way to all masters slow for a while."""
+        self._referee.struck("network", SLOW_DOWN, SLOW_SECONDS)
+        conditions = self._plan.conditions
+        self._world.after(SLOW_SECONDS, partial(setattr, conditions, "delay", conditions.delay))
+        conditions.delay = SLOW_DELAY
 
     def _strike(self, kind: str) -> None:
         random = self._world.random

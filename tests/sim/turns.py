@@ -126,7 +126,7 @@ class Turns:
                 self._use_others(client, random.randrange(plan.names))
             lock = self._cast.lock(client, renew=plan.renew)
             with contextlib.suppress(RelockError):
-                got = self._turn(process, lock, random.choice(plan.timeouts), random.choice(plan.stays))
+                got = self._turn(process, lock, self._timeout(), random.choice(plan.stays))
                 if got and plan.closes and random.random() < plan.closes:
                     self._close(process, client)
             if process in self._referee.ends.closing:
@@ -149,6 +149,11 @@ class Turns:
         ends.closed(process, session)
         again = self._cast.make_client(f"client-{len(self._cast.processes)}", has_loop=process in self._cast.doors)
         self.start(again)
+
+    def _timeout(self) -> float:
+        """The seconds for which the next acquire waits."""
+        left = self._plan.ends_at - self._world.now
+        return left if left > 0 else self._world.random.choice(self._plan.timeouts)
 
     @property
     def _is_about_to_end(self) -> bool:
@@ -193,6 +198,9 @@ class Turns:
         except Interrupted:
             referee.interrupted(call, lock, self._cast.acquiring[process] - 1)
             return False
+        except QuorumError as error:
+            referee.failed(call, error)
+            raise
         finally:
             self._cast.acquiring[process] -= 1
             referee.over(call)
