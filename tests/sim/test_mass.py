@@ -82,7 +82,7 @@ def test_a_client_has_room_for_few_requests_only_where_all_waits_end_at_once(
     simulation.run()
     assert seen == {AT_ONCE if ends else before}
     assert before == link.IN_FLIGHT_MAX
-    options = {client.session.options.max_connections for client in simulation.cast.clients}
+    options = {client._session.options.max_connections for client in simulation.cast.clients}
     assert options == {AT_ONCE if ends else MAX_CONNECTIONS}
 
 

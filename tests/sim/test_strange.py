@@ -54,7 +54,7 @@ def test_a_stranger_never_has_a_quorum_where_there_is_no_guard_yet(*, is_guarded
         _, client = cast.make_stranger(f"stranger-{number}")
         nodes = [node.connection_class(socket_timeout=1.0).server for node in client._nodes]
         has_quorum.add(sum(server in servers for server in nodes) >= quorum_of(len(nodes)))
-        assert client.session.options.ttl in STRANGE_SECONDS
+        assert client._session.options.ttl in STRANGE_SECONDS
     assert has_quorum == ({True, False} if is_guarded else {False})
     for process in cast.strangers:
         process.end()

@@ -88,7 +88,7 @@ class Turns:
     def start(self, made: tuple[Process, VirtualClient]) -> None:
         """Starts the threads of a client that was just made."""
         process, client = made
-        self._referee.meet(process, client.session)
+        self._referee.meet(process, client._session)
         self._gates[process] = VirtualGate(process)
         self._start(process, partial(self._work, process, self._cast.door_of(process)), process.name)
 
@@ -142,7 +142,7 @@ class Turns:
         ends = self._referee.ends
         if process in ends.closing or len(ends.closing) == CLOSED_MAX:
             return
-        session = self._cast.client_of(process).session
+        session = self._cast.client_of(process)._session
         self._referee.struck(process.name, "close", 0.0)
         ends.closes(process, self._referee.beliefs)
         client.close()
