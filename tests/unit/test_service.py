@@ -128,6 +128,21 @@ def test_at_the_end_of_the_interpreter_nothing_is_said(
     assert not said(caplog)
 
 
+def test_handlers_that_run_at_the_end_of_the_interpreter_are_not_told_either(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not count as ending then, but Python from 3.12 on starts no thread any more."""
+
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    service = Counting(ValueError())
+    assert not service.ensure()
+    monkeypatch.undo()
+    assert not said(caplog)
+
+
 def test_callbacks_that_were_handed_in_are_called_though_their_thread_comes_to_run_only_after_the_end() -> None:
     started: list[Callable[[], object]] = []
     called: list[str] = []

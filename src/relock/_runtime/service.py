@@ -12,6 +12,7 @@ from relock._runtime.platform import Platform
 
 logger = logging.getLogger(__name__)
 
+SHUTDOWN = "interpreter shutdown"  # in what Python says where no thread can be started because the interpreter ends
 FAILURE_PAUSE_SECONDS = 0.1  # a failure that comes back at once must not keep a core busy
 
 
@@ -55,15 +56,15 @@ class Service(ABC):
         self.has_begun = True
         try:
             self._platform.start(self._run, self.name)
-        except RuntimeError:  # there may be no more threads, or the interpreter is shutting down
-            self._log_failed_start()
+        except RuntimeError as error:  # there may be no more threads, or the interpreter is shutting down
+            self._log_failed_start(is_news=not (sys.is_finalizing() or SHUTDOWN in str(error)))
             return False
         self._start_failed = False
         return True
 
-    def _log_failed_start(self) -> None:
-        """Says it once, not with each acquire, until a start succeeds."""
-        is_news = not (self._start_failed or sys.is_finalizing())
+    def _log_failed_start(self, *, is_news: bool) -> None:
+        """Say it once, not with each acquire, until a start succeeds; and not at the end of the interpreter."""
+        is_news = is_news and not self._start_failed
         self._start_failed = True
         self._platform.log.write(
             logger,
