@@ -30,7 +30,9 @@ CONNECTIONS = 40  # more than the workers have to one master
 # Processes ----------------------------------------------------------------------------------------------------------
 
 
-def choose(field: Field, dice: random.Random, blow: Blow, *, inside: bool, has_loop: bool = False) -> str | None:
+def choose(
+    field: Field, dice: random.Random, blow: Blow, *, inside: bool, has_loop: bool = False, within: float = FIND_SECONDS
+) -> str | None:
     """A process with a holder `inside`, or one without, as soon as there is one; maybe one that `has_loop`."""
     found: list[str] = []
 
@@ -40,7 +42,7 @@ def choose(field: Field, dice: random.Random, blow: Blow, *, inside: bool, has_l
             found.append(process)
         return bool(found)
 
-    wait_until(look, FIND_SECONDS)
+    wait_until(look, within)
     blow.process = found[0] if found else None
     blow.begin = clock()
     return blow.process

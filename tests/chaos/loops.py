@@ -10,6 +10,7 @@ from chaos.loop_worker import BEGIN_SECONDS
 
 HELD_LEASES = (1.5, 3.0)  # for how many leases that may last
 WAIT_SECONDS = (8.0, 10.0)  # longer than the bound with its slack
+FIND_SECONDS = 10.0  # how long to look for a loop: half of the processes have none
 ENDED_SECONDS = 0.3  # until the next loop has begun
 
 
@@ -42,7 +43,7 @@ def end_loop(field: Field, dice: random.Random, blow: Blow) -> None:
 
 def _order(field: Field, dice: random.Random, blow: Blow, what: object, *, inside: bool) -> bool:
     """Give one process with a loop an order; return False, and clear the blow's process, if there is none."""
-    process = choose(field, dice, blow, inside=inside, has_loop=True)
+    process = choose(field, dice, blow, inside=inside, has_loop=True, within=FIND_SECONDS)
     if process is None or not field.tell(process, what):
         blow.process = None
     return blow.process is not None
