@@ -17,6 +17,9 @@
 -- master has no vote, it may have forgotten such a lease, and takes the larger guard from
 -- any script. If it has a vote, it goes on voting for the others. The caller gets a vote
 -- when its own guard would be over, and what it is given then writes the larger guard.
+-- A guard that is smaller than the marker's is that of a client that has not read the marker
+-- since the larger one came. It would begin the small one where others forget the larger. So
+-- it gets no vote until now, and has to read the marker first.
 -- A guard with a plus is one that the client has found on a master and uses as its own,
 -- though its leases are shorter. It begins where the marker is missing, and stops nobody
 -- where this master has a vote, not even the client.
@@ -58,7 +61,7 @@ local function no_vote_until(master, socket, guard_ms, owner, now_us)
   local is_first, own_ms = tonumber(guard_ms) < 0, math.abs(tonumber(guard_ms))
   local largest_ms = math.max(known_ms, own_ms)
   if marker[1] == incarnation and largest_ms == known_ms and now_us >= until_us and not has_moved then
-    return nil
+    return own_ms < known_ms and now_us or nil
   end
   if is_first and not marker[1] then
     return now_us

@@ -302,18 +302,20 @@ SMALL, LARGE = 0.5, 3.0
 
 @pytest.mark.parametrize("masters_count", [3])
 @pytest.mark.parametrize("restarted", [1, 2], ids=["a minority restarts", "a majority restarts"])
-@pytest.mark.parametrize("late", [False, True], ids=["it watched", "it comes later"])
+@pytest.mark.parametrize("comes", ["before the others", "after them", "after their hold"])
 def test_a_client_with_a_smaller_guard_takes_that_of_the_others_also_where_it_is_forgotten(
-    *, start_server: Callable[..., Masters], connect: Callable[..., Client], name: str, restarted: int, late: bool
+    *, start_server: Callable[..., Masters], connect: Callable[..., Client], name: str, restarted: int, comes: str
 ) -> None:
     """A master that restarted empty has forgotten the others' guard, too: clients learn it from the other masters."""
     masters = start_server()
     holder = connect(masters.url, ttl=LARGE, restart_guard=LARGE)
-    wait_for_votes(holder, masters, name)
+    other = connect(masters.url, ttl=SMALL, restart_guard=SMALL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RelockWarning)  # the client warns of the larger guard
-        other = connect(masters.url, ttl=SMALL, restart_guard=SMALL)
-        if not late:
+        if comes == "before the others":
+            wait_for_votes(other, masters, name)
+        wait_for_votes(holder, masters, name)
+        if comes != "after their hold":
             wait_for_votes(other, masters, name)
         lock = holder.lock(name, renew=False)
         assert lock.acquire(timeout=10)

@@ -932,6 +932,19 @@ def test_a_larger_guard_that_is_refused_changes_nothing(real: Master) -> None:
     assert marked(real) == before
 
 
+@TAKES
+@pytest.mark.parametrize("guard_ms", [500, b"+500", -500])
+def test_a_larger_guard_that_came_after_the_socket_is_read_before_anything_is_given(
+    real: Master, take: Callable[..., list[Any]], guard_ms: Any
+) -> None:
+    """Else the client would begin its small one where it is forgotten."""
+    mark(real, real.incarnation)
+    before = marked(real)
+    status, now_us, until_us = take(real, guarded=True, guard_ms=guard_ms)
+    assert (status, until_us) == (b"no_vote", now_us)
+    assert (marked(real), real.holder()) == (before, {})
+
+
 def test_who_has_set_a_guard_is_written_down_until_another_sets_a_larger_one(real: Master) -> None:
     _, now_us, _ = acquire(real, ME, guarded=True, guard_ms=500)
     mine = (b"me", b"%d" % now_us)
@@ -1119,7 +1132,7 @@ def test_the_server_is_asked_what_it_is_unless_a_vote_was_written_on_the_socket_
     now_us = real.now_us()
     mark(real, outlived(real))
     socket = outlived(real) + b"?%016d" % (now_us - quiet_us)
-    until_us = real.redis.eval(VOTE, 1, KEYS.master, socket, 500, now_us)
+    until_us = real.redis.eval(VOTE, 1, KEYS.master, socket, 900, now_us)
     assert until_us == (now_us + 900_000 if is_asked else None)
 
 
@@ -1130,7 +1143,7 @@ def test_a_release_gives_the_lock_only_if_its_socket_leads_to_what_it_led_to(rea
     mark(real, socket)
     real.put(State({ME: 1}, queue=[b"you:1@3000"]))
     real.listen("you")
-    release(real, guarded=True, incarnation=socket, guard_ms=500)
+    release(real, guarded=True, incarnation=socket, guard_ms=900)
     (message,) = real.woken()
     if has_moved:
         assert message == b"wake 1@3000 a"

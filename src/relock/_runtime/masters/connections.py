@@ -344,6 +344,8 @@ class Connection(Introduced):
                 return Failure(self.master.address, _FIRST_CONTACT, sent=False)
             self.master.has_shown_marker = True
             self.master.without_vote(reply[1], reply[2], now)
+            if reply[2] <= reply[1]:
+                self.is_retired = True  # the next one reads the marker: others have a larger guard by now
             if reply[2] - self.guard_ms * 1000 > self._opened_us:
                 # The guard began after this socket was opened: a server that runs on may have another replication id by
                 # now. A socket that goes on naming the old one would begin the guard again, and so would those of the
