@@ -172,6 +172,8 @@ class AsyncLock(Holding):
                 if record.hold is None:  # else it is carried out, as a cancelled one is
                     await self._release(who)
                 return
+            elif record.hold is None:
+                self._undo_release(CallRecord(), who, error)
             raise
         if session.unsaid:
             session.say_warnings()

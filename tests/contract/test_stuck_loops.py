@@ -16,6 +16,8 @@ from support.proxy import Line
 from contract.aio_virtual import AioVirtualRig
 from contract.rig import Interrupted, Running, all_struck, calls, release_all
 from relock import AsyncLock, Lock
+from relock._core.call_record import CallRecord, Step
+from relock._core.effects import Listen, Park
 
 STUCK_SECONDS = 12.0
 PROMPT_SECONDS = 4.0  # two looks, and what the masters take
@@ -286,6 +288,94 @@ def test_a_release_that_is_cancelled_when_it_was_overtaken_is_carried_out_once(p
         with pytest.raises(Interrupted):
             task.result()
         scene.until_count(1)
+        scene.end()
+
+    play(test)
+
+
+def test_a_call_that_begins_anew_waits_until_it_was_undone(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop turns when the janitor has claimed the call, and has not undone it yet."""
+
+    def test(scene: Scene) -> None:
+        interrupted = scene.session.interrupted_of_tasks
+        take_back = interrupted._take_back
+
+        def take_back_late(record: CallRecord) -> None:
+            monkeypatch.undo()
+            scene.rig._process.sleep(STUCK_SECONDS)
+            take_back(record)
+
+        monkeypatch.setattr(interrupted, "_take_back", take_back_late)
+        scene.threads.acquire()
+        task = scene.stuck("count", scene.tasks.acquire)
+        scene.threads.release()
+        assert task.result() is True
+        scene.until_count(1)
+        scene.end()
+
+    play(test)
+
+
+@pytest.mark.parametrize("kind", [Listen, Park])
+def test_a_call_that_is_overtaken_as_it_is_about_to_wait_leaves_no_waiter(play: Play, kind: type[Step]) -> None:
+    """The loop stands still between two instructions, and then goes on with what was undone."""
+
+    def test(scene: Scene) -> None:
+        process, handlers = scene.rig._process, next(iter(scene.session.foregrounds))._handlers
+        handle, is_stuck = handlers[kind], []
+
+        async def handle_late(effect: Step) -> Any:
+            handlers[kind] = handle
+            is_stuck.append(True)
+            process.sleep(STUCK_SECONDS)
+            return await handle(effect)
+
+        handlers[kind] = handle_late
+        scene.others.acquire()
+        actor = scene.rig._actor()
+        task = scene.rig.start(lambda: actor.do(scene.tasks.acquire))
+        scene.rig.until(lambda: is_stuck, "the loop stands still")
+        behind = scene.rig.start(lambda: scene.threads.acquire(timeout=STUCK_SECONDS / 2))
+        process.sleep(2.0)
+        scene.others.release()
+        assert behind.result() is True
+        assert task.result() is True
+        scene.until_count(2)
+        scene.end()
+        assert scene.session.hub.waiters == {}
+
+    play(test)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_release_that_is_overtaken_before_it_has_asked_is_carried_out(play: Play, *, is_cancelled: bool) -> None:
+    """It is inside the gate, and waits until others of its loop have their replies."""
+
+    def test(scene: Scene) -> None:
+        foreground: Any = next(iter(scene.session.foregrounds))
+        actor, rooms = scene.rig._actor(), [foreground._room, foreground._line._room]
+        for _ in range(2):
+            scene.threads.acquire()
+        faults = [line.hold_reply(calls(NAME, "count")) for line in scene.rig.lines]
+        inside = scene.rig.start(scene.threads.acquire)
+        scene.rig.until(lambda: all_struck(faults), "a thread is inside")
+        task = scene.rig.start(lambda: actor.do(scene.tasks.release))
+        scene.rig._process.sleep(0.1)
+        foreground._room = foreground._line._room = int
+        release_all(faults)
+        assert inside.result() is True
+        scene.rig._process.sleep(0.1)
+        scene.block()
+        assert scene.promptly(lambda: scene.threads.acquire(timeout=1)) is True
+        foreground._room, foreground._line._room = rooms
+        if is_cancelled:
+            actor.cancel()
+            with pytest.raises(Interrupted):
+                task.result()
+        else:
+            actor._loop.call_soon_threadsafe(foreground._line.make_room)
+            task.result()
+        scene.until_count(3)
         scene.end()
 
     play(test)

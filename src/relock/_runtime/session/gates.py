@@ -1,8 +1,8 @@
 """The gates at which callers of one owner queue: one at a time takes or leaves a level of their hold.
 
 A caller is a thread, or a task of an event loop; several come at once where they name one ``owner=``, and where a task
-has others carry out calls for it. Whoever is inside may come in once more: in a signal handler, which would else wait
-for the thread that it has interrupted. A gate is there while somebody is at it.
+has others carry out calls for it. A thread that is inside may come in once more: in a signal handler, which would else
+wait for the thread that it has interrupted. A gate is there while somebody is at it.
 
 An exception may strike a thread between any two instructions, so no lock of Python's is taken. Whoever is inside is a
 value in a dictionary, set by ``dict.setdefault``; so is the line, once there is one. A place in the line is known by a
@@ -68,8 +68,12 @@ class _Gate:
         return first is None or first.who is who or self._state.get(_INSIDE, _NOBODY)[0] is who
 
     def try_enter(self, record: CallRecord, who: object) -> bool:
-        """Lets `who` in, with the call that has that record, if nobody else is inside; in one step, both are noted."""
-        return self._state.setdefault(_INSIDE, (who, record))[0] is who
+        """Lets `who` in, with the call that has that record, if nobody else is inside; in one step, both are noted.
+
+        A task has one call at a time. One that was overtaken may be inside still: it is undone before the next one is.
+        """
+        caller, call = self._state.setdefault(_INSIDE, (who, record))
+        return call is record or (caller is who and record.task is None)
 
     def inside(self) -> tuple[object, CallRecord | None]:
         """Return who is inside, with its call."""

@@ -5,6 +5,7 @@ background, or given back to the caller's hold.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from relock._core.book import stand_in
@@ -96,7 +97,14 @@ class Interrupted:
         if record.claim():  # Claim, then act
             for owner in record.owners[:1]:
                 self._session.hub.look_again(owner)  # its task may sleep for long, and is to begin anew
+                with suppress(RuntimeError):  # the loop is closed
+                    record.task.get_loop().call_soon_threadsafe(self._end_wait, owner)
             self.abandon(record)
+
+    def _end_wait(self, owner: bytes) -> None:
+        """On its loop, a call that was overtaken waits by now, if it was just about to: end that, too."""
+        self._session.hub.look_again(owner)
+        self._session.hub.forget(owner)
 
     def fail(self, record: CallRecord) -> None:
         """A call ends with an error of its own, and leaves nothing: other calls of its owner may come in."""
