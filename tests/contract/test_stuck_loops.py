@@ -379,3 +379,22 @@ def test_a_release_that_is_overtaken_before_it_has_asked_is_carried_out(play: Pl
         scene.end()
 
     play(test)
+
+
+@each_way
+def test_who_is_behind_tasks_of_several_loops_that_stand_still_gets_by(play: Play, way: str) -> None:
+    def test(scene: Scene) -> None:
+        scene.threads.acquire()
+        tasks = [scene.stuck("count", scene.tasks.acquire)]
+        for _ in range(2):
+            tasks.append(scene.rig.start(lambda: scene.rig._actor().do(scene.tasks.acquire)))
+            scene.rig._process.sleep(0.1)
+        for actor in scene.rig._actors.values():
+            actor._loop.call_soon_threadsafe(scene.rig._process.sleep, STUCK_SECONDS)
+        assert scene.promptly(lambda: WAYS[way](scene.threads)) is True
+        assert scene.threads.hold_count == 2
+        assert [task.result() for task in tasks] == [True] * 3
+        scene.until_count(5)
+        scene.end()
+
+    play(test)

@@ -18,6 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from itertools import islice
 from queue import Empty
 from typing import Any
 from weakref import ref
@@ -31,6 +32,7 @@ from relock._runtime.wakeups.bell import Rung
 LOOK_SECONDS = 1.0  # whoever was to wake the next in line may have been struck before, twice in a row
 SILENT_SECONDS = 0.75  # without an answer, after which an event loop counts as one that stands still
 GIVE_WAY_SECONDS = SILENT_SECONDS + LOOK_SECONDS  # after which who waits has had callers that can't go on give way
+AHEAD_MAX = 16  # places in line whose event loops are asked at once: thousands may be in line, and each looks
 _INSIDE, _LINE = "inside", "line"
 _NOBODY = None, None
 
@@ -112,6 +114,13 @@ class _Gate:
         places = [reference() for reference in self._state.get(_LINE, deque()).copy()]
         callers = [self._state.get(_INSIDE, _NOBODY)[0], *(place.who for place in places if place is not None)]
         return any(runs_on(who, loop) for who in callers)
+
+    def ahead_of(self, place: _Place) -> list[_Place]:
+        """Return the first places that wait, of those before that one."""
+        line: deque[ref[_Place]] = self._state.get(_LINE, deque())
+        places = [reference() for reference in islice(line.copy(), AHEAD_MAX)]
+        waiting = [one for one in places if one is not None and one.is_waiting]
+        return waiting[: waiting.index(place)] if place in waiting else waiting
 
     def first(self) -> _Place | None:
         """The first place that waits; those before it are removed, because thousands may leave at once."""
@@ -223,20 +232,21 @@ class Gates:
             gate.leave(record)
 
     def _gives_way(self, gate: _Gate, place: _Place) -> bool:
-        """Have a task give way to `place` where its event loop stands still; return whether one has done so by now."""
-        (who, record), first = gate.inside(), gate.first()
-        if record is None and first is not None and first is not place:
-            who = first.who
-        loop = loop_of(who)
-        if loop is None or loop is self._platform.loop() or not self._stands_still(loop):
-            return False
-        if record is not None:
-            self.overtake(record)
-            return False  # who is next is woken when that is done
-        if first is not None:
-            first.is_waiting = False
+        """Have tasks ahead of `place` give way whose event loops stand still; return whether one in line has by now."""
+        stuck = [one for one in gate.ahead_of(place) if self._is_stuck(one.who)]
+        for one in stuck:
+            one.is_waiting = False
+        who, record = gate.inside()
+        if record is not None and self._is_stuck(who):
+            self.overtake(record)  # who is next is woken when that is done
+        if stuck:
             gate.wake()
-        return True
+        return bool(stuck)
+
+    def _is_stuck(self, who: object) -> bool:
+        """Return whether a caller is a task of an event loop that stands still; the loop that looks does not."""
+        loop = loop_of(who)
+        return loop is not None and loop is not self._platform.loop() and self._stands_still(loop)
 
     def _stands_still(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Return whether a loop is closed, or has not answered for long; ask it, unless it owes an answer."""
