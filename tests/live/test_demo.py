@@ -264,6 +264,34 @@ def test_a_demo_that_is_ended_ends_workers_whose_event_loop_stands_still(
     end_a_demo(how, code, 1.5, tmp_path, "--asyncio", "--plain", begin="3. a holder blocks")
 
 
+PROCESSES_THAT_GET_CTRL_C_AS_THEY_START = """
+import os, signal, sys, time
+from relock.cli._demo.crew import Crew
+from relock.cli._demo.plan import Job
+if __name__ == "__main__":
+    crew = Crew()
+    with crew.ended_after():
+        crew.start([Job(name, 1, False, ("redis://127.0.0.1:1/0",), "lock", "a", 2.0) for name in ("alder", "birch")])
+        for process in crew._processes.values():
+            os.kill(process.pid, signal.SIGINT)
+        end = time.monotonic() + 60
+        while not crew.all_told("ready") and not crew.failures and time.monotonic() < end:
+            crew.hear(0.1)
+        sys.exit("; ".join(crew.failures) or not crew.all_told("ready"))
+"""
+
+
+def test_ctrl_c_does_not_reach_the_processes_while_they_start(tmp_path: Path) -> None:
+    """The terminal sends it to them as well; each would end with a traceback on the screen."""
+    program = tmp_path / "program.py"
+    program.write_text(PROCESSES_THAT_GET_CTRL_C_AS_THEY_START)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=2 * WITHIN, check=False, env=env
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_ended_tells_what_was_counted_so_far(how: signal.Signals, tmp_path: Path) -> None:
     said = end_a_demo(how, 128 + how, 0.5, tmp_path, "--plain", begin="2. with the lock")

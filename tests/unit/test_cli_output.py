@@ -1,12 +1,15 @@
 """What the commands print, and their exit codes."""
 
+import importlib
 import os
 import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from relock import AcquireTimeoutError, ClientClosedError, ConfigurationError, LockLostError, QuorumError, RelockError
+from relock.cli import _main
 from relock.cli._exit_codes import EPILOG, MEANINGS, ExitCode
 from relock.cli._output import failed, printable
 
@@ -24,6 +27,17 @@ from relock.cli._output import failed, printable
 )
 def test_each_error_has_its_exit_code(error: RelockError, code: int) -> None:
     assert failed(error).exit_code == code
+
+
+def test_ctrl_c_that_no_command_handles_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come while the module of the command is imported; 1 is an answer of `doctor`, `guard` and `demo`."""
+
+    def interrupted(_name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    done = CliRunner().invoke(_main.cli, ["doctor"])
+    assert (done.exit_code, done.stdout) == (130, "")
 
 
 def test_every_exit_code_is_explained_once() -> None:

@@ -52,7 +52,7 @@ def of_signal(signum: int) -> int:
 def _table() -> str:
     r"""A code a line, behind the mark that keeps click from folding lines."""
     lines = [f"{code.value:>5}  {meaning}" for code, meaning in MEANINGS]
-    return "\n".join(["\b", "Exit codes:", *lines, "128+n  run: signal n ended the command, or the wait for the lock"])
+    return "\n".join(["\b", "Exit codes:", *lines, "128+n  signal n ended relock; run: or the command"])
 
 
 EPILOG = _table()

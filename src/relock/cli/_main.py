@@ -2,20 +2,24 @@
 
 import importlib
 import logging
+import signal
 from typing import Any
 
 import click
 
 import relock
 from relock._errors import RelockError
-from relock.cli._exit_codes import EPILOG
+from relock.cli._exit_codes import EPILOG, of_signal
 from relock.cli._output import failed, show_warnings
 
 _COMMANDS = ("run", "status", "ls", "release", "doctor", "guard", "bench", "demo")
 
 
 class Commands(click.Group):
-    """A group that imports its commands late, and reports the library's errors as one line and an exit code."""
+    """A group that imports its commands late, and reports the library's errors as one line and an exit code.
+
+    Ctrl-C that no command handles is an exit code as well: 1, which click gives it, is an answer of some commands.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the commands that there are."""
@@ -40,6 +44,9 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except RelockError as error:
             raise failed(error) from None
+        except KeyboardInterrupt:
+            click.echo(err=True)  # the terminal has printed ^C
+            ctx.exit(of_signal(signal.SIGINT))
 
 
 # Not a docstring: python -OO drops those.
