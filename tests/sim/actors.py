@@ -20,9 +20,11 @@ from relock._owner import current_task as current_owner
 from relock.testing._loop import VirtualLoop
 from relock.testing._platform import VirtualQueue
 from relock.testing._process import Process, Task, current_task
+from sim.plan import LOCK
 
 AWAITS = 4  # a cancellation comes with the end of one of the first so many waits of a call
 WRAPPED_PART = 0.3  # of the calls are made by the actor, and awaited by a task of their own, as `wait_for` does
+CANCELLED_SECONDS_MAX = 0.02  # for so long, a task has tried to take the lock when its loop ends
 CLOSED_SECONDS = 60.0  # more than it takes until a loop is closed
 BLOCKED_PART = 0.2  # of the checks of a holder are followed by a call in whose midst something blocks the loop
 
@@ -212,12 +214,32 @@ class ClientOfActors:
     def close(self) -> None:
         """Closes the client at the end of a program: on its loop, or on another one, when that loop is closed."""
         if len(self._actors) == 1 and self._random.random() < 0.5:
-            closed = VirtualQueue(self._process)
-            self.close_loop(partial(closed.put, None))
-            closed.get(timeout=CLOSED_SECONDS)
+            self._end_loop()
             self.begin_anew()
         self._client._is_own = True  # by now: it closes the session's client, too
         Actor(self._loop, self._process, self._random).do(self._client.close)
+
+    def end_run(self) -> None:
+        """Ends the loop as ``asyncio.run`` does at its end, which cancels what other tasks do."""
+        for _ in range(self._random.choice([0, 1, 3])):
+            self.actor().do(partial(self._cancel_one, self._random.random() * CANCELLED_SECONDS_MAX))
+        self._end_loop()
+
+    async def _cancel_one(self, seconds: float) -> None:
+        """Has a task take the lock and hold it, and cancels that task after a while."""
+        task = self._loop.create_task(self._hold())
+        await asyncio.sleep(seconds)
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def _hold(self) -> None:
+        async with self._client.lock(LOCK):
+            await asyncio.sleep(CLOSED_SECONDS)
+
+    def _end_loop(self) -> None:
+        closed = VirtualQueue(self._process)
+        self.close_loop(partial(closed.put, None))
+        closed.get(timeout=CLOSED_SECONDS)
 
     def begin_anew(self) -> None:
         """Makes another loop, for other workers."""

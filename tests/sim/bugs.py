@@ -651,4 +651,48 @@ BUGS = [
         "return outcome",
         seed=1029,
     ),
+    # Only runs in which clients that wait cannot act find these.
+    Bug(
+        "heartbeats keep the places of those that cannot act",
+        f"{RUNTIME}/background/places.py",
+        "            if waiter.pulse not in silent and not self._turns.has_missed(waiter, now):",
+        "            if True:",
+        seed=1031,
+    ),
+    Bug(
+        "one that is told and does not look keeps its place",
+        f"{CORE}/turns.py",
+        "return due_at <= now - TURN_SECONDS and self.run_for(due_at, now) >= TURN_SECONDS",
+        "return False",
+        seed=1612,
+    ),
+    Bug(
+        "all tasks of a loop that stands still have their turns",
+        f"{CORE}/turns.py",
+        "            if pulse is not None and self._is_silent(",
+        "            if False and self._is_silent(",
+        seed=1201,
+    ),
+    # Only runs in which clients are closed, or end with their processes, find these.
+    Bug(
+        "what is pending when a client is closed is left to leases",
+        f"{RUNTIME}/background/janitor.py",
+        "return now >= self._closes_by or (not pending and self._incoming.empty())",
+        "return True",
+        seed=1060,
+    ),
+    Bug(
+        "what is pending at the end of a process is left to leases",
+        f"{RUNTIME}/session/closing.py",
+        "        _finish(session)\n    finally:",
+        "        pass\n    finally:",
+        seed=1105,
+    ),
+    Bug(
+        "what was published before a client is closed is not heard",
+        f"{RUNTIME}/background/janitor.py",
+        "            session.hub.catch_up(self._answer_by(now))",
+        "            pass",
+        seed=2568,
+    ),
 ]

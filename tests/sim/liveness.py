@@ -21,9 +21,9 @@ from sim.plan import (
     Plan,
 )
 
-STUCK_PART = 0.0  # of the runs that are not apart
+STUCK_PART = 0.04  # of the runs that are not apart
 ENDED_PART = 0.03  # of those that are not stuck either
-CLOSING_PART = 0.0  # of those that are not ended either
+CLOSING_PART = 0.04  # of those that are not ended either
 MASS_PART = 0.02  # of those that are not strange either
 STRANGE_PART = 0.03  # of those that are not closing either
 STUCK_SECONDS = (5.0, 15.0, 30.0)
@@ -36,12 +36,13 @@ def stuck(seed: int, part: float = STUCK_PART) -> Plan | None:
     random = Random(f"stuck {seed}")
     if random.random() >= part:
         return None
-    clients = random.choice([3, 4])
+    clients, threads = random.choice([3, 4]), random.choice([1, 1, 3])
+    loops_part = STUCK_LOOPS_PART if threads == 1 else 1.0  # of several threads, only one can be in a handler
     return evolve(
         draw_any(random, (GET_STUCK, GET_STUCK, STOP_PROCESS), is_calm=True),
         masters=random.choice([1, 1, 3]),
         clients=clients,
-        threads=1,
+        threads=threads,
         turns=4,
         begins=CALM_SECONDS,
         faults=60.0,
@@ -51,7 +52,7 @@ def stuck(seed: int, part: float = STUCK_PART) -> Plan | None:
         timeouts=random.choice([(60.0,), (1.0, 60.0)]),
         renew=True,
         named=False,
-        loops=frozenset(number for number in range(clients) if random.random() < STUCK_LOOPS_PART),
+        loops=frozenset(number for number in range(clients) if random.random() < loops_part),
     )
 
 

@@ -1,6 +1,7 @@
 """What strikes a run: faults of masters, of the network, of clients and of clocks; and how all is healed."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -136,11 +137,15 @@ class Strikes:
                 self._part(server, process, seconds)
 
     def _waiting(self) -> list[Call]:
-        """Calls whose clients may get stuck, as long as two others are able to act."""
-        stuck = self._referee.stuck.now()
+        """Calls whose clients may get stuck: all threads of such a one wait, and two others are able to act."""
+        stuck, first, count = self._referee.stuck.now(), dict[Process, Call](), Counter[Process]()
         if len(stuck) + 2 >= self._plan.clients:
             return []
-        return [call for call in self._referee.idle.waiting if call.process not in stuck]
+        for call in self._referee.idle.waiting:  # the oldest comes first
+            first.setdefault(call.process, call)
+            count[call.process] += 1
+        least = self._plan.threads
+        return [call for process, call in first.items() if process not in stuck and count[process] >= least]
 
     def _get_stuck(self) -> None:
         """Keeps a client that waits from acting: its loop stands still, or its first thread is in a long handler."""

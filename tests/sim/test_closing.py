@@ -12,6 +12,7 @@ from relock.testing._conditions import Conditions
 from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World
+from sim.actors import ClientOfActors
 from sim.beliefs import Belief
 from sim.draws import draw
 from sim.ends import ABANDONED_SECONDS, LATE_SECONDS, RELEASED_SECONDS
@@ -179,7 +180,34 @@ def test_a_minority_of_the_masters_is_slower_in_some_runs() -> None:
     assert delays == [plan.conditions.delay] * 3 + [plan.slow] * 2
 
 
-def test_another_client_follows_one_that_was_closed() -> None:
-    seed, plan = some(lambda plan: plan.masters == 1)
-    simulation = Simulation(seed, evolve(plan, slow=0.0)).run()
-    assert len(simulation.cast.clients) == plan.clients + simulation.faults["close"] > plan.clients
+@pytest.mark.parametrize("threads", [1, 2])
+def test_another_client_follows_one_that_was_closed_or_has_ended_with_its_process(threads: int) -> None:
+    """The end of a process waits for all of its threads: there is none where another one has turns left."""
+    seed, plan = some(lambda plan: plan.threads == threads)
+    simulation = Simulation(seed, plan).run()
+    closed, ended = simulation.faults["close"], simulation.faults["exit"]
+    assert (closed > 0, ended > 0) == (True, threads == 1)
+    assert len(simulation.cast.clients) == plan.clients + closed + ended
+
+
+def test_what_tasks_do_is_cancelled_when_their_loop_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+    cancelled: list[ClientOfActors] = []
+    end_run, cancel_one = ClientOfActors.end_run, ClientOfActors._cancel_one
+
+    async def cancel(self: ClientOfActors, seconds: float) -> None:
+        await cancel_one(self, seconds)
+        cancelled.append(self)
+
+    def end(self: ClientOfActors) -> None:
+        end_run(self)
+        ended.append(self._loop.is_closed())
+
+    monkeypatch.setattr(ClientOfActors, "end_run", end)
+    monkeypatch.setattr(ClientOfActors, "_cancel_one", cancel)
+    for seed in range(4):
+        _, plan = some(lambda plan: plan.threads == 1)
+        Simulation(seed, evolve(plan, loops=frozenset(range(plan.clients)))).run()
+    assert ended == [True] * len(ended)
+    assert ended
+    assert cancelled

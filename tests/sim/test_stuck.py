@@ -20,6 +20,8 @@ from sim.leftovers import LOCK_KEY
 from sim.liveness import STUCK_PART, stuck
 from sim.plan import LONG_HANDLER, LOOP_STUCK, STOP_PROCESS
 from sim.referee import OVERSHOOT_SECONDS, Referee
+from sim.simulation import Simulation
+from sim.stuck import Spell, Stuck
 
 LONG_SECONDS = 100.0
 BLOCK_LOOP, STOP_LOOP = LOOP_STUCK
@@ -210,6 +212,26 @@ def test_a_loop_that_is_stopped_does_not_run_until_it_is_run_again(game: Game) -
     process.end()
     assert [is_running for is_running, _ in turned] == [False, False, True, True, True, True]
     assert turned[2][1] == pytest.approx(5.0, abs=0.01)
+
+
+def test_all_threads_of_a_client_that_gets_stuck_wait_and_two_others_can_act(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, seen = Stuck.begin, list[tuple[int, bool, int]]()
+
+    def watch(self: Stuck, call: Call, kind: str, seconds: float) -> Spell:
+        waiting = [one for one in simulation.referee.idle.waiting if one.process is call.process]
+        seen.append((len(waiting), call.process not in self.now(), len(self.now())))
+        return begin(self, call, kind, seconds)
+
+    monkeypatch.setattr(Stuck, "begin", watch)
+    for seed in range(10):
+        plan = stuck(seed, 1.0)
+        assert plan is not None
+        seen.clear()
+        simulation = Simulation(seed, plan)
+        simulation.run()
+        assert all(count == plan.threads and is_new for count, is_new, _ in seen)
+        assert all(others + 2 < plan.clients for _, _, others in seen)
+    assert seen
 
 
 def test_clients_get_stuck_in_a_few_runs_in_which_nothing_else_goes_wrong() -> None:

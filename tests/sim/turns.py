@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from relock import Client, LockLostError, QuorumError, RelockError
+from relock._runtime.session import closing
 from relock.lock import Lock
 from relock.testing._lab import VirtualClient
 from relock.testing._process import Parking, Process, Task, current_task
@@ -22,6 +23,7 @@ STEADY_SECONDS = 200.0  # of true time, for all threads to come to an end when a
 FIRST_LOOKS = 2  # tries before a run begins: at the first, some connections may not be open yet
 FIRST_LOOKS_PAUSE = 0.1  # seconds
 BLOCKED_SECONDS_MAX = 0.1
+EXIT_PART = 0.5  # of the ends of clients are those of their processes, and nobody closes them
 CLOSED_MAX = 6  # clients that are closed in one run before its end
 FOREVER = float("inf")
 
@@ -137,18 +139,25 @@ class Turns:
         while not (process in self._referee.ends.closing or self._is_served(process, lock)):
             process.sleep(0.1)
 
-    def _close(self, process: Process, client: Client) -> None:
-        """Closes a client, and makes another one, as a program does that is run again and again."""
+    def _close(self, process: Process, client: Any) -> None:
+        """Closes a client, or ends its process, and makes another one, as a program that is run again and again."""
         ends = self._referee.ends
         if process in ends.closing or len(ends.closing) == CLOSED_MAX:
             return
-        session = self._cast.client_of(process)._session
-        self._referee.struck(process.name, "close", 0.0)
+        session, has_door = self._cast.client_of(process)._session, process in self._cast.doors
         ends.closes(process, self._referee.beliefs)
-        client.close()
+        is_exit = self._plan.threads == 1 and self._world.random.random() < EXIT_PART  # it waits for all other threads
+        self._referee.struck(process.name, "exit" if is_exit else "close", 0.0)
+        if is_exit:
+            if has_door:
+                client.end_run()
+            closing._finish_for_exit(session)
+        else:
+            client.close()
         ends.closed(process, session)
-        again = self._cast.make_client(f"client-{len(self._cast.processes)}", has_loop=process in self._cast.doors)
-        self.start(again)
+        if is_exit:
+            process.crash()
+        self.start(self._cast.make_client(f"client-{len(self._cast.processes)}", has_loop=has_door))
 
     def _timeout(self) -> float:
         """The seconds for which the next acquire waits."""
