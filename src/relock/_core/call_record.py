@@ -1,4 +1,4 @@
-"""What an interrupt may leave of a call: noted before anything is sent, and undone from the notes."""
+"""Notes of one call, made before anything is sent: an interrupt undoes the call from them."""
 
 from typing import Any, NamedTuple
 
@@ -9,24 +9,25 @@ from relock._core.lock_spec import LockSpec
 
 
 class CallRecord:
-    """What one call of acquire or release may leave behind if it is interrupted; filled in before anything is sent."""
+    """Notes of what one acquire or release may leave behind if it is interrupted; made before anything is sent."""
 
     spec: LockSpec | None = None  # of an outermost acquire that is under way
     owners: list[bytes] = []  # the waiter, and every name under which it has asked for the lock
     hold: Hold | None = None  # of a nested acquire, or a release
     count: int = 0  # what an interrupt must leave of that hold's levels
-    over: tuple[Hold | None, int] | None = None  # the work is done: what must be given back of which hold, and no more
-    gate: Any = None  # where it is, or waits to be
-    task: Any = None  # what awaits it, where that is a task
-    errand: Any = None  # what gives back in its place
+    over: tuple[Hold | None, int] | None = None  # set once the work is done: the hold and the levels to give back
+    gate: Any = None  # the gate that the call is at, inside or in line: an `Admission`
+    task: Any = None  # the task that awaits the call; None for a thread's
+    errand: Any = None  # the background work that gives back in the place of this call
     suspended: list[None] | None = None  # of a task's call: see `claim`
-    is_overtaken: bool = False  # another caller of its owner has undone it
+    is_overtaken: bool = False  # another caller of the same owner has undone the call
 
     def claim(self) -> bool:
         """Take the right to go on with a task's call that is suspended, or to undo it; only one caller gets it.
 
-        The call's own task takes it whenever it goes on, and gives it back before it awaits. Another caller of the same
-        owner, which waits behind it while its event loop stands still, takes it to undo the call: Claim, then act.
+        The call's own task takes the right whenever it goes on, and gives it back before it awaits. If the task's event
+        loop stands still, another caller of the same owner may wait behind the call. That caller takes the right to
+        undo the call: Claim, then act.
         """
         try:
             self.suspended.pop()  # type: ignore[union-attr]  # atomic
@@ -40,11 +41,11 @@ class OvertakenError(Exception):
 
 
 class Enter(NamedTuple):
-    """The effect of a call, beside those of `relock._core.effects`: come in at the gate of an owner that
-    may call several times at once: an ``owner=``, or a task.
+    """An effect of a call, beside those of `relock._core.effects`: enter the gate of the call's owner.
 
-    There its calls queue, for one at a time takes or leaves a level. Answered with a bool: whether the caller is in, at
-    the latest at `until`; where that is over, only if nobody else is. The `record` has the gate by then.
+    The owner is one that may call several times at once: an ``owner=``, or a task. One call at a time takes or leaves a
+    level, and the others queue at the gate. The answer is a bool: whether the caller is in by `until`. If `until` is
+    over already, the caller comes in only where nobody else is inside. By then the `record` has the gate.
     """
 
     record: CallRecord

@@ -10,8 +10,8 @@ from relock._owner import waiter_name
 LOOK_AGAIN_SECONDS_MAX = 60.0
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
-AWAY_FAILURES = 10  # the longest back-off at once: the masters that answer have said how long they need
-EXPIRY_SECONDS = 0.002  # a key may be there for a moment after its lease has ended
+AWAY_FAILURES = 10  # a master that is away counts as so many, so the back-off is the longest at once
+EXPIRY_SECONDS = 0.002  # for so long a server may keep a key after its lease has ended
 
 
 def pause_behind(ahead: int, lease_left: float) -> float:
@@ -33,7 +33,7 @@ class Patience:
         self._failures = 0
 
     def is_over(self, outcome: Refused | NoQuorum, now: float) -> bool:
-        """Return whether another look makes no sense, whatever time is left."""
+        """Return whether another look makes no sense, however much time the wait has left."""
         if not isinstance(outcome, NoQuorum) or outcome.vote_in is not None:
             self._silent_since, self._failures = None, 0
             return False
@@ -48,7 +48,7 @@ class Patience:
         """Return the seconds to sleep before the next look, unless woken."""
         if isinstance(outcome, NoQuorum):
             if outcome.vote_in is not None:
-                # A master that is away may be back at any time, and nothing would say so.
+                # A master that is away may be back at any time, and sends no message when it is.
                 longest = self._backoff(AWAY_FAILURES, BACKOFF_SECONDS_MAX) if outcome.away else LOOK_AGAIN_SECONDS_MAX
                 return min(max(BACKOFF_SECONDS_MIN, outcome.vote_in), longest)
             return self._backoff(self._failures, self._patience_left())
@@ -63,7 +63,7 @@ class Patience:
         return self._backoff(self._failures, LOOK_AGAIN_SECONDS_MAX)
 
     def _is_own(self, holder: str | None) -> bool:
-        """Return whether the masters name this wait: an earlier attempt of it, or a hold that it has yet to hear of."""
+        """Return whether the holder is this wait itself: an earlier attempt, or a hold that it has yet to hear of."""
         return holder is not None and waiter_name(holder.encode()) == self._waiter
 
     def _backoff(self, failures: int, longest: float) -> float:

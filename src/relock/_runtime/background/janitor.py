@@ -1,11 +1,11 @@
 """The thread for all that must reach the masters but must not keep a caller: undoing, passing on, heartbeats.
 
-An undo goes out at once, and again once whatever it undoes can't arrive late any more (its not-after time); where it
-finds no quorum it is repeated until the lease has run out by itself. When the client is closed, what is pending is
-finished: see `Janitor.stop`.
+The janitor sends an undo at once. It sends the undo again after its not-after time, when the undone request can no
+longer arrive. If a master does not answer, the janitor repeats the undo until the lease has run out by itself. When the
+client is closed, the janitor finishes what is pending: see `Janitor.stop`.
 
-What is due at a moment goes out together, many tasks in one round: each round waits for all masters, and a slow one
-would else keep each task for as long as it takes, and the heartbeats behind them.
+Tasks that are due together go out together, in one round. Each round waits for all masters, so in rounds of their own
+a slow master would delay each task, and the heartbeats behind them.
 """
 
 import heapq
@@ -38,8 +38,8 @@ HEAL_RETRY_SECONDS_MAX = 0.05
 BATCH = 100  # tasks that are carried out together, before the next look at what is due
 CHECK_SECONDS = 0.1  # between two looks at what slow masters have answered
 CLOSING_CHECK_SECONDS = 0.005  # the same while the client is being closed, and somebody waits for that
-CLOSING_TRIES = 10  # in a node timeout, where a master does not answer while the client is being closed
-NOT_AFTER_SLACK_SECONDS = 0.001  # after a not-after time, whatever it is for is repeated
+CLOSING_TRIES = 10  # of an undo in a node timeout, while the client is being closed and a master does not answer
+NOT_AFTER_SLACK_SECONDS = 0.001  # an undo is repeated so long after its not-after time
 SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
 HEARTBEAT_SLACK_SECONDS = 0.05  # not worth waking the thread for
 _order = itertools.count()
@@ -47,7 +47,7 @@ _order = itertools.count()
 
 class _Due(NamedTuple):
     at: float
-    order: int  # one of its own, so that tasks are never compared
+    order: int  # another one for each, so that tasks are never compared
     task: Task
 
 
@@ -80,19 +80,19 @@ class Janitor(Service):
         }
 
     def hand(self, task: Task) -> None:
-        """Takes on a task; returns at once."""
+        """Take on a task; return at once."""
         self._incoming.put(task)
         self.ensure()
 
     def look_later(self, check: PendingCheck) -> None:
-        """Looks at it when all answers should have come; the thread is woken for the first of many only."""
+        """Have `check` looked at when all answers should have come; only the first of many wakes the thread."""
         self._checks.append(check)
-        if self._checks_at == FOREVER:  # Mark, then look: else the thread looks at it as well, then or later
+        if self._checks_at == FOREVER:  # Mark, then look: else the thread has a look planned, and finds this check
             self._incoming.put(None)
-        self.ensure()  # for each: the first one may not have got it started
+        self.ensure()  # for each check: the first one may have failed to start the thread
 
     def ensure_beating(self, lease_end: float) -> None:
-        """Somebody is queued: heartbeats are due from now on, the next one when the holder's lease ends."""
+        """Have heartbeats sent from now on, for somebody is queued; the next one when the holder's lease ends."""
         now = self._session.clock()
         due = now + beat_pause(lease_end - now)
         if due < self._beat_at - HEARTBEAT_SLACK_SECONDS:
@@ -102,13 +102,13 @@ class Janitor(Service):
         self.ensure()
 
     def beat_now(self) -> None:
-        """Heartbeats are due at once, if anybody waits."""
+        """Have a heartbeat sent at once, if anybody waits."""
         self._asked_for.append(self._session.clock())
         self._incoming.put(None)
         self.ensure()
 
     def step(self) -> None:
-        """Waits for a task or the next due moment, and acts on all that is due by then."""
+        """Wait for a task or the next due moment, and act on all that is due by then."""
         if self._is_closing and self._is_finished():
             super().stop()
             return
@@ -130,7 +130,7 @@ class Janitor(Service):
         self._act_on_due(now)
 
     def _take_in(self, at: float) -> None:
-        """Takes what was handed in; it is due `at` that moment."""
+        """Take in the tasks that were handed in; each is due at the moment `at`."""
         while not self._incoming.empty():
             task = self._incoming.get_nowait()
             if task is not None:
@@ -150,7 +150,7 @@ class Janitor(Service):
         return min(moments, default=None)
 
     def _next_heartbeat(self) -> float:
-        """When it is due; infinity while nobody waits, and once the client is closing."""
+        """Return when the next heartbeat is due; infinity while nobody waits, and once the client is closing."""
         waiters = self._session.hub.waiters if not self._is_closing else ()
         if not waiters and self._beat_at < FOREVER:
             self._beat_at = FOREVER
@@ -161,7 +161,7 @@ class Janitor(Service):
         return self._beat_at if waiters else FOREVER
 
     def _act_on_due(self, now: float) -> None:
-        """The heartbeats come first, between any two batches: however many tasks there are, they come in time."""
+        """Send a heartbeat that is due, then do one batch of tasks: so many tasks delay no heartbeat."""
         if self._next_heartbeat() <= now:
             self._beat()
         due: list[Task] = []
@@ -172,9 +172,9 @@ class Janitor(Service):
             self._run_checks()
 
     def _act(self, *tasks: Task) -> None:
-        """Carries out tasks, those of a kind together; what the master of one of them keeps, it keeps for all.
+        """Carry out tasks, those of a kind together: a slow master delays a kind once, not each of its tasks.
 
-        Where one kind fails, that error goes on, and the kinds that have not had their turn are due again.
+        Where one kind fails, raise its error; the kinds that have not had their turn are due again.
         """
         by_kind: defaultdict[type[Task], list[Any]] = defaultdict(list)
         for task in tasks:
@@ -218,8 +218,8 @@ class Janitor(Service):
             silent = frozenset(master for master in asked if isinstance(answers[master][i], Failure))
             done = not silent
             if task.stays and any(is_status(answer[i], b"released") for answer in answers):
-                session.hub.look_again(waiter_name(task.owner))  # a master tells others only whose turn it is
-            if done and sent_at > task.not_after:  # sent, not answered: what it undoes may have come in between
+                session.hub.look_again(waiter_name(task.owner))  # of its turn a master tells others only
+            if done and sent_at > task.not_after:  # sent, not answered: the request may have come in between
                 continue
             if now >= task.give_up_at and not done:
                 text = "%s could not be undone everywhere; its lease has run out"
@@ -228,18 +228,18 @@ class Janitor(Service):
                 self._later(task.not_after + NOT_AFTER_SLACK_SECONDS, task)
             else:
                 again = task._replace(pause=min(2 * task.pause, RETRY_SECONDS_MAX))
-                if sent_at > task.not_after:  # the others need not hear of it again, for as long as one of them is away
+                if sent_at > task.not_after:  # masters that have answered need not hear of it again
                     again = again._replace(left=silent)
                 pause = min(task.pause, session.node_timeout / CLOSING_TRIES) if self._is_closing else task.pause
                 self._later(min(now + pause, task.give_up_at), again)
         self._take_out([PassOn(t.keys, waiter_name(t.owner)) for t in tasks if not self._still_waits(t)])
 
     def _still_waits(self, task: UndoTask) -> bool:
-        """Whether the waiter of an undo that must restore its place still waits."""
+        """Return whether the waiter of an undo that must restore its place still waits."""
         return not task.ticket or waiter_name(task.owner) in self._session.hub.waiters
 
     def _run_checks(self) -> None:
-        """Undoes what the answers that have come by now leave in doubt, unless more may come."""
+        """Undo what the answers that have come by now leave in doubt, unless more answers may come."""
         self._checks_at = FOREVER
         for master in self._session.masters:
             master.drain()
@@ -256,22 +256,22 @@ class Janitor(Service):
             self._checks_at = now + self._check_pause()
 
     def _take_out(self, gone: Sequence[PassOn]) -> None:
-        """Waiters left while a script was on the way that gives them their places (back)."""
+        """Give up the places of waiters that left while a script that restores those places was on its way."""
         self._pass_on(gone)
         for task in gone:
             self._later(self._session.clock() + self._session.node_timeout, task)  # a slow master may get it only now
 
     def _pass_on(self, tasks: Sequence[PassOn]) -> None:
-        """All in one batch: the waiters that stay need their heartbeat, however slow a master is."""
+        """Give up places, many in one round: the waiters that stay need their heartbeat, however slow a master is."""
         session = self._session
         for i in range(0, len(tasks), BATCH):
             calls = tuple([release.leave_call(task.keys, task.owner) for task in tasks[i : i + BATCH]])
             session.ask_shielded(Ask(calls, self._answer_by(session.clock())))
         if self._places.were_given_up([task.owner for task in tasks]):
-            self._beat_by(session.clock())  # it has just lost the place with which it had come back
+            self._beat_by(session.clock())  # gives that one back the place that it has just lost
 
     def _settle(self, tasks: Sequence[Settle]) -> None:
-        """Writes the counts until every master has the true ones: the owners may go on meanwhile, and write others."""
+        """Write the counts until every master has the true ones: the owners may go on meanwhile, and write others."""
         session, now, open_ = self._session, self._session.clock(), []
         for task in tasks:
             if task.hold.count > 0 and task.hold.remaining(now) > 0:
@@ -285,7 +285,7 @@ class Janitor(Service):
                 self._look_after(task, count, now, is_left=release.may_be_uncounted(answers, i))
 
     def _look_after(self, task: Settle, count: int, sent_at: float, *, is_left: bool) -> None:
-        """What is left to do after a `count` was written: by now another one may be right, or may yet arrive."""
+        """Do what is left after a `count` was written: by now another count may be right, or may yet arrive."""
         hold, now = task.hold, self._session.clock()
         if is_left:
             if not self._is_closing:
@@ -300,10 +300,10 @@ class Janitor(Service):
             self._later(hold.counts_until + 0.001, task)  # another count may be under way yet, of an interrupted call
 
     def _heal(self, tasks: Sequence[Heal]) -> None:
-        """Heals; and again in a moment where an attempt of another client that keeps on trying was in the way.
+        """Heal holds; heal again in a moment where an attempt of another client was in the way.
 
-        Such attempts come and go by the millisecond, so chance decides which of the two finds the master free. The
-        pauses are short, and drawn, so that no rhythm keeps the two apart for ever.
+        A client that keeps on trying makes and undoes an attempt within milliseconds, so chance decides which of the
+        two finds the master free. The pauses are short and random, so that no rhythm favours the other for ever.
         """
         session = self._session
         holds = tuple(dict.fromkeys(hold for task in tasks for hold in task.holds))
@@ -319,7 +319,7 @@ class Janitor(Service):
             self._accuse(task)
 
     def _accuse(self, task: Accuse) -> None:
-        """Takes the vote of a master whose clock stepped, for everybody, after a look at the clocks of the others."""
+        """Take the vote of a master whose clock stepped, for all clients, after a look at the clocks of the others."""
         session = self._session
         sampled = session.ask_shielded(sample(session.prefix, session.clock() + session.node_timeout))
         shown = task.step
@@ -344,7 +344,7 @@ class Janitor(Service):
                 self._later(session.clock() + task.pause, task._replace(pause=2 * task.pause))
 
     def _unheard(self, sampled: Sequence[Answer], told: Sequence[ClockStep], since: float) -> set[int]:
-        """The masters that are silent, or of which another thread has seen a step that it has not told yet."""
+        """Return the masters that are silent, or whose step another thread has seen and not told yet."""
         told_at = {step.master: step.seen_at for step in told}
         return {
             master.index
@@ -363,14 +363,14 @@ class Janitor(Service):
         self._take_out(gone)
 
     def _beat_by(self, moment: float) -> None:
-        """The next heartbeat is due then, unless an earlier one is."""
+        """Have the next heartbeat sent at `moment`, unless one is due earlier."""
         self._beat_at = min(self._beat_at, moment)
 
     def _is_finished(self) -> bool:
-        """Tell if nothing is pending, or the time for it is over: a node timeout after the last not-after time.
+        """Return True if nothing is pending, or the time for it is over: a node timeout after the last not-after time.
 
-        What was granted to a waiter that has left may still be on its way when all places have been given up. So the
-        messages that were published before then are heard first.
+        A grant to a waiter that has left may still be on its way when all places have been given up. So the janitor
+        first hears the messages that were published before then.
         """
         session = self._session
         self._take_in(NEVER)
@@ -385,7 +385,7 @@ class Janitor(Service):
         return now >= self._closes_by or (not pending and self._incoming.empty())
 
     def _hurry(self, now: float) -> None:
-        """Have all that is pending done at once, but for what has to wait for a not-after time."""
+        """Have all that is pending done at once, but for tasks that have to wait for a not-after time."""
         self._is_hurried = True
         self._checks_at = now if self._checks else FOREVER
         self._due = [due._replace(at=min(due.at, _not_after(due) + NOT_AFTER_SLACK_SECONDS)) for due in self._due]
@@ -407,16 +407,16 @@ class Janitor(Service):
         self._incoming.put(None)
 
     def stop(self) -> None:
-        """Have the thread end once nothing is pending, or the time for that is over; do it here where none runs."""
+        """Have the thread end once nothing is pending, or the time for that is over; without a thread, do it here."""
         self._closes_by = self._session.clock() + self._session.node_timeout
         self._is_closing = True
         self._incoming.put(None)
         if not self.running:
-            self._run()  # its thread was never needed, can't be started, or has not come to run: this one does the rest
+            self._run()  # the thread was never needed, can't be started, or has not begun: the caller does the rest
 
 
 def _not_after(due: _Due) -> float:
-    """Return the time after which nothing can arrive any more of what a task ends."""
+    """Return the time after which no request can arrive that a task undoes."""
     task = due.task
     if isinstance(task, UndoTask):
         return task.not_after

@@ -17,15 +17,15 @@ from relock._runtime.wakeups.waiter import Waiter
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_SECONDS_MIN = 0.25  # however short the holders' leases are
+HEARTBEAT_SECONDS_MIN = 0.25  # between two heartbeats, however short the holders' leases are
 
 
 class Kept(NamedTuple):
     """Result of a heartbeat.
 
     Attributes:
-        next_at: when the next one is due, at the latest.
-        gone: waiters that have left while it was under way, and whose places it may have restored.
+        next_at: when the next heartbeat is due, at the latest.
+        gone: waiters that have left while the heartbeat was under way; it may have restored their places.
     """
 
     next_at: float
@@ -40,7 +40,7 @@ class Places:
         self._turns = Turns()
 
     def woke(self, due: float, now: float) -> None:
-        """Note that the janitor has woken, which was to wake at `due`: it is late where its process was stopped."""
+        """Note that the janitor, which was to wake at `due`, has woken; where it is late, the process was stopped."""
         self._turns.woke(due, now)
 
     def give_up(self, now: float) -> list[PassOn]:
@@ -57,11 +57,11 @@ class Places:
                     waiter.pulse.has_left = True
                 stuck.append((max(waiter.tickets.copy(), default=0), PassOn(waiter.keys, waiter.owner)))
         self._ask_loops({waiter.pulse for waiter in waiters}, now)
-        stuck.sort(key=lambda place: place[0], reverse=True)  # from the tail: else each one wakes the next of them
+        stuck.sort(key=lambda place: place[0], reverse=True)  # from the tail: else each one wakes the next stuck one
         return [task for _, task in stuck]
 
     def were_given_up(self, owners: Iterable[bytes]) -> bool:
-        """Tell of the waiters among these that have lost their places; return True where one can act by now."""
+        """Log that the waiters among `owners` have lost their places; return True where one can act by now."""
         session = self._session
         left = [waiter for waiter in map(session.hub.waiters.get, owners) if waiter is not None]
         if not left:
@@ -93,7 +93,7 @@ class Places:
         for owner in heard.turns:
             session.hub.look_again(owner)
         if not heard.well:
-            session.hub.wake_all()  # each looks for itself what is wrong, and its patience counts
+            session.hub.wake_all()  # each waiter finds out for itself what is wrong, and its patience counts
         waiting = session.hub.waiters
         gone = [PassOn(keys, owner) for keys, some in queues.items() for _, owner in some if owner not in waiting]
         return Kept(min(next_at, session.clock() + beat_pause(heard.lease_left)), gone)
@@ -102,7 +102,7 @@ class Places:
         return list(self._session.hub.waiters.values())
 
     def _ask_loops(self, pulses: set[Pulse | None], now: float) -> None:
-        """Ask the loops whose tasks wait to answer when they turn next; end what is left of a loop that was closed."""
+        """Ask the loops whose tasks wait to answer in their next turn; end what is left of a loop that was closed."""
         if not pulses - {None}:
             return
         for foreground in self._session.foregrounds.copy():
@@ -111,8 +111,8 @@ class Places:
 
 
 def beat_pause(lease_left: float) -> float:
-    """Return the seconds until the next heartbeat. When a lease ends nobody publishes, so the waiters look then.
+    """Return the seconds until the next heartbeat: it comes when the holder's lease ends, if that is soon.
 
-    The head of the queue has a timer of its own for that; but the head may be dead.
+    Nobody publishes when a lease ends. The head of the queue has a timer for that moment, but the head may be dead.
     """
     return min(max(lease_left + EXPIRY_SECONDS, HEARTBEAT_SECONDS_MIN), HEARTBEAT_SECONDS)

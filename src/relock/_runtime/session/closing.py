@@ -1,9 +1,9 @@
 """The end of a session: waiters leave the queues, calls that are under way end, and threads stop.
 
-A session that nobody has closed ends with the process. Then it does what `close` does on the masters, and no more: what
-is called at the end of the interpreter after this, by handlers that were registered earlier, may use the client still.
-That is done by `atexit`, when all threads that the interpreter waits for have ended. Daemon threads still run then, but
-from Python 3.12 on no thread can be started any more.
+A session that nobody has closed finishes with the process what is pending on the masters, as `close` does. It does not
+close the client, because handlers of `atexit` that run later may still use that. relock's own handler of `atexit` does
+this, when all threads that the interpreter waits for have ended. Daemon threads still run then, but from Python 3.12 on
+no thread can be started any more.
 """
 
 import atexit
@@ -19,10 +19,10 @@ from relock._runtime.wakeups.waiter import Waiter
 logger = logging.getLogger(__name__)
 
 GRANTEES_SECONDS = 0.5  # a client that is closed waits this long for waiters that were given a lock at that moment
-GRANTEES_LOOK_SECONDS = 0.001  # between two looks whether they have given it back
+GRANTEES_LOOK_SECONDS = 0.001  # between two looks whether these waiters have given it back
 JOIN_SECONDS = 2.0
-SETTLE_SECONDS = 0.5  # for so long, a client that is closed waits for the log
-_sessions: "weakref.WeakSet[Keeper]" = weakref.WeakSet()  # those of this process
+SETTLE_SECONDS = 0.5  # a client that is closed waits this long for the log
+_sessions: "weakref.WeakSet[Keeper]" = weakref.WeakSet()  # those of this process, until nothing refers to them
 
 
 def close(session: Keeper) -> None:
@@ -48,10 +48,10 @@ def close(session: Keeper) -> None:
 
 
 def _finish(session: Keeper) -> list[Waiter]:
-    """Give up all places in queues, and end what calls have left on the masters; return the waiters that had places.
+    """Give up all places in queues, and end what calls have left on the masters; return all waiters.
 
-    It takes no time where nothing is pending; else it lasts until the last not-after time of what was sent, and a node
-    timeout more where masters are silent.
+    This takes no time where nothing is pending. Otherwise it lasts until the last not-after time of the requests that
+    were sent, and a node timeout more where masters are silent.
     """
     session.is_closing = session.closed = True
     for foreground in session.foregrounds.copy():
@@ -65,7 +65,7 @@ def _finish(session: Keeper) -> list[Waiter]:
 
 
 def end_with_process(session: Keeper) -> None:
-    """Have what `session` leaves pending finished at the end of the interpreter, if nobody has closed it by then."""
+    """Register `session`, to finish what is pending there at the end of the interpreter if it is still open then."""
     _sessions.add(session)
 
 
@@ -78,7 +78,7 @@ def _finish_at_exit() -> None:
 
 
 def _wait_until_closed(session: Keeper) -> None:
-    """Wait for another thread that is closing the session: this one's end would be its end, too."""
+    """Wait for another thread that is closing the session: the end of the interpreter would cut that off."""
     until = session.clock() + JOIN_SECONDS + 3 * session.node_timeout
     while session.is_closing and session.clock() < until:
         session.platform.sleep(GRANTEES_LOOK_SECONDS)
@@ -95,9 +95,9 @@ def _finish_for_exit(session: Keeper) -> None:
 
 
 def _leave_queues(session: Keeper, waiters: list[Waiter]) -> list[Waiter]:
-    """Gives up the places of `waiters`, and returns those that had no place any more on some master.
+    """Give up the places of `waiters`; return the waiters that had no place any more on some master.
 
-    Where that fails, their messages would not be heard either.
+    A master that does not answer is left out: its messages for these waiters would not come either.
     """
     calls = tuple(release_flows.leave_call(waiter.keys, waiter.owner) for waiter in waiters)
     answers = session.ask_shielded(Ask(calls, session.clock() + session.node_timeout)) if calls else []
@@ -105,7 +105,7 @@ def _leave_queues(session: Keeper, waiters: list[Waiter]) -> list[Waiter]:
 
 
 def _see_grantees_off(session: Keeper, grantees: list[Waiter]) -> None:
-    """Waits until `grantees` have given back what they were given.
+    """Wait until `grantees` have given back what they were given.
 
     A waiter that has lost its place was given the lock, as a rule. It hears of that, finds the client closed, and gives
     the lock back. After `close` nobody would read the message.
@@ -116,7 +116,7 @@ def _see_grantees_off(session: Keeper, grantees: list[Waiter]) -> None:
 
 
 def _see_calls_off(session: Keeper) -> None:
-    """Waits for the answers that are under way: a caller that is cut off from one may have the lock and not know it."""
+    """Wait for the answers that are under way: a caller that is cut off from one may have the lock and not know it."""
     until = session.clock() + session.node_timeout
     masters, loops = session.masters, session.foregrounds.copy()
     while session.clock() < until and (any(m.is_in_use for m in masters) or any(one.is_in_use for one in loops)):

@@ -1,17 +1,17 @@
 """The gates at which callers of one owner queue: one at a time takes or leaves a level of their hold.
 
-A caller is a thread, or a task of an event loop; several come at once where they name one ``owner=``, and where a task
-has others carry out calls for it. A thread that is inside may come in once more: in a signal handler, which would else
-wait for the thread that it has interrupted. A gate is there while somebody is at it.
+A caller is a thread, or a task of an event loop. Several callers come at once where they name one ``owner=``, or where
+a task has other tasks carry out its calls. A thread that is inside may come in once more: a signal handler would
+otherwise wait for the thread that it has interrupted. A gate exists while a caller is inside or in line.
 
-An exception may strike a thread between any two instructions, so no lock of Python's is taken. Whoever is inside is a
-value in a dictionary, set by ``dict.setdefault``; so is the line, once there is one. A place in the line is known by a
-weak reference, so that it dies with a caller that was struck before it could leave.
+An exception may strike a thread between any two instructions, so no lock of Python's is taken. The caller inside is a
+value in a dictionary, set by ``dict.setdefault``; so is the line, once there is one. The line has weak references to
+its places, so that a place dies with a caller that was struck before it could leave.
 
-A task whose event loop stands still can't leave. Who waits behind it asks the loop, and a second later, where that has
-not answered, makes the task give way: its call is undone, as that of a cancelled task, and begins anew when the loop
-turns. `CallRecord.claim` decides which of the two goes on where the loop turns at that moment. A task in line loses its
-place.
+A task whose event loop stands still can't leave. A caller that waits behind such a task asks the loop. About a second
+later, if the loop has not answered, the task gives way: its call is undone, as that of a cancelled task is, and begins
+anew when the loop turns. If the loop turns at that very moment, `CallRecord.claim` decides which of the two goes on. A
+task in line that gives way loses its place.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from relock._owner import loop_of, runs_on
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.bell import Rung
 
-LOOK_SECONDS = 1.0  # whoever was to wake the next in line may have been struck before, twice in a row
+LOOK_SECONDS = 1.0  # between two looks: the caller that was to wake the next in line may have been struck before
 SILENT_SECONDS = 0.75  # without an answer, after which an event loop counts as one that stands still
-GIVE_WAY_SECONDS = SILENT_SECONDS + LOOK_SECONDS  # after which who waits has had callers that can't go on give way
+GIVE_WAY_SECONDS = SILENT_SECONDS + LOOK_SECONDS  # within which callers that can't go on have given way
 AHEAD_MAX = 16  # places in line whose event loops are asked at once: thousands may be in line, and each looks
 _INSIDE, _LINE = "inside", "line"
 _NOBODY = None, None
 
 
 class _Place:
-    """One caller's place in a line; `wakes` gets a token for each reason to look, while it is waiting."""
+    """One caller's place in a line; while `who` waits there, `wakes` gets a token for each reason to look."""
 
     __slots__ = ("__weakref__", "is_waiting", "wakes", "who")
 
@@ -49,12 +49,12 @@ class _Place:
 
 
 class _Gate:
-    """Lets one caller in at a time, the first that came first. Most are made by a call that stays alone."""
+    """Gate that lets one caller in at a time, in the order in which they came. Most gates see only one call."""
 
     __slots__ = ("_state",)
 
     def __init__(self, state: dict[str, Any]) -> None:
-        self._state = state  # who is inside; and the line, with some that wait no more: see `first`
+        self._state = state  # who is inside; and the line, also with places that wait no more: see `first`
 
     def line_up(self, place: _Place) -> None:
         """Puts a place at the end of the line."""
@@ -62,17 +62,18 @@ class _Gate:
         line.append(ref(place))
 
     def may_pass(self, who: object) -> bool:
-        """Whether `who` need not stand in line: nobody does, or it is inside, or the first of it: all wait for it.
+        """Return whether `who` need not stand in line: the line is empty, or `who` is inside or the first in line.
 
-        The second and the third it is where a signal handler calls: what that has interrupted goes on after it.
+        The last two cases occur in a signal handler. The interrupted call continues when the handler returns, so the
+        handler must not wait for it.
         """
         first = self.first()
         return first is None or first.who is who or self._state.get(_INSIDE, _NOBODY)[0] is who
 
     def try_enter(self, record: CallRecord, who: object) -> bool:
-        """Lets `who` in, with the call that has that record, if nobody else is inside; in one step, both are noted.
+        """Let `who` in, with the call of `record`, if nobody else is inside; note both in one step.
 
-        A task has one call at a time. One that was overtaken may be inside still: it is undone before the next one is.
+        A task has one call at a time. An overtaken call may be inside still; the next one waits until it is undone.
         """
         caller, call = self._state.setdefault(_INSIDE, (who, record))
         return call is record or (caller is who and record.task is None)
@@ -83,14 +84,15 @@ class _Gate:
         return inside
 
     def is_left_empty(self, record: CallRecord) -> bool:
-        """Whether nobody is at the gate any more once that call leaves."""
+        """Return whether nobody is at the gate any more once that call leaves."""
         state = self._state
         return state.get(_INSIDE, _NOBODY)[1] is record and (_LINE not in state or self.first() is None)
 
     def leave(self, record: CallRecord) -> None:
-        """The gate is free once the call that has come in first leaves: one of a signal handler has left before.
+        """Free the gate if the call of `record` is the one inside, and wake the first in line.
 
-        Again, it does no harm, and does what an interrupt has kept.
+        A call of a signal handler, inside on top of that one, frees nothing. A second `leave` does no harm, and wakes
+        the first in line if an interrupt has kept the first `leave` from doing so.
         """
         state = self._state
         if state.get(_INSIDE, _NOBODY)[1] is record:
@@ -99,18 +101,18 @@ class _Gate:
             self.wake()
 
     def is_turn_of(self, place: _Place) -> bool:
-        """Whether no place of another caller before it still waits."""
+        """Return whether no other caller waits before `place`."""
         first = self.first()
         return first is place or (first is not None and first.who is place.who)
 
     def wake(self) -> None:
-        """Whoever is first in line looks."""
+        """Have the first in line look."""
         first = self.first()
         if first is not None and first.wakes.empty():
             first.wakes.put(None)
 
     def is_kept_by(self, loop: object) -> bool:
-        """Whether a task of that event loop is inside, or in line."""
+        """Return whether a task of that event loop is inside, or in line."""
         places = [reference() for reference in self._state.get(_LINE, deque()).copy()]
         callers = [self._state.get(_INSIDE, _NOBODY)[0], *(place.who for place in places if place is not None)]
         return any(runs_on(who, loop) for who in callers)
@@ -123,7 +125,7 @@ class _Gate:
         return waiting[: waiting.index(place)] if place in waiting else waiting
 
     def first(self) -> _Place | None:
-        """The first place that waits; those before it are removed, because thousands may leave at once."""
+        """Return the first place that waits; remove the places before it that wait no more: there may be thousands."""
         line: deque[ref[_Place]] | None = self._state.get(_LINE)
         while line:
             try:
@@ -138,7 +140,7 @@ class _Gate:
         return None
 
 
-#: Where a call is: the gate, its key, who calls, and the place in line, if it has one. No class: that costs a call.
+#: The gate of a call, the gate's key, who calls, and the place in line, if any. No class: that would cost a call.
 Admission = tuple[_Gate, HoldKey, object, _Place | None]
 
 
@@ -154,13 +156,13 @@ class Gates:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._gates: dict[HoldKey, _Gate] = {}
-        self._asked: dict[asyncio.AbstractEventLoop, float] = {}  # when; until the loop answers
+        self._asked: dict[asyncio.AbstractEventLoop, float] = {}  # when each loop was asked; until it answers
 
     def enter(self, record: CallRecord, key: HoldKey, until: float) -> bool:
-        """Has the calling thread wait until `until` at most; returns whether it is in.
+        """Have the calling thread wait until `until` at most; return whether it is in.
 
         Raises:
-            RuntimeError: the thread would wait for a task of the event loop that it runs, and so that for itself.
+            RuntimeError: the thread would wait for a task of the event loop that it runs, and so for itself.
         """
         who = self._platform.current()
         if self.try_enter(record, key, who):
@@ -187,7 +189,7 @@ class Gates:
             )
 
     def try_enter(self, record: CallRecord, key: HoldKey, who: object) -> bool:
-        """Lets `who` in if it need not wait."""
+        """Let `who` in if it need not wait; return whether it is in."""
         gate = self._gates.get(key)
         if gate is None:
             own = _Gate({_INSIDE: (who, record)})
@@ -206,7 +208,7 @@ class Gates:
     def wait(
         self, record: CallRecord, key: HoldKey, until: float, who: object, wakes: Rung
     ) -> Generator[float, None, bool]:
-        """Yields for how long to wait for something in `wakes`, again and again; returns whether `who` is in."""
+        """Yield for how long to wait for a token in `wakes`, again and again; return whether `who` is in."""
         while True:
             gate = self._gates.get(key) or self._gates.setdefault(key, _Gate({}))
             place, is_in = _Place(wakes, who), False
@@ -220,11 +222,11 @@ class Gates:
                         return False
                     if not self._gives_way(gate, place):
                         yield min(left, LOOK_SECONDS)
-                is_in = place.is_waiting  # else others have passed by, and it lines up anew
+                is_in = place.is_waiting  # else this caller has given way, and lines up anew
             finally:
                 place.is_waiting = False
                 if is_in:
-                    gate.wake()  # it may have been woken, and is first no more
+                    gate.wake()  # a token for the first in line may have come to this place, which is first no more
                 else:
                     self._go_by(record, admission)
             if is_in and self._gates.get(key) is gate:
@@ -238,7 +240,7 @@ class Gates:
             one.is_waiting = False
         who, record = gate.inside()
         if record is not None and self._is_stuck(who):
-            self.overtake(record)  # who is next is woken when that is done
+            self.overtake(record)  # the next caller is woken when the call is undone
         if stuck:
             gate.wake()
         return bool(stuck)
@@ -261,22 +263,22 @@ class Gates:
         return now - asked_at >= SILENT_SECONDS
 
     def leave(self, record: CallRecord) -> None:
-        """Lets the next caller in, if this one is in."""
+        """Take the call of `record` from its gate, and let the next caller in."""
         if record.gate is not None:
             self._leave(record, *record.gate)
             record.gate = None  # Undo, then forget: an interrupt must find the gate until it is left
 
     def _go_by(self, record: CallRecord, admission: Admission) -> None:
-        """A caller leaves the line. If it was the last one, it comes in for a moment: nobody else removes the gate."""
+        """Take a caller from the line. The last one comes in for a moment: nobody else would remove the gate."""
         gate, _, who, _ = admission
         if gate.first() is None:
             gate.try_enter(record, who)
         self._leave(record, *admission)
 
     def _leave(self, record: CallRecord, gate: _Gate, key: HoldKey, _who: object, place: _Place | None) -> None:
-        """Removes a gate that is left empty before it is left: whoever comes in after that goes to the next one."""
+        """Leave a gate; first remove it if nobody else is there, so that later callers make a new one."""
         if place is not None:
-            place.is_waiting = False  # the task that stood there may go on no more: its loop is closed
+            place.is_waiting = False  # a task of a closed loop never leaves its place itself
         if gate.is_left_empty(record) and self._gates.get(key) is gate:
             self._gates.pop(key, None)
         gate.leave(record)
