@@ -1,4 +1,4 @@
-"""What one event loop does for the tasks that use a client: it carries out what flows ask for, and never waits."""
+"""The part of a client on one event loop: it carries out what flows ask for, and never blocks the loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterable
@@ -35,9 +35,9 @@ LANES_MAX = 16  # with ``min_replicas``: connections of one loop to a master
 class Foreground:
     """The driver of flows on one loop, with a link to each master. See `relock._core.effects` for the contract.
 
-    What works in the background, the watchdog, the janitor and the readers of the subscriptions, are the threads of the
-    session: they go on while the loop stands still. While tasks of the loop wait and no thread does, the loop reads the
-    subscriptions itself: see `LoopReader`.
+    The watchdog, the janitor and the readers of the subscriptions are threads of the session, so they go on while the
+    loop stands still. While tasks of the loop wait and no thread does, the loop reads the subscriptions itself: see
+    `LoopReader`.
 
     Args:
         stall_limit: seconds after which a loop that stands still has its holds renewed no more; infinity for never.
@@ -45,7 +45,7 @@ class Foreground:
     Attributes:
         calls: what tasks ask for.
         is_closed: no call goes on any more.
-        pulse: whether the loop turns.
+        pulse: says whether the loop turns.
     """
 
     calls: Calls
@@ -64,7 +64,7 @@ class Foreground:
         self._spared = len(self._masters) - self._quorum
         self._line = Line(loop, session.clock, self._room)
         self._reader = LoopReader(session.platform, loop, session.hub.reading, self._orphaned)
-        # A call that waits for replicas keeps its connection busy, and whoever is behind it waiting.
+        # A call that waits for replicas keeps its connection busy, and the calls behind it waiting.
         self._lanes_count = LANES_MAX if session.options.min_replicas else 1
         self._lanes = self._make_lanes()
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
@@ -95,28 +95,28 @@ class Foreground:
         return [[self._link_to(master) for master in self._masters] for _ in range(self._lanes_count)]
 
     def _lone_link(self) -> Link | None:
-        """The only link, where calls can be asked over it straight."""
+        """Return the only link, where calls can be asked over it straight."""
         links = self._lanes[0]
         return links[0] if len(self._lanes) == len(links) == 1 else None
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a call is under way that is about to hear something, and may have to give it back."""
+        """True while a call is under way that is about to hear something, and may have to give it back."""
         return self._busy > 0 and not self.loop.is_closed()
 
     async def run(self, flow: Flow, record: CallRecord | None = None, until: float = FOREVER) -> Any:
-        """Carries out what `flow` asks for, to its end; returns what the flow returns.
+        """Carry out what `flow` asks for, to its end; return what the flow returns.
 
-        A flow goes on only when its next request can be sent at once: so the moment at which it says that it asks, from
-        which leases and time limits count, is the one at which it does.
+        A flow goes on only when its next request can be sent at once. So the flow really asks at the moment that it
+        notes, from which leases and time limits count.
 
         Args:
-            flow: what a call does.
-            record: what that leaves behind where the loop is closed in its midst.
-            until: when the caller's own time is over; then it goes on, and its request may have to wait.
+            flow: the call.
+            record: notes of what the call leaves behind if the loop is closed in its midst.
+            until: when the caller's own time is over; then the flow goes on, and its request may have to wait.
 
         Raises:
-            RuntimeError: no task awaits it.
+            RuntimeError: no task awaits this.
             OvertakenError: the loop stood still, and another caller of the same owner has undone the call.
         """
         handlers, line, result, has_begun = self._handlers, self._line, None, False
@@ -156,7 +156,7 @@ class Foreground:
                 record.suspended = None
 
     def feel_pulse(self) -> None:
-        """Has the loop answer for its `pulse` when it turns next; from any thread."""
+        """Have the loop answer for its `pulse` in its next turn; from any thread."""
         self._on_loop(self._answer)
 
     def _answer(self) -> None:
@@ -167,7 +167,7 @@ class Foreground:
     # Room -----------------------------------------------------------------------------------------------------------
 
     def _room(self) -> int:
-        """How many tasks more may send a request now: a quorum of the masters takes them, or is being connected."""
+        """Return how many more tasks may send a request now: a quorum takes it, or is being connected."""
         if self._lone is not None:
             return self._lone.room - self._line.coming
         links = self._lane()
@@ -175,27 +175,27 @@ class Foreground:
         return rooms[self._quorum - 1] - self._line.coming
 
     def _is_crowded(self) -> bool:
-        """Return whether no task more may send a request now."""
+        """Return whether no further task may send a request now."""
         return self._room() <= 0
 
     def _lane(self) -> list[Link]:
-        """The links for the next requests: those that have the least to do, and of these the first."""
+        """Return the links for the next requests: those that have the least to do, and of these the first."""
         if len(self._lanes) == 1:
             return self._lanes[0]
         return min(self._lanes, key=lambda links: sum([link.load for link in links]))
 
     def _at_rest(self, inbox: LoopInbox | None = None) -> "_AtRest":
-        """The caller sleeps in this block, and is not waited for when the client is closed, but woken by `inbox`."""
+        """Count the caller as one that sleeps in this block: `close` wakes it by `inbox` and does not wait for it."""
         return _AtRest(self, inbox)
 
     def lie_down(self, inbox: LoopInbox | None) -> None:
-        """One caller sleeps from now on."""
+        """Note that one caller sleeps from now on."""
         self._busy -= 1
         if inbox is not None:
             self._resting[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
 
     def get_up(self, inbox: LoopInbox | None) -> None:
-        """It sleeps no more."""
+        """Note that this caller sleeps no more."""
         self._busy += 1
         if inbox is not None:
             self._resting.pop(inbox, None)
@@ -203,7 +203,7 @@ class Foreground:
     # Effects --------------------------------------------------------------------------------------------------------
 
     async def ask(self, ask: Ask) -> list[Answer]:
-        """Asks all masters, or those that are named."""
+        """Ask all masters, or those that `ask` names; return their answers."""
         if not ask.ends:
             self.check_open()
         answers: list[Answer] = [(*master.no_reply_yet,) * len(ask.calls) for master in self._masters]
@@ -219,7 +219,7 @@ class Foreground:
         return answers
 
     async def _answers_to(self, round_: LoopRound) -> list[Answer]:
-        """Waits for what its asker needs, and no longer than until its time is over."""
+        """Wait for the answers that the asker of a round needs, until the round's time is over at most."""
         try:
             if not round_.done.done():
                 self._deadlines.add(round_, round_.until, round_.sent_at)
@@ -230,14 +230,14 @@ class Foreground:
         return round_.answers
 
     def _only(self, numbers: frozenset[int], links: list[Link], round_: LoopRound) -> list[Link]:
-        """Those to the masters with these numbers; the others' answers say that they were not asked."""
+        """Return the links to the masters with these numbers; answer for the others that they were not asked."""
         for number, master in enumerate(self._masters):
             if number not in numbers:
                 round_.fail(master, Failure(master.address, "it was not asked", sent=False))
         return [links[number] for number in sorted(numbers)]
 
     def _send(self, round_: LoopRound, links: list[Link]) -> None:
-        """To those that are connected; to the others once they are, unless a quorum is."""
+        """Send to the masters that are connected; if these are no quorum, also to the others, once connected."""
         for link in links:
             link.look(round_.sent_at)
         connected = [link for link in links if link.is_connected]
@@ -264,7 +264,7 @@ class Foreground:
         return hub.listen(NEVER) or await self._hears(hub, listen.until)
 
     async def _hears(self, hub: Hub, until: float) -> bool:
-        """Whether a quorum confirms the subscription until `until`."""
+        """Wait until a quorum confirms the subscription; return whether it does by `until`."""
         rung = self._inbox()
         hub.confirmed.join(rung)  # Mark, then look: a change after the look rings
         try:
@@ -281,7 +281,7 @@ class Foreground:
             hub.confirmed.leave(rung)
 
     async def _park(self, park: Park) -> list[Handed]:
-        """See `Park`. Ten thousand tasks may sleep here: so it is one frame, and what it needs is on the inbox."""
+        """Sleep as `Park` says. Ten thousand tasks may sleep here: so one frame, with its state on the inbox."""
         session, reader = self.session, self._reader
         hub = session.hub
         waiter = hub.waiters.get(park.owner) or hub.register(park.owner, park.keys, self._inbox)
@@ -311,7 +311,7 @@ class Foreground:
         return hub.handed_to(waiter)
 
     async def _gathered(self, waiter: Waiter, inbox: LoopInbox, until: float) -> None:
-        """Sleeps until enough masters have woken `waiter`, or until `until`."""
+        """Sleep until enough masters have woken `waiter`, or until `until`."""
         gathering = waiter.gather(until, self._quorum, self.session.hub.gather_seconds)
         with suppress(Empty, StopIteration):
             until = next(gathering)
@@ -344,7 +344,7 @@ class Foreground:
         await asyncio.sleep(pause.seconds)
 
     def check_open(self) -> None:
-        """Raises `ClientClosedError` once the client, or what it has of this loop, was closed."""
+        """Raise `ClientClosedError` once the client, or its part on this loop, was closed."""
         if self.is_closed:
             raise ClientClosedError("the client is closed: make a new one")
         self.session.check_open()
@@ -352,23 +352,23 @@ class Foreground:
     # The end --------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ends the waits; from any thread. Calls that are about to hear something go on: see `is_in_use`."""
+        """End the waits; from any thread. Calls that are about to hear something go on: see `is_in_use`."""
         self._wake_all()
         self._on_loop(self._line.dismiss)
 
     def _wake_all(self) -> None:
-        """Whoever sleeps finds it closed."""
+        """Wake all callers that sleep; they find this foreground closed."""
         self.is_closed = True
         for inbox in self._resting.copy():
             inbox.put(None)
 
     def close(self) -> None:
-        """Closes the links; from any thread. It `is_open` until that is done on the loop."""
+        """Have the loop close the links; from any thread. `is_open` is true until the loop has done so."""
         self._on_loop(self._close)
 
     @property
     def is_open(self) -> bool:
-        """Whether it has, or may have, connections; what a closed loop had is ended where somebody finds that out."""
+        """True while there may be connections. First ends what the loop has left, if the loop is closed."""
         self.end_if_closed()
         return self in self.session.foregrounds
 
@@ -389,7 +389,7 @@ class Foreground:
             self.abandon()
 
     def abandon(self) -> None:
-        """The loop is closed, and its tasks go on no more: what their calls have left is ended in the background."""
+        """Undo in the background what the calls of a closed loop have left: its tasks go on no more."""
         self.is_closed = True
         for record in self._records.copy():
             if self._records.pop(record, self) is None and record.claim():  # another thread has not done it
@@ -397,13 +397,13 @@ class Foreground:
         self._close()
 
     def _orphaned(self) -> None:
-        """Something has come for a task of a loop that is closed; whoever brings it has other things to do."""
+        """Have the janitor end what a closed loop has left: the thread that found this out has other things to do."""
         self.session.janitor.hand(GoOn(self.abandon))
 
     def _close(self) -> None:
         self.session.foregrounds.discard(self)
         if not self.loop.is_closed():
-            self._wake_all()  # the session may have been closed, and not this
+            self._wake_all()  # the session may have been closed without this foreground
             self._line.dismiss()
         self._deadlines.close()
         self._inboxes.close()
@@ -416,9 +416,11 @@ class Foreground:
 
 
 def check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
-    """Raises where `loop` can't be used: `RuntimeError` where none of asyncio's runs, `ConfigurationError` for another.
+    """Raise where `loop` can't be used.
 
-    That is one which watches no sockets, as the Proactor loop of Windows.
+    Raises:
+        RuntimeError: no event loop of asyncio runs in this thread.
+        ConfigurationError: the loop watches no sockets, as the Proactor loop of Windows.
     """
     if loop is None:
         raise RuntimeError("no event loop of asyncio runs in this thread, and relock knows no others, such as trio's")
@@ -427,7 +429,7 @@ def check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
 
 
 class _AtRest:
-    """See `Foreground._at_rest`. No generator: thousands may sleep at once."""
+    """The block of `Foreground._at_rest`. Not a generator: thousands may sleep at once."""
 
     __slots__ = ("_foreground", "_inbox")
 

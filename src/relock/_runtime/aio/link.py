@@ -1,15 +1,15 @@
 """The way of one event loop to one master: a connection that all tasks of the loop share.
 
-Requests are pipelined on it, and answered in their order: so no release overtakes its acquire. A thread opens it, for
-that may take long (TLS, Sentinel, a password); from then on the loop watches its socket.
+Requests are pipelined on the connection, and answered in their order: so no release overtakes its acquire. A thread
+opens the connection, for that may take long (TLS, Sentinel, a password). From then on the loop watches its socket.
 
-A loop may be slow, and then replies lie unread in the socket although the master was fast. So no master is judged
-before all that has come from it is taken: see `Link.take`. A master that answers something is not silent, however long
-the others of many requests take.
+A loop may be slow, and then replies lie unread in the socket although the master was fast. So a link takes all that has
+come from a master before it judges the master: see `Link.take`. A master that answers one of many requests is not
+silent, however long the others take.
 
-While a loop stands still, it does not see either that the server closes a connection. So a link that was quiet for a
-moment looks before it sends anything: see `Link.look`. A connection that ends while nothing is under way is no event,
-and the next request has another one opened.
+A loop that stands still does not see that the server closes a connection. So a link that was quiet for a moment looks
+before it sends anything: see `Link.look`. The end of a connection with nothing under way is no event; the next request
+opens another one.
 """
 
 import asyncio
@@ -40,21 +40,21 @@ from relock._scripts import Prepared
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT_MAX = 128  # requests that one connection owes replies to, before tasks wait for those
-QUIET_SECONDS = 0.1  # after which a link looks whether its connection is open still, before it sends anything
+IN_FLIGHT_MAX = 128  # requests that are under way on one connection, before tasks wait for replies
+QUIET_SECONDS = 0.1  # after which a link looks if its connection is still open, before it sends anything
 
 
 class Link:
-    """What one loop has of one master.
+    """The link of one loop to one master.
 
     Args:
-        line: where those are that may send when replies have come.
-        reader: hears for whom a release was.
+        line: the tasks that may send when replies have come.
+        reader: reads the messages of a release before its reply.
 
     Attributes:
-        connection: the one that takes requests; None while there is none.
-        config_error: why the master can't be used, if that was found when it was opened last.
-        waiting: for a connection, or for room on it.
+        connection: the connection that takes requests; None while there is none.
+        config_error: why the master can't be used, if the last opening of a connection found that.
+        waiting: the rounds that wait for a connection, or for room on it.
     """
 
     connection: Connection | None
@@ -70,15 +70,15 @@ class Link:
         self._line = line
         self._reader = reader
         self._opening: asyncio.Future[_Opened] | None = None
-        self._silence: asyncio.TimerHandle | None = None  # while requests are unanswered
-        self._quiet_since = 0.0  # since then nothing has come, and nothing was sent while nothing was unanswered
-        self._retired: dict[Connection, asyncio.TimerHandle] = {}  # each owes replies still, until its timer fires
+        self._silence: asyncio.TimerHandle | None = None  # runs while requests are unanswered
+        self._quiet_since = 0.0  # when the last reply came, or the first unanswered request was sent
+        self._retired: dict[Connection, asyncio.TimerHandle] = {}  # each still owes replies, until its timer fires
         self._is_closed = False
         self._alone = (self,)
 
     @property
     def is_connected(self) -> bool:
-        """Whether it takes a request at once; one that leads to another server than the master's is given up."""
+        """True if a request can be sent at once. First gives up a connection that leads to another server."""
         connection = self.connection
         if connection is None:
             return False
@@ -88,9 +88,9 @@ class Link:
         return True
 
     def look(self, now: float) -> None:
-        """Finds out whether the connection has ended, where nothing has come for a moment until `now`.
+        """Find out whether the connection has ended, if it was quiet for a moment until `now`.
 
-        The loop may not have turned since then.
+        The loop may have stood still for that time.
         """
         connection = self.connection
         if connection is None or now - self._quiet_since < QUIET_SECONDS:
@@ -100,20 +100,20 @@ class Link:
 
     @property
     def room(self) -> int:
-        """How many requests more it takes now; while it is not connected, all may wait for that."""
+        """Number of further requests that may be sent now; without a connection, as many may wait for one."""
         if self.connection is None:
             return IN_FLIGHT_MAX
         return IN_FLIGHT_MAX - len(self.connection.in_flight) - len(self.waiting)
 
     @property
     def load(self) -> int:
-        """How many requests it owes replies to, or has to send."""
+        """Number of requests that are unanswered, or wait to be sent."""
         return len(self.waiting) + (0 if self.connection is None else len(self.connection.in_flight))
 
     # Asking ---------------------------------------------------------------------------------------------------------
 
     def ask(self, round_: LoopRound) -> None:
-        """Sends it as soon as there is a connection with room, if that is in time."""
+        """Send a round as soon as there is a connection with room, if that is in time."""
         if self.is_connected and self.room > 0:
             self._send(round_)
             return
@@ -124,9 +124,9 @@ class Link:
     def exchange(
         self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
     ) -> LoneRound | None:
-        """Asks this master alone for what was prepared: the usual case, where it is well and nothing is in the way.
+        """Send a prepared request to this master alone: the usual case, where nothing is in the way.
 
-        Returns what the caller awaits; None where nothing was sent: take the general way.
+        Return what the caller awaits; None where nothing was sent: take the general way.
         """
         if sent_at - self._quiet_since >= QUIET_SECONDS:
             self.look(sent_at)
@@ -164,18 +164,18 @@ class Link:
                 self._listen_for(self.master.node_timeout)
 
     def take(self) -> None:
-        """Takes all that has come by now: somebody's time is over, and the loop may only have been slow."""
+        """Take all that has come by now: a caller's time is over, and the loop may only have been slow."""
         connection = self.connection
         while connection is not None and connection is self.connection and connection.in_flight:
             if not self._receive(connection):
                 break
 
     def _listen_for(self, seconds: float) -> None:
-        """Looks again in so many seconds whether the master has been silent for too long."""
+        """Look again in so many seconds whether the master has been silent for too long."""
         self._silence = self._loop.call_later(min(seconds, TIMER_SECONDS_MAX), self._judge)
 
     def _judge(self) -> None:
-        """Gives the connection up if the master has been silent on it for too long."""
+        """Give the connection up if the master has been silent on it for too long."""
         self._silence = None
         self.take()
         connection, longest = self.connection, self.master.node_timeout
@@ -188,14 +188,14 @@ class Link:
             self._listen_for(longest - silent)
 
     def _readable(self, connection: Connection) -> None:
-        """Takes some of what has come: the loop calls again for the rest, after others had their turn."""
+        """Take some of what has come: the loop calls again for the rest, after others had their turn."""
         while self._receive(connection) and connection.channel.is_pending():
             pass
 
     def _receive(self, connection: Connection) -> bool:
-        """Whether something had come. Whatever is raised in its midst, what is half read is never read on."""
+        """Take some of what has come; return whether there was anything. After an exception, never read on."""
         if self._reader.sleepers and _is_release(connection):
-            self._reader.hear_first()  # who has the lock now goes on before the task that has released it
+            self._reader.hear_first()  # the next holder goes on before the task that has released the lock
         try:
             connection.receive()
         except BlockingIOError:
@@ -219,7 +219,7 @@ class Link:
     # Opening --------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Has a thread open a connection, unless one does."""
+        """Have a thread open a connection, unless one does so already."""
         if self._opening is None and not self._is_closed:
             self._opening = on_thread(
                 self.master.platform, self._loop, self._open, name="relock-opener", unheard=_close_opened
@@ -232,7 +232,7 @@ class Link:
             self._opening.add_done_callback(look)
 
     def _open(self) -> "_Opened":
-        """On a thread: a connection, or why there is none."""
+        """Open a connection, on a thread; return the connection, or why there is none."""
         master = self.master
         try:
             return master.open_for_loop()
@@ -246,7 +246,7 @@ class Link:
         self._opening = None
         self.config_error = None
         error = opening.exception()
-        if error is not None:  # whoever waits must hear of it, and so must whoever reads the log
+        if error is not None:  # the tasks that wait must hear of it, and so must readers of the log
             self._fail_waiting(Failure(self.master.address, f"it was not connected: {error!r}", sent=False))
             raise error
         opened = opening.result()
@@ -274,7 +274,7 @@ class Link:
         self.connection = connection
 
     def _send_waiting(self) -> None:
-        """Sends what waits, as far as there is room; what nobody awaits any more is not sent, unless it ends a hold."""
+        """Send the rounds that wait, while there is room. Drop those that nobody awaits, unless they end a hold."""
         waiting = self.waiting
         while waiting and self.is_connected and self.room + len(waiting) > 0:
             round_ = waiting.popleft()
@@ -294,7 +294,7 @@ class Link:
     # The end of a connection ----------------------------------------------------------------------------------------
 
     def _retire(self, connection: Connection) -> None:
-        """It takes no more requests; what it owes may come still, for a node timeout."""
+        """Send no more requests on a connection; wait a node timeout for the replies that it still owes."""
         self.connection = None
         if connection.in_flight:
             replaced = Failure(self.master.address, "another server has taken its place")
@@ -303,13 +303,13 @@ class Link:
             self._close(connection)
 
     def _broke(self, connection: Connection, error: BaseException) -> None:
-        """Give up a connection that broke: what the master owes on it has no answer any more.
+        """Give up a connection that broke: requests under way on it get no answer any more.
 
-        Where nothing is under way, that says nothing of the master: servers and load balancers close what is idle.
+        With nothing under way, that says nothing of the master: servers and load balancers close idle connections.
         """
         if connection is self.connection:
             self.connection = None
-        self._unwatch(connection)  # before its socket is closed, whose number may be another one's then
+        self._unwatch(connection)  # before its socket is closed, for then another socket may get its number
         if connection.in_flight:
             self._end(connection, self.master.broke(connection, error))
         else:
@@ -320,7 +320,7 @@ class Link:
             self.open()
 
     def _end(self, connection: Connection, failure: Failure) -> None:
-        """Closes it; whoever waits for an answer on it has this `failure`."""
+        """Close a connection; each request under way on it gets this `failure`."""
         in_flight, connection.in_flight = connection.in_flight, deque()
         self._close(connection)
         for sent in in_flight:
@@ -341,7 +341,7 @@ class Link:
             connection.channel.unwatch()
 
     def close(self) -> None:
-        """Closes the connections; whoever waits for an answer gets none. On its loop, or when that is closed."""
+        """Close the connections; requests under way get no answer. Called on the loop, or when the loop is closed."""
         self._is_closed = True
         connection, self.connection = self.connection, None
         connections = [*self._retired, *([] if connection is None else [connection])]
@@ -357,9 +357,9 @@ class Link:
             self._silence.cancel()
 
     def _hear_last(self, connection: Connection) -> None:
-        """Take what has come by now, and close the connection, for tasks that have gone on: their loop is closed.
+        """Take what has come by now for the tasks of a closed loop, and close the connection.
 
-        What they have asked, and left to others to hear, would be in doubt else.
+        Background checks still look at these answers. Unread, they would leave in doubt what the tasks have asked for.
         """
         asked = [sent.round if isinstance(sent, InFlight) else sent for sent in connection.in_flight]
         rounds = [round_ for round_ in asked if isinstance(round_, LoopRound)]
@@ -371,7 +371,7 @@ class Link:
         self._give_up(rounds, sent=True)
 
     def _give_up(self, rounds: list[LoopRound], *, sent: bool) -> None:
-        """The master does not answer these rounds any more: nobody hears what it says."""
+        """Let these rounds have no answer of the master: nobody hears what it says any more."""
         failure = Failure(self.master.address, "its event loop was closed", sent=sent)
         for round_ in rounds:
             round_.done = _NOBODY
@@ -382,7 +382,7 @@ class _Nobody:
     """Stands for the future of a task that no loop runs any more."""
 
     def done(self) -> bool:
-        """There is nobody to be told."""
+        """Return True: there is nobody to be told."""
         return True
 
 
@@ -394,8 +394,8 @@ def wait_for_others(
 ) -> None:
     """Have a round wait until all of `links` are open, or for as long again as a quorum of them took to open.
 
-    A connection takes longer to open than a master to answer. Without this, a quorum would have granted the first hold
-    of a loop before the other masters could be asked, and they would get it only with its first renewal.
+    Opening a connection takes longer than an answer. Without this wait, a quorum would grant a loop's first hold before
+    the other masters could be asked. These would get the hold only with its first renewal.
     """
     began, spared = clock(), round_.spare(0)
 
@@ -411,12 +411,12 @@ _Opened = Connection | Failure | ConfigurationError
 
 
 def _is_release(connection: Connection) -> bool:
-    """Whether the next reply is that to the straight release of a hold."""
+    """Return whether the next reply is that to the straight release of a hold."""
     sent = connection.in_flight[0] if connection.in_flight else None
     return sent.__class__ is LoneRound and sent.script.name == "release"
 
 
 def _close_opened(opened: _Opened) -> None:
-    """The loop for which it was opened is closed."""
+    """Close a connection whose loop was closed while it was being opened."""
     if isinstance(opened, Connection):
         opened.close()
