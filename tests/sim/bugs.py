@@ -632,8 +632,8 @@ BUGS = [
     Bug(
         "a master that votes loses its vote for a larger guard",
         "lua/_lib/vote.lua",
-        "    if now_us >= until_us then\n      if is_first",
-        "    if false then\n      if is_first",
+        "    if now_us >= until_us then\n      if string.byte",
+        "    if false then\n      if string.byte",
         seed=1052,
     ),
     # Only runs in which many waits end at one moment find these.
