@@ -1,34 +1,38 @@
 -- Provides no_vote_until(master, socket, guard_ms, owner, now_us): the time on this
--- master's clock (us) until which it has no vote, or nil when it has one. `socket`
--- is the incarnation that the caller's socket was opened to. If it has a vote, it may
--- return a function as well: a script that gives a hold or a place must call that.
+-- master's clock (us) until which the master has no vote, or nil when it has one.
+-- `socket` is the incarnation that the caller's socket was opened to. With nil there may
+-- be a function as a second result: a script that gives a hold or a place must call it.
 --
 -- A master that restarted, failed over or was flushed may have forgotten leases
 -- that still run. Then its marker is missing, or names another incarnation than the
 -- one behind the caller's socket. Either starts the guard (the delayed restart of
 -- the Redlock algorithm). Without a marker key there is no guard at all.
 --
--- A guard with a minus is that of a client at its first contact: it has seen no marker here,
--- and has not reached a quorum of its masters. It may name masters that do not exist, so
--- it must not stop the clients that use this one. Nothing is written for it where the
--- marker is missing, and it gets no vote.
+-- guard_ms is the client's guard, with a sign where it is not simply the client's own:
 --
--- A larger guard than the marker's is that of a client with longer leases. If this
--- master has no vote, it may have forgotten such a lease, and takes the larger guard from
--- any script. If it has a vote, it goes on voting for the others. The caller gets a vote
--- when its own guard would be over, and what it is given then writes the larger guard.
--- A guard that is smaller than the marker's is that of a client that has not read the marker
--- since the larger one came. It would begin the small one where others forget the larger. So
--- it gets no vote until now, and has to read the marker first.
--- A guard with a plus is one that the client has found on a master and uses as its own,
--- though its leases are shorter. It begins where the marker is missing, and stops nobody
--- where this master has a vote, not even the client.
+-- * With a minus, the client is at its first contact: it has seen no marker here, and has
+--   not reached a quorum of its masters. Such a client may name masters that do not exist,
+--   so it must not stop the clients that use this one. Where the marker is missing, this
+--   writes nothing, and the client gets no vote.
+-- * With a plus, the client has found the guard on a master and uses it as its own, though
+--   its leases are shorter. Such a guard begins where the marker is missing. Where this
+--   master has a vote, it stops nobody, not even the client.
+--
+-- A client whose guard is larger than the marker's has longer leases. If this master has no
+-- vote, it may have forgotten such a lease, and takes the larger guard from any script. If
+-- it has a vote, it goes on voting for the other clients. The client gets a vote at the
+-- moment at which its own guard would be over. The first hold or place that it gets then
+-- writes the larger guard.
+--
+-- A client whose guard is smaller has not read the marker since the larger guard came. On
+-- a master that forgets the larger guard, such a client would begin the small one. So it
+-- gets no vote (the time is now_us) before it has read the marker.
 --
 -- A socket may outlive its incarnation. If a master becomes a replica and then a
 -- master again, its connections stay open, but its data set, marker included, is a
 -- copy from elsewhere. A replication id never comes back, so the script asks the
--- server for it, and a socket of another incarnation gets no vote any more. It asks
--- only if no vote was written on this socket just now: no data set can be copied so
+-- server for it, and a socket of another incarnation gets no vote any more. The script
+-- asks only if no vote was written on this socket just now: no data set can be copied so
 -- fast. For that, `socket` is <incarnation>?<16 digits>, the time of that vote on
 -- this master's clock (us).
 local function present_incarnation(incarnation)
