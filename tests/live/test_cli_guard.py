@@ -73,7 +73,7 @@ def test_a_guard_is_lowered_only_with_a_yes(own_server: Server, careless: Client
     for answer in ("", "n\n"):
         done = relock("guard", "--lower", nodes=own_server.url, answer=answer)
         assert done.returncode == 1
-        assert "May a lease that a master has forgotten still run, for up to 6" in done.stderr
+        assert "A lease that a master has forgotten may still run, for up to 6" in done.stderr
     with pytest.warns(RelockWarning, match="relock guard --lower ends it"), pytest.raises(QuorumError):
         connect(own_server.url).lock("a").acquire(blocking=False)
     done = relock("guard", "--lower", "--json", nodes=own_server.url, answer="y\n")

@@ -10,7 +10,7 @@ from relock.cli._demo.screen import Screen
 from relock.cli._demo.verdict import Finding
 
 SENTENCE = "masters are killed: 2 of 5; the others are a quorum, and the workers notice nothing of that at all"
-STATUS = "12 s · ledger: 1,203 updates, 0 lost · lock: birch holds it for 1.9 s more, 11 wait"
+STATUS = "12 s · ledger: 1,203 updates, 0 lost · lock: birch for 1.9 s more, 11 wait"
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 20)])

@@ -18,12 +18,12 @@ _OUTCOMES = {"lowered": "its guard was ended", "absent": "it has no guard any mo
 _CHANGED = "its guard has changed since it was shown, and was left alone: look again"
 
 # Not a docstring: python -OO drops those.
-HELP = """Show each master's restart guard, who has set it and until when the master has no vote; with --lower, end it.
+HELP = """Show each master's restart guard, which client has set it and until when the master has no vote.
 
 A guard that was set by mistake keeps a master without a vote for too long, and clients with a smaller guard take it
-over. After --lower a master votes at once, and its guard is the largest of the clients that get locks there from
-then on. A client that has taken a larger guard over uses it until it ends, should the master restart: restart these
-clients.
+over. --lower ends it, after a question. The master then votes at once, and its guard is the largest of the clients
+that get locks there from then on. First correct the client that has set the guard, or it sets it again. A client that
+has taken the guard over begins it if the master restarts empty while that client runs: restart these clients, too.
 
 Exits with 1 if the question was answered with no, with 69 if a master did not answer, and with 75 if a guard
 changed meanwhile.
@@ -57,7 +57,7 @@ def guard(ctx: click.Context, lower: bool, yes: bool, where: Where, as_json: boo
 
 
 def _lower(nodes: Sequence[Node], looks: Sequence[Look], prefix: str, *, yes: bool) -> list[Look]:
-    """End the guards that were seen, after the question."""
+    """End the guards that were shown, after the question."""
     guarded = [look for look in looks if look.marker is not None and (look.marker.guard or look.marker.vote_in)]
     if guarded and not yes:
         for look in looks:
@@ -72,9 +72,9 @@ def _lower(nodes: Sequence[Node], looks: Sequence[Look], prefix: str, *, yes: bo
 def _question(guarded: Sequence[Look]) -> str:
     left = max((look.marker.vote_in for look in guarded if look.marker is not None), default=0.0)
     if left:
-        risk = f"May a lease that a master has forgotten still run, for up to {left:.0f} s? Then two may hold one lock."
+        risk = f"A lease that a master has forgotten may still run, for up to {left:.0f} s. Then two may hold one lock."
     else:
-        risk = "Each of these masters has a vote: to end the guard matters from its next restart on."
+        risk = "Each of these masters has a vote: ending the guard changes nothing before its next restart."
     return f"{risk} End the guard?"
 
 
@@ -92,7 +92,7 @@ def _as_json(look: Look) -> dict[str, Any]:
 
 
 def _as_text(look: Look) -> str:
-    """One line for a master."""
+    """Return the line for a master."""
     marker = look.marker
     if look.trouble:
         says = look.trouble

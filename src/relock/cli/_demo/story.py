@@ -1,4 +1,4 @@
-"""The acts of the demo, one after the other; each adds to the findings what was counted in it."""
+"""The acts of the demo, one after the other; each adds its counts to the findings."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -37,9 +37,10 @@ class Story:
     """Leads the crew through the acts.
 
     Attributes:
-        servers: the masters that the demo has started; those of the user are left alone.
-        findings: what was counted in the acts that are over.
-        ledger: the ledger of the present act, and `act` the function that judges it.
+        servers: the masters that the demo has started; none with masters of the user, which are left alone.
+        findings: the findings of the acts that are over.
+        ledger: the ledger of the present act.
+        judge: the function that judges the present act.
     """
 
     crew: Crew
@@ -65,7 +66,7 @@ class Story:
         self._with_the_lock()
 
     def counted_so_far(self) -> None:
-        """Judge the present act by what was told of it up to now; what its workers were doing counts for nothing."""
+        """Judge the present act by the updates that were told so far; unfinished ones count for nothing."""
         if self.ledger is not None:
             self.crew.history.killed.update(self.crew.alive)
             self._judge(self.ledger)
@@ -73,7 +74,7 @@ class Story:
     # The acts -------------------------------------------------------------------------------------------------------
 
     def _await_votes(self) -> None:
-        """Masters that relock has never seen have no vote until every lease that they may have forgotten is over."""
+        """Wait for the votes of several new masters: none before every lease that they may have forgotten is over."""
         if len(self.client.statistics().masters) > 1:
             self.screen.say(f"new masters have no vote for {self.plan.ttl:g} s: the demo waits, once")
             with self.client.lock(self.name, timeout=self.plan.ttl + self.plan.patience_seconds):
@@ -88,7 +89,7 @@ class Story:
         self.screen.act(f"without a lock: {workers} read a ledger, think, and write it back")
         self._begin("without", verdict.of_no_lock, locked=False)
         self._pause(plan.without_seconds)
-        # By chance, no worker may have come between another's reading and writing yet.
+        # By chance, no update may have been lost yet.
         self._wait(lambda: self._lost() > 0, plan.without_seconds_max - plan.without_seconds)
         self._end()
 
@@ -106,7 +107,7 @@ class Story:
         self._end()
 
     def _kill_masters(self) -> None:
-        """The largest minority dies at once and comes back empty; the workers notice nothing."""
+        """Kill the largest minority of the masters at once, and restart it empty; the workers notice nothing."""
         plan, count = self.plan, (len(self.servers) - 1) // 2
         victims = self.servers[-count:]
         self.screen.act(f"masters are killed: {count} of {len(self.servers)}; the others are a quorum")
@@ -130,7 +131,7 @@ class Story:
 
     @staticmethod
     def _note_votes(masters: Sequence[LocalServer], votes: dict[int, float]) -> bool:
-        """Note when each master gets its vote, as its marker says, never too late; return whether all have it."""
+        """Note when each master gets its vote, as its marker says; return whether all have it."""
         for server in masters:
             asked_at, connection = time.monotonic(), parse_nodes(server.url)[0].raw_connection(LOOK_SECONDS_MAX)
             with suppress(*NETWORK_ERRORS):
@@ -146,7 +147,7 @@ class Story:
         return len(votes) == len(masters) and time.monotonic() > max(votes.values())
 
     def _kill_a_holder(self) -> None:
-        """A hold outlasts its lease, because it is renewed; then its process dies, and nothing renews the lease."""
+        """Let a hold outlast its lease, because it is renewed; then kill its process, so that nothing renews it."""
         crew, plan = self.crew, self.plan
         deed = "blocks its event loop" if plan.is_asyncio else "stays inside"
         self.screen.act(f"a holder {deed} for longer than its lease of {plan.ttl:g} s, then it is killed")
@@ -178,7 +179,7 @@ class Story:
         return stood
 
     def _cancel_a_waiter(self) -> None:
-        """A waiting task is cancelled, and its process goes on: its place must be gone at once."""
+        """Cancel a waiting task whose process goes on: its place in the queue must be gone at once."""
         crew, patience = self.crew, self.plan.patience_seconds
         self.screen.act("the first waiter is cancelled")
         holder, stay = self._stay()
@@ -201,7 +202,7 @@ class Story:
         self.findings += verdict.of_cancelled_waiter(call, place, others, self._hand_over(holder, stay))
 
     def _kill_a_waiter(self) -> None:
-        """The first waiter dies with its process: the next living one must not wait for it."""
+        """Kill the first waiter with its process: the next living one must not wait for it."""
         crew = self.crew
         self.screen.act("the first waiter is killed, with its process")
         holder, stay = self._stay()
@@ -236,7 +237,8 @@ class Story:
     def _stay(self) -> tuple[str, Update]:
         """Have a worker stay inside until a worker of another process is first in the queue; return that holder.
 
-        What is measured is the death of one holder, or of one waiter, and a killed process takes all its workers along.
+        The acts measure the death of one holder, or of one waiter. A killed process takes all its workers along, so the
+        two must be of different processes.
         """
         crew, patience = self.crew, self.plan.patience_seconds
         holder, stayed = crew.alive[0], [""]
@@ -331,5 +333,8 @@ class Story:
     def _show_status(self) -> None:
         made = len(self.crew.history.updates)
         info = self._info()
-        lock = f"lock: {process_of(info.owner) or 'nobody'} holds it for {info.ttl:.1f} s more, {len(info.queue)} wait"
-        self.screen.status(f"{self.screen.seconds:.0f} s · ledger: {made:,} updates, {self._lost():,} lost · {lock}")
+        lock = f"{process_of(info.owner)} for {info.ttl:.1f} s more" if info.owner else "free"
+        lock += f", {len(info.queue)} wait"
+        self.screen.status(
+            f"{self.screen.seconds:.0f} s · ledger: {made:,} updates, {self._lost():,} lost · lock: {lock}"
+        )
