@@ -91,12 +91,12 @@ def runs_on(caller: object, loop: object) -> bool:
 
 
 class Who(NamedTuple):
-    """Who calls.
+    """The owner for which a call is made.
 
     Attributes:
-        key: what its holds are kept under.
-        thread: dead once the owner, a thread or a task, has ended, as a task has when its loop is closed; None where
-            ``owner=`` names the owner.
+        key: the key of its holds in the book.
+        thread: a reference to the thread or task that is the owner: dead once that has ended, or the task's loop is
+            closed. None where ``owner=`` names the owner.
         name: what ``owner=`` names, or None.
     """
 

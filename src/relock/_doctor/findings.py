@@ -33,7 +33,7 @@ class Finding:
 
 @define
 class Examination:
-    """What is known of one master.
+    """The facts that were found out about one master.
 
     Attributes:
         run_id: which server it is; empty where INFO is refused.

@@ -15,21 +15,22 @@ from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import load
 
-_END_OF_DATES = 253402300799.0  # the last second of the year 9999; the key is not safe from other programs
+_END_OF_DATES = 253402300799.0  # the last second of the year 9999; another program may write a later one
 FIELDS = ("incarnation", "no_vote_until_us", "guard_ms", "set_by", "set_us")
 
 
 @frozen
 class Marker:
-    """The marker of a master, when its clock showed `now_us`.
+    """The marker of a master.
 
     Attributes:
         incarnation: the server that the marker names.
         until: when the vote begins (s, on the master's clock).
         guard: for how long (s) the master has no vote after a restart; None where the marker is damaged.
         set_by: the client that has set this guard; empty where that is not known.
-        set_at: when (s, on the master's clock); None where that is not known.
-        seen: the fields that `lower_guard` compares.
+        set_at: when that client has set it (s, on the master's clock); None where that is not known.
+        now: when the marker was read (s, on the master's clock).
+        seen: the marker's text, as the script `lower_guard` compares it.
     """
 
     incarnation: str
@@ -42,7 +43,7 @@ class Marker:
 
     @property
     def vote_in(self) -> float:
-        """Seconds until the master has a vote, if it is the incarnation that the marker names."""
+        """Seconds until the master has a vote, if it still is the server that the marker names."""
         return min(max(self.until - self.now, 0.0), self.guard or 0.0)
 
     @property
@@ -52,7 +53,7 @@ class Marker:
 
 
 def read_marker(raw: RawConnection, prefix: str) -> Marker | None:
-    """Return the marker; None where there is none, because no client with a restart guard has used the master.
+    """Return the marker; None where there is none: no client with a restart guard has used the master yet.
 
     Raises:
         redis.RedisError, OSError: the server refuses, or the connection breaks.
@@ -85,11 +86,11 @@ def _text(part: bytes | None) -> str:
 
 @frozen
 class Look:
-    """A master's marker, or why it is not known.
+    """The result of looking at one master's guard, or of ending it.
 
     Attributes:
-        marker: None where there is none, or `trouble`.
-        outcome: `lowered`, `changed` or `absent` where the guard was to be ended; else empty.
+        marker: None where there is none, or where the master did not say.
+        outcome: `lowered`, `changed` or `absent` after an attempt to end the guard; empty after a look.
         trouble: why the master did not say; empty where it did.
     """
 
@@ -100,12 +101,12 @@ class Look:
 
 
 def look_at_guard(node: Node, prefix: str, timeout: float) -> Look:
-    """Read the marker of one master; what fails is a part of the result."""
+    """Read the marker of one master; the result says what failed."""
     return _on_connection(node, timeout, lambda raw: Look(node.address, read_marker(raw, prefix)))
 
 
 def lower_guard(node: Node, prefix: str, timeout: float, marker: Marker) -> Look:
-    """End the guard of one master, if it still has this `marker`; what fails is a part of the result."""
+    """End the guard of one master, if it still has this `marker`; the result says what failed."""
 
     def lower(raw: RawConnection) -> Look:
         call = load("lower_guard").call(lock_keys(prefix, NOBODY), seen=marker.seen)

@@ -114,7 +114,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
             self._process.world.errors.append((f"{self._process.name} loop", failed))
 
     def stop_for(self, sleep: Callable[[], object]) -> None:
-        """In the loop: it is stopped while `sleep` lasts, and then run again."""
+        """Stop the loop, from within it, while `sleep` lasts; then run it again."""
         self._is_running = False
         try:
             sleep()
@@ -122,7 +122,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
             self._is_running = True
 
     def end(self, ended: Callable[[], object]) -> None:
-        """In the loop: it is stopped after this turn, and closed, whatever tasks it has. Then calls `ended`."""
+        """Stop the loop, from within it, after this turn, and close it, whatever tasks it has; then call `ended`."""
         self._ended = ended
 
     def watch(self, fileno: int, watched: Any, readable: Callable[[], object]) -> None:

@@ -38,7 +38,7 @@ class LoopInbox:
 
     @property
     def pulse(self) -> Pulse:
-        """See `TaskInbox`."""
+        """Pulse of the loop of the inbox."""
         return self._inboxes.pulse
 
     def put(self, item: Any, /) -> None:
@@ -105,10 +105,10 @@ class LoopInbox:
 
 
 class Inboxes(Alarms[LoopInbox]):
-    """What the inboxes of one loop share. It wakes those that sleep when their time is over.
+    """The common part of one loop's inboxes. Wakes tasks that sleep when their time is over.
 
     Args:
-        reads: who reads messages for the loop's tasks.
+        reads: knows which thread reads messages for the loop's tasks.
         pulse: the loop's.
         orphaned: called when something is put in after the loop was closed: its tasks are gone.
     """

@@ -40,7 +40,7 @@ class Reports(MasterListener):
             session.undo(keys, owner, token, session.options.ttl, session.clock())
 
     def told_early(self) -> None:
-        """See `relock._runtime.wakeups.hub.HubListener`. The waiter may be stuck, and a heartbeat finds that out."""
+        """Have a heartbeat sent in time: the waiter that was told may be stuck, and a heartbeat finds that out."""
         self._session.janitor.ensure_beating(FOREVER)
 
     # Of the masters -------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class Crew:
             self.told[word, process] = value
 
     def all_told(self, word: str) -> bool:
-        """Return whether every living process has told this."""
+        """Return whether every living process has told `word`."""
         return all((word, process) in self.told for process in self.alive)
 
     def kill(self, process: str) -> float:
