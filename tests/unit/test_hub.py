@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from relock._core.effects import Handed
-from relock._core.hold import Hold
+from relock._core.hold import FOREVER, Hold
+from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER
 from relock._keys import LockKeys, lock_keys
 from relock._runtime.machine import THREADS
@@ -46,6 +47,7 @@ class Told(HubListener):
         self.passed: list[bytes] = []
         self.unclaimed_holds: list[tuple[LockKeys, bytes]] = []
         self.fences: list[int] = []
+        self.watched = 0
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:  # noqa: ARG002
         self.passed.append(owner)
@@ -54,8 +56,8 @@ class Told(HubListener):
         self.unclaimed_holds.append((keys, owner))
         self.fences.append(token)
 
-    def told_early(self) -> None:
-        """Ignored."""
+    def watch_waiters(self) -> None:
+        self.watched += 1
 
     def subscribed(self) -> None: ...
 
@@ -158,6 +160,15 @@ def test_a_waiter_that_is_forgotten_leads_no_more(hub: Hub) -> None:
     assert hub.reading._role == {}
     assert list(hub.reading._parked) == [follower]
     assert follower.wakes.get_nowait() == LEAD
+
+
+def test_the_waiter_of_a_task_is_looked_after_before_it_sleeps(hub: Hub, told: Told) -> None:
+    """Its loop may be closed by then, and nobody else would find the waiter."""
+    hub.register(b"me:1", KEYS)
+    assert told.watched == 0
+    inbox: Any = SimpleNamespace(pulse=Pulse(FOREVER))
+    hub.register(b"me:2", KEYS, lambda: inbox)
+    assert told.watched == 1
 
 
 def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(hub: Hub, told: Told) -> None:

@@ -71,7 +71,7 @@ class Listener(HubListener):
 
     def unclaimed(self, keys: LockKeys, owner: bytes, token: int) -> None: ...
 
-    def told_early(self) -> None:
+    def watch_waiters(self) -> None:
         """Ignored."""
 
     def subscribed(self) -> None: ...

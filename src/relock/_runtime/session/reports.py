@@ -39,8 +39,8 @@ class Reports(MasterListener):
         if not any(hold.owner == owner and hold.loss is None for hold in session.holds.copy().values()):
             session.undo(keys, owner, token, session.options.ttl, session.clock())
 
-    def told_early(self) -> None:
-        """Have a heartbeat sent in time: the waiter that was told may be stuck, and a heartbeat finds that out."""
+    def watch_waiters(self) -> None:
+        """Have a heartbeat sent in time: it finds waiters that are stuck, and loops that are closed."""
         self._session.janitor.ensure_beating(FOREVER)
 
     # Of the masters -------------------------------------------------------------------------------------------------

@@ -68,8 +68,8 @@ class HubListener(Protocol):
     def subscribed(self) -> None:
         """A subscription is confirmed (again): what was published before may be lost."""
 
-    def told_early(self) -> None:
-        """A waiter was told of its turn before it has gone to sleep for the first time."""
+    def watch_waiters(self) -> None:
+        """A waiter may be unable to act before it has gone to sleep for the first time: a heartbeat must look."""
 
 
 class Hub:
@@ -115,6 +115,8 @@ class Hub:
                 wakes = inbox()
                 waiter = Waiter(owner, keys, wakes, self.reading, wakes.pulse)
             waiter = self.waiters.setdefault(owner, waiter)
+            if inbox is not None:
+                self._listener.watch_waiters()  # its loop may be closed before the task sleeps
         return waiter
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
@@ -202,7 +204,7 @@ class Hub:
         if waiter is not None and waiter.keys.name.encode() == name:
             waiter.give(grant)
             if not waiter.parks:
-                self._listener.told_early()
+                self._listener.watch_waiters()
             if self.waiters.get(owner) is waiter:
                 return  # Mark, then look: else it has just been forgotten, and may not have seen this
         keys = self._keys_of(name)
@@ -232,7 +234,7 @@ class Hub:
             if self.subscriptions[master].has_vote(self._clock()):
                 waiter.wake(master)
                 if not waiter.parks:
-                    self._listener.told_early()
+                    self._listener.watch_waiters()
         elif self._clock() - self._served.get(owner, _NOT_SERVED).at > SERVED_SECONDS:
             keys = self._keys_of(name)
             if keys is not None:
