@@ -1,7 +1,7 @@
-"""What is done where an exception has struck a call between any two of its instructions.
+"""Undoing a call that an exception has struck between any two of its instructions.
 
-The call has noted in its `CallRecord` what it may leave, before the first byte was sent. Here that is ended in the
-background, or given back to the caller's hold.
+Before the first byte was sent, the call has noted in its `CallRecord` what it may leave. The functions here end that in
+the background, or give it back to the caller's hold.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from relock._runtime.session.keeper import Keeper
 
 
 class _Errand:
-    """In line at a gate for a caller that has gone: what that one should have given back, it gives back in its turn.
+    """A wait at a gate in the place of a call that has ended; in its turn it gives back that call's levels.
 
-    Whoever leaves the gate wakes it as any caller; the janitor then looks, so that nobody else is kept by it.
+    A caller that leaves the gate wakes it as any other. Then the janitor looks, so that no caller is kept.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class _Errand:
         self._open_ones = open_ones
 
     def empty(self) -> bool:
-        """See `Rung`: it is always ready to look."""
+        """Return True, as `Rung` asks: an errand is always ready to look."""
         return True
 
     def put(self, _token: None = None, /) -> None:
-        """Has the janitor look whether it is its turn; once more does no harm."""
+        """Have the janitor look whether the errand has its turn; a second look does no harm."""
         self._hand(GoOn(self._look))
 
     def _look(self) -> None:
@@ -46,7 +46,7 @@ class _Errand:
         if not self._is_done:
             self._is_done = True
             self._do(self._record)
-        self._open_ones.discard(self)  # here also where it had been done: the clean-up may be begun again later
+        self._open_ones.discard(self)  # also where it was done before: a later clean-up may have begun again
 
 
 class Interrupted:
@@ -62,24 +62,24 @@ class Interrupted:
         self._errands: set[_Errand] = set()
 
     def abandon(self, record: CallRecord) -> None:
-        """An interrupt has left a call that made `record`: what it may have left is ended in the background.
+        """End in the background what the interrupted call of `record` may have left.
 
-        It comes after an error of the call's own, too, and then finds nothing to do. Other calls of its owner are let
-        in only then: what they do with the hold must stay.
+        After an error of the call's own, this finds nothing to do. The owner's other calls are let in only at the end,
+        because what they do with the hold must stay.
         """
         if record.over is not None:
             record.spec = record.hold = None
             self._give_back(record, *record.over)
             if record.hold is not None:
-                record.over = None  # what must be given back is noted; counted again, it would be a level more
+                record.over = None  # already noted: noting it twice would release one level too many
         self._take_back(record)
         record.over = None, 0
-        self._session.gates.leave(record)  # it may not even have come in
+        self._session.gates.leave(record)  # also where the call has not come in yet
 
     def abandon_again(self, record: CallRecord) -> None:
-        """Each door calls it where another exception leaves it, perhaps `abandon`; the gate is left whatever happens.
+        """Do the rest of `abandon`, which another exception may have cut off, and leave the gate in any case.
 
-        What has been done is not done once more.
+        Each door calls this where an exception leaves the door. Nothing is done twice.
         """
         try:
             self.abandon(record)
@@ -96,18 +96,18 @@ class Interrupted:
     def _overtake(self, record: CallRecord) -> None:
         if record.claim():  # Claim, then act
             for owner in record.owners[:1]:
-                self._session.hub.look_again(owner)  # its task may sleep for long, and is to begin anew
+                self._session.hub.look_again(owner)  # the task may sleep for long, and must begin anew
                 with suppress(RuntimeError):  # the loop is closed
                     record.task.get_loop().call_soon_threadsafe(self._end_wait, owner)
             self.abandon(record)
 
     def _end_wait(self, owner: bytes) -> None:
-        """On its loop, a call that was overtaken waits by now, if it was just about to: end that, too."""
+        """End, on its loop, the wait of an overtaken call that was just about to wait when it was undone."""
         self._session.hub.look_again(owner)
         self._session.hub.forget(owner)
 
     def fail(self, record: CallRecord) -> None:
-        """A call ends with an error of its own, and leaves nothing: other calls of its owner may come in."""
+        """Let in other calls of the owner: this call ends with an error of its own, and leaves nothing."""
         record.over = None, 0
         self._session.gates.leave(record)
 
@@ -115,7 +115,7 @@ class Interrupted:
         session = self._session
         hold, spec = record.hold, record.spec
         if spec is not None:
-            owners = record.owners[:1] + record.owners[1:][-2:]  # of those between, nothing is left
+            owners = record.owners[:1] + record.owners[1:][-2:]  # the names between have left nothing
             session.hub.forget(owners[0])
             session.holds.forget(spec.keys.name, owners)
             for owner in owners:
@@ -132,9 +132,9 @@ class Interrupted:
                 self.end_stand_in(hold)
 
     def _give_back(self, record: CallRecord, hold: Hold | None, levels: int) -> None:
-        """`levels` of `hold` (0: all) must be given back, as they are by now: `record` notes it, or an errand does it.
+        """Note in `record` that `levels` of `hold` (0: all) must be given back, or have an errand give them back.
 
-        Its owner's other calls are kept out meanwhile, for they may have changed them.
+        The owner's other calls are kept out meanwhile, because they may change the levels.
         """
         if hold is None:
             return
@@ -144,9 +144,9 @@ class Interrupted:
             self._note(record, hold, levels)
 
     def _come_in(self, record: CallRecord, hold: Hold) -> bool:
-        """Whether the owner's other calls are kept out from now on; False where the caller can't wait (any longer)."""
+        """Keep out the owner's other calls; return False where the caller can't wait for that (any longer)."""
         session, key = self._session, (hold.keys.name, hold.key)
-        session.gates.leave(record)  # the interrupt may have struck when it was in
+        session.gates.leave(record)  # the interrupt may have struck inside the gate
         if self._may_wait and session.platform.loop() is None:
             return session.gates.enter(record, key, session.clock() + session.node_timeout)
         return session.gates.try_enter(record, key, record)
@@ -154,7 +154,7 @@ class Interrupted:
     def _note(self, record: CallRecord, hold: Hold, levels: int) -> None:
         if self._session.holds.get((hold.keys.name, hold.key)) is hold and hold.count > 0:
             record.count = max(0, hold.count - levels) if levels else 0
-            record.hold = hold  # last: with the hold, the count is noted
+            record.hold = hold  # last: a record with the hold has the count
 
     def _give_back_later(self, record: CallRecord, hold: Hold, levels: int) -> None:
         def do(own: CallRecord) -> None:
@@ -169,7 +169,7 @@ class Interrupted:
         errand.put()
 
     def give_up(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
-        """An interrupt has left a release: the background gives back what the release should have given back.
+        """Have the background give back what an interrupted release should have given back.
 
         A caller that leaves a ``with`` block by an interrupt in its last step no longer holds the lock.
         """
@@ -178,14 +178,14 @@ class Interrupted:
         self.abandon(record)
 
     def give_up_again(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
-        """As `abandon_again`, after `give_up`."""
+        """Do the rest of `give_up`, which another exception may have cut off, and leave the gate in any case."""
         try:
             self.give_up(record, name, who, levels)
         finally:
             self._session.gates.leave(record)
 
     def end_stand_in(self, hold: Hold) -> None:
-        """The levels of a lost hold are left: what a wait has taken in its place ends, in the background."""
+        """End in the background the hold that a wait has taken in the place of a lost one, whose levels are left."""
         session = self._session
         other = session.holds.pop((hold.keys.name, stand_in(hold)), None)
         if other is not None and other.loss is None:

@@ -69,7 +69,7 @@ class HubListener(Protocol):
         """A subscription is confirmed (again): what was published before may be lost."""
 
     def watch_waiters(self) -> None:
-        """A waiter may be unable to act before it has gone to sleep for the first time: a heartbeat must look."""
+        """Have a heartbeat look after the waiters: one may be unable to act before it first goes to sleep."""
 
 
 class Hub:
