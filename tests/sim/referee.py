@@ -82,7 +82,7 @@ class Referee:
     ends: Ends = field(init=False)
     idle: Idle = field(init=False)
     _judges_votes: bool = field(init=False)  # by the plan at the beginning: its network changes
-    _is_prompt: bool = field(init=False)
+    _must_succeed: bool = field(init=False)
     stuck: Stuck = field(init=False)
     _sessions: list[tuple[Process, Session]] = field(factory=list)
 
@@ -93,7 +93,8 @@ class Referee:
         self.idle = Idle(self.world, self.servers, self.plan, self.stuck, self._sessions)
         self.ends = Ends(self.world, self.servers, self.idle, self.stuck, self._sessions, self.violate)
         self._judges_votes = self.plan.only_clocks_fail
-        self._is_prompt = self.plan.is_prompt
+        # Where strangers come, each client is refused once when a larger guard has come.
+        self._must_succeed = self.plan.is_prompt and STRANGER not in self.plan.kinds
 
     def meet(self, process: Process, session: Session) -> None:
         """A client takes part."""
@@ -139,7 +140,7 @@ class Referee:
     def failed(self, call: Call, error: QuorumError) -> None:
         """A thread was told that no quorum has answered."""
         self.check_timeout(call)
-        if call.called_at >= self.calm_at and self._is_prompt:
+        if call.called_at >= self.calm_at and self._must_succeed:
             self.violate(f"{call.process.name} got an error though all is well: {error}")
 
     def granted(self, lock: Lock, hold: Hold, call: Call) -> Belief:

@@ -13,7 +13,7 @@ from relock.testing._world import World
 from sim.cast import AT_ONCE, MAX_CONNECTIONS
 from sim.draws import draw
 from sim.liveness import MASS_PART, mass
-from sim.plan import PROMPT_TIMES, Plan
+from sim.plan import PROMPT_TIMES, STRANGER, Plan
 from sim.referee import LATE_SECONDS, OVERSHOOT_SECONDS, Referee
 from sim.simulation import Simulation
 from sim.strikes import SLOW_DELAY, SLOW_SECONDS
@@ -29,15 +29,17 @@ def plan_of(seed: int) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("calm_at", "delay", "is_wrong"),
-    [(1.0, 1.0, True), (2.1, 1.0, False), (1.0, 1.1, False)],
-    ids=["all is well", "it called before all was well", "answers may take too long"],
+    ("calm_at", "delay", "kinds", "is_wrong"),
+    [(1.0, 1.0, (), True), (2.1, 1.0, (), False), (1.0, 1.1, (), False), (1.0, 1.0, (STRANGER,), False)],
+    ids=["all is well", "it called before all was well", "answers may take too long", "a larger guard may come"],
 )
-def test_no_call_fails_for_lack_of_a_quorum_when_all_is_well(calm_at: float, delay: float, *, is_wrong: bool) -> None:
+def test_no_call_fails_for_lack_of_a_quorum_when_all_is_well(
+    calm_at: float, delay: float, kinds: tuple[str, ...], *, is_wrong: bool
+) -> None:
     """The plan at the beginning says how long answers take: in some runs they take longer later, with no excuse."""
     world = World(0)
     conditions = Conditions(delay=delay * NODE_TIMEOUT / PROMPT_TIMES)
-    referee = Referee(world, [], evolve(PLAN, conditions=conditions))
+    referee = Referee(world, [], evolve(PLAN, conditions=conditions, kinds=kinds))
     referee.calm_at = calm_at
     world.run(2.0)
     call = referee.called(Process(world, "one"), timeout=1.0)
