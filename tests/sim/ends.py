@@ -52,7 +52,7 @@ class Ends:
 
     def closes(self, process: Process, beliefs: Iterable[Belief]) -> None:
         """The client of a process is about to be closed. What its threads have, or get yet, ends with its leases."""
-        self.closing[process] = set()
+        self.closing.setdefault(process, set())
         for belief in beliefs:
             self.granted(belief)
 

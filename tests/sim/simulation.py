@@ -12,6 +12,7 @@ import contextlib
 import gc
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from attrs import evolve
 
@@ -19,6 +20,8 @@ from relock import _caches
 from relock._core.quorum import quorum_of
 from relock._runtime.aio import link
 from relock.testing._conditions import Conditions
+from relock.testing._lab import VirtualClient
+from relock.testing._process import Process
 from relock.testing._world import World
 from sim.blocked import unread
 from sim.calls import Calls
@@ -152,12 +155,19 @@ class Simulation:
             self.referee.ends.check_undone()
         for client, process in zip(self.cast.clients, self.cast.processes, strict=True):
             if not process.is_dead:
-                process.start(client.close, "closing")
+                process.start(partial(self._close, process, client), "closing")
         world.run(world.now + FORGOTTEN_SECONDS + self.plan.longest - self.plan.ttl)
         self.referee.ends.check_nothing_left()
         self.referee.faults["repeat"] += sum(server.repeated for server in self.everywhere)
         for process in [*self.cast.processes, *self.cast.strangers]:
             process.end()
+
+    def _close(self, process: Process, client: VirtualClient) -> None:
+        ends = self.referee.ends
+        ends.closes(process, self.referee.beliefs)
+        client.close()
+        if self.plan.is_calm and self.plan.is_prompt:
+            ends.closed(process, client._session)
 
     def _give_verdict(self) -> None:
         problems = self.referee.violations + [f"{who}: {error!r}" for who, error in self.world.errors]

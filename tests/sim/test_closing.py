@@ -1,5 +1,6 @@
 """Clients that are closed in the midst of a run: nothing of theirs may be left on any master that can be reached."""
 
+import contextlib
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
@@ -15,13 +16,13 @@ from relock.testing._world import World
 from sim.actors import ClientOfActors
 from sim.beliefs import Belief
 from sim.draws import draw
-from sim.ends import ABANDONED_SECONDS, LATE_SECONDS, RELEASED_SECONDS
+from sim.ends import ABANDONED_SECONDS, LATE_SECONDS, RELEASED_SECONDS, Ends
 from sim.idle import HAND_OFF_SECONDS
 from sim.leftovers import LOCK_KEY
 from sim.liveness import CLOSING_PART, closing
 from sim.plan import Plan
 from sim.referee import COUNT_SECONDS, Referee
-from sim.simulation import Simulation
+from sim.simulation import Simulation, ViolationError
 
 TTL_SECONDS = 3.0
 OWNER = b"client-1:1"
@@ -188,6 +189,19 @@ def test_another_client_follows_one_that_was_closed_or_has_ended_with_its_proces
     closed, ended = simulation.faults["close"], simulation.faults["exit"]
     assert (closed > 0, ended > 0) == (True, threads == 1)
     assert len(simulation.cast.clients) == plan.clients + closed + ended
+
+
+@pytest.mark.parametrize("delay", [0.0001, 0.1])
+def test_the_ends_of_all_clients_are_judged_where_all_is_well_and_answers_come_soon(
+    monkeypatch: pytest.MonkeyPatch, delay: float
+) -> None:
+    judged: list[Process] = []
+    monkeypatch.setattr(Ends, "closed", lambda _ends, process, _session: judged.append(process))
+    plan = evolve(draw(Random(0)), kinds=(), conditions=Conditions(delay=delay), node_timeout=0.3)
+    simulation = Simulation(0, plan)
+    with contextlib.suppress(ViolationError):  # where answers are as late as that
+        simulation.run()
+    assert set(judged) == set(simulation.cast.processes if simulation.plan.is_prompt else ())
 
 
 def test_what_tasks_do_is_cancelled_when_their_loop_ends(monkeypatch: pytest.MonkeyPatch) -> None:
