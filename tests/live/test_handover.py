@@ -134,7 +134,8 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
 
     The message about it comes after that step, as it may where this machine or the network is slow.
     """
-    holder, waiter = connect(server.url), connect(server.url)
+    # `close` waits for the not-after time of what the wait has sent: for a node timeout.
+    holder, waiter = connect(server.url), connect(server.url, node_timeout=1.0)
     lock = holder.lock(name, ttl=TTL)
     lock.acquire()
     errors: list[Exception] = []
