@@ -85,3 +85,22 @@ def test_whatever_becomes_of_a_request_for_a_place_in_the_queue(fate: Fate, rig:
     assert rig.holders(name) == before
     holder.release()
     rig.until_free(name, "a request with that fate")
+
+
+def test_a_master_that_gives_the_lock_only_after_it_was_told_a_new_count_gets_that_count(rig: Rig, name: str) -> None:
+    """A releaser has passed the lock on, and its request comes late to one master."""
+    if rig.masters == 1:
+        pytest.skip("a lone master is told nothing before it has given the lock")
+    others, client = rig.client(), rig.client()
+    rig.warm_up(client)
+    rig.warm_up(others)
+    holder, lock = others.lock(name), client.lock(name, owner="job")
+    rig.take_everywhere(holder, 1)
+    waiting = rig.start(lambda: take(lock, 2))
+    rig.until(lambda: rig.queues_are(name, 1), "it waits everywhere")
+    fault = rig.lines[0].hold_request(calls(name, "release"))
+    holder.release()
+    assert fault.struck.is_set()
+    waiting.result()
+    fault.release()
+    rig.until(lambda: rig.counts(name) == [2] * rig.masters, "every master has both levels")
