@@ -19,6 +19,7 @@ from support.tls import Tls
 from support.until import until
 
 from relock import Client, ConfigurationError, LockLostError, MasterBack, MasterDown, QuorumError, RelockWarning
+from relock._runtime.session import closing
 
 
 def failure(client: Client, name: str, **acquire: Any) -> str:
@@ -342,6 +343,18 @@ def test_a_hold_may_be_released_after_close(connect: Callable[..., Client], serv
     lock.release()
     assert not lock.owned()
     assert server.client().exists(f"lock:{{{name}}}"), "its lease runs out by itself"
+
+
+def test_a_hold_that_is_released_while_the_client_is_being_closed_ends_on_the_master(
+    connect: Callable[..., Client], server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(server.url)
+    lock = client.lock(name)
+    lock.acquire()
+    monkeypatch.setattr(closing, "_see_calls_off", lambda _session: lock.release())
+    client.close()
+    assert not lock.owned()
+    assert not server.client().exists(f"lock:{{{name}}}")
 
 
 def test_a_hold_that_ends_after_close_says_so_where_it_is_used(

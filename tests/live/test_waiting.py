@@ -1,5 +1,6 @@
 """Waiting costs nothing, and loses nothing."""
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 import pytest
+from support.alarms import AlarmError
 from support.masters import Deployment, ProxyBefore
 from support.processes import Worker
 from support.until import until
@@ -255,6 +257,26 @@ def test_an_acquire_that_is_under_way_when_the_client_is_closed_keeps_nobody_out
             acquiring.result(30)
         closing.result(30)
     assert connect(own_server.url).lock(name).acquire(timeout=20), "long before a lease is over"
+
+
+def test_a_signal_handler_that_closes_the_client_and_raises_amid_an_acquire_keeps_nobody_out(
+    server: Deployment, connect: Callable[..., Client], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The masters have granted the lock by then; that is undone only when the handler has ended."""
+    client = connect(server.url, node_timeout=5.0)
+
+    def close(_number: int, _frame: object) -> None:
+        client.close()
+        raise AlarmError
+
+    monkeypatch.setattr(client._session.watchdog, "watch", lambda _hold: signal.raise_signal(signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, close)
+    try:
+        with pytest.raises(AlarmError):
+            client.lock(name).acquire()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert connect(server.url).lock(name).acquire(timeout=20), "long before a lease is over"
 
 
 def test_close_ends_every_wait_and_leaves_the_queue(

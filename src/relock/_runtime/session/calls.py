@@ -310,8 +310,7 @@ class Calls:
         answers = yield from release_flows.write_count(hold, count, session.clock, longest, first)
         counting = release_flows.judge_count(answers)
         if counting.is_awaited:
-            is_left = partial(release_flows.may_be_uncounted, answers)
-            until = session.clock() + session.node_timeout
+            is_left, until = partial(release_flows.may_be_uncounted, answers), session.clock() + session.node_timeout
             session.janitor.look_later(tasks.PendingCheck(is_left, answers, until, partial(tasks.Settle, hold)))
         # A request that gives the hold to a master which lacks it may come later, and has another count.
         return counting.is_written and not (NEVER in hold.ends and session.clock() < hold.late_until)
@@ -367,6 +366,7 @@ class Calls:
         session.holds.pop((keys.name, hold.key), None)
         if session.closed:
             hold.count = 0
+            session.undo(hold.keys, hold.owner, hold.token, hold.ttl, hold.undo_after)  # where it is just being closed
             return
         sent_at = session.clock()
         until = sent_at + session.node_timeout

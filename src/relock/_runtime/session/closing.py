@@ -8,11 +8,15 @@ no thread can be started any more.
 
 import atexit
 import logging
+import sys
 import weakref
+from collections.abc import Iterator
+from types import FrameType
 
 from relock._core.effects import Ask
 from relock._core.flows import release as release_flows
 from relock._core.quorum import is_status
+from relock._runtime.driver import Driver
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.wakeups.waiter import Waiter
 
@@ -64,6 +68,24 @@ def _finish(session: Keeper) -> list[Waiter]:
     return waiters
 
 
+def door_of_call() -> FrameType | None:
+    """Return the frame that has begun the call which the caller has interrupted on its thread; None without one."""
+    return next((frame.f_back for frame in _stack(sys._getframe(1)) if frame.f_code is Driver.run.__code__), None)
+
+
+def see_off(session: Keeper, door: FrameType) -> None:
+    """Wait until a call that was interrupted has ended, and what it leaves was handed over; a node timeout at most."""
+    until = session.clock() + session.node_timeout
+    while session.clock() < until and any(door in _stack(top) for top in sys._current_frames().values()):
+        session.platform.sleep(GRANTEES_LOOK_SECONDS)
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def end_with_process(session: Keeper) -> None:
     """Register `session`, to finish what is pending there at the end of the interpreter if it is still open then."""
     _sessions.add(session)
@@ -79,7 +101,7 @@ def _finish_at_exit() -> None:
 
 def _wait_until_closed(session: Keeper) -> None:
     """Wait for another thread that is closing the session: the end of the interpreter would cut that off."""
-    until = session.clock() + JOIN_SECONDS + 3 * session.node_timeout
+    until = session.clock() + JOIN_SECONDS + 4 * session.node_timeout
     while session.is_closing and session.clock() < until:
         session.platform.sleep(GRANTEES_LOOK_SECONDS)
 

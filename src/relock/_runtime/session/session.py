@@ -3,6 +3,9 @@
 import itertools
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from types import FrameType
 
 from relock._options import ClientOptions
 from relock._runtime.background.janitor import Janitor
@@ -61,9 +64,26 @@ class Session(Keeper):
             closing.end_with_process(self)
 
     def close(self) -> None:
-        """Ends threads, waits and connections; leaves the holds to their leases."""
+        """Ends threads, waits and connections; leaves the holds to their leases.
+
+        A signal handler may call it in the middle of a call. That call can't end before the handler returns. So another
+        thread closes the session then, and what the call leaves is ended as well.
+        """
         if self.closed and not self._is_half_closed:
             return
+        door = closing.door_of_call() if self.platform is THREADS else None
+        if door is not None:
+            self.is_closing = self.closed = True  # Mark, then return: the call finds it
+            with suppress(RuntimeError):  # there can't be another thread now
+                self.platform.start(partial(self._close_after, door), "relock-closer")
+                return
+        self._close()
+
+    def _close_after(self, door: FrameType) -> None:
+        closing.see_off(self, door)
+        self._close()
+
+    def _close(self) -> None:
         self._is_half_closed = False  # another thread that closes meanwhile has nothing to do
         try:
             closing.close(self)
