@@ -77,17 +77,21 @@ def pytest_report_header() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that leaves out what needs a server."""
+    """Add the options that choose tests by what they need."""
+    parser.addoption("--long", action="store_true", help="play the tests that take long, and no others")
     parser.addoption("--no-servers", action="store_true", help="leave out the tests that start a server")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that start a server, where that is asked for; they are counted as deselected."""
-    if not config.getoption("--no-servers"):
-        return
-    left_out = [item for item in items if needs_server(item)]
+    """Leave out the tests that were not asked for: those that take long, or start a server."""
+    is_long, no_servers = config.getoption("--long"), config.getoption("--no-servers")
+    chosen: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        is_chosen = bool(item.get_closest_marker("long")) == is_long and not (no_servers and needs_server(item))
+        (chosen if is_chosen else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    items[:] = chosen
 
 
 def needs_server(item: pytest.Item) -> bool:
