@@ -34,6 +34,8 @@ NEED_HIREDIS = (
     "live/test_bench_floors.py",
     "unit/test_channel.py",
     "unit/test_janitor.py",
+    "unit/test_turns.py",
+    "unit/test_waiting.py",
 )
 # A source archive comes without the results of long runs, which the documentation's tables are made from.
 NEED_RESULTS = (
