@@ -73,7 +73,7 @@ class Session(Keeper):
             return
         door = closing.door_of_call() if self.platform is THREADS else None
         if door is not None:
-            self.is_closing = self.closed = True  # Mark, then return: the call finds it
+            self.is_closing = self.closed = True  # the interrupted call finds this when it goes on
             with suppress(RuntimeError):  # there can't be another thread now
                 self.platform.start(partial(self._close_after, door), "relock-closer")
                 return

@@ -45,7 +45,7 @@ class Crew:
     def start(self, jobs: Sequence[Job]) -> None:
         """Start a process for each job; each tells ``ready``."""
         context = multiprocessing.get_context("spawn")
-        resource_tracker.ensure_running()  # Run, then block: up to Python 3.12, its start lets the signal in again
+        resource_tracker.ensure_running()  # first: up to Python 3.12, its start lets the signal in again
         # Until a process has a session of its own, Ctrl-C reaches it too: it inherits that the signal is blocked.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
