@@ -191,8 +191,8 @@ class Strikes:
         """Closes a loop whose tasks have the lock, or wait for it, and keeps these. Another one may follow."""
         doors = {process: door for process, door in self._cast.doors.items() if not (process.is_dead or door.is_left)}
         holding = [belief.process for belief in self._referee.believers() if belief.process in doors]
-        if not doors or self._world.now < self._plan.begins:
-            return
+        if not doors or self._world.now < self._plan.begins or self._cast.are_all_done():
+            return  # in a run that is over, a loop that follows would take the lock anew
         process, is_last = self._world.random.choice(holding or list(doors)), self._world.chance() < LAST_LOOP_PART
         door = doors[process]
         door.close_loop(partial(self._loop_closed, process, door, is_last=is_last))

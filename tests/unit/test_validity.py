@@ -293,7 +293,7 @@ def test_a_hold_never_counts_for_longer_than_a_quorum_keeps_it(masters: int, dat
     def clock() -> float:
         return world.now
 
-    outcome, _ = world.carry_out(attempt(spec, take_call(spec, b"me:1", 1, 0), clock, 1e9))
+    outcome, *_ = world.carry_out(attempt(spec, take_call(spec, b"me:1", 1, 0), clock, 1e9))
     if not isinstance(outcome, Grant):
         return
     one = Hold(spec, b"me:1", Who(1, None, None), outcome, 1)

@@ -29,6 +29,7 @@ NO_TIME = Failure("a", "there was no time to ask it", sent=False, no_time=True)
 BROKEN = Failure("a", "its connection broke")
 FORBIDDEN = Failure("a", "NOPERM", permanent=True, sent=False)
 NO_VOTE = [b"no_vote", 0, 2_000_000]
+LATE = [b"void", 0]  # the request came too late, and its answer took 0.3 s
 
 
 def _ticket(call: Call) -> int:
@@ -72,6 +73,8 @@ class Driver:
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             if answer in (SILENT, UNANSWERED):
                 self.now = effect.until
+            elif answer is LATE:
+                self.now += 0.3
             return [[answer]]
         if isinstance(effect, Listen):
             return self.listens
@@ -182,6 +185,12 @@ def test_a_last_look_without_time_leaves_the_refusal_that_came_before(last: Any,
     assert isinstance(outcome, Refused if is_refused else NoQuorum)
     assert driver.now <= 1004.0 + (late if late > 1.0 else 0.0)
     assert driver.undone()
+
+
+def test_a_look_whose_first_request_came_too_late_has_less_time_for_its_second() -> None:
+    driver = Driver([HELD, QUEUED, LATE, UNANSWERED])
+    assert isinstance(driver.run(until=1003.0), Refused)
+    assert driver.scripts() == ["acquire", "enqueue", "enqueue", "enqueue"]
 
 
 @pytest.mark.parametrize("last", [NO_TIME, UNANSWERED])

@@ -119,7 +119,7 @@ def acquire(
     limit = max(wait.until, now) + spec.node_timeout
     if wait.in_line and (first is not None or now < wait.until):
         return (yield from _Waiting(wait, limit).begin_in_line(first, grants))
-    outcome, answers = yield from attempt(spec, wait.take_call(wait.waiter), clock, limit, first)
+    outcome, answers, _ = yield from attempt(spec, wait.take_call(wait.waiter), clock, limit, first)
     if outcome.__class__ is Grant:
         return outcome
     waiting = _Waiting(wait, limit).run(outcome, answers)
@@ -143,7 +143,7 @@ class _Waiting:
     declined: frozenset[bytes] = frozenset()  # names under which a releaser gave it the lock, and which it gave back
     unheard: bytes | None = None  # such a name, which the last look has shown, and no message
     refusal: Refused | None = None  # what a quorum has answered last
-    asked_at: float = NEVER  # when the last look began
+    asked_at: float = NEVER  # when the last look sent its last request
     missed: int = 0  # how often it had missed its turn when it looked last
 
     @property
@@ -157,7 +157,7 @@ class _Waiting:
             yield from self._listen()
         else:
             self.listening = True  # the caller has subscribed, before it took the place
-        outcome, answers = yield from attempt(self.wait.spec, self._next_call(), self.wait.clock, self.limit, first)
+        outcome, answers, _ = yield from attempt(self.wait.spec, self._next_call(), self.wait.clock, self.limit, first)
         return outcome if isinstance(outcome, Grant) else (yield from self.run(outcome, answers, grants))
 
     def _listen(self) -> Generator[Effect, Any, None]:
@@ -213,8 +213,7 @@ class _Waiting:
                 if not self._has_time():
                     yield from self._leave(outcome)
                     break
-            self.asked_at = clock()
-            outcome, answers = yield from attempt(spec, self._next_call(), clock, self.limit)
+            outcome, answers, self.asked_at = yield from attempt(spec, self._next_call(), clock, self.limit)
         if not isinstance(outcome, Grant):
             return self._judge_end(outcome)
         if self.owner == wait.waiter:

@@ -26,7 +26,7 @@ ATTEMPTS_PER_LOOK = 3  # how often a request that came too late is sent again at
 First = tuple[float, Sequence[Answer]]
 """When masters were asked, and what they have answered, where that has happened before a flow begins."""
 
-Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer]]]
+Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer], float]]
 
 
 def take_call(spec: LockSpec, owner: bytes, count: int, proposal: int) -> Call:
@@ -85,7 +85,7 @@ def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First
     """Asks all masters once, with one of the calls above, unless they have been asked by now: then this goes on.
 
     `until` is when the caller gives up on silent masters, if that is before the node timeout. Returns
-    the outcome, and the answers, which go on being filled.
+    the outcome, the answers, which go on being filled, and when the last request was sent.
     """
     before: Sequence[Answer] = ()
     for _ in range(ATTEMPTS_PER_LOOK):
@@ -103,7 +103,7 @@ def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First
         before = answers
     if outcome.__class__ is Grant and len(answers) > 1 and not is_token_safe(outcome, int(spec.wording.lease_ms)):
         outcome = yield from write_token(spec, outcome, clock, until)
-    return outcome, answers
+    return outcome, answers, sent_at
 
 
 def _remember(
