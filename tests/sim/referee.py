@@ -28,7 +28,7 @@ from itertools import combinations
 from attrs import define, field
 
 from relock._core.hold import Hold
-from relock._core.quorum import NEVER, quorum_of
+from relock._core.quorum import NEVER, TOO_LATE, quorum_of
 from relock._errors import NotOwnedError, QuorumError
 from relock._events import MasterDown
 from relock._runtime.session.session import Session
@@ -140,7 +140,8 @@ class Referee:
     def failed(self, call: Call, error: QuorumError) -> None:
         """A thread was told that no quorum has answered."""
         self.check_timeout(call)
-        if call.called_at >= self.calm_at and self._must_succeed:
+        is_its_fault = TOO_LATE in str(error) and self.stuck.was(call.process, call.called_at)
+        if call.called_at >= self.calm_at and self._must_succeed and not is_its_fault:
             self.violate(f"{call.process.name} got an error though all is well: {error}")
 
     def granted(self, lock: Lock, hold: Hold, call: Call) -> Belief:

@@ -10,7 +10,7 @@ from relock._core.effects import Ask, Effect, Failure, Handed, Leave, Listen, Pa
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.patience import BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN
-from relock._core.quorum import Grant, NoQuorum, Refused, may_be_granted, may_keep_anything
+from relock._core.quorum import TOO_LATE, Grant, NoQuorum, Refused, may_be_granted, may_keep_anything
 from relock._core.waiting import TICKET_AHEAD_US, Wait, acquire, propose_ticket
 from relock._keys import lock_keys
 from relock._options import ClientOptions
@@ -51,6 +51,7 @@ class Driver:
     ahead_us: int = 0  # what lies just above the masters' clocks, as far as is known
     hears: bool = True  # its subscriptions are confirmed
     missed: int = 0  # turns
+    fence: float = 0.0  # seconds that it takes to write a token
 
     def run(self, until: float = float("inf")) -> Any:
         clock, jitter = (lambda: self.now), (lambda: 1.0)
@@ -67,6 +68,7 @@ class Driver:
     def _carry_out(self, effect: Effect) -> Any:
         self.effects.append(effect)
         if isinstance(effect, Ask):
+            self.now += self.fence if effect.calls[0].script.name == "fence" else 0.0
             self.given.append([[answer] for answer in self.answers.pop(0)])
             return self.given[-1]
         if isinstance(effect, Park):
@@ -274,6 +276,14 @@ def test_what_was_granted_is_given_back_where_its_token_reaches_no_quorum() -> N
     driver = Driver([[ahead, GRANTED, DOWN], [[b"fenced", 0], DOWN, DOWN], [DONE, DOWN, DOWN]])
     assert isinstance(driver.run(until=1000.0), NoQuorum)
     assert driver.asked() == ["acquire me:1", "fence 60000000", "give_back me:1"]
+
+
+def test_a_grant_whose_lease_ended_while_its_token_was_written_says_so_of_each_master() -> None:
+    ahead = [b"granted", 60_000_000, 60_000_000]
+    driver = Driver([[ahead, GRANTED, DOWN], [[b"fenced", 0], [b"fenced", 0], DOWN], [DONE, DONE, DOWN]], fence=60.0)
+    outcome = driver.run(until=1000.0)
+    assert isinstance(outcome, NoQuorum)
+    assert [failure.why for failure in outcome.failures] == [TOO_LATE, TOO_LATE, DOWN.why]
 
 
 def test_what_could_not_be_given_back_everywhere_is_undone_in_the_background() -> None:

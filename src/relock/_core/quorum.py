@@ -12,6 +12,7 @@ from relock._core.effects import Answer, Failure, Handed, Reply
 
 DRIFT_SECONDS_MIN = 0.002  # Redis expires with a resolution of a millisecond, in either direction
 NEVER = float("-inf")
+TOO_LATE = "granted too late: its lease was over"
 
 
 def quorum_of(masters: int) -> int:
@@ -221,7 +222,7 @@ def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused
             why = f"has no vote for {votes_in[-1]:.1f} s more: it may have forgotten leases (restart_guard)"
             failures.append(Failure(master, why, sent=False))
         elif is_status(reply, b"granted") and granted >= quorum:
-            failures.append(Failure(master, "granted too late: its lease was over"))
+            failures.append(Failure(master, TOO_LATE))
         elif is_status(reply, b"void"):
             failures.append(Failure(master, "got the request too late to act on it", sent=False, no_time=True))
     answered = len(refusals) + (granted if granted < quorum else 0)

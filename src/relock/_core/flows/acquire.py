@@ -6,6 +6,7 @@ from typing import Any
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.lock_spec import ALIVE_MS, QUEUE_MS, TICKET_AT_ONCE, LockSpec
 from relock._core.quorum import (
+    TOO_LATE,
     Grant,
     NoQuorum,
     Outcome,
@@ -144,6 +145,7 @@ def write_token(spec: LockSpec, grant: Grant, clock: Clock, until: float) -> Gen
     answers = yield Ask((call,), min(until, grant.end, clock() + spec.node_timeout), is_token_known)
     if is_token_known(answers) and clock() < grant.end:
         return grant
-    failures = tuple(answer[0] for answer in answers if isinstance(answer[0], Failure))
-    failures = failures or (Failure(spec.masters[0], "its fencing token reached no quorum"),)
-    return NoQuorum(failures, 0, None, granted=True)
+    why = TOO_LATE if is_token_known(answers) else "its fencing token reached no quorum"
+    replies = [answer[0] for answer in answers]
+    failures = [one if isinstance(one, Failure) else Failure(spec.masters[i], why) for i, one in enumerate(replies)]
+    return NoQuorum(tuple(failures), 0, None, granted=True)
