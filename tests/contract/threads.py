@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
+from support.ends import leave_to_leases
 from support.masters import Deployment
 from support.proxy import Proxy
 from support.until import until
@@ -114,6 +115,7 @@ class ThreadRig(Rig):
         for line in self.lines:
             line.let_go()  # so that clients that have something to undo need not wait in vain
         for client in self._clients:
+            leave_to_leases(client._session)
             client.close()
         for line in self.lines:
             line.close()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.alarms import alarms_on
 from support.cluster import ClusterOfServers
+from support.ends import leave_to_leases
 from support.masters import Deployment
 from support.servers import Server, find_servers
 from support.tls import Tls, skipped_without_tls
@@ -32,6 +33,7 @@ def connect() -> Iterator[Callable[..., Client]]:
 
     yield connect
     for client in made:
+        leave_to_leases(client._session)
         client.close()
 
 

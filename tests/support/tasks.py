@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from relock import AsyncClient
+from support.ends import leave_to_leases
 from support.urls import options_for
 
 SOON = 20.0  # seconds after which a failure is one
@@ -29,6 +30,7 @@ async def connecting() -> AsyncIterator[Connect]:
         yield connect
     finally:
         for client in made:
+            leave_to_leases(client._session)
             await client.close()
 
 
