@@ -32,10 +32,10 @@ NEED_HIREDIS = (
     "lua",
     "sim",
     "live/test_bench_floors.py",
-    "unit/test_channel.py",
-    "unit/test_janitor.py",
-    "unit/test_turns.py",
-    "unit/test_waiting.py",
+    "unit/net/test_channel.py",
+    "unit/background/test_janitor.py",
+    "unit/core/test_turns.py",
+    "unit/core/test_waiting.py",
 )
 # A source archive comes without the results of long runs, which the documentation's tables are made from.
 NEED_RESULTS = (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+
 from chaos.checker import check, check_kept, check_model, check_told, holds_of, without_promise
 from chaos.records import FOREVER, Collision, History, Loss, Operation, Update, Write
 

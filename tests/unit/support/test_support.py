@@ -361,7 +361,7 @@ def test_a_child_dies_with_the_tests() -> None:
         "import sys; from support.spawn import spawn; child = spawn([sys.executable, '-c', 'input()'], stdin=-1); "
         "print(child.pid, flush=True); input()"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True, env=environment) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
@@ -396,7 +396,7 @@ def test_caches_are_as_small_as_the_tests_are_told_wherever_relock_runs(said: st
         "print(_caches.COUNT_MAX, run(), run(PYTHONPATH=os.pathsep.join(sys.path)))"
     )
     environment = {key: value for key, value in os.environ.items() if key not in ("RELOCK_TEST_CACHES", "PYTHONPATH")}
-    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     if said is not None:
         environment["RELOCK_TEST_CACHES"] = said
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
