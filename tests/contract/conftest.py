@@ -6,9 +6,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from contract.aio import AioRig
-from contract.rig import Rig
-from contract.threads import ThreadRig
+from contract.rigs.aio import AioRig
+from contract.rigs.rig import Rig
+from contract.rigs.threads import ThreadRig
 
 REAL, VIRTUAL = ("threads", "aio"), ("virtual", "aio-virtual")
 DRIVERS = REAL + VIRTUAL if find_spec("hiredis") else REAL  # the simulator parses with it
@@ -34,8 +34,8 @@ def rig(driver: str, masters_count: int, request: pytest.FixtureRequest, seed: i
     """A driver and its masters."""
     made: Rig
     if driver in VIRTUAL:
-        from contract.aio_virtual import AioVirtualRig
-        from contract.virtual import VirtualRig
+        from contract.rigs.aio_virtual import AioVirtualRig
+        from contract.rigs.virtual import VirtualRig
 
         made = (AioVirtualRig if driver == "aio-virtual" else VirtualRig)(masters_count, seed)
     else:

@@ -6,8 +6,8 @@ from contextlib import suppress
 import pytest
 from support.proxy import Fault, Line
 
-from contract.calls import leave, take
-from contract.rig import BRIEF, Rig, all_struck, calls, release_all
+from contract.rigs.calls import leave, take
+from contract.rigs.rig import BRIEF, Rig, all_struck, calls, release_all
 from relock import QuorumError
 
 

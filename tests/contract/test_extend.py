@@ -2,7 +2,7 @@
 
 import pytest
 
-from contract.rig import Rig, key_of
+from contract.rigs.rig import Rig, key_of
 
 
 @pytest.mark.several

@@ -6,9 +6,9 @@ from itertools import count
 
 import pytest
 
-from contract.calls import CALLS, Call, leave, take
-from contract.rig import Interrupted, Rig, all_done, all_struck, calls, release_all
-from contract.watch import At
+from contract.rigs.calls import CALLS, Call, leave, take
+from contract.rigs.rig import Interrupted, Rig, all_done, all_struck, calls, release_all
+from contract.rigs.watch import At
 from relock import Lock
 from relock._core.effects import Clock
 from relock._runtime.masters.connections import Connection

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from support.proxy import Fault, Line, Match
 
-from contract.calls import CALLS, Call, leave, take
-from contract.rig import BRIEF, Rig, all_done, calls, release_all
+from contract.rigs.calls import CALLS, Call, leave, take
+from contract.rigs.rig import BRIEF, Rig, all_done, calls, release_all
 from relock import QuorumError
 
 Fate = Callable[[Line, Match], Fault]

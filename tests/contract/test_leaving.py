@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from contract.rig import Rig
+from contract.rigs.rig import Rig
 from relock import Client, Lock, LockLostError, NotOwnedError, RelockError
 
 LOGGER = "relock._holding"

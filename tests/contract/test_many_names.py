@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from contract.rig import Rig, calls
+from contract.rigs.rig import Rig, calls
 from relock import Client, Lock
 
 NAMES = 10_000  # of other locks, for whatever is remembered by name

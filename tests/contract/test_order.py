@@ -7,8 +7,8 @@ from itertools import permutations, product
 import pytest
 from support.proxy import Fault
 
-from contract.calls import take
-from contract.rig import BRIEF, Rig, all_done, all_struck, calls, key_of, release_all
+from contract.rigs.calls import take
+from contract.rigs.rig import BRIEF, Rig, all_done, all_struck, calls, key_of, release_all
 from relock import Lock, LockLostError, QuorumError
 
 PATIENT = 10.0  # seconds: whoever is silent for a while is waited for

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from support.proxy import Fault, Line, Match
 
-from contract.rig import Rig, calls
+from contract.rigs.rig import Rig, calls
 from relock import QuorumError
 
 ENDS: dict[str, Callable[[Line, Match], Fault]] = {

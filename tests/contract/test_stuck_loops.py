@@ -13,8 +13,8 @@ pytest.importorskip("hiredis")
 
 from support.proxy import Line
 
-from contract.aio_virtual import AioVirtualRig
-from contract.rig import Interrupted, Running, all_struck, calls, release_all
+from contract.rigs.aio_virtual import AioVirtualRig
+from contract.rigs.rig import Interrupted, Running, all_struck, calls, release_all
 from relock import AsyncLock, Lock
 from relock._core.call_record import CallRecord, Step
 from relock._core.effects import Listen, Park

@@ -7,9 +7,9 @@ from itertools import count
 import pytest
 from attrs import Factory, define
 
-from contract.calls import CALLS, Call, take
-from contract.rig import BRIEF, SOON, Rig, Running, all_done, all_struck, calls, key_of, release_all
-from contract.watch import At
+from contract.rigs.calls import CALLS, Call, take
+from contract.rigs.rig import BRIEF, SOON, Rig, Running, all_done, all_struck, calls, key_of, release_all
+from contract.rigs.watch import At
 from relock import Client, Lock, QuorumError
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.flows.release import give_back

@@ -5,9 +5,9 @@ from itertools import count
 
 import pytest
 
-from contract.calls import CALLS, Call, leave, take
-from contract.rig import Rig, key_of
-from contract.watch import At
+from contract.rigs.calls import CALLS, Call, leave, take
+from contract.rigs.rig import Rig, key_of
+from contract.rigs.watch import At
 from relock import Client, Lock, LockLostError, NotOwnedError
 from relock._runtime.background.watchdog import Watchdog
 

@@ -13,8 +13,8 @@ from support.proxy import Proxy
 from support.until import until
 from support.urls import Urls, options_for
 
-from contract.rig import NODE_TIMEOUT, SOON, TTL, Interrupted, Rig
-from contract.watch import Watch, WatchedPlatform
+from contract.rigs.rig import NODE_TIMEOUT, SOON, TTL, Interrupted, Rig
+from contract.rigs.watch import Watch, WatchedPlatform
 from relock import Client
 from relock._runtime.machine import THREADS
 from relock._runtime.platform import Platform

@@ -1,6 +1,7 @@
 """The driver for tasks on the simulator's platform: virtual event loops, virtual time, virtual masters.
 
-As in `contract.aio`, each thread of a test has an actor, a task of a loop of its own. Here all threads are virtual.
+As in `contract.rigs.aio`, each thread of a test has an actor, a task of a loop of its own. Here all threads are
+virtual.
 """
 
 import asyncio
@@ -9,10 +10,10 @@ from typing import Any
 
 from support.virtual_actor import VirtualActor
 
-from contract.aio import ClientOfActors
-from contract.rig import NODE_TIMEOUT, TTL, Interrupted
-from contract.virtual import VirtualRig
-from contract.watch import Watch
+from contract.rigs.aio import ClientOfActors
+from contract.rigs.rig import NODE_TIMEOUT, TTL, Interrupted
+from contract.rigs.virtual import VirtualRig
+from contract.rigs.watch import Watch
 from relock._owner import running_loop
 from relock.testing._loop import VirtualLoop
 from relock.testing._process import Task, current_task

@@ -1,4 +1,4 @@
-"""The driver for tasks of event loops, over real servers as `contract.threads`.
+"""The driver for tasks of event loops, over real servers as `contract.rigs.threads`.
 
 The tests are written for callers that wait. So each thread of a test has an *actor*: a task of a loop in another
 thread, which does what its thread asks for, and is the owner of what it takes. What interrupts a thread cancels its
@@ -14,9 +14,9 @@ from typing import Any, Protocol, Self
 
 from support.masters import Deployment
 
-from contract.rig import NODE_TIMEOUT, SOON, TTL, Interrupted
-from contract.threads import Thread, ThreadRig
-from contract.watch import Watch
+from contract.rigs.rig import NODE_TIMEOUT, SOON, TTL, Interrupted
+from contract.rigs.threads import Thread, ThreadRig
+from contract.rigs.watch import Watch
 from relock import AsyncClient, AsyncLock, Client
 from relock._core.call_record import Step
 from relock._core.effects import Park, Pause

@@ -10,9 +10,9 @@ from greenlet import GreenletExit, getcurrent
 from support.proxy import ON_REQUESTS, Fault, Line
 from support.urls import GUARD_SECONDS
 
-from contract.rig import NODE_TIMEOUT, SOON, TTL, Interrupted, Rig
-from contract.threads import WatchedClient
-from contract.watch import Watch, WatchedPlatform
+from contract.rigs.rig import NODE_TIMEOUT, SOON, TTL, Interrupted, Rig
+from contract.rigs.threads import WatchedClient
+from contract.rigs.watch import Watch, WatchedPlatform
 from relock import Client
 from relock._keys import master_key
 from relock._runtime.net.node import Node
@@ -123,7 +123,7 @@ class VirtualRig(Rig):
 
 
 class Running:
-    """See `contract.rig.Running`."""
+    """See `contract.rigs.rig.Running`."""
 
     def __init__(self, process: Process, function: Callable[[], Any]) -> None:
         self._process = process

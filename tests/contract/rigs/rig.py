@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from support.proxy import Fault, Line, Match, calls_script
 
-from contract.calls import leave, take
-from contract.watch import Watch
+from contract.rigs.calls import leave, take
+from contract.rigs.watch import Watch
 from relock import Client, Lock, QuorumError
 
 NODE_TIMEOUT = 2.0  # seconds: longer than any machine is busy with something else
