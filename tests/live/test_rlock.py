@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from support.masters import Deployment
+from support.until import until
 
 from relock import Client, NotOwnedError
 
@@ -20,16 +21,27 @@ pytestmark = pytest.mark.every_quorum
 HAS_CPYTHON_TESTS = importlib.util.find_spec("test") is not None and (
     importlib.util.find_spec("test.lock_tests") is not None
 )
+SOON = 20.0
 _names = itertools.count()
 
 
 @pytest.fixture
 def fresh_lock(client: Client) -> Callable[[], Any]:
     """Makes locks of a client whose background threads run already: CPython's tests count threads."""
-    with client.lock("warm-up"):
-        thread = threading.Thread(target=client.lock("warm-up").acquire, kwargs={"timeout": 0.05})
+    warm_up = client.lock("warm-up")
+
+    def take() -> None:
+        with warm_up:
+            pass
+
+    with warm_up:
+        thread = threading.Thread(target=take)
         thread.start()
-        thread.join()
+        until(lambda: client.info("warm-up").queue, within=SOON, what="it waits")
+    thread.join()
+    session = client._session
+    services = (session.watchdog, session.janitor, *session.hub.subscriptions)
+    until(lambda: all(service.has_begun for service in services), within=SOON, what="all threads run")
     return lambda: client.lock(f"rlock-{next(_names)}")
 
 
