@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from relock._core.quorum import quorum_of
+from relock._owner import waiter_name
 from relock._runtime.session.session import Session
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -28,7 +29,11 @@ def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]
 
 
 def of_client(servers: Sequence[Server], process: Process, session: Session, kept: set[bytes]) -> Iterator[str]:
-    """Tells what reachable masters have of a client that was closed; `kept` names holds that were not released."""
+    """Tells what reachable masters have of a client that was closed; `kept` names holds that were not released.
+
+    A slow master may give the waiter of such a hold a place instead, which goes with the release of the hold.
+    """
+    kept = kept | {waiter_name(hold) for hold in kept}
     for server in servers:
         if not server.is_up or server.is_stopped or process.name in server.unreachable:
             continue
