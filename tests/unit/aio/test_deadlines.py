@@ -124,6 +124,29 @@ def test_a_loop_that_comes_late_gives_the_masters_as_much_time_more_but_not_more
     assert one.done.done()
 
 
+def test_what_strikes_while_an_earlier_timer_is_set_leaves_the_one_that_there_was(
+    futures: asyncio.AbstractEventLoop, loop: Loop
+) -> None:
+    strikes: list[BaseException] = []
+
+    def clock() -> float:
+        if strikes:
+            raise strikes.pop()
+        return loop.clock()
+
+    fake: Any = loop
+    deadlines = Deadlines(fake, clock, lambda: 0.5)
+    struck, other = asked(futures, loop, 1.0), asked(futures, loop, 2.0)
+    ask(deadlines, other)
+    strikes.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        ask(deadlines, struck)
+    deadlines.due.pop(struck)
+    loop.go_on(2.0)
+    loop.go_on(0.01)
+    assert other.done.done()
+
+
 def test_what_strikes_one_in_its_turn_does_not_keep_the_others_from_being_woken(
     futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
 ) -> None:

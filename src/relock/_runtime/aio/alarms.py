@@ -55,10 +55,11 @@ class Alarms(ABC, Generic[T]):
         """The time `at` of `what` is over: it is taken out, or gets another time."""
 
     def _set_timer(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._loop.call_later(min(max(0.0, at - self._clock()), TIMER_SECONDS_MAX), self._look)
+        """Set the new timer before the old one is cancelled: where an exception strikes, one of them is left."""
+        timer = self._loop.call_later(min(max(0.0, at - self._clock()), TIMER_SECONDS_MAX), self._look)
+        old, self._timer, self._timer_at = self._timer, timer, at
+        if old is not None:
+            old.cancel()
 
     def _look(self) -> None:
         self._timer, self._timer_at = None, FOREVER
