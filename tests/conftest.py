@@ -120,12 +120,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Play a test with the marker ``every_server`` on each kind of server, and ``every_quorum`` as `quorums` says.
 
     A usual run leaves out what a long one plays: all kinds but the newest and the oldest, and more than three masters.
+    Tests of TLS are played on all kinds, because some are built without it.
     """
+    is_over_tls = "tls" in metafunc.fixturenames or metafunc.definition.get_closest_marker("over_tls")
     kinds = found_kinds() if metafunc.definition.get_closest_marker("every_server") else None
     if metafunc.definition.get_closest_marker("every_quorum") and "masters_count" in metafunc.fixturenames:
         quorums(metafunc, kinds or [default_kind()])
     elif kinds:
-        cases = [pytest.param(kind, marks=marks_of(kind)) for kind in kinds]
+        cases = [pytest.param(kind, marks=[] if is_over_tls else marks_of(kind)) for kind in kinds]
         metafunc.parametrize("server_kind", cases, scope="session")
 
 

@@ -168,7 +168,7 @@ def test_a_correction_that_the_next_count_has_passed(rig: Rig, name: str) -> Non
     """The count that an interrupt leaves comes after the next one, whose owner still waits for the replies."""
     if rig.shares_connections:
         pytest.skip("the next count can't pass the first one, whose reply is held back")
-    client = rig.client(node_timeout=10.0)
+    client = rig.client(node_timeout=20.0)
     rig.warm_up(client)
     lock = client.lock(name)
     rig.take_everywhere(lock, 1)

@@ -260,6 +260,7 @@ def doctor(url: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.every_server
+@pytest.mark.over_tls
 def test_a_cluster_is_reached_over_tls(
     server_kind: str, connect: Callable[..., Client], name: str, tmp_path: Path
 ) -> None:
