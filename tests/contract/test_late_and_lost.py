@@ -100,7 +100,7 @@ def test_a_master_that_gives_the_lock_only_after_it_was_told_a_new_count_gets_th
     rig.until(lambda: rig.queues_are(name, 1), "it waits everywhere")
     fault = rig.lines[0].hold_request(calls(name, "release"))
     holder.release()
-    assert fault.struck.is_set()
+    rig.until(fault.struck.is_set, "the request is under way")
     waiting.result()
     fault.release()
     rig.until(lambda: rig.counts(name) == [2] * rig.masters, "every master has both levels")
