@@ -1,69 +1,116 @@
-"""Who is measured: each makes a function that acquires and releases once, uncontended."""
+"""Everybody who is measured: uncontended pairs, and workers who hand a lock over."""
 
-import hashlib
 import itertools
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import redis
+from attrs import frozen
 
-from bench.bare_socket import BareSocket, packed
-from bench.peers import ForeignPairs, built
+from bench import floors
+from bench.floors import LEASE_SECONDS, TwoHops
+from bench.loop_floors import LoopHops, OwnScripts
+from bench.machine import HAS_UVLOOP
+from bench.names import (
+    AFRESH,
+    FLOOR,
+    LONE,
+    LOOP_FLOOR,
+    LOOP_HOP,
+    OWN_SCRIPTS,
+    PROCESSES,
+    REDIS_PY_TASKS,
+    RELOCK_TASKS,
+    RELOCK_THREADS,
+    TASKS,
+    THREADS,
+    THREADS_HOP,
+    TWO_HOPS,
+    on_uvloop,
+)
+from bench.peers import ForeignPairs, Peer, Toolchain, built
+from bench.tasks import LoopPairs, RedisPySite, RelockSite, new_uvloop, on_loop
 from relock import Client
-from relock._keys import lock_keys
-from relock._scripts import load, pack_argument
-from relock.cli._bench.floor.pairs import Asked, Pair, pair_at_the_quorum, pair_of_one, with_small_scripts
-from relock.cli._bench.floor.sockets import FOLDER
-from relock.cli._bench.words import BARE, REENTRY, RELOCK
+from relock.cli._bench.floor.hops import Site as FloorSite
+from relock.cli._bench.floor.pairs import Pair
+from relock.cli._bench.site import Site
+from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, RELOCKS_HOP
+from relock.cli._bench.work import Job, Locker
 
-FLOOR, AFRESH = "redis-py connections", "relock, a new lock each time"
-LEASE_SECONDS = 10
-OWNER = b"bench-0123456789abcdef:0123456789abcdef0123456789abcdef"
-VOID_US, GUARD_MS = b"9999999999999999", b"10000"
-
-
-def _with_small_scripts(port: int) -> Asked:
-    return with_small_scripts(BareSocket(port), "bench-bare-floor")
+SCRIPTS = frozenset({"evalsha", "eval"})
+OF_RELOCK = SCRIPTS | {"ping", "subscribe"}
+SETS = SCRIPTS | {"set"}
+WORKERS, WORKERS_OF_LOOP = "bench.worker", "bench.task_worker"  # the programs
+PROGRAMS_MAX = 32  # of another language at a time: each takes its time to start
 
 
-def bare(port: int) -> Pair:
-    """The small scripts over a bare socket."""
-    return pair_of_one(_with_small_scripts(port))
+class ThreadPairs:
+    """Uncontended pairs in this thread."""
+
+    pid = None
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+
+    def many(self, count: int) -> float:
+        """Return the time (s) of so many pairs."""
+        pair = self._pair
+        begin = time.perf_counter()
+        for _ in range(count):
+            pair()
+        return time.perf_counter() - begin
+
+    def close(self) -> None:
+        """Leave the sockets to the end of this process."""
 
 
-def floor(port: int) -> Pair:
-    """Two small scripts as packed commands over one connection of redis-py: what a library that uses it can reach."""
-    connection, take, give = _prepared(port)
-
-    def pair() -> None:
-        connection.send_packed_command(take)
-        connection.read_response()
-        connection.send_packed_command(give)
-        connection.read_response()
-
-    return pair
+Pairs = ThreadPairs | LoopPairs | ForeignPairs
 
 
-def _prepared(port: int) -> tuple[Any, Any, Any]:
-    """A connection to a master that knows the small scripts, and their calls as packed commands."""
-    connection: Any = redis.Connection(  # type: ignore[no-untyped-call]
-        host="127.0.0.1", port=port, socket_timeout=1.0
-    )
-    connection.connect()
-    scripts = [(FOLDER / name).read_bytes() for name in ("take.lua", "give.lua")]
-    for script in scripts:
-        connection.send_command("SCRIPT", "LOAD", script)
-        connection.read_response()
-    take_sha, give_sha = (hashlib.sha1(script).hexdigest() for script in scripts)
-    take = connection.pack_command("EVALSHA", take_sha, 1, "bench-floor", "me", LEASE_SECONDS * 1000)
-    give = connection.pack_command("EVALSHA", give_sha, 1, "bench-floor", "me")
-    return connection, take, give
+@frozen
+class Contestant:
+    """One way to have a lock.
+
+    Attributes:
+        pairs: makes uncontended pairs at the masters of these ports; None if they are not measured.
+        enter: the beginning of a process whose workers hand the lock over: a site of `relock.cli._bench.work`, or one
+            of `bench.tasks` in a program for tasks. None if they are of another language, or not measured.
+        sends: the commands that its clients send, which their scripts do not: these are counted.
+        masters: with how many it works.
+        kinds: the kinds of workers for which it is measured; of tasks also for its pairs.
+        polls: True for one whose waiters poll, so that it takes longer to measure.
+        toolchain: the other language.
+        program: the module of Python whose processes are workers.
+    """
+
+    pairs: Callable[[Sequence[int]], Pairs] | None = None
+    enter: Callable[[Job], Any] | None = None
+    sends: frozenset[str] = SCRIPTS
+    masters: tuple[int, ...] = (1, 3, 5)
+    kinds: tuple[str, ...] = (LONE, THREADS, PROCESSES)
+    polls: bool = False
+    toolchain: Toolchain | None = None
+    program: str = WORKERS
+
+    def has_pairs(self, masters: int, kind: str) -> bool:
+        """Return True if its pairs are measured with so many masters, for this kind of workers."""
+        return self.pairs is not None and masters in self.masters and kind in self.kinds
+
+    def hands_over(self, masters: int, kind: str, workers: int) -> bool:
+        """Return True if its hand-offs are measured under these conditions."""
+        is_able = self.enter is not None or (self.toolchain is not None and workers <= PROGRAMS_MAX)
+        return is_able and masters in self.masters and kind in self.kinds
 
 
-def relock(port: int) -> Pair:
-    """This library, with its defaults."""
-    lock = Client(f"redis://127.0.0.1:{port}").lock("bench")
+# relock ---------------------------------------------------------------------------------------------------------------
 
+
+def _pairs(pair_of: Callable[[Sequence[int]], Pair]) -> Callable[[Sequence[int]], Pairs]:
+    return lambda ports: ThreadPairs(pair_of(ports))
+
+
+def _pair(lock: Any) -> Pair:
     def pair() -> None:
         lock.acquire()
         lock.release()
@@ -71,21 +118,27 @@ def relock(port: int) -> Pair:
     return pair
 
 
-def reentry(port: int) -> Pair:
-    """One more level of a lock of this library that is held."""
-    lock = Client(f"redis://127.0.0.1:{port}").lock("bench-reentry")
+def _client(ports: Sequence[int]) -> Client:
+    """Return a client with the defaults; over several masters the lease is that of the others, as the guard is."""
+    urls = [f"redis://127.0.0.1:{port}" for port in ports]
+    return Client(urls[0]) if len(urls) == 1 else Client(urls, ttl=LEASE_SECONDS)
+
+
+def _relock(ports: Sequence[int]) -> Pair:
+    """Return a pair of this library; over several masters the first one waits until their restart guard is over."""
+    return _pair(_client(ports).lock("bench"))
+
+
+def _reentry(ports: Sequence[int]) -> Pair:
+    """Return one more level of a lock that is held, and its end."""
+    lock = _client(ports).lock("bench-reentry")
     lock.acquire()
-
-    def pair() -> None:
-        lock.acquire()
-        lock.release()
-
-    return pair
+    return _pair(lock)
 
 
-def afresh(port: int) -> Pair:
-    """This library as most programs use it: a new lock each time, of a name that comes once."""
-    client, numbers = Client(f"redis://127.0.0.1:{port}"), itertools.count()
+def _afresh(ports: Sequence[int]) -> Pair:
+    """Return a pair as most programs make it: with a new lock each time, of a name that comes once."""
+    client, numbers = _client(ports), itertools.count()
 
     def pair() -> None:
         with client.lock(f"bench:{next(numbers)}"):
@@ -94,163 +147,164 @@ def afresh(port: int) -> Pair:
     return pair
 
 
-def redis_py(port: int) -> Pair:
-    """The Lock of redis-py."""
-    lock = redis.Redis(port=port).lock("bench-redis-py", timeout=LEASE_SECONDS)
+# Peers ----------------------------------------------------------------------------------------------------------------
 
-    def pair() -> None:
-        lock.acquire()
-        lock.release()
-
-    return pair
+Clients = list["redis.Redis"]  # one for each master
 
 
-def python_redis_lock(port: int) -> Pair:
-    """python-redis-lock, with a lease and without renewal (with it, each pair starts a thread)."""
+class Blocking(Protocol):
+    """A lock of another library."""
+
+    def acquire(self) -> Any: ...
+
+    def release(self) -> Any: ...
+
+
+Make = Callable[[Clients, str], Blocking]
+
+
+def _redis_py(clients: Clients, name: str) -> Blocking:
+    lock: Blocking = clients[0].lock(name, timeout=LEASE_SECONDS)
+    return lock
+
+
+def _python_redis_lock(clients: Clients, name: str) -> Blocking:
+    """Without renewal: with it, each pair starts a thread."""
     import redis_lock
 
-    lock = redis_lock.Lock(redis.Redis(port=port), "bench", expire=LEASE_SECONDS)
-
-    def pair() -> None:
-        lock.acquire()
-        lock.release()
-
-    return pair
+    lock: Blocking = redis_lock.Lock(clients[0], name, expire=LEASE_SECONDS)
+    return lock
 
 
-def pottery(port: int) -> Pair:
-    """Pottery's Redlock on one master."""
+def _pottery(clients: Clients, name: str) -> Blocking:
     from pottery import Redlock
 
-    lock = Redlock(key="bench-pottery", masters={redis.Redis(port=port)}, auto_release_time=LEASE_SECONDS)
-
-    def pair() -> None:
-        lock.acquire()
-        lock.release()
-
-    return pair
+    lock: Blocking = Redlock(key=name, masters=set(clients), auto_release_time=LEASE_SECONDS)
+    return lock
 
 
-def _foreign(name: str) -> Callable[[int], ForeignPairs]:
-    return lambda port: ForeignPairs(name, [port])
+class _RedlockPy:
+    """The package redlock-py gives up after some tries; a worker asks again until it has the lock."""
+
+    def __init__(self, clients: Clients, name: str) -> None:
+        from redlock import Redlock
+
+        ports = [client.connection_pool.connection_kwargs["port"] for client in clients]
+        self._manager = Redlock([{"host": "127.0.0.1", "port": port} for port in ports])
+        self._name = name
+        self._held: Any = False
+
+    def acquire(self) -> bool:
+        while not (held := self._manager.lock(self._name, LEASE_SECONDS * 1000)):
+            pass
+        self._held = held
+        return True
+
+    def release(self) -> None:
+        self._manager.unlock(self._held)
 
 
-CONTESTANTS: dict[str, Callable[[int], Pair | ForeignPairs]] = {
-    BARE: bare,
-    FLOOR: floor,
-    RELOCK: relock,
-    REENTRY: reentry,
-    AFRESH: afresh,
-    "redis-py Lock": redis_py,
-    "python-redis-lock": python_redis_lock,
-    "pottery": pottery,
-    **{name: _foreign(name) for name in built()},
+class PeerSite:
+    """The clients of redis-py that the workers of a process share."""
+
+    def __init__(self, ports: Sequence[int], name: str, make: Make) -> None:
+        self._clients = [redis.Redis(port=port, max_connections=1000) for port in ports]
+        self._make, self._name = make, name
+
+    def lock(self) -> Blocking:
+        """Return another lock."""
+        return self._make(self._clients, self._name)
+
+    def locker(self) -> Locker:
+        for client in self._clients:
+            client.ping()
+        return PeerLocker(self.lock())
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+class PeerLocker:
+    """One worker's lock."""
+
+    def __init__(self, lock: Blocking) -> None:
+        self._lock = lock
+        self.release = lock.release
+
+    def acquire(self) -> int:
+        if not self._lock.acquire():
+            raise RuntimeError("did not get the lock")
+        return 0
+
+    release: Callable[[], None]
+
+
+def _peer(make: Make, **more: Any) -> Contestant:
+    """Return another library of Python."""
+    return Contestant(
+        lambda ports: ThreadPairs(_pair(PeerSite(ports, "bench-peer", make).lock())),
+        lambda job: PeerSite(job.ports, job.name, make),
+        **{"sends": SETS, "polls": True, **more},
+    )
+
+
+def _foreign(name: str, peer: Peer) -> Contestant:
+    """Return a library of another language."""
+    return Contestant(
+        lambda ports: ForeignPairs(name, ports),
+        sends=peer.sends,
+        masters=peer.masters,
+        kinds=(LONE, PROCESSES),
+        polls=True,
+        toolchain=peer.toolchain,
+    )
+
+
+# Everybody ------------------------------------------------------------------------------------------------------------
+
+
+def _on_loops() -> dict[str, Contestant]:
+    """Return the floor of pairs and this library on every kind of loop, first on asyncio's own."""
+    tasks: Any = {"kinds": (TASKS,), "program": WORKERS_OF_LOOP}
+    found = {
+        LOOP_FLOOR: Contestant(on_loop(OwnScripts), kinds=(TASKS,)),
+        LOOP_HOP: Contestant(None, LoopHops, masters=(1,), **tasks),
+        RELOCK_TASKS: Contestant(on_loop(RelockSite), RelockSite, OF_RELOCK, **tasks),
+    }
+    if HAS_UVLOOP:
+        found[on_uvloop(LOOP_FLOOR)] = Contestant(on_loop(OwnScripts, new_uvloop), kinds=(TASKS,))
+        found[on_uvloop(RELOCK_TASKS)] = Contestant(on_loop(RelockSite, new_uvloop), kinds=(TASKS,))
+    found[THREADS_HOP] = Contestant(None, FloorSite, masters=(1,), kinds=(TASKS,))
+    found[RELOCK_THREADS] = Contestant(_pairs(_relock), Site, OF_RELOCK, kinds=(TASKS,))
+    found[REDIS_PY_TASKS] = Contestant(on_loop(RedisPySite), RedisPySite, SETS, masters=(1,), polls=True, **tasks)
+    return found
+
+
+#: In the order of the tables.
+CONTESTANTS: dict[str, Contestant] = {
+    BARE: Contestant(_pairs(floors.bare), kinds=(LONE, TASKS)),
+    FLOOR: Contestant(_pairs(floors.redis_py)),
+    OWN_SCRIPTS: Contestant(_pairs(floors.own_scripts), masters=(3, 5)),
+    ONE_HOP: Contestant(None, FloorSite, masters=(1,)),
+    TWO_HOPS: Contestant(None, lambda job: FloorSite(job, TwoHops), masters=(1,)),
+    RELOCK: Contestant(_pairs(_relock)),
+    REENTRY: Contestant(_pairs(_reentry), masters=(1,)),
+    AFRESH: Contestant(_pairs(_afresh), masters=(1,)),
+    RELOCKS_HOP: Contestant(None, lambda job: Site(job, handoff="grant"), OF_RELOCK),
+    "relock, two hops": Contestant(None, lambda job: Site(job, handoff="wake"), OF_RELOCK),
+    "python-redis-lock": _peer(_python_redis_lock, sends=SETS | {"blpop"}, masters=(1,), polls=False),
+    "redis-py Lock": _peer(_redis_py, masters=(1,)),
+    "redlock-py": _peer(_RedlockPy, masters=(3, 5)),
+    "pottery": _peer(_pottery),
+    **{name: _foreign(name, peer) for name, peer in built().items()},
+    **_on_loops(),
 }
 
 
-# Several masters ------------------------------------------------------------------------------------------------------
-
-
-def floor_of_several(ports: Sequence[int]) -> Pair:
-    """The small scripts, written to all masters before any reply is read, and then all replies read."""
-    prepared = [_prepared(port) for port in ports]
-
-    def pair() -> None:
-        for connection, take, _ in prepared:
-            connection.send_packed_command(take)
-        for connection, _, _ in prepared:
-            connection.read_response()
-        for connection, _, give in prepared:
-            connection.send_packed_command(give)
-        for connection, _, _ in prepared:
-            connection.read_response()
-
-    return pair
-
-
-def with_own_scripts(port: int, *, guarded: bool = True) -> Asked:
-    """This library's, as its own connections send them.
-
-    With a guard it is one that is over, and the socket says of no vote: the server looks what it is.
-    """
-    bare = BareSocket(port)
-    acquire, release = load("acquire"), load("release")
-    keys = lock_keys("bench-bare", "bench" if guarded else "alone")
-    for script in (acquire, release):
-        bare.load(script.source)
-    info = dict(line.split(":", 1) for line in bare.call(packed("INFO")).decode().splitlines() if ":" in line)
-    incarnation = f"{info['run_id']}:{info['master_replid']}"
-    if guarded:
-        marker = ("incarnation", incarnation, "no_vote_until_us", 0, "guard_ms", GUARD_MS)
-        bare.call(packed("HSET", keys.master, *marker))
-    socket = f"{incarnation}?{0:016d}" if guarded else incarnation
-    known = b"".join(map(pack_argument, (VOID_US, socket.encode(), GUARD_MS if guarded else b"0")))
-    lease_ms = LEASE_SECONDS * 1000
-    take = acquire.call(keys, owner=OWNER, count=1, lease_ms=lease_ms, token_ms=lease_ms + 1000, fair=1, proposal=0)
-    give = release.call(keys, owner=OWNER, fence=0, token_ms=lease_ms + 1000, hand=1)
-    return Asked(bare, take.pack(known, guarded=guarded), give.pack(known, guarded=guarded))
-
-
-def bare_of_several(ports: Sequence[int]) -> Pair:
-    """The small scripts over bare sockets, done at the quorum: no lock library can do with less."""
-    return pair_at_the_quorum([_with_small_scripts(port) for port in ports])
-
-
-def scripts_of_several(ports: Sequence[int]) -> Pair:
-    """This library's two scripts over bare sockets, done at the quorum: no lock that uses them can do with less."""
-    return pair_at_the_quorum([with_own_scripts(port) for port in ports])
-
-
-def relock_of_several(ports: Sequence[int]) -> Pair:
-    """This library, with the restart guard that several masters have by default: the first pair waits until it is over.
-
-    The lease is that of the others, because the guard is as long.
-    """
-    lock = Client([f"redis://127.0.0.1:{port}" for port in ports], ttl=LEASE_SECONDS).lock("bench")
-
-    def pair() -> None:
-        lock.acquire()
-        lock.release()
-
-    return pair
-
-
-def redlock_py(ports: Sequence[int]) -> Pair:
-    """The package redlock-py, which asks one master after the other."""
-    from redlock import Redlock
-
-    manager = Redlock([{"host": "127.0.0.1", "port": port} for port in ports])
-
-    def pair() -> None:
-        manager.unlock(manager.lock("bench-redlock-py", LEASE_SECONDS * 1000))
-
-    return pair
-
-
-def pottery_of_several(ports: Sequence[int]) -> Pair:
-    """Pottery's Redlock, which asks the masters from a pool of threads."""
-    from pottery import Redlock
-
-    masters = {redis.Redis(port=port) for port in ports}
-    lock = Redlock(key="bench-pottery", masters=masters, auto_release_time=LEASE_SECONDS)
-
-    def pair() -> None:
-        lock.acquire()
-        lock.release()
-
-    return pair
-
-
-def _foreign_of_several(name: str) -> Callable[[Sequence[int]], ForeignPairs]:
-    return lambda ports: ForeignPairs(name, ports)
-
-
-CONTESTANTS_OF_SEVERAL: dict[str, Callable[[Sequence[int]], Pair | ForeignPairs]] = {
-    BARE: bare_of_several,
-    FLOOR: floor_of_several,
-    "relock's scripts, bare": scripts_of_several,
-    RELOCK: relock_of_several,
-    "redlock-py": redlock_py,
-    "pottery": pottery_of_several,
-    **{name: _foreign_of_several(name) for name, peer in built().items() if 5 in peer.masters},
-}
+def enter(job: Job) -> Any:
+    """Return the site that a process of Python begins a job with."""
+    begin = CONTESTANTS[job.contestant].enter
+    if begin is None:
+        raise LookupError(f"{job.contestant} is no contestant in Python")
+    return begin(job)

@@ -7,9 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from bench.aio.names import KINDS, LOOP_FLOOR, OF_LOCKS, RELOCK_TASKS
-from bench.contestants import AFRESH, FLOOR
-from bench.handoff.contestants import FLOORS, is_peer
+from bench.names import AFRESH, FLOOR, FLOORS, KINDS, LOOP_FLOOR, OF_LOCKS, RELOCK_TASKS, is_peer
 from bench.rows import Row, cells, middle, of, our_way, where
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, micros, rate
 
@@ -51,8 +49,8 @@ class Goal:
 
 def goals(report: dict[str, Any]) -> list[Goal]:
     """All of them, as far as they were measured."""
-    found = [*of_pairs(report["pairs"]), *_handoffs(report["handoffs"]), *_quorum(report["handoffs"])]
-    return [*found, *of_tasks(report.get("aio", {}))]
+    rows = report.get("handoffs", [])
+    return [*of_pairs(report.get("pairs", {})), *_handoffs(rows), *_quorum(rows), *of_tasks(report.get("aio", {}))]
 
 
 def _ratio(
@@ -99,18 +97,15 @@ def _on_several(placement: str, times: dict[str, float]) -> Iterator[Goal]:
 
 
 def _of_imports(one: dict[str, Any]) -> Goal:
-    what = "import relock / import redis"
-    if "import_seconds" not in one:
-        return Goal(what, 1.2, one["import_ratio"])
     seconds = one["import_seconds"]
-    return _ratio(what, 1.2, seconds["relock"], seconds["redis"], lambda value: f"{value * 1e3:,.0f} ms")
+    ours, theirs = seconds["relock"], seconds["redis"]
+    return _ratio("import relock / import redis", 1.2, ours, theirs, lambda value: f"{value * 1e3:,.0f} ms")
 
 
 # Hand-offs ------------------------------------------------------------------------------------------------------------
 
 
 def _handoffs(rows: list[Row]) -> Iterator[Goal]:
-    ours = our_way(rows)
     found = [cell for cell in cells(where(rows, masters=1)) if of(cell, ONE_HOP)]
     pinned = [cell for cell in found if cell[0]["placement"] != "unpinned"]
     empty = [cell for cell in pinned if not cell[0]["section_ms"]]
@@ -120,14 +115,14 @@ def _handoffs(rows: list[Row]) -> Iterator[Goal]:
     yield from _worst(goal for cell in empty for goal in _of_the_best(cell))
     yield from _worst(_itself(cell, "Jain's index", 0.99, "jain", at_most=False) for cell in pinned)
     yield from _worst(_itself(cell, "commands a hand-off", 2.1, "commands_per_handoff") for cell in pinned)
-    one_ms = [cell for cell in pinned if cell[0]["section_ms"] == 1.0 and _has(cell, "in_use")]
+    one_ms = [cell for cell in pinned if cell[0]["section_ms"] == 1.0]
     in_use = "the part of the time in which the lock is in use"
     yield from _worst(_itself(cell, in_use, 0.85, "in_use", at_most=False) for cell in one_ms)
     for kind in ("processes", "threads"):
         of_kind = where((row for cell in empty for row in cell), kind=kind)
         few, many = where(of_kind, workers=8), where(of_kind, workers=128)
         if few and many:
-            slow, fast = (_figure(cell, ours, "handoffs_per_second") for cell in (many, few))
+            slow, fast = (_figure(cell, our_way(cell), "handoffs_per_second") for cell in (many, few))
             yield _ratio(f"hand-offs a second, 128 {kind} / 8", 0.8, slow, fast, rate, at_most=False)
 
 
@@ -157,22 +152,17 @@ def _itself(cell: list[Row], what: str, bound: float, figure: str, *, at_most: b
 
 
 def _quorum(rows: list[Row]) -> Iterator[Goal]:
-    ours = our_way(rows)
     for cell in cells([row for row in rows if row["masters"] > 1]):
         best, theirs = _fastest_peer(cell)
         if best:
             what = f"{cell[0]['masters']} masters, {_in_words(cell[0])}: hand-offs / {best}"
-            yield _ratio(what, 3.0, _figure(cell, ours, "handoffs_per_second"), theirs, rate, at_most=False)
+            ours = _figure(cell, our_way(cell), "handoffs_per_second")
+            yield _ratio(what, 3.0, ours, theirs, rate, at_most=False)
 
 
 def _figure(cell: Iterable[Row], contestant: str, figure: str) -> float:
     row = of(cell, contestant)
     return math.nan if row is None else middle(row, figure)
-
-
-def _has(cell: Iterable[Row], figure: str) -> bool:
-    """Whether the run knew of this figure."""
-    return any(figure in one for row in cell for one in row["rounds"])
 
 
 def _worst(found: Iterable[Goal]) -> Iterator[Goal]:

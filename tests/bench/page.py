@@ -7,14 +7,24 @@ nothing is built; a test compares.
 
 import json
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.aio import page as aio_page
-from bench.goals import PLACES, Goal, goals
+from bench.goals import PLACES, Goal, goals, waited
+from bench.names import (
+    KINDS,
+    LOOP_FLOOR,
+    LOOP_HOP,
+    REDIS_PY_TASKS,
+    RELOCK_TASKS,
+    RELOCK_THREADS,
+    TASKS,
+    on_uvloop,
+)
 from bench.rows import Row, middle, our_way, where
-from bench.tables import by_workers, pairs_table, table, what_ran
+from bench.tables import by_workers, pairs_table, strong, table, what_ran
 from relock.cli._bench.words import (
     ALONE,
     BARE,
@@ -34,35 +44,24 @@ RESULT = ROOT / "docs" / "results" / "bench.json"
 PAGE = ROOT / "docs" / "results" / "benchmark.md"
 USERS_PAGE = ROOT / "docs" / "concepts" / "performance.md"
 README = ROOT / "README.md"
+RESULT_SEEN_FROM = {PAGE: "results/bench.json", USERS_PAGE: "results/bench.json", README: "docs/results/bench.json"}
 MARKS = {
-    PAGE: ("<!-- What follows is made from results/bench.json. -->", "<!-- This was made from results/bench.json. -->"),
-    USERS_PAGE: (
-        "<!-- What follows is made from results/bench.json. -->",
-        "<!-- This was made from results/bench.json. -->",
-    ),
-    README: (
-        "<!-- What follows is made from docs/results/bench.json. -->",
-        "<!-- This was made from docs/results/bench.json. -->",
-    ),
+    path: (f"<!-- What follows is made from {result}. -->", f"<!-- This was made from {result}. -->")
+    for path, result in RESULT_SEEN_FROM.items()
 }
 
 
 def rendered(report: dict[str, Any]) -> str:
-    """All that is made of the figures."""
-    return "\n\n".join(
-        [
-            what_ran(report),
-            "## Goals, and what is missed",
-            _goals(goals(report)),
-            "## Nobody else wants it",
-            *_alone(report["pairs"]),
-            "## Handed over",
-            *_handed_over(report["handoffs"]),
-            "## Handed over, on several masters",
-            *_on_several(report["handoffs"]),
-            *aio_page.rendered(report),
-        ]
-    )
+    """Return all tables of the parts that were measured."""
+    parts = [what_ran(report)] if "machine" in report else []
+    parts += ["## Goals, and what is missed", _goals(goals(report))]
+    if pairs := report.get("pairs"):
+        parts += ["## Nobody else wants it", *_alone(pairs)]
+    if rows := report.get("handoffs"):
+        parts += ["## Handed over", *_handed_over(rows), "## Handed over, on several masters", *_on_several(rows)]
+    if found := report.get("aio"):
+        parts += ["## Tasks of an event loop", what_ran(found), *_of_tasks(found)]
+    return "\n\n".join(parts)
 
 
 def _goals(found: Sequence[Goal]) -> str:
@@ -79,13 +78,14 @@ def _bound(goal: Goal) -> str:
     return f"{'at most' if goal.at_most else 'at least'} {goal.bound:.3g}{aim}"
 
 
+def _both_pairs(pairs: dict[str, Any], of_what: str, floor: Callable[[str], str]) -> Iterator[str]:
+    for title, part in (("one master", "one"), ("five masters", "several")):
+        yield pairs_table(f"{title}, µs (half of the rounds)", pairs[part], of_what, floor)
+
+
 def _alone(pairs: dict[str, Any]) -> Iterator[str]:
     yield "![One acquire and release, as a multiple of bare sockets](plots/alone.svg)"
-    for title, found in (
-        ("one master, µs (half of the rounds)", pairs["one"]),
-        ("five masters, µs (half of the rounds)", pairs["several"]),
-    ):
-        yield pairs_table(title, found, "of bare sockets", lambda _: BARE)
+    yield from _both_pairs(pairs, "of bare sockets", lambda _: BARE)
     busy = pairs["one"]["server_us"]
     yield (
         f"By its own account the server is busy for {busy['shipped']:.0f} µs with the scripts of a pair, and for "
@@ -125,18 +125,94 @@ def _on_several(rows: Sequence[Row]) -> Iterator[str]:
             yield from by_workers(kind, where(several, masters=masters, kind=kind))
 
 
+# Tasks ----------------------------------------------------------------------------------------------------------------
+
+
+def floor_for(name: str) -> str:
+    """Return the floor on the loop of this contestant; threads have none, and are compared with that of asyncio's."""
+    floor = on_uvloop(LOOP_FLOOR)
+    return floor if name in (floor, on_uvloop(RELOCK_TASKS)) else LOOP_FLOOR
+
+
+def _of_tasks(found: dict[str, Any]) -> Iterator[str]:
+    """Give the tables of those parts that were measured."""
+    if "pairs" in found:
+        yield from _both_pairs(found["pairs"], "of the floor on its loop", floor_for)
+    rows = found.get("handoffs", ())
+    for placement in dict.fromkeys(row["placement"] for row in rows):
+        yield f"### Among tasks of one process, {PLACES[placement]}, empty critical section"
+        yield from by_workers(TASKS, where(rows, placement=placement))
+    if "waiting" in found:
+        yield f"### {found['waiting']['tasks']:,} tasks that wait"
+        yield _waiting(found["waiting"])
+
+
+def _waiting(found: dict[str, Any]) -> str:
+    """Return a row for each process, a column for each figure: the medians over the rounds."""
+    columns: dict[str, Callable[[str], str]] = {
+        "memory, MB": lambda kind: f"{_middle(found, kind, 'memory_bytes') / 1e6:.1f}",
+        "KB for each": lambda kind: f"{waited(found, kind)['kilobytes']:.1f}",
+        "of a CPU": lambda kind: f"{_middle(found, kind, 'cpu_part'):.1%}",
+        "threads more": lambda kind: f"{_middle(found, kind, 'threads'):.0f}",
+        "connections": lambda kind: f"{waited(found, kind)['connections']:.0f}",
+        "commands/s": lambda kind: f"{_middle(found, kind, 'calls_per_second'):.1f}",
+        "queued in": lambda kind: _seconds(found, kind, "queued_seconds"),
+        "half of them cancelled in": lambda kind: _seconds(found, kind, "cancelled_seconds"),
+        "the others served in": lambda kind: _seconds(found, kind, "served_seconds"),
+        "slowest script": lambda kind: _slowest(found, kind),
+    }
+    rows = [[what, *(cell(kind) for cell in columns.values())] for kind, what in KINDS.items()]
+    return table(["they wait for", *columns], rows)
+
+
+def _middle(found: dict[str, Any], kind: str, figure: str) -> float:
+    return float(statistics.median([one[figure] for one in found["rounds"][kind]]))
+
+
+def _seconds(found: dict[str, Any], kind: str, figure: str) -> str:
+    seconds = _middle(found, kind, figure)
+    return f"{seconds:.2f} s" if seconds else ""
+
+
+def _slowest(found: dict[str, Any], kind: str) -> str:
+    """Return that of all rounds, because one that is slow keeps everybody else waiting."""
+    slowest = max(found["rounds"][kind], key=lambda one: one["slowest_us"])
+    return f"{slowest['slowest_us'] / 1e3:.1f} ms, {slowest['slowest']}" if slowest["slowest"] else ""
+
+
+# In short -------------------------------------------------------------------------------------------------------------
+
 PEERS = ("redis-py Lock", "python-redis-lock", "redislock (Go)", "rueidislock (Go)")
 PEERS_ON_SEVERAL = ("redlock-py", "pottery", "redis-semaphore (Node)", "redlock (Node)", "redsync (Go)")
+BESIDE_TASKS = (RELOCK_THREADS, REDIS_PY_TASKS)
 
 
 def in_short(report: dict[str, Any]) -> str:
-    """What the README shows: microseconds, and hand-offs a second, on the machine of the run."""
+    """Return what the README shows: microseconds, and hand-offs a second, on the machine of the run."""
     times = report["pairs"]["one"]["pairs_us"]["split"]
-    reentries = {RELOCK: times[REENTRY], BARE: times[BARE]}
-    lines = [_row(ALONE, times, RELOCK, micros, PEERS), _row(ONE_MORE_LEVEL, reentries, RELOCK, micros, PEERS)]
-    rows = where(report["handoffs"], masters=1, placement="split", kind="processes", section_ms=0.0)
-    lines += _rates(rows, PEERS)
+    lines = [
+        _row(ALONE, times, (RELOCK, BARE), micros, PEERS),
+        _row(ONE_MORE_LEVEL, {RELOCK: times[REENTRY], BARE: times[BARE]}, (RELOCK, BARE), micros, PEERS),
+        *_rates(where(report["handoffs"], masters=1, placement="split", kind="processes", section_ms=0.0), PEERS),
+    ]
     return f"{_where_it_ran(report)}\n\n{table(_head('', PEERS), lines)}"
+
+
+def _several_in_short(report: dict[str, Any]) -> str:
+    rows = where(report["handoffs"], kind="processes")
+    masters = max(row["masters"] for row in rows)
+    times = report["pairs"]["several"]["pairs_us"]["split"]
+    rates = _rates(where(rows, masters=masters), PEERS_ON_SEVERAL)
+    lines = [_row(ALONE, times, (RELOCK, BARE), micros, PEERS_ON_SEVERAL), *rates]
+    return table(_head(f"{masters} masters", PEERS_ON_SEVERAL), lines)
+
+
+def tasks_in_short(found: dict[str, Any]) -> str:
+    """Return what the page about performance shows of tasks."""
+    times = found["pairs"]["one"]["pairs_us"]["split"]
+    rates = _rates(where(found["handoffs"], placement="split"), BESIDE_TASKS, LOOP_HOP)
+    lines = [_row(ALONE, times, (RELOCK_TASKS, LOOP_FLOOR), micros, BESIDE_TASKS), *rates]
+    return table([TASKS, strong(RELOCK_TASKS), "bare on a loop", "relock / bare on a loop", *BESIDE_TASKS], lines)
 
 
 def _head(title: str, peers: Sequence[str]) -> list[str]:
@@ -145,35 +221,25 @@ def _head(title: str, peers: Sequence[str]) -> list[str]:
 
 
 def _row(
-    what: str, found: dict[str, float], ours: str, written: Callable[[float], str], peers: Sequence[str]
+    what: str, found: dict[str, float], pair: tuple[str, str], written: Callable[[float], str], peers: Sequence[str]
 ) -> list[str]:
-    """What relock and the floor take, the one as a multiple of the other, and what the peers take."""
-    own, floor, *others = ("" if name not in found else written(found[name]) for name in (ours, BARE, *peers))
-    return [what, own, floor, ratio(found[ours] / found.get(BARE, math.nan)), *others]
+    """Return what relock and the floor take, the one as a multiple of the other, and what the peers take."""
+    own, floor, *others = ("" if name not in found else written(found[name]) for name in (*pair, *peers))
+    return [what, own, floor, ratio(found[pair[0]] / found.get(pair[1], math.nan)), *others]
 
 
-def _rates(rows: Sequence[Row], peers: Sequence[str]) -> Iterator[list[str]]:
-    """The hand-offs among each number of processes."""
+def _rates(rows: Sequence[Row], peers: Sequence[str], floor: str = ONE_HOP) -> Iterator[list[str]]:
+    """Give the hand-offs among each number of workers."""
     for workers in sorted({row["workers"] for row in rows}):
         cell = where(rows, workers=workers)
         rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
-        rates |= {BARE: rates[ONE_HOP]} if ONE_HOP in rates else {}
-        yield _row(handoffs_among(workers, "processes"), rates, our_way(cell), rate, peers)
+        yield _row(handoffs_among(workers, cell[0]["kind"]), rates, (our_way(cell), floor), rate, peers)
 
 
 def for_users(report: dict[str, Any]) -> str:
-    """What the page about performance shows: the README's table, the same on several masters, and what is missed."""
-    tables = [in_short(report), _several_in_short(report), *aio_page.in_short(report)]
+    """Return what the page about performance shows: the README's table, others like it, and what is missed."""
+    tables = [in_short(report), _several_in_short(report), tasks_in_short(report["aio"])]
     return "\n\n".join([*tables, _missed(goals(report))])
-
-
-def _several_in_short(report: dict[str, Any]) -> str:
-    rows = where(report["handoffs"], kind="processes")
-    masters = max(row["masters"] for row in rows)
-    times = report["pairs"]["several"]["pairs_us"]["split"]
-    rates = _rates(where(rows, masters=masters), PEERS_ON_SEVERAL)
-    lines = [_row(ALONE, times, RELOCK, micros, PEERS_ON_SEVERAL), *rates]
-    return table(_head(f"{masters} masters", PEERS_ON_SEVERAL), lines)
 
 
 def _missed(found: Sequence[Goal]) -> str:
@@ -194,28 +260,30 @@ def _where_it_ran(report: dict[str, Any]) -> str:
     )
 
 
-def page_with(path: Path, page: str, content: str) -> str:
-    """The page of this path with this between its marks."""
-    begin, end = MARKS[path]
-    before, _, rest = page.partition(begin)
-    _, _, after = rest.partition(end)
-    return f"{before}{begin}\n\n{content}\n\n{end}{after}"
+# Files ----------------------------------------------------------------------------------------------------------------
 
 
 def pages(report: dict[str, Any]) -> dict[Path, str]:
-    """The pages as they must be."""
+    """Return the pages as they must be."""
     contents = {PAGE: rendered(report), USERS_PAGE: for_users(report), README: in_short(report)}
-    return {path: page_with(path, path.read_text(), content) for path, content in contents.items()}
+    return {path: _with_content(path, content) for path, content in contents.items()}
+
+
+def _with_content(path: Path, content: str) -> str:
+    """Return the page of this path with `content` between its marks."""
+    begin, end = MARKS[path]
+    before, _, rest = path.read_text().partition(begin)
+    return f"{before}{begin}\n\n{content}\n\n{end}{rest.partition(end)[2]}"
 
 
 def load() -> dict[str, Any]:
-    """The latest report."""
+    """Return the latest report."""
     report: dict[str, Any] = json.loads(RESULT.read_text())
     return report
 
 
 def write() -> None:
-    """Writes the tables into the page, and the plots beside it."""
+    """Write the tables into the pages, and the plots beside them."""
     from bench.plots import draw
 
     report = load()

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.goals import PLACES
-from bench.handoff.contestants import is_floor
+from bench.names import is_floor
 from bench.rows import Row, contestants, middle, where
 from relock.cli._bench.words import BARE
 

@@ -1,92 +1,144 @@
-"""Measures everything that the documentation shows, and writes it there: ``python -m bench.report`` in ``tests``.
+"""Measures what the documentation shows: ``python -m bench.report [threads|tasks] [--publish]`` in ``tests``.
 
-It takes about half an hour, longer where others disturb it (`bench.quiet`). The figures go to
-``docs/results/bench.json``; the tables and plots of the documentation are made of that file alone.
+The half about threads and processes takes about twenty minutes, the half about tasks eight; longer where others disturb
+it (`bench.quiet`). ``--publish`` puts the figures of a whole half into ``docs/results/bench.json``, in the place of
+those that were there, and makes the tables and plots of the documentation, from that file alone. Else they are shown,
+and ``--only`` and ``--scale`` measure less.
 """
 
 import argparse
 import logging
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from attrs import frozen
 from chaos.results import commit
 from rich.console import Console
+from rich.markdown import Markdown
 from support import compact
 
-from bench import page
-from bench.__main__ import measure_one, measure_several
-from bench.aio.measure import AioPlan, measure_tasks
-from bench.build import NOT_PUBLISHED, how_optimised
-from bench.handoff.contestants import CONTESTANTS, is_peer
-from bench.handoff.measure import Cell, HandoffPlan, measure
-from bench.machine import placements
+from bench import handoffs, page, pairs, waiting
+from bench.contestants import CONTESTANTS
+from bench.handoffs import Cell, HandoffPlan
+from bench.machine import LIBRARIES, LIBRARIES_OF_LOOPS, NOT_PUBLISHED, how_optimised, machine, placements, versions
+from bench.names import LONE, PROCESSES, TASKS, THREADS, is_peer
 from bench.peers import missing
-from bench.setting import machine, versions
 
-KINDS, WORKERS = ("processes", "threads"), (2, 8, 32, 128)
+HALVES = {"threads": ("handoffs", "pairs"), "tasks": ("handoffs", "pairs", "waiting")}
+WORKERS = (2, 8, 32, 128)
+WIDTH = 160
 
 
-def plans(scale: float, workers: tuple[int, ...]) -> Iterator[HandoffPlan]:
-    """Every comparison of hand-offs. With client and server on CPUs of their own all of them, else what is telling."""
+@frozen
+class Effort:
+    """The parts that are measured, among how many workers, and so many times as long as usual."""
+
+    parts: tuple[str, ...] = HALVES["tasks"]
+    workers: tuple[int, ...] = WORKERS
+    scale: float = 1.0
+
+    def rounds(self, usual: int) -> int:
+        """Return the number of rounds, at least one."""
+        return max(1, round(usual * self.scale))
+
+
+def of_threads(effort: Effort) -> Iterator[HandoffPlan]:
+    """Give every comparison of threads and processes: all with client and server on CPUs of their own, else some."""
     pinned = placements()[-1]
-    rounds = max(1, round(4 * scale))
+    rounds, seconds = effort.rounds(4), 0.5 * effort.scale
     everybody, ours = tuple(CONTESTANTS), tuple(name for name in CONTESTANTS if not is_peer(name))
 
-    def cells(masters: int, placement: str, section_ms: float, *counts: int) -> tuple[Cell, ...]:
-        return tuple(Cell(masters, placement, kind, count, section_ms) for kind, count in product(KINDS, counts))
+    def cells(placement: str, section_ms: float) -> tuple[Cell, ...]:
+        kinds = product((PROCESSES, THREADS), effort.workers)
+        return tuple(Cell(1, placement, kind, count, section_ms) for kind, count in kinds)
 
-    yield HandoffPlan(cells(1, pinned, 0.0, *workers), everybody, rounds, 0.5 * scale)
-    yield HandoffPlan(cells(1, pinned, 1.0, *workers), ours, rounds, 0.5 * scale)
-    yield HandoffPlan(cells(1, "unpinned", 0.0, *workers), ours, 1, 0.5 * scale)
+    yield HandoffPlan(cells(pinned, 0.0), everybody, rounds, seconds)
+    yield HandoffPlan(cells(pinned, 1.0), ours, rounds, seconds)
+    yield HandoffPlan(cells("unpinned", 0.0), ours, 1, seconds)
     for masters in (3, 5):
-        only_processes = tuple(cell for cell in cells(masters, pinned, 0.0, 8, 32) if cell.kind == "processes")
-        yield HandoffPlan(only_processes, everybody, rounds, 0.5 * scale)
+        several = tuple(Cell(masters, pinned, PROCESSES, count, 0.0) for count in (8, 32))
+        yield HandoffPlan(several, everybody, rounds, seconds)
 
 
-def results(scale: float, workers: tuple[int, ...], console: Console) -> dict[str, Any]:
-    """Everything."""
+def of_tasks(effort: Effort) -> Iterator[HandoffPlan]:
+    """Give every comparison of tasks."""
+    cells = tuple(Cell(1, placements()[-1], TASKS, count, 0.0) for count in effort.workers)
+    yield HandoffPlan(cells, tuple(CONTESTANTS), effort.rounds(4), 0.5 * effort.scale)
+
+
+def measure(half: str, effort: Effort, console: Console) -> dict[str, Any]:
+    """Return a report of one half: on what it ran, and the figures of each part."""
     begin = time.monotonic()
-    rows: list[dict[str, Any]] = []
-    found: dict[str, Any] = {"machine": machine(), "commit": commit(), "versions": versions()}
+    libraries, plans = (LIBRARIES, of_threads) if half == "threads" else (LIBRARIES_OF_LOOPS, of_tasks)
+    found: dict[str, Any] = {"machine": machine(), "commit": commit(), "versions": versions(libraries)}
 
     def tell(text: str) -> None:
-        console.print(f"{time.monotonic() - begin:4.0f} s: {text}", highlight=False)
+        console.print(f"{half}, {time.monotonic() - begin:4.0f} s: {text}", highlight=False)
 
-    for plan in plans(scale, workers):
-        rows += measure(plan, tell)
-    tell("alone")
-    pairs = {"one": measure_one(max(1, round(10 * scale))), "several": measure_several(max(1, round(8 * scale)))}
-    found |= {"seconds": round(time.monotonic() - begin), "pairs": pairs, "handoffs": rows}
-    return {**found, "aio": measure_tasks(AioPlan.scaled(scale, workers), tell)}
+    if "handoffs" in effort.parts:
+        found["handoffs"] = [row for plan in plans(effort) for row in handoffs.measure(plan, tell)]
+    if "pairs" in effort.parts:
+        tell("alone")
+        found["pairs"] = (
+            pairs.measure(LONE, effort.rounds(10)) if half == "threads" else pairs.measure(TASKS, effort.rounds(25))
+        )
+    if half == "tasks" and "waiting" in effort.parts:
+        tell("many that wait")
+        found["waiting"] = waiting.measure_tasks(effort.rounds(3))
+    return {**found, "seconds": round(time.monotonic() - begin)}
 
 
-def main() -> None:
+def publish(found: dict[str, Any]) -> None:
+    """Put the halves that were measured into the report, and make its pages anew."""
+    compact.write(page.RESULT, {**page.load(), **found})
+    page.write()
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print the tables."""
+    console = Console()
+    console.width = max(console.width, WIDTH)
+    console.print(Markdown(page.rendered(found)))
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--output", type=Path, help="write the figures there, and leave the documentation alone")
-    parser.add_argument(
-        "--workers",
-        type=lambda text: tuple(map(int, text.split(","))),
-        default=WORKERS,
-        metavar="LIST",
-        help="how many hand a lock over (default: 2,8,32,128)",
-    )
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="measure so many times as long (default: %(default)s, some 30 minutes)"
-    )
-    options = parser.parse_args()
-    if how_optimised() is None and not options.output:
-        parser.error(f"{NOT_PUBLISHED}, or write the figures elsewhere with --output")
+    add = parser.add_argument
+    add("half", nargs="?", choices=tuple(HALVES), help="measure this half only")
+    add("--only", action="append", choices=HALVES["tasks"], help="measure this part only (may be given again)")
+    add("--workers", default=",".join(map(str, WORKERS)), metavar="LIST", help="how many hand a lock over")
+    add("--scale", type=float, default=1.0, help="measure so many times as long (default: %(default)s)")
+    add("--output", type=Path, metavar="FILE", help="write the figures there as well")
+    add("--publish", action="store_true", help="write the figures into the documentation")
+    options = parser.parse_args(words)
+    if options.publish and options.only:
+        parser.error("only a whole half is published")
+    if options.publish and how_optimised() is None:
+        parser.error(NOT_PUBLISHED)
+    return options
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    options = _arguments(words)
     console = Console(stderr=True)
     for line in missing():
         console.print(line)
-    found = results(options.scale, options.workers, console)
-    compact.write(options.output or page.RESULT, found)
-    if not options.output:
-        page.write()
+    effort = Effort(tuple(options.only or Effort().parts), tuple(map(int, options.workers.split(","))), options.scale)
+    found: dict[str, Any] = {}
+    if options.half != "tasks":
+        found |= measure("threads", effort, console)
+    if options.half != "threads":
+        found["aio"] = measure("tasks", effort, console)
+    if options.output:
+        compact.write(options.output, found)
+    if options.publish:
+        publish(found)
+    else:
+        show(found)
 
 
 if __name__ == "__main__":

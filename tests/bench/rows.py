@@ -37,13 +37,9 @@ def cells(rows: Sequence[Row]) -> list[list[Row]]:
     """The rows that belong together: those of the same conditions."""
     by_conditions: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        by_conditions.setdefault(conditions(row), []).append(row)
+        conditions = tuple(row[field] for field in ("masters", "placement", "kind", "workers", "section_ms"))
+        by_conditions.setdefault(conditions, []).append(row)
     return list(by_conditions.values())
-
-
-def conditions(row: Row) -> tuple[Any, ...]:
-    """What its cell is."""
-    return tuple(row[field] for field in ("masters", "placement", "kind", "workers", "section_ms"))
 
 
 def stolen(report: dict[str, Any]) -> list[float]:

@@ -1,44 +1,102 @@
-"""A process of threads that wait: ``python -m bench.sleepers event|lock|burst|locks COUNT URL``.
+"""A process of threads or tasks that wait: ``python -m bench.sleepers threads|burst|tasks COUNT LOCKS URL``.
 
-Its threads wait for a `threading.Event`, for one lock, or each for a lock of its own; they come one after the other, or
-in a burst. Either way it has a client that has acquired and released once. It says when it has started them, and ends
-with its stdin.
+They wait for `LOCKS` locks, as many for each, or for an `Event` if there are none. Threads come one after the other, or
+in a burst; tasks begin in one turn of the loop. The process has a client that has acquired and released once, says when
+they began, and ends with its stdin. Of tasks, ``cancel`` cancels every second one of each lock, and says when;
+``serve`` says when the others have had their turn, and how many had one.
 """
 
+import asyncio
 import json
+import os
 import sys
 import threading
 import time
+from typing import Any
 
-from relock import Client
+from relock import AsyncClient, Client
 
-PREFIX = "sleepers"
-PAUSE_SECONDS = 0.005  # from one to the next
+PAUSE_SECONDS = 0.005  # from one thread to the next
 
 
-def name_of(kind: str, number: int) -> str:
-    """What the thread with this number waits for."""
-    return f"{PREFIX}-{number}" if kind == "locks" else PREFIX
+def names_of(locks: int) -> list[str]:
+    """Return the names of so many locks."""
+    return [f"sleepers-{number}" for number in range(locks)]
+
+
+def _tell(what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def threads(count: int, locks: int, url: str, pause_seconds: float) -> None:
+    """Start the threads, and wait for the end."""
+    client, event, names = Client(url), threading.Event(), names_of(locks)
+    with client.lock("awake"):
+        pass
+
+    def wait(number: int) -> None:
+        if names:
+            client.lock(names[number % locks]).acquire()
+        else:
+            event.wait()
+
+    began = time.monotonic()
+    for number in range(count):
+        threading.Thread(target=wait, args=(number,), daemon=True).start()
+        time.sleep(pause_seconds)
+    _tell(began)
+    sys.stdin.read()
+
+
+class Tasks:
+    """The tasks."""
+
+    def __init__(self, client: AsyncClient, count: int, names: list[str]) -> None:
+        self._client, self._event, self._names = client, asyncio.Event(), names
+        self._served = 0
+        self._tasks = [asyncio.create_task(self._wait(number)) for number in range(count)]
+
+    async def _wait(self, number: int) -> None:
+        if not self._names:
+            await self._event.wait()
+            return
+        async with self._client.lock(self._names[number % len(self._names)]):
+            self._served += 1
+
+    def cancel(self) -> float:
+        """Cancel every second task of each lock; return when this began."""
+        began, locks = time.monotonic(), len(self._names)
+        for number, task in enumerate(self._tasks):
+            if number // locks % 2:
+                task.cancel()
+        return began
+
+    async def serve(self) -> tuple[float, int]:
+        """Return when all that were not cancelled have had their turn, and how many had one."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        return time.monotonic(), self._served
+
+
+async def tasks(count: int, locks: int, url: str) -> None:
+    """Start the tasks, and follow orders."""
+    orders: asyncio.Queue[bytes] = asyncio.Queue()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), lambda: orders.put_nowait(os.read(0, 1000)))
+    async with AsyncClient(url) as client:
+        async with client.lock("awake"):
+            pass
+        began = time.monotonic()
+        sleepers = Tasks(client, count, names_of(locks))
+        _tell(began)
+        while order := (await orders.get()).strip():
+            _tell(sleepers.cancel() if b"cancel" in order else await sleepers.serve())
 
 
 def main() -> None:
-    kind, count, url = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    client = Client(url)
-    with client.lock("awake"):
-        pass
-    event = threading.Event()
-
-    def wait(number: int) -> None:
-        if kind == "event":
-            event.wait()
-        else:
-            client.lock(name_of(kind, number)).acquire()
-
-    for number in range(count):
-        threading.Thread(target=wait, args=(number,), daemon=True).start()
-        time.sleep(0.0 if kind == "burst" else PAUSE_SECONDS)
-    print(json.dumps("started"), flush=True)
-    sys.stdin.read()
+    how, count, locks, url = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    if how == "tasks":
+        asyncio.run(tasks(count, locks, url))
+    else:
+        threads(count, locks, url, PAUSE_SECONDS if how == "threads" else 0.0)
 
 
 if __name__ == "__main__":

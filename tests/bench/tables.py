@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bench.goals import PLACES
-from bench.handoff.contestants import floor_of
+from bench.names import FLOORS
 from bench.quiet import STOLEN_MAX
 from bench.rows import Row, contestants, middle, of, stolen, where
 from relock.cli._bench.words import manner, manner_of, ratio, speed, speed_of
@@ -42,9 +42,8 @@ def _disturbed(parts: Sequence[float]) -> str:
     """How many rounds others disturbed, however often they were played."""
     much = [part for part in parts if part > STOLEN_MAX]
     if not much:
-        return (
-            f"The host took at most {max(parts):.1%} of the CPUs' time from any of the {len(parts)} rounds that count."
-        )
+        most = max(parts, default=0.0)
+        return f"The host took at most {most:.1%} of the CPUs' time from any of the {len(parts)} rounds that count."
     return (
         f"Of {len(parts)} rounds, {len(much)} were disturbed however often they were played again: the host took "
         f"{min(much):.1%} to {max(much):.1%} of the CPUs' time."
@@ -88,7 +87,7 @@ def by_workers(kind: str, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _speed(row: Row, cell: Sequence[Row]) -> str:
-    floor = floor_of(cell)
+    floor = of(cell, FLOORS[cell[0]["kind"]])
     median_us, per_second = (middle(row, figure) for figure in SPEED)
     of_floor = tuple(math.nan if floor is None else middle(row, figure) / middle(floor, figure) for figure in SPEED)
     return speed(median_us, per_second, of_floor)

@@ -1,32 +1,95 @@
-"""Every contestant that needs no other package makes its pairs: no changed script leaves the benchmark behind.
+"""Every contestant that needs no other package makes its pairs and hand-offs: no changed script leaves one behind.
 
 The peers are not here: their packages come with the extra ``bench`` alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from support.servers import Server
 
-from bench.contestants import AFRESH, CONTESTANTS, CONTESTANTS_OF_SEVERAL, FLOOR
+from bench.contestants import CONTESTANTS
+from bench.handoffs import Bench, Cell, HandoffPlan
+from bench.machine import servers_started
+from bench.names import AFRESH, FLOOR, LONE, LOOP_FLOOR, OWN_SCRIPTS, RELOCK_TASKS, RELOCK_THREADS, TASKS
 from relock.cli._bench.words import BARE, REENTRY, RELOCK
 
 PAIRS = 3
+SECONDS = 0.2
+TASK_COUNT = 4
+SECTION_MS = 1.0  # in which others may run: tasks of one loop that never wait are alone without any lock
 
-# A contestant ends with the process that it is measured in: nobody closes its sockets. So each has a server of its own.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+def make_pairs(name: str, ports: list[int]) -> None:
+    make = CONTESTANTS[name].pairs
+    assert make is not None
+    with closing(make(ports)) as pairs:
+        assert pairs.many(PAIRS) > 0
 
 
+# Pairs of threads end with the process that they are measured in: nobody closes their sockets.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", [BARE, FLOOR, RELOCK, REENTRY, AFRESH, "redis-py Lock"])
 def test_a_contestant_on_one_master_makes_its_pairs(name: str, start_server: Callable[[], Server]) -> None:
-    pair: Any = CONTESTANTS[name](start_server().port)
-    for _ in range(PAIRS):
-        pair()
+    make_pairs(name, [start_server().port])
 
 
-@pytest.mark.parametrize("name", [BARE, FLOOR, "relock's scripts, bare"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", [BARE, FLOOR, OWN_SCRIPTS, LOOP_FLOOR])
 def test_a_contestant_on_several_masters_makes_its_pairs(name: str, start_server: Callable[[], Server]) -> None:
-    pair: Any = CONTESTANTS_OF_SEVERAL[name]([start_server().port])
-    for _ in range(PAIRS):
-        pair()
+    make_pairs(name, [start_server().port for _ in range(3)])
+
+
+def test_peers_are_measured_with_as_many_masters_as_they_work_with() -> None:
+    redlock = CONTESTANTS["redlock-py"]
+    assert (redlock.has_pairs(1, LONE), redlock.has_pairs(5, LONE)) == (False, True)
+    assert (redlock.hands_over(1, "processes", 2), redlock.hands_over(3, "processes", 2)) == (False, True)
+
+
+# On loops -------------------------------------------------------------------------------------------------------------
+
+ON_LOOPS = [name for name, one in CONTESTANTS.items() if one.kinds == (TASKS,) and name != RELOCK_THREADS]
+
+
+@pytest.mark.parametrize("name", [name for name in ON_LOOPS if CONTESTANTS[name].has_pairs(1, TASKS)])
+def test_a_contestant_on_a_loop_makes_its_pairs(name: str, server: Server) -> None:
+    make_pairs(name, [server.port])
+
+
+@pytest.mark.parametrize("name", [name for name, one in CONTESTANTS.items() if one.hands_over(1, TASKS, TASK_COUNT)])
+def test_tasks_hand_over_and_exclude_each_other(name: str, server: Server) -> None:
+    cell = Cell(1, "unpinned", TASKS, TASK_COUNT, SECTION_MS)
+    with closing(Bench([server])) as bench:
+        (row,) = bench.measure(cell, HandoffPlan((cell,), (name,), 1, SECONDS))
+    (found,) = row["rounds"]
+    assert "failed" not in found
+    assert found["handoffs"] > 0
+    assert (found["overlaps"], found["out_of_order"]) == (0, 0)
+
+
+@pytest.fixture
+def noting() -> Iterator[Server]:
+    """Start a server that notes each command with its words."""
+    with servers_started(1) as (server,):
+        server.cli("CONFIG", "SET", "slowlog-log-slower-than", 0)
+        server.cli("CONFIG", "SET", "slowlog-max-len", 1000)
+        yield server
+
+
+def scripts_of(server: Server, name: str) -> list[list[Any]]:
+    """Return the script, and how long each of its words is, of the last pair that a contestant has made."""
+    make_pairs(name, [server.port])
+    with server.client() as client:
+        commands = [entry["command"] for entry in client.slowlog_get(100)]
+    words = [command.split(b" ") for command in commands if command.startswith(b"EVALSHA ")]
+    return [[word if number < 3 else len(word) for number, word in enumerate(one)] for one in words[:2]]
+
+
+def test_the_floor_sends_the_same_scripts_with_words_of_the_same_kinds(noting: Server) -> None:
+    """Names of keys and of the owner have lengths of their own."""
+    floor, ours = scripts_of(noting, LOOP_FLOOR), scripts_of(noting, RELOCK_TASKS)
+    assert [len(one) for one in floor] == [len(one) for one in ours]
+    assert [one[:3] for one in floor] == [one[:3] for one in ours]
+    assert [one[8:] for one in floor] == [one[8:] for one in ours]

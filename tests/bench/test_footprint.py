@@ -1,4 +1,4 @@
-"""What does not depend on the machine: bytes, threads and connections."""
+"""Figures that do not depend on the machine: bytes, threads, connections and commands."""
 
 import gc
 import tracemalloc
@@ -6,12 +6,13 @@ import tracemalloc
 from support.servers import Server
 
 from bench.footprint import lock_bytes
-from bench.waiting import measure
+from bench.waiting import measure_threads, watch
 from relock import Client
 
 LOCK_BYTES_MAX = 1_000
 HELD_BYTES_MAX = 3_000
 WAITERS = 300
+TASKS_COUNT, TASKS_SECONDS = 400, 5.0  # two heartbeats
 LONG_NAMES = 1_000
 LONG_NAME_BYTES = 10_000
 LEFT_BYTES_MAX = 1_000_000
@@ -42,7 +43,16 @@ def test_locks_that_are_gone_leave_nothing_however_long_their_names_were(server:
 
 
 def test_waiters_share_one_subscription_and_do_not_poll() -> None:
-    cost = measure("lock", WAITERS, 10.0)
+    cost = measure_threads("threads", WAITERS, 1, 10.0)
     assert cost.subscriptions == 1
     assert cost.threads == 3
     assert cost.calls_per_second <= 1.0, "a heartbeat for all of them every 2.5 s, and a ping"
+
+
+def test_waiting_tasks_share_connections_and_do_not_poll_and_none_is_forgotten() -> None:
+    """That every other one is cancelled, and the others are served, is looked at on the way."""
+    found = watch("locks", TASKS_COUNT, TASKS_SECONDS)
+    assert (found.cost.subscriptions, found.cost.connections) == (1, 2)
+    assert found.cost.threads <= 3
+    assert found.cost.calls_per_second < 15
+    assert found.left == 0

@@ -1,40 +1,47 @@
-"""Measures what waiters cost while nothing happens: ``python -m bench.waiting [--waiters N]`` in ``tests``.
+"""Measures what waiters cost while nothing happens: ``python -m bench.waiting`` in ``tests`` shows that of threads.
 
-Processes are compared that differ in one thing: what their threads wait for. In the first it is a `threading.Event`, in
-the others a lock that somebody else has: the same for all, or one for each. What these take more of the memory is what
-relock needs for its waiters; what they do meanwhile is counted at the server as well. Threads that all begin at once
-open more connections than those that come one after the other, and leave more behind of that.
+Processes are compared that differ in one thing: the object that their threads or tasks wait for. It is an `Event`, or a
+lock that somebody else has; one for all, or several. The other memory of these is what relock needs for its waiters;
+their commands are counted at the server. Threads that all begin at once open more connections than those that come one
+after the other, and leave more behind of that.
+
+Tasks are a part of `bench.report`: they are watched, then half of them are cancelled, and the others get their turn.
+The master notes its slowest script.
 """
 
-import argparse
-import json
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from typing import Any
 
 from attrs import asdict, frozen
-from rich.console import Console
-from rich.table import Table
 from support.processes import Worker
 from support.servers import Server
-from support.until import until
 
-from bench.ground import cpu_seconds, memory_bytes, own_server, thread_count
-from bench.sleepers import name_of
+from bench.machine import cpu_seconds, memory_bytes, placed, placements, servers_started, thread_count
+from bench.names import KINDS
+from bench.quiet import undisturbed
+from bench.sleepers import names_of
+from bench.tables import table
 from relock import Client
+from relock._scripts import load, script_names
 
-WAITERS = 1_000
-QUIET_SECONDS = 25.0  # ten heartbeats
 SETTLING_SECONDS = 5.0  # until what the beginning was busy with is over
 PATIENCE_SECONDS = 300.0
-KINDS = {"event": "an Event", "lock": "one lock", "burst": "one lock, begun at once", "locks": "a lock each"}
+LOOK_SECONDS = 0.02  # between two looks at the queues
+NOTED_US = 200  # a script that keeps the master for longer is noted
+NOTES_MAX = 100_000
+THREADS_COUNT, THREADS_QUIET_SECONDS = 1_000, 25.0  # ten heartbeats
+TASKS_COUNT, TASKS_QUIET_SECONDS = 10_000, 10.0  # four heartbeats
 
 
 @frozen
 class Cost:
-    """What a process costs while all its threads wait.
+    """The cost of a process while all its threads or tasks wait.
 
     Attributes:
-        memory_bytes: what it takes of the machine's memory.
+        memory_bytes: of the machine's memory.
         cpu_part: the part of one CPU that it keeps busy.
         threads: how many it has beside those that wait and the main one.
         subscriptions: connections that listen for messages.
@@ -50,83 +57,182 @@ class Cost:
     calls_per_second: float
 
 
-def measure(kind: str, waiters: int, seconds: float) -> Cost:
-    """What a process costs whose threads wait for what `kind` says."""
-    with own_server() as server, ExitStack() as stack:
-        holder = stack.enter_context(closing(Client(server.url)))
-        names = {name_of(kind, number) for number in range(waiters)}
-        for name in names if kind != "event" else ():
-            assert holder.lock(name, ttl=PATIENCE_SECONDS, renew=False).acquire()
-        worker = Worker("bench.sleepers", kind, str(waiters), server.url)
-        stack.callback(worker.close)
-        assert worker.receive(within=PATIENCE_SECONDS) == "started"
-        if kind != "event":
-            until(lambda: waiting(server, names) == waiters, within=PATIENCE_SECONDS, what="all wait")
-        holder.close()
-        time.sleep(SETTLING_SECONDS)
-        return cost_of(worker.pid, server, waiters, seconds)
+@frozen
+class Waited:
+    """How the tasks of one process came, waited and went.
+
+    Attributes:
+        cost: while nothing happened.
+        queued_seconds: until all stood in the queues.
+        cancelled_seconds: until the half that was cancelled had left them.
+        served_seconds: until the others had had their turn, after the locks were released.
+        slowest_us: for how long the slowest script kept the master; 0 if none did for `NOTED_US`.
+        slowest: its name.
+        left: the places in the queues at the end.
+    """
+
+    cost: Cost
+    queued_seconds: float
+    cancelled_seconds: float
+    served_seconds: float
+    slowest_us: int
+    slowest: str
+    left: int
 
 
-def waiting(server: Server, names: set[str]) -> int:
-    """How many stand in the queues of the locks with these names."""
-    with server.client() as client:
+class Sleepers:
+    """A process whose threads or tasks wait for locks, or for an `Event`, at a server of its own."""
+
+    def __init__(self, server: Server, worker: Worker, names: list[str]) -> None:
+        self.server, self.worker, self.names = server, worker, names
+
+    def waiting(self, client: Any) -> int:
+        """Return how many stand in the queues."""
         pipeline = client.pipeline(transaction=False)
-        for name in names:
+        for name in self.names:
             pipeline.zcard(f"lock:{{{name}}}:queue")
         return sum(pipeline.execute())
 
+    def until_waiting(self, count: int) -> float:
+        """Wait until so many stand in the queues; return when they did.
 
-def cost_of(pid: int, server: Server, waiters: int, seconds: float) -> Cost:
-    """What a process costs while nothing happens for so long."""
-    calls, cpu, begin = server.client_commands(), cpu_seconds(pid), time.monotonic()
-    time.sleep(seconds)
-    passed = time.monotonic() - begin
-    with server.client() as client:
-        me = str(client.client_id())
-        flags = [entry["flags"] for entry in client.client_list() if entry["id"] != me]
-    return Cost(
-        memory_bytes=memory_bytes(pid),
-        cpu_part=(cpu_seconds(pid) - cpu) / passed,
-        threads=thread_count(pid) - waiters - 1,
-        subscriptions=sum("P" in one for one in flags),
-        connections=sum("P" not in one for one in flags),
-        calls_per_second=(server.client_commands() - calls) / passed,
-    )
+        It looks by one connection, which is closed before connections are counted.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        with self.server.client(socket_timeout=PATIENCE_SECONDS) as client:
+            while (found := self.waiting(client)) != count:
+                assert time.monotonic() < deadline, f"{found} wait, and not {count}"
+                time.sleep(LOOK_SECONDS)
+        return time.monotonic()
 
-
-def show(costs: dict[str, Cost], waiters: int) -> None:
-    """A table of what they cost."""
-    table = Table(title=f"{waiters} threads that wait, while nothing happens")
-    table.add_column("for")
-    for title in ("MB more", "of a CPU", "threads more", "subscriptions", "connections", "commands/s"):
-        table.add_column(title, justify="right")
-    idle = costs["event"].memory_bytes
-    for kind, cost in costs.items():
-        table.add_row(
-            KINDS[kind],
-            f"{(cost.memory_bytes - idle) / 1e6:.1f}",
-            f"{cost.cpu_part:.2%}",
-            str(cost.threads),
-            str(cost.subscriptions),
-            str(cost.connections),
-            f"{cost.calls_per_second:.1f}",
+    def cost(self, threads: int, seconds: float) -> Cost:
+        """Return the cost while nothing happens for so long; `threads` wait."""
+        pid, server = self.worker.pid, self.server
+        time.sleep(SETTLING_SECONDS)
+        calls, cpu, begin = server.client_commands(), cpu_seconds(pid), time.monotonic()
+        time.sleep(seconds)
+        passed = time.monotonic() - begin
+        with server.client() as client:
+            me = str(client.client_id())
+            flags = [entry["flags"] for entry in client.client_list() if entry["id"] != me]
+        return Cost(
+            memory_bytes=memory_bytes(pid),
+            cpu_part=(cpu_seconds(pid) - cpu) / passed,
+            threads=thread_count(pid) - threads - 1,
+            subscriptions=sum("P" in one for one in flags),
+            connections=sum("P" not in one for one in flags),
+            calls_per_second=(server.client_commands() - calls) / passed,
         )
-    Console().print(table)
+
+    def serve(self, count: int) -> float:
+        """Release the locks; return the time (s) until so many tasks have had their turn."""
+        self.worker.send("serve")
+        with closing(Client(self.server.url)) as client:
+            began = time.monotonic()
+            for name in self.names:
+                client.force_release(name)
+            ended, served = self.worker.receive(within=PATIENCE_SECONDS)
+        assert served == count, f"{served} tasks had their turn, and not {count}"
+        return float(ended - began)
+
+    def slowest_script(self) -> tuple[int, str]:
+        """Return for how long (µs) the slowest script kept the master, and its name."""
+        with self.server.client() as client:
+            noted = [(entry["duration"], entry["command"]) for entry in client.slowlog_get(NOTES_MAX)]
+        names = {load(name).sha_bytes: name for name in script_names()}
+        scripts = [
+            (micros, names.get(command.split(b" ", 2)[1], "one that came with its source"))
+            for micros, command in noted
+            if command.startswith(b"EVAL")
+        ]
+        return max(scripts, default=(0, ""))
+
+
+@contextmanager
+def sleepers(how: str, count: int, locks: int) -> Iterator[tuple[Sleepers, float]]:
+    """Start a process, and wait until all are queued; give it, and how long (s) that took."""
+    with servers_started(1) as (server,), ExitStack() as stack:
+        names = names_of(locks)
+        with closing(Client(server.url)) as holder:
+            for name in names:
+                assert holder.lock(name, ttl=PATIENCE_SECONDS, renew=False).acquire()
+        server.cli("CONFIG", "SET", "slowlog-max-len", NOTES_MAX)
+        server.cli("CONFIG", "SET", "slowlog-log-slower-than", NOTED_US)
+        server.cli("SLOWLOG", "RESET")
+        stack.enter_context(placed([server], placements()[-1]))  # or its scripts would be preempted, and seem slow
+        worker = Worker("bench.sleepers", how, str(count), str(locks), server.url)
+        stack.callback(worker.close)
+        began = worker.receive(within=PATIENCE_SECONDS)
+        found = Sleepers(server, worker, names)
+        yield found, found.until_waiting(count if locks else 0) - began
+
+
+# Threads --------------------------------------------------------------------------------------------------------------
+
+THREADS_KINDS = {
+    "an Event": ("threads", 0),
+    "one lock": ("threads", 1),
+    "one lock, begun at once": ("burst", 1),
+    "a lock each": ("threads", THREADS_COUNT),
+}
+
+
+def measure_threads(how: str, count: int, locks: int, seconds: float) -> Cost:
+    """Return the cost of threads that wait for so many locks."""
+    with sleepers(how, count, locks) as (found, _):
+        return found.cost(count, seconds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.waiting", description="What waiters cost.")
-    parser.add_argument("--waiters", type=int, default=WAITERS, help="how many wait (default: %(default)s)")
-    parser.add_argument(
-        "--seconds", type=float, default=QUIET_SECONDS, help="for how long they are watched (default: %(default)s)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    options = parser.parse_args()
-    costs = {kind: measure(kind, options.waiters, options.seconds) for kind in KINDS}
-    if options.json:
-        print(json.dumps({kind: asdict(cost) for kind, cost in costs.items()}, indent=2))
-    else:
-        show(costs, options.waiters)
+    costs = {
+        what: measure_threads(how, THREADS_COUNT, locks, THREADS_QUIET_SECONDS)
+        for what, (how, locks) in THREADS_KINDS.items()
+    }
+    idle = costs["an Event"].memory_bytes
+    head = [f"{THREADS_COUNT} threads wait for", "MB more", "CPU", "threads", "subscriptions", "connections", "calls/s"]
+    rows = [
+        [
+            what,
+            f"{(cost.memory_bytes - idle) / 1e6:.1f}",
+            f"{cost.cpu_part:.2%}",
+            *map(str, (cost.threads, cost.subscriptions, cost.connections)),
+            f"{cost.calls_per_second:.1f}",
+        ]
+        for what, cost in costs.items()
+    ]
+    print(table(head, rows))
+
+
+# Tasks ----------------------------------------------------------------------------------------------------------------
+
+LOCKS_OF = {"nobody": 0, "event": 0, "lock": 1, "locks": 20}
+
+
+def measure_tasks(rounds: int) -> dict[str, Any]:
+    """Return the figures of each kind, round after round, and what was stolen of each."""
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    for _ in range(rounds):
+        for kind, of_kind in found.items():
+            waited, stolen = undisturbed(partial(watch, kind, TASKS_COUNT, TASKS_QUIET_SECONDS))
+            figures = asdict(waited)
+            of_kind.append({**figures.pop("cost"), **figures, "stolen": stolen})
+    return {"tasks": TASKS_COUNT, "rounds": found}
+
+
+def watch(kind: str, count: int, seconds: float) -> Waited:
+    """Play one process of tasks."""
+    with sleepers("tasks", 0 if kind == "nobody" else count, LOCKS_OF[kind]) as (found, queued_seconds):
+        cost = found.cost(0, seconds)
+        if not found.names:
+            return Waited(cost, *(0.0, 0.0, 0.0), *found.slowest_script(), left=0)
+        found.worker.send("cancel")
+        cancelled = found.worker.receive(within=PATIENCE_SECONDS)
+        others = count - count // 2
+        cancelled_seconds = found.until_waiting(others) - cancelled
+        served_seconds = found.serve(others)
+        with found.server.client() as client:
+            left = found.waiting(client)
+        return Waited(cost, queued_seconds, cancelled_seconds, served_seconds, *found.slowest_script(), left=left)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from bench import contestants
-from bench.aio.names import LOOP_HOP, THREADS_HOP
-from bench.bare_socket import BareSocket
-from bench.handoff.contestants import CONTESTANTS, TWO_HOPS, is_floor
-from bench.handoff.floors import TwoHops
+from bench import floors
+from bench.contestants import CONTESTANTS
+from bench.floors import BareSocket, TwoHops
+from bench.names import LOOP_HOP, THREADS_HOP, TWO_HOPS, is_floor
 from bench.page import README
 from support.bench import figures_of, leftovers, relock_bench, the_floor_is_all_there
 from support.servers import Server
@@ -35,7 +34,7 @@ WITHIN = 30.0
 
 @pytest.fixture
 def program() -> Iterator[Program]:
-    started = start("bench.handoff.worker")
+    started = start("bench.worker")
     yield started
     started.close()
 
@@ -241,5 +240,5 @@ def test_a_floor_that_is_interrupted_while_it_is_tried_leaves_nothing(
 
 def test_the_floor_of_the_bench_is_that_of_the_benchmark() -> None:
     assert CONTESTANTS[ONE_HOP].enter is SITES[ONE_HOP] is hops.Site
-    assert vars(contestants)["with_small_scripts"] is pairs.with_small_scripts
+    assert vars(floors)["with_small_scripts"] is pairs.with_small_scripts
     assert issubclass(BareSocket, sockets.BareSocket)

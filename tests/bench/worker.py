@@ -1,10 +1,10 @@
-"""The program that plays jobs in Python: ``python -m bench.handoff.worker``."""
+"""The program that plays jobs in Python: ``python -m bench.worker``."""
 
 import importlib.util
 import logging
 import warnings
 
-from bench.handoff.contestants import enter
+from bench.contestants import enter
 from relock.cli._bench.work import serve
 
 # Imported before the first fork: what a contestant would else import in each of its processes.

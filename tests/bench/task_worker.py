@@ -1,4 +1,4 @@
-"""The program whose tasks take a lock in turn: ``python -m bench.aio.worker``.
+"""The program whose tasks take a lock in turn: ``python -m bench.task_worker``.
 
 It plays jobs as the workers of `relock.cli._bench.work` do, on an event loop of its own for each: a job's threads are
 tasks here.
@@ -15,14 +15,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from bench.aio.handoff import SITES, TaskLocker
+from bench.contestants import enter
+from bench.tasks import TaskLock
 from relock.cli._bench.figures import Turn
 from relock.cli._bench.work import WARM_SECONDS, WARM_SECONDS_EACH, Job
 
 
 async def play(job: Job) -> dict[str, Any]:
     """One job: says when it is ready, waits for the word to begin, works, and returns its turns."""
-    site = SITES[job.contestant](job)
+    site = enter(job)
     lockers = [await site.locker() for _ in range(job.threads)]
     await _warm_up(lockers)
     _tell({"ready": True})
@@ -38,12 +39,12 @@ async def play(job: Job) -> dict[str, Any]:
     return {"turns": turns, "failed": None}
 
 
-async def _warm_up(lockers: Sequence[TaskLocker]) -> None:
+async def _warm_up(lockers: Sequence[TaskLock]) -> None:
     """Takes the lock in turn until each task has had it once; where turns are not shared out, for a while."""
     missing = set(range(len(lockers)))
     deadline = time.monotonic() + WARM_SECONDS + WARM_SECONDS_EACH * len(lockers)
 
-    async def warm(locker: TaskLocker, number: int) -> None:
+    async def warm(locker: TaskLock, number: int) -> None:
         while missing and time.monotonic() < deadline:
             await locker.acquire()
             await locker.release()
@@ -52,14 +53,15 @@ async def _warm_up(lockers: Sequence[TaskLocker]) -> None:
     await asyncio.gather(*(warm(locker, number) for number, locker in enumerate(lockers)))
 
 
-async def _take_turns(locker: TaskLocker, worker: int, hours: tuple[int, float], turns: list[Turn]) -> None:
+async def _take_turns(locker: TaskLock, worker: int, hours: tuple[int, float], turns: list[Turn]) -> None:
     """Takes the lock again and again; the last turn is the first that ends when work does, or after."""
     until_ns, section_seconds = hours
     acquire, release, now = locker.acquire, locker.release, time.monotonic_ns
     releasing_ns = 0
     while releasing_ns < until_ns:
-        token = await acquire()
+        await acquire()
         acquired_ns = now()
+        token = getattr(locker, "token", 0) or 0
         if section_seconds:
             await asyncio.sleep(section_seconds)
         releasing_ns = now()

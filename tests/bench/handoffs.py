@@ -1,7 +1,11 @@
-"""Plays the same cell of conditions with everybody in turn, round after round."""
+"""Measures hand-offs: from the call of `release` in one worker to the return of `acquire` in the next.
+
+Everybody plays the same cell of conditions in turn, round after round.
+"""
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -12,11 +16,14 @@ import attrs
 from attrs import frozen
 from support.servers import Server
 
-from bench.handoff.contestants import CONTESTANTS, LEASE_SECONDS, is_peer
+from bench.contestants import CONTESTANTS, WORKERS
+from bench.floors import LEASE_SECONDS
 from bench.machine import pin, placed, servers_started
+from bench.names import PROCESSES, THREADS, is_peer
 from bench.quiet import undisturbed
 from relock.cli._bench.crew import CrewFailedError, Part, Program, play, start
 from relock.cli._bench.figures import figures
+from relock.cli._bench.words import RELOCKS_HOP
 from relock.cli._bench.work import Job
 
 WARM_SECONDS, WARM_SECONDS_EACH = 0.1, 0.002  # until all workers are at it
@@ -39,7 +46,7 @@ class Cell:
 
     def job(self, contestant: str, urls: Sequence[str]) -> Job:
         """What its workers do, with a lock of a fresh name."""
-        processes, threads = (self.workers, 1) if self.kind == "processes" else (1, self.workers)
+        processes, threads = (self.workers, 1) if self.kind == PROCESSES else (1, self.workers)
         return Job(
             contestant=contestant,
             urls=tuple(urls),
@@ -63,8 +70,8 @@ class HandoffPlan:
     def contestants_of(self, cell: Cell, round_: int) -> Iterator[str]:
         """Who is measured in a round of a cell. The peers in the first only: they are far from the others."""
         for name in self.contestants:
-            takes_part = CONTESTANTS[name].takes_part(cell.masters, cell.kind, cell.workers)
-            if takes_part and (round_ == 0 or not is_peer(name)):
+            hands_over = CONTESTANTS[name].hands_over(cell.masters, cell.kind, cell.workers)
+            if hands_over and (round_ == 0 or not is_peer(name)):
                 yield name
 
     def seconds_of(self, cell: Cell, contestant: str) -> float:
@@ -83,7 +90,7 @@ def measure(plan: HandoffPlan, progress: Callable[[str], None]) -> list[dict[str
             bench = Bench(servers)
             stack.callback(bench.close)
             if masters > 1:
-                bench.let_vote(plan)
+                bench.let_vote()
             for cell in plan.cells:
                 if cell.masters == masters:
                     progress(f"{masters} masters, {cell.placement}, {cell.workers} {cell.kind}, {cell.section_ms:g} ms")
@@ -109,12 +116,10 @@ class Bench:
         while self._programs:
             self._programs.popitem()[1].close()
 
-    def let_vote(self, plan: HandoffPlan) -> None:
-        """Lets relock look at fresh masters, which have no vote until its guard is over."""
-        relocks = [name for name in plan.contestants if name.startswith("relock")]
-        if relocks:
-            job = Cell(len(self._servers), "unpinned", "threads", 1, 0.0).job(relocks[0], self._urls)
-            play([Part(self._program(CONTESTANTS[relocks[0]].program), job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
+    def let_vote(self) -> None:
+        """Have relock look at fresh masters, which have no vote until its guard is over."""
+        job = Cell(len(self._servers), "unpinned", THREADS, 1, 0.0).job(RELOCKS_HOP, self._urls)
+        play([Part(self._program(WORKERS), job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
 
     def measure(self, cell: Cell, plan: HandoffPlan) -> list[dict[str, Any]]:
         """A row for each contestant."""
@@ -137,13 +142,8 @@ class Bench:
             return {"failed": str(error)}
         found = figures(played.turns, cell.workers, played.window)
         before, after = played.looks
-        calls = {name: number - before.get(name, 0) for name, number in after.items()}
-        sent = sum(number for name, number in calls.items() if name in CONTESTANTS[contestant].sends)
-        numbers = {
-            **attrs.asdict(found),
-            "commands_per_handoff": sent / max(1, found.handoffs),
-            "calls_per_handoff": sum(calls.values()) / max(1, found.handoffs),
-        }
+        sent = sum(after[name] - before[name] for name in CONTESTANTS[contestant].sends)
+        numbers = {**attrs.asdict(found), "commands_per_handoff": sent / max(1, found.handoffs)}
         return {name: number if math.isfinite(number) else None for name, number in numbers.items()}  # JSON has no NaN
 
     @contextmanager
@@ -163,13 +163,11 @@ class Bench:
                 parts.append(Part(program, attrs.evolve(job, processes=1, first_worker=number * job.threads)))
             yield parts
 
-    def _calls(self) -> dict[str, int]:
-        """How often each command was called on all masters so far, those included that scripts call; but for this."""
-        calls: dict[str, int] = {}
+    def _calls(self) -> Counter[str]:
+        """Return how often each command was called on all masters so far, by scripts as well."""
+        calls: Counter[str] = Counter()
         for server in self._servers:
             with server.client() as client:
                 for name, entry in client.info("commandstats").items():
-                    command = name.removeprefix("cmdstat_")
-                    if not command.startswith(("info", "client|", "hello")):
-                        calls[command] = calls.get(command, 0) + int(entry["calls"])
+                    calls[name.removeprefix("cmdstat_")] += int(entry["calls"])
         return calls

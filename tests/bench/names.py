@@ -1,0 +1,35 @@
+"""The names of contestants and of kinds of workers, in tables and in records of runs."""
+
+from relock.cli._bench.words import ONE_HOP
+
+FLOOR, AFRESH = "redis-py connections", "relock, a new lock each time"
+OWN_SCRIPTS = "relock's scripts, bare"
+TWO_HOPS = "two hops, bare"
+LOOP_FLOOR, LOOP_HOP = "relock's scripts, bare on a loop", "one hop, bare on a loop"
+THREADS_HOP = "one hop, bare in threads"
+RELOCK_TASKS, RELOCK_THREADS = "relock, tasks", "relock, threads"
+REDIS_PY_TASKS = "redis-py asyncio Lock"
+#: Kinds of workers. One that is alone makes uncontended pairs in a thread.
+LONE, THREADS, PROCESSES, TASKS = "alone", "threads", "processes", "tasks"
+#: Processes of tasks, by the object that the tasks wait for.
+KINDS = {"nobody": "nothing: a client alone", "event": "an Event", "lock": "one lock", "locks": "20 locks"}
+OF_LOCKS = ("lock", "locks")
+
+
+def on_uvloop(name: str) -> str:
+    """Return the name of the same contestant on uvloop."""
+    return f"{name} (uvloop)"
+
+
+#: The floors of hand-offs, by the kind of workers: others are multiples of these.
+FLOORS = {THREADS: ONE_HOP, PROCESSES: ONE_HOP, TASKS: LOOP_HOP}
+
+
+def is_floor(contestant: str) -> bool:
+    """Return True for bare sockets that hand a lock over."""
+    return contestant in (ONE_HOP, TWO_HOPS, LOOP_HOP, THREADS_HOP)
+
+
+def is_peer(contestant: str) -> bool:
+    """Return True for a lock that is neither a floor nor relock."""
+    return not is_floor(contestant) and not contestant.startswith("relock")

@@ -1,0 +1,78 @@
+"""Only a whole half of a report is published, and only of a CPython as users have it."""
+
+import json
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import machine, page, report
+from bench.report import Effort
+
+
+def built(monkeypatch: pytest.MonkeyPatch, options: str, prefix: str) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", {"CONFIG_ARGS": options}.get)
+    monkeypatch.setattr(sys, "base_prefix", prefix)
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) == "/etc/debian_version")
+
+
+@pytest.mark.parametrize(
+    ("options", "prefix", "shown"),
+    [
+        ("'--enable-optimizations' '--with-lto'", "/opt/python", "built with --enable-optimizations"),
+        ("'--prefix=/usr'", "/usr", "of a Debian package"),
+        ("'--enable-shared'", "/root/.pyenv/versions/3.11.7", None),
+    ],
+)
+def test_a_build_shows_that_it_was_optimised(
+    monkeypatch: pytest.MonkeyPatch, options: str, prefix: str, shown: str | None
+) -> None:
+    built(monkeypatch, options, prefix)
+    assert machine.how_optimised() == shown
+
+
+def test_what_was_measured_on_another_build_is_not_published(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It may be written to a file of its own, and a part of it shown."""
+    measured: list[str] = []
+    shown: list[dict[str, Any]] = []
+
+    def measure(half: str, *_: Any) -> dict[str, Any]:
+        measured.append(half)
+        return {"seconds": 5}
+
+    monkeypatch.setattr(report, "measure", measure)
+    monkeypatch.setattr(report, "how_optimised", lambda: None)
+    monkeypatch.setattr(report, "show", shown.append)
+    with pytest.raises(SystemExit):
+        report.main(["--publish"])
+    assert "--enable-optimizations" in capsys.readouterr().err
+    assert measured == []
+    report.main(["--output", str(tmp_path / "figures.json")])
+    assert json.loads((tmp_path / "figures.json").read_text()) == {"seconds": 5, "aio": {"seconds": 5}}
+    report.main(["tasks", "--only", "pairs"])
+    assert measured == ["threads", "tasks", "tasks"]
+    assert shown[-1] == {"aio": {"seconds": 5}}
+
+
+def test_a_part_is_not_published(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        report.main(["--publish", "--only", "pairs"])
+    assert "only a whole half is published" in capsys.readouterr().err
+
+
+def test_tasks_are_published_beside_what_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = tmp_path / "bench.json"
+    result.write_text(json.dumps({"pairs": 1, "aio": 2}))
+    monkeypatch.setattr(page, "RESULT", result)
+    monkeypatch.setattr(page, "write", lambda: None)
+    report.publish({"aio": 3})
+    assert page.load() == {"pairs": 1, "aio": 3}
+
+
+def test_a_short_run_measures_at_least_once() -> None:
+    assert [Effort(scale=0.01).rounds(usual) for usual in (3, 4, 25)] == [1, 1, 1]
+    assert [Effort().rounds(usual) for usual in (3, 4, 25)] == [3, 4, 25]
