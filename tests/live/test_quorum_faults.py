@@ -878,16 +878,18 @@ def failed(trials: Sequence[Trial], connect: Connect) -> list[str]:
 def test_a_failed_attempt_leaves_nothing_on_three_masters(
     server: Masters, proxy: Proxies, connect: Connect, name: str, seed: int
 ) -> None:
-    """After every mix of grants, refusals, silence, broken connections and errors nothing of the attempt stays."""
+    """After every mix of grants, refusals, silence, broken connections and errors nothing of the attempt stays.
+
+    The masters are alike, so chance decides which of them meets which fate.
+    """
     dice = random.Random(seed)
-    trials = [
-        Trial(server, proxy, f"{name}-{'-'.join(fates)}", fates, dice.random() < 0.3)
-        for fates in itertools.product(FATES, repeat=3)
-    ]
+    mixes = [tuple(dice.sample(fates, 3)) for fates in itertools.combinations_with_replacement(FATES, 3)]
+    trials = [Trial(server, proxy, f"{name}-{'-'.join(fates)}", fates, dice.random() < 0.3) for fates in mixes]
     wrong = failed(trials, connect)
     assert not wrong, f"{len(wrong)} of {len(trials)}:\n" + "\n".join(wrong)
 
 
+@pytest.mark.long
 def test_a_failed_attempt_leaves_nothing_on_five_masters(
     server: Masters, proxy: Proxies, connect: Connect, name: str, seed: int
 ) -> None:

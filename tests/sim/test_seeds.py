@@ -1,4 +1,4 @@
-"""The unchanged code under 500 seeds, and in a long run under 2,000: whatever goes wrong, relock keeps its promises."""
+"""The unchanged code under 300 seeds, and in a long run under 2,000: whatever goes wrong, relock keeps its promises."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from sim.simulation import Simulation, ViolationError
 
 CHUNK = 100
-USUAL, END = 500, 2000
+USUAL, END = 300, 2000
 TESTS = Path(__file__).parents[1]
 
 
