@@ -60,14 +60,6 @@ than its lease before it is killed, and a waiter is cancelled. That takes 3 seco
     help="How many independent masters the demo starts: an odd number.",
 )
 @click.option(
-    "--prefix",
-    default="lock",
-    show_default=True,
-    metavar="TEXT",
-    help="The prefix of the lock's keys; with several masters of your own they are below TEXT:demo, because the "
-    "restart guard, which the demo needs to be short, is that of all locks with one prefix.",
-)
-@click.option(
     "--asyncio",
     "is_asyncio",
     is_flag=True,
@@ -81,7 +73,6 @@ def demo(
     *,
     node: tuple[str, ...],
     masters: int,
-    prefix: str,
     is_asyncio: bool,
     plain: bool,
     as_json: bool,
@@ -95,7 +86,7 @@ def demo(
     signum = None
     try:
         with ended_by_signals():
-            _run(screen, plan, _where(node, prefix), masters, findings)
+            _run(screen, plan, _where(node), masters, findings)
     except Interrupted as interrupt:
         signum = interrupt.signum
     except NoServerError as error:
@@ -116,10 +107,13 @@ def _odd(count: int) -> int:
     return count
 
 
-def _where(node: tuple[str, ...], prefix: str) -> Where:
-    """Return the user's masters; none where the demo starts its own."""
+def _where(node: tuple[str, ...]) -> Where:
+    """Return the user's masters; none where the demo starts its own.
+
+    The demo needs a short restart guard. That is one for all locks with a prefix, so it has a prefix of its own there.
+    """
     urls = urls_of(node, os.environ) if node else ()
-    return Where(urls, f"{prefix}:demo" if len(urls) > 1 else prefix)
+    return Where(urls, "lock:demo" if len(urls) > 1 else "lock")
 
 
 def _run(screen: Screen, plan: Plan, where: Where, masters: int, findings: list[verdict.Finding]) -> None:
@@ -139,12 +133,7 @@ def _run(screen: Screen, plan: Plan, where: Where, masters: int, findings: list[
         stack.enter_context(screen.live())
         stack.enter_context(crew.ended_after())
         try:
-            crew.start(
-                [
-                    Job(process, plan.workers, plan.is_asyncio, where.urls, where.prefix, name, plan.ttl)
-                    for process in plan.processes
-                ]
-            )
+            crew.start([Job(process, plan, where.urls, where.prefix, name) for process in plan.processes])
             story.play()
         except StoryEndedError:
             story.counted_so_far()

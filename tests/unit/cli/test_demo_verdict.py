@@ -8,7 +8,7 @@ from attrs import evolve
 
 from relock.cli._demo import verdict
 from relock.cli._demo.ledger import Entry
-from relock.cli._demo.verdict import Finding, History, Update, longest_gap, moved
+from relock.cli._demo.verdict import Finding, History, Update, longest_gap
 
 TTL = 2.0
 
@@ -90,28 +90,26 @@ VOTES = "masters back, empty: no vote before every lease is over"
 @pytest.mark.parametrize(
     ("findings", "wrong"),
     [
-        (verdict.of_long_hold(TTL, 2.5, 0, None), []),
-        (verdict.of_long_hold(TTL, 1.9, 0, None), [KEPT]),
-        (verdict.of_long_hold(TTL, 2.5, 1, None), [KEPT]),
-        (verdict.of_long_hold(TTL, 2.6, 0, 2.5), []),
-        (verdict.of_long_hold(TTL, 2.6, 0, 1.9), [BLOCKED]),
-        (verdict.of_long_hold(TTL, 1.9, 0, 2.5), [BLOCKED]),
-        (verdict.of_killed_holder(1.4, 1.41), []),
-        (verdict.of_killed_holder(1.4, 1.3), [HOLDER]),
-        (verdict.of_killed_holder(1.4, 3.5), [HOLDER]),
-        (verdict.of_killed_holder(0.0, 0.0), [HOLDER]),
-        (verdict.of_killed_holder(1.4, None), [HOLDER]),
-        (verdict.of_killed_waiter(3, 0.001), []),
-        (verdict.of_killed_waiter(3, 2.1), [WAITER]),
-        (verdict.of_killed_waiter(0, 0.001), [WAITER]),
-        (verdict.of_killed_waiter(3, None), [WAITER]),
-        (verdict.of_cancelled_waiter(0.001, 0.005, 0, 0.001), []),
-        (verdict.of_cancelled_waiter(2.1, 0.005, 0, 0.001), [CANCELLED]),
-        (verdict.of_cancelled_waiter(0.001, 2.1, 0, 0.001), [CANCELLED]),
-        (verdict.of_cancelled_waiter(0.001, None, 0, 0.001), [CANCELLED]),
-        (verdict.of_cancelled_waiter(0.001, 0.005, 1, 0.001), [CANCELLED]),
-        (verdict.of_cancelled_waiter(0.001, 0.005, 0, 2.1), [CANCELLED]),
-        (verdict.of_cancelled_waiter(0.001, 0.005, 0, None), [CANCELLED]),
+        ([verdict.of_long_hold(TTL, 2.5, 0, is_blocked=False)], []),
+        ([verdict.of_long_hold(TTL, 1.9, 0, is_blocked=False)], [KEPT]),
+        ([verdict.of_long_hold(TTL, 2.5, 1, is_blocked=False)], [KEPT]),
+        ([verdict.of_long_hold(TTL, 2.5, 0, is_blocked=True)], []),
+        ([verdict.of_long_hold(TTL, 1.9, 0, is_blocked=True)], [BLOCKED]),
+        ([verdict.of_killed_holder(1.4, 1.41)], []),
+        ([verdict.of_killed_holder(1.4, 1.3)], [HOLDER]),
+        ([verdict.of_killed_holder(1.4, 3.5)], [HOLDER]),
+        ([verdict.of_killed_holder(0.0, 0.0)], [HOLDER]),
+        ([verdict.of_killed_holder(1.4, None)], [HOLDER]),
+        ([verdict.of_killed_waiter(3, 0.001)], []),
+        ([verdict.of_killed_waiter(3, 2.1)], [WAITER]),
+        ([verdict.of_killed_waiter(0, 0.001)], [WAITER]),
+        ([verdict.of_killed_waiter(3, None)], [WAITER]),
+        ([verdict.of_cancelled_waiter(0.001, 0.005, 0.001)], []),
+        ([verdict.of_cancelled_waiter(2.1, 0.005, 0.001)], [CANCELLED]),
+        ([verdict.of_cancelled_waiter(0.001, 2.1, 0.001)], [CANCELLED]),
+        ([verdict.of_cancelled_waiter(0.001, None, 0.001)], [CANCELLED]),
+        ([verdict.of_cancelled_waiter(0.001, 0.005, 2.1)], [CANCELLED]),
+        ([verdict.of_cancelled_waiter(0.001, 0.005, None)], [CANCELLED]),
         (verdict.of_masters(TTL, 0.9, [3.1, 3.2], 500, 0.1), []),
         (verdict.of_masters(TTL, 0.9, [3.1, 3.2], 0, 0.1), [OTHERS]),
         (verdict.of_masters(TTL, 0.9, [3.1, 3.2], 500, 2.1), [OTHERS]),
@@ -122,14 +120,6 @@ VOTES = "masters back, empty: no vote before every lease is over"
 )
 def test_each_fault_makes_the_verdict_bad(findings: list[Finding], wrong: list[str]) -> None:
     assert bad(findings) == wrong
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "count"),
-    [("abc", "bc", 0), ("abc", "bcd", 0), ("abc", "abc", 0), ("abc", "c", 1), ("abc", "cb", 2), ("abc", "ab", 0)],
-)
-def test_waiters_that_move_beside_the_cancelled_one_are_counted(before: str, after: str, count: int) -> None:
-    assert moved(list(before), list(after)) == count
 
 
 @pytest.mark.parametrize(

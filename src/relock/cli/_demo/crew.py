@@ -13,7 +13,7 @@ from typing import Any
 from attrs import evolve
 
 from relock.cli._demo.plan import Job
-from relock.cli._demo.verdict import History, Update
+from relock.cli._demo.verdict import History
 from relock.cli._demo.worker import work
 
 
@@ -22,7 +22,6 @@ class Crew:
 
     Attributes:
         history: the updates of the present act.
-        inside: the update during which a worker stays inside, by process.
         told: the latest message of each other kind, by kind and process.
         killed: when each killed process had surely ended.
         failures: why workers can't go on.
@@ -30,7 +29,6 @@ class Crew:
 
     def __init__(self) -> None:
         self.history = History()
-        self.inside: dict[str, Update] = {}
         self.told: dict[tuple[str, str], Any] = {}
         self.killed: dict[str, float] = {}
         self.failures: list[str] = []
@@ -83,10 +81,6 @@ class Crew:
     def _take(self, process: str, word: str, value: Any) -> None:
         if word == "updated":
             self.history.updates.append(value)
-            if process in self.inside and self.inside[process].worker == value.worker:
-                del self.inside[process]
-        elif word == "inside":
-            self.inside[process] = value
         elif word == "failed":
             self.failures.append(value)
         else:
@@ -106,14 +100,9 @@ class Crew:
                 self._take(process, *self._pipes[process].recv())
         self.killed[process] = ended
         self.history.killed.add(process)
-        if (unfinished := self.inside.pop(process, None)) is not None:
-            self.history.unfinished.append(evolve(unfinished, left=ended))
+        if ("inside", process) in self.told:
+            self.history.unfinished.append(evolve(self.told["inside", process], left=ended))
         return ended
-
-    def first_after(self, moment: float) -> Update | None:
-        """Return the first update of this act that began after `moment`."""
-        later = [update for update in self.history.updates if update.entered > moment]
-        return min(later, key=lambda update: update.entered, default=None)
 
     @contextlib.contextmanager
     def ended_after(self) -> Iterator[None]:

@@ -34,9 +34,7 @@ class Job:
     """The first message to a process. Its URLs may hold passwords."""
 
     process: str
-    workers: int
-    is_asyncio: bool
+    plan: Plan
     urls: tuple[str, ...]
     prefix: str
     name: str
-    ttl: float

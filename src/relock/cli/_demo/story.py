@@ -1,14 +1,14 @@
 """The acts of the demo, one after the other; each adds its counts to the findings."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from attrs import define, field
 
 from relock import Client, LockInfo, QuorumError
-from relock._runtime.masters.errors import NETWORK_ERRORS
+from relock._doctor.marker import look_at_guard
 from relock._runtime.net.parse import parse_nodes
 from relock._servers.server import LocalServer
 from relock.cli._demo import ledger as ledgers
@@ -53,6 +53,7 @@ class Story:
     findings: list[Finding] = field(factory=list)
     ledger: Path | None = None
     judge: Callable[[verdict.History], list[Finding]] = verdict.of_no_lock
+    _released_at: float = 0.0
     _status_at: float = 0.0
 
     def play(self) -> None:
@@ -61,25 +62,20 @@ class Story:
         Raises:
             StoryEndedError: a worker failed, or the masters did.
         """
-        self._await_votes()
-        self._without_the_lock()
-        self._with_the_lock()
-
-    def counted_so_far(self) -> None:
-        """Judge the present act by the updates that were told so far; unfinished ones count for nothing."""
-        if self.ledger is not None:
-            self.crew.history.killed.update(self.crew.alive)
-            self._judge(self.ledger)
-
-    # The acts -------------------------------------------------------------------------------------------------------
-
-    def _await_votes(self) -> None:
-        """Wait for the votes of several new masters: none before every lease that they may have forgotten is over."""
         if len(self.client.statistics().masters) > 1:
             self.screen.say(f"new masters have no vote for {self.plan.ttl:g} s: the demo waits, once")
             with self.client.lock(self.name, timeout=self.plan.ttl + self.plan.patience_seconds):
                 pass
         self._wait(lambda: self.crew.all_told("ready"), self.plan.limit_seconds)
+        self._without_the_lock()
+        self._with_the_lock()
+
+    def counted_so_far(self) -> None:
+        """Judge the present act by the updates that were told so far; unfinished ones count for nothing."""
+        self.crew.history.killed.update(self.crew.alive)
+        self._judge()
+
+    # The acts -------------------------------------------------------------------------------------------------------
 
     def _without_the_lock(self) -> None:
         plan = self.plan
@@ -132,87 +128,65 @@ class Story:
     def _note_votes(masters: Sequence[LocalServer], votes: dict[int, float]) -> bool:
         """Note when each master gets its vote, as its marker says; return whether all have it."""
         for server in masters:
-            asked_at, connection = time.monotonic(), parse_nodes(server.url)[0].raw_connection(LOOK_SECONDS_MAX)
-            with suppress(*NETWORK_ERRORS):
-                connection.connect()
-                connection.send_command("HGET", "lock:master", "no_vote_until_us", check_health=False)
-                until_us = connection.read_response()
-                connection.send_command("TIME", check_health=False)
-                seconds, micros = map(int, connection.read_response())
-                if until_us is not None:
-                    left = (int(until_us) - 1_000_000 * seconds - micros) / 1e6
-                    votes.setdefault(server.port, asked_at + max(0.0, left))
-            connection.disconnect()
+            asked_at = time.monotonic()
+            if marker := look_at_guard(parse_nodes(server.url)[0], "lock", LOOK_SECONDS_MAX).marker:
+                votes.setdefault(server.port, asked_at + marker.vote_in)
         return len(votes) == len(masters) and time.monotonic() > max(votes.values())
 
     def _kill_a_holder(self) -> None:
         """Let a hold outlast its lease, because it is renewed; then kill its process, so that nothing renews it."""
-        crew, plan = self.crew, self.plan
+        crew, plan, victim = self.crew, self.plan, self.crew.alive[0]
         deed = "blocks its event loop" if plan.is_asyncio else "stays inside"
         self.screen.act(f"a holder {deed} for longer than its lease of {plan.ttl:g} s, then it is killed")
-        victim, stay = self._stay()
-        if plan.is_asyncio:
-            crew.order(victim, "block")
+        crew.order(victim, "stay")
+        if not self._wait(lambda: ("inside", victim) in crew.told, plan.patience_seconds):
+            raise self._failure(f"no worker of {victim} gets in")
+        stay: Update = crew.told["inside", victim]
         self._pause(plan.stay_seconds)
-        stood = self._loop_stood(victim) if plan.is_asyncio else None
+        if plan.is_asyncio:
+            stood = time.monotonic() - stay.entered
+            self.screen.say(f"the event loop of {victim} has stood still for {stood:.2f} s; it still has the lock")
         killed_at = crew.kill(victim)
         looked_at, info = time.monotonic(), self._info()
         lease_left = info.ttl if process_of(info.owner) == victim else 0.0
         self.screen.say(f"{victim} is killed (SIGKILL) inside; its lease has {lease_left:.2f} s left")
-        self._wait(lambda: crew.first_after(killed_at), lease_left + plan.patience_seconds)
-        self._pause(plan.after_seconds)
+        successor = self._first_after(killed_at, lease_left + plan.patience_seconds)
         intruders = sum(stay.entered < update.entered < killed_at for update in crew.history.updates)
-        self.findings += verdict.of_long_hold(plan.ttl, killed_at - stay.entered, intruders, stood)
-        successor = crew.first_after(killed_at)
+        held = killed_at - stay.entered
+        self.findings.append(verdict.of_long_hold(plan.ttl, held, intruders, is_blocked=plan.is_asyncio))
         seconds = None if successor is None else successor.entered - looked_at
-        self.findings += verdict.of_killed_holder(lease_left, seconds)
+        self.findings.append(verdict.of_killed_holder(lease_left, seconds))
         if successor is not None:
-            self.screen.say(f"{successor.worker} had the lock {successor.entered - looked_at:.2f} s after that")
-
-    def _loop_stood(self, holder: str) -> float:
-        """Return for how long the event loop of `holder` has stood still, as a thread of that process says."""
-        self.crew.order(holder, "measure")
-        self._wait(lambda: ("stood", holder) in self.crew.told, self.plan.patience_seconds)
-        stood = float(self.crew.told.get(("stood", holder), 0.0))
-        self.screen.say(f"the event loop of {holder} has stood still for {stood:.2f} s; it still has the lock")
-        return stood
+            self.screen.say(f"{successor.worker} had the lock {seconds:.2f} s after that")
 
     def _cancel_a_waiter(self) -> None:
         """Cancel a waiting task whose process goes on: its place in the queue must be gone at once."""
         crew, patience = self.crew, self.plan.patience_seconds
         self.screen.act("the first waiter is cancelled")
-        holder, stay = self._stay()
-        before = self._queue()
-        after: list[str] = []
-
-        def is_gone() -> bool:
-            after[:] = self._queue()
-            return len(after) < len(before)
-
-        victim = process_of(before[0])
-        crew.order(victim, "cancel")
-        gone_at = time.monotonic() if self._wait(is_gone, patience) else None
-        if not self._wait(lambda: ("cancelled", victim) in crew.told, patience):
-            raise self._failure(f"the call that was cancelled did not end within {patience:g} s")
-        at, call = crew.told["cancelled", victim]
+        with self._held() as queue:
+            victim = process_of(queue[0])
+            crew.order(victim, "cancel")
+            gone_at = time.monotonic() if self._wait(lambda: queue[0] not in self._queue(), patience) else None
+            if not self._wait(lambda: ("cancelled", victim) in crew.told, patience):
+                raise self._failure(f"the call that was cancelled did not end within {patience:g} s")
+            at, call = crew.told["cancelled", victim]
+            self.screen.say(f"a task of {victim} is cancelled; its call ended after {1000 * call:.1f} ms")
         place = None if gone_at is None else gone_at - at
-        self.screen.say(f"a task of {victim} is cancelled; its call ended after {1000 * call:.1f} ms")
-        others = verdict.moved(before, after)
-        self.findings += verdict.of_cancelled_waiter(call, place, others, self._hand_over(holder, stay))
+        self.findings.append(verdict.of_cancelled_waiter(call, place, self._handed_over()))
 
     def _kill_a_waiter(self) -> None:
         """Kill the first waiter with its process: the next living one must not wait for it."""
         crew = self.crew
         self.screen.act("the first waiter is killed, with its process")
-        holder, stay = self._stay()
-        victim = process_of(self._queue()[0])
-        crew.kill(victim)
-        queue = [process_of(waiter) for waiter in self._info().queue]
-        dead = next((i for i, process in enumerate(queue) if process not in crew.killed), len(queue))
-        self.screen.say(f"{victim} is killed (SIGKILL): {dead} dead waiters at the head of the queue")
-        self.findings += verdict.of_killed_waiter(dead, self._hand_over(holder, stay))
+        with self._held() as queue:
+            victim = process_of(queue[0])
+            crew.kill(victim)
+            left = [process_of(waiter) for waiter in self._info().queue]
+            dead = next((i for i, process in enumerate(left) if process not in crew.killed), len(left))
+            self.screen.say(f"{victim} is killed (SIGKILL): {dead} dead waiters at the head of the queue")
+        self.findings.append(verdict.of_killed_waiter(dead, self._handed_over()))
 
-    # What the acts have in common -----------------------------------------------------------------------------------
+    # Parts of acts --------------------------------------------------------------------------------------------------
 
     def _begin(self, name: str, judge: Callable[[verdict.History], list[Finding]], *, locked: bool) -> None:
         self.ledger, self.judge = self.folder / name, judge
@@ -224,77 +198,53 @@ class Story:
             crew.order(process, "stop")
         if not self._wait(lambda: crew.all_told("stopped"), self.plan.patience_seconds):
             raise self._failure("not all workers have stopped")
-        if self.ledger is not None:
-            self._judge(self.ledger)
+        self._judge()
         self.screen.say(f"{crew.history.lost():,} of {len(crew.history.updates):,} updates are lost")
 
-    def _judge(self, ledger: Path) -> None:
-        self.ledger, history = None, self.crew.history
-        history.entries = ledgers.entries(ledger)
-        self.findings += self.judge(history)
+    def _judge(self) -> None:
+        """Judge the present act, once."""
+        if self.ledger is not None:
+            self._lost()
+            self.ledger = None
+            self.findings += self.judge(self.crew.history)
 
-    def _stay(self) -> tuple[str, Update]:
-        """Have a worker stay inside until a worker of another process is first in the queue; return that holder.
+    def _lost(self) -> int:
+        """Read the ledger; return how many updates are not in it."""
+        history = self.crew.history
+        if self.ledger is not None:
+            history.entries = ledgers.entries(self.ledger)
+        return history.lost()
 
-        The acts measure the death of one holder, or of one waiter. A killed process takes all its workers along, so the
-        two must be of different processes.
-        """
-        crew, patience = self.crew, self.plan.patience_seconds
-        holder, stayed = crew.alive[0], [""]
-        until = time.monotonic() + patience
-        while time.monotonic() < until:
-            crew.order(holder, "stay")
-            if stayed[-1]:
-                crew.order(holder, "go_on")
-            if not self._wait(lambda: holder in crew.inside and crew.inside[holder].worker != stayed[-1], patience):
-                break
-            stay, queue = crew.inside[holder], self._settled_queue()
-            if queue and process_of(queue[0]) != holder:
-                return holder, stay
-            stayed.append(stay.worker)
-        raise self._failure(f"no worker of another process waits behind {holder}")
+    @contextmanager
+    def _held(self) -> Iterator[list[str]]:
+        """Hold the lock in the demo itself, so that everybody else waits; give the queue once its order stays."""
+        with self.client.lock(self.name, timeout=self.plan.patience_seconds):
+            self._pause(self.plan.after_seconds)
+            queue = self._queue()
+            if not queue:
+                raise self._failure("nobody waits for the lock")
+            yield queue
+            self._pause(self.plan.after_seconds)
+            self._released_at = time.monotonic()
 
-    def _settled_queue(self) -> list[str]:
-        """Return the waiters once their order stays: several masters take a moment to agree on places."""
-        seen: list[list[str]] = [[]]
-
-        def is_settled() -> bool:
-            self._pause(10 * POLL_SECONDS)
-            seen.append(self._queue())
-            return len(seen[-1]) > 1 and seen[-1] == seen[-2]
-
-        self._wait(is_settled, 1.0)
-        return seen[-1]
-
-    def _hand_over(self, holder: str, stay: Update) -> float | None:
-        """Let the worker that stays leave; return the seconds from its release until another one had the lock."""
-        crew, patience = self.crew, self.plan.patience_seconds
-        self._pause(self.plan.after_seconds)
-        told = len(crew.history.updates)
-        crew.order(holder, "go_on")
-        self._wait(lambda: holder not in crew.inside, patience)
-        left = [update.left for update in crew.history.updates[told:] if update.worker == stay.worker]
-        if not left:
-            return None
-        self._wait(lambda: crew.first_after(left[0]), patience)
-        self._pause(self.plan.after_seconds)
-        successor = crew.first_after(left[0])
+    def _handed_over(self) -> float | None:
+        """Return the seconds from the release until a worker had the lock; None if none had."""
+        successor = self._first_after(self._released_at, self.plan.patience_seconds)
         if successor is None:
             return None
-        self.screen.say(
-            f"{successor.worker} had the lock {1000 * (successor.entered - left[0]):.1f} ms after it was left"
-        )
-        return successor.entered - left[0]
+        seconds = successor.entered - self._released_at
+        self.screen.say(f"{successor.worker} had the lock {1000 * seconds:.1f} ms after it was left")
+        return seconds
 
     def _queue(self) -> list[str]:
         """Return the waiters whose processes live; dead ones keep their places for some seconds, and delay nobody."""
         return [waiter for waiter in self._info().queue if process_of(waiter) in self.crew.alive]
 
-    def _lost(self) -> int:
-        history = self.crew.history
-        if self.ledger is not None:
-            history.entries = ledgers.entries(self.ledger)
-        return history.lost()
+    def _first_after(self, moment: float, seconds: float) -> Update | None:
+        """Wait for the first update that began after `moment`; return it once workers have had time to tell of it."""
+        self._wait(lambda: self.crew.history.first_after(moment), seconds)
+        self._pause(self.plan.after_seconds)
+        return self.crew.history.first_after(moment)
 
     def _info(self) -> LockInfo:
         """Look at the lock; on a busy machine, masters that do not answer in time are asked again."""
@@ -330,10 +280,9 @@ class Story:
         return True
 
     def _show_status(self) -> None:
-        made = len(self.crew.history.updates)
-        info = self._info()
+        made, info = len(self.crew.history.updates), self._info()
         lock = f"{process_of(info.owner)} for {info.ttl:.1f} s more" if info.owner else "free"
-        lock += f", {len(info.queue)} wait"
         self.screen.status(
-            f"{self.screen.seconds:.0f} s · ledger: {made:,} updates, {self._lost():,} lost · lock: {lock}"
+            f"{self.screen.seconds:.0f} s · ledger: {made:,} updates, {self._lost():,} lost · lock: {lock}, "
+            f"{len(info.queue)} wait"
         )

@@ -1,6 +1,6 @@
 """The verdict of the demo: counted from what the workers told, and from the ledger. Pure functions over values."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from attrs import define, field, frozen
@@ -10,7 +10,6 @@ from relock.cli._demo.ledger import Entry
 EARLY_SECONDS_MAX = 0.05  # masters count leases in whole milliseconds, and were asked at different moments
 LATE_SECONDS_MAX = 2.0  # for a busy machine; a lost wake-up costs 3 s, a dead waiter that is not passed over 10 s
 GUARD_FACTOR_MAX = 1.02  # a guard outlasts a lease by this factor, for clocks that run at different rates
-Numbers = Mapping[str, float | None]
 
 
 @frozen
@@ -54,20 +53,19 @@ class History:
         untold = {key for key in keys if key not in told and key[0].partition(".")[0] not in self.killed}
         return len(keys) - len(set(keys)) + len(untold)
 
+    def first_after(self, moment: float) -> Update | None:
+        """Return the first update that began after `moment`."""
+        later = [update for update in self.updates if update.entered > moment]
+        return min(later, key=lambda update: update.entered, default=None)
+
 
 @frozen
 class Finding:
-    """One line of the verdict; `numbers` has the figures of `counted`, for scripts."""
+    """One line of the verdict: a claim, what was counted of it, and whether that is good."""
 
     what: str
     counted: str
     good: bool
-    numbers: Numbers = field(factory=dict)
-
-
-def finding(what: str, text: str, good: bool, **numbers: float | None) -> Finding:
-    """Return a finding whose text has the `numbers` in it."""
-    return Finding(what, text.format(**numbers), good, numbers)
 
 
 def overlaps(updates: Iterable[Update]) -> int:
@@ -85,13 +83,6 @@ def longest_gap(moments: Iterable[float], begin: float, end: float) -> float:
     return max(after - before for before, after in pairwise([begin, *within, end]))
 
 
-def moved(before: Sequence[str], after: Sequence[str]) -> int:
-    """Return how many waiters left a queue, beside the one that had to, or changed their order."""
-    stayed = [waiter for waiter in before if waiter in after]
-    now = [waiter for waiter in after if waiter in stayed]
-    return max(0, len(before) - len(stayed) - 1) + sum(was != is_now for was, is_now in zip(stayed, now, strict=True))
-
-
 def is_soon(seconds: float | None) -> bool:
     """Return whether something came in time; None: it did not come."""
     return seconds is not None and seconds <= LATE_SECONDS_MAX
@@ -103,8 +94,8 @@ def is_soon(seconds: float | None) -> bool:
 def of_no_lock(history: History) -> list[Finding]:
     """Judge the act without a lock: the demo shows something only if the race does harm."""
     made, lost, both = len(history.updates), history.lost(), overlaps(history.updates)
-    what, text = "without a lock, updates are lost, as expected", "{lost:,} of {made:,} lost; {overlaps:,} overlaps"
-    return [finding(what, text, lost > 0, made=made, lost=lost, overlaps=both)]
+    text = f"{lost:,} of {made:,} lost; {both:,} overlaps"
+    return [Finding("without a lock, updates are lost, as expected", text, good=lost > 0)]
 
 
 def of_lock(history: History) -> list[Finding]:
@@ -113,17 +104,16 @@ def of_lock(history: History) -> list[Finding]:
     both = overlaps([*history.updates, *history.unfinished])
     falling = sum(after.token <= before.token for before, after in pairwise(history.entries))
     right = sum((update.levels, update.levels_after) == (2, 1) for update in history.updates)
-    some, entries = made > 0, len(history.entries)
+    some = made > 0
+    none_lost = f"{lost:,} of {made:,} lost; {strange:,} entries double or unknown"
+    rising = f"in {len(history.entries):,} entries, {falling:,} fell or came twice"
+    nested = f"{right:,} of {made:,} updates counted 2 inside and 1 after"
     return [
-        finding("with the lock, none is lost", "{lost:,} of {made:,} lost; {strangers:,} entries double or unknown",
-                some and lost == strange == 0, made=made, lost=lost, strangers=strange),
-        finding("one at a time", "{overlaps:,} overlaps in {made:,} updates", some and both == 0,
-                overlaps=both, made=made),
-        finding("fencing tokens rise", "in {entries:,} entries, {falling:,} fell or came twice", some and falling == 0,
-                entries=entries, falling=falling),
-        finding("nested holds are counted", "{right:,} of {made:,} updates counted 2 inside and 1 after",
-                some and right == made, made=made, right=right),
-    ]  # fmt: skip
+        Finding("with the lock, none is lost", none_lost, good=some and lost == strange == 0),
+        Finding("one at a time", f"{both:,} overlaps in {made:,} updates", good=some and both == 0),
+        Finding("fencing tokens rise", rising, good=some and falling == 0),
+        Finding("nested holds are counted", nested, good=some and right == made),
+    ]
 
 
 def of_masters(ttl: float, down: float, votes: Sequence[float | None], turns: int, gap: float) -> list[Finding]:
@@ -136,55 +126,44 @@ def of_masters(ttl: float, down: float, votes: Sequence[float | None], turns: in
         turns: how many updates began before all of them voted again, at most `gap` apart.
         gap: see `turns`.
     """
-    goes_on = turns > 0 and is_soon(gap)
-    text = "{turns:,} updates meanwhile, at most {gap:.2f} s apart"
-    findings = [finding("masters killed: the others go on", text, goes_on, turns=turns, gap=gap)]
+    text = f"{turns:,} updates meanwhile, at most {gap:.2f} s apart"
+    others = Finding("masters killed: the others go on", text, good=turns > 0 and is_soon(gap))
     what, had = "masters back, empty: no vote before every lease is over", [vote for vote in votes if vote is not None]
     if len(had) < len(votes):
-        text = f"{len(votes) - len(had)} of {len(votes)} have no vote again"
-        return [*findings, Finding(what, text, good=False)]
+        return [others, Finding(what, f"{len(votes) - len(had)} of {len(votes)} have no vote again", good=False)]
     first, last = min(had), max(had)
-    text = "down for {down:.2f} s, a vote {first_vote:.2f} to {last_vote:.2f} s after the kill; a lease is {ttl:g} s"
-    in_time = ttl <= first and is_soon(last - down - GUARD_FACTOR_MAX * ttl)
-    return [*findings, finding(what, text, in_time, down=down, first_vote=first, last_vote=last, ttl=ttl)]
+    text = f"down for {down:.2f} s, a vote {first:.2f} to {last:.2f} s after the kill; a lease is {ttl:g} s"
+    return [others, Finding(what, text, good=ttl <= first and is_soon(last - down - GUARD_FACTOR_MAX * ttl))]
 
 
-def of_long_hold(ttl: float, seconds: float, intruders: int, loop_stood: float | None) -> list[Finding]:
-    """Judge a hold that lasted for longer than its lease; `loop_stood` is None for a thread's."""
-    what, text, stood = "a long hold is renewed", "", seconds
-    if loop_stood is not None:
-        what, stood = "a blocked event loop keeps its hold", loop_stood
-        text = "; the loop stood still for {loop_stood:.2f} s"
-    text = "held for {seconds:.2f} s on a lease of {ttl:g} s; {intruders} others came in" + text
-    good = min(seconds, stood) > ttl and intruders == 0
-    return [finding(what, text, good, seconds=seconds, ttl=ttl, intruders=intruders, loop_stood=loop_stood)]
+def of_long_hold(ttl: float, seconds: float, intruders: int, *, is_blocked: bool) -> Finding:
+    """Judge a hold that lasted for longer than its lease; the holder's event loop may have stood still meanwhile."""
+    what = "a blocked event loop keeps its hold" if is_blocked else "a long hold is renewed"
+    stood = f"; the loop stood still for {seconds:.2f} s" if is_blocked else ""
+    text = f"held for {seconds:.2f} s on a lease of {ttl:g} s; {intruders} others came in{stood}"
+    return Finding(what, text, good=seconds > ttl and intruders == 0)
 
 
-def of_killed_holder(lease_left: float, seconds: float | None) -> list[Finding]:
+def of_killed_holder(lease_left: float, seconds: float | None) -> Finding:
     """Judge the death of a holder: `seconds` after a look at its lease, the next worker had the lock."""
-    what = "holder killed: its lease ends, the queue goes on"
-    if seconds is None:
-        return [finding(what, "lease left {lease_left:.3f} s; no next holder", False, lease_left=lease_left)]
-    late = seconds - lease_left
+    late = float("inf") if seconds is None else seconds - lease_left
+    after = "no next holder" if seconds is None else f"next holder after {seconds:.3f} s"
     good = lease_left > 0 and late >= -EARLY_SECONDS_MAX and is_soon(late)
-    text = "lease left {lease_left:.3f} s, next holder after {seconds:.3f} s"
-    return [finding(what, text, good, lease_left=lease_left, seconds=seconds)]
+    text = f"lease left {lease_left:.3f} s, {after}"
+    return Finding("holder killed: its lease ends, the queue goes on", text, good=good)
 
 
-def of_cancelled_waiter(call: float, place: float | None, others: int, handoff: float | None) -> list[Finding]:
+def of_cancelled_waiter(call: float, place: float | None, handoff: float | None) -> Finding:
     """Judge a cancelled waiter: when its call ended and its place was gone, and how soon the next one got the lock."""
     gone = "its place stayed" if place is None else f"its place was gone after {1000 * place:.1f} ms"
-    text = f"its call ended after {1000 * call:.1f} ms, {gone}, {others} others moved, {_next(handoff)}"
-    good = others == 0 and is_soon(call) and is_soon(place) and is_soon(handoff)
-    what = "waiter cancelled: it leaves the queue"
-    return [finding(what, text, good, call=call, place=place, moved=others, handoff=handoff)]
+    text = f"its call ended after {1000 * call:.1f} ms, {gone}, {_next(handoff)}"
+    return Finding("waiter cancelled: it leaves the queue", text, good=all(map(is_soon, (call, place, handoff))))
 
 
-def of_killed_waiter(dead: int, handoff: float | None) -> list[Finding]:
+def of_killed_waiter(dead: int, handoff: float | None) -> Finding:
     """Judge the death of the first `dead` waiters: how soon after the release the next living one had the lock."""
-    text = "{dead} dead waiters at the head of the queue, " + _next(handoff)
-    return [finding("waiter killed: nobody waits for it", text, dead > 0 and is_soon(handoff), dead=dead,
-                    handoff=handoff)]  # fmt: skip
+    text = f"{dead} dead waiters at the head of the queue, {_next(handoff)}"
+    return Finding("waiter killed: nobody waits for it", text, good=dead > 0 and is_soon(handoff))
 
 
 def _next(handoff: float | None) -> str:
