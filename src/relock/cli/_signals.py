@@ -44,6 +44,21 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(signum, before[signum])
 
 
+@contextlib.contextmanager
+def signals_put_off() -> Iterator[None]:
+    """Put off the signals that end programs until the block is over; then the first one is handled as before."""
+    came: list[int] = []
+    taken = [signum for signum in ENDING if signal.getsignal(signum) != signal.SIG_IGN]
+    before = {signum: signal.signal(signum, lambda signum, _: came.append(signum)) for signum in taken}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    for first in came[:1]:
+        signal.raise_signal(first)
+
+
 class Signals:
     """The signals of this process, in the order in which they came.
 

@@ -15,6 +15,7 @@ from attrs import evolve
 from relock.cli._demo.plan import Job
 from relock.cli._demo.verdict import History
 from relock.cli._demo.worker import work
+from relock.cli._signals import signals_put_off
 
 
 class Crew:
@@ -41,7 +42,11 @@ class Crew:
         return [process for process in self._processes if process not in self.killed]
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Start a process for each job; each tells ``ready``."""
+        """Start a process for each job; each tells ``ready``. A signal has to wait: half a start could not be ended."""
+        with signals_put_off():
+            self._start(jobs)
+
+    def _start(self, jobs: Sequence[Job]) -> None:
         context = multiprocessing.get_context("spawn")
         resource_tracker.ensure_running()  # first: up to Python 3.12, its start lets the signal in again
         # Until a process has a session of its own, Ctrl-C reaches it too: it inherits that the signal is blocked.
