@@ -1,21 +1,18 @@
-"""The tables and the plot of ``relock bench``, in the words of the published ones."""
+"""The tables of ``relock bench``, in the words of the published ones."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
 from relock.cli._bench.beside import Beside
 from relock.cli._bench.figures import Figures
-from relock.cli._bench.pairs import Pairs
 from relock.cli._bench.run import BenchPlan, Found
 from relock.cli._bench.words import (
     ALONE,
-    BARE,
     ONE_HOP,
     ONE_MORE_LEVEL,
     REENTRY,
@@ -33,20 +30,13 @@ from relock.cli._bench.words import (
 )
 from relock.cli._output import printable
 
-BAR_WIDTH = 30
-
 
 def show(console: Console, title: str, plan: BenchPlan, found: Found) -> None:
-    """Everything."""
+    """Print the tables, and why there is no floor of some."""
     console.print(title, highlight=False)
-    console.print(_summary(plan.kind, found), _alone(found.alone), *_waiting(plan, found.by_workers))
+    console.print(_summary(plan.kind, found), *_waiting(plan, found.by_workers))
     for why in found.missing:
         console.print(f"No floor: {printable(why)}.", highlight=False, markup=False)
-    rates = {workers: one.relock.handoffs_per_second for workers, one in found.by_workers.items()}
-    medians = {workers: one.relock.median_us for workers, one in found.by_workers.items()}
-    console.print(
-        _plot("Hand-offs a second, by workers", rates), _plot("Median of a hand-off, µs, by workers", medians)
-    )
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -73,17 +63,6 @@ def _cells(both: Beside[Any], figure: str, written: Callable[[float], str]) -> I
     yield ratio(both.ratio(figure))
 
 
-def _alone(alone: Mapping[str, Beside[Pairs]]) -> Table:
-    table = _table("Nobody else wants it, µs", "median", f"of {BARE}", "99 %", "a second")
-    floor = alone[RELOCK].floor
-    rows = {} if floor is None else {BARE: Beside(floor, floor)}
-    for name, both in {**rows, **alone}.items():
-        own = both.relock
-        cells = (_number(own.median_us), ratio(both.ratio("median_us")), _number(own.p99_us))
-        table.add_row(name, *cells, _number(own.pairs_per_second))
-    return table
-
-
 def _waiting(plan: BenchPlan, by_workers: Mapping[int, Beside[Figures]]) -> Iterator[Table]:
     """The two tables of the page of results."""
     floors = [Beside(both.floor, both.floor) for both in by_workers.values() if both.floor is not None]
@@ -105,23 +84,6 @@ def _manner(both: Beside[Figures], *, is_in_use: bool) -> str:
     """An empty section uses the lock for no time that would say anything."""
     own = both.relock
     return manner(own.p99_us, own.jain, in_use=own.in_use if is_in_use else math.nan)
-
-
-def _plot(title: str, values: Mapping[int, float]) -> Table:
-    """A bar for each number of workers."""
-    table = Table(title=title, title_justify="left", box=None, show_header=False)
-    table.add_column(justify="right")
-    table.add_column(width=BAR_WIDTH)
-    table.add_column(justify="right")
-    largest = max((value for value in values.values() if math.isfinite(value)), default=0.0)
-    for workers, value in values.items():
-        length = value if math.isfinite(value) else 0.0
-        table.add_row(str(workers), Bar(largest or 1.0, 0.0, length, width=BAR_WIDTH), _number(value))
-    return table
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else "none"
 
 
 def worst(found: Sequence[Figures]) -> str | None:

@@ -10,9 +10,9 @@ import select
 import signal
 import struct
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
@@ -221,31 +221,11 @@ class Hours:
 
 
 def _in_threads(lockers: list[tuple[int, Locker]], work: Callable[..., None], *arguments: object) -> None:
-    """Lets all lockers of this process work, each in a thread of its own."""
-    with _raised_here() as guarded:
-        threads = [
-            threading.Thread(target=guarded, args=(work, locker, number, *arguments)) for number, locker in lockers
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-
-@contextlib.contextmanager
-def _raised_here() -> Iterator[Callable[..., None]]:
-    """Calls functions, in whatever thread; the first error of any is raised at the end, here."""
-    errors: list[Exception] = []
-
-    def call(function: Callable[..., None], *arguments: object) -> None:
-        try:
-            function(*arguments)
-        except Exception as error:  # raised below
-            errors.append(error)
-
-    yield call
-    if errors:
-        raise errors[0]
+    """Let all lockers of this process work, each in a thread of its own; raise the first error of any."""
+    with ThreadPoolExecutor(len(lockers)) as threads:
+        working = [threads.submit(work, locker, number, *arguments) for number, locker in lockers]
+    for one in working:
+        one.result()
 
 
 def warm_up(locker: Locker, worker: int, turned: mmap.mmap) -> None:
