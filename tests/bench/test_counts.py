@@ -7,7 +7,7 @@ in one table; a change that makes one shorter belongs in the table as well.
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,11 +18,12 @@ import pytest
 from attrs import frozen
 from support.heartbeats import without_any_heartbeat
 from support.masters import Deployment
+from support.servers import Server
 from support.until import until
 from support.urls import options_for
 
 import relock
-from relock import Client, Lock
+from relock import AsyncClient, Client, Lock
 from relock._core import hold
 from relock._core.effects import Answer, Ask
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
@@ -403,3 +404,32 @@ def test_a_waiting_thread_makes_few_calls_for_a_hand_off(scene: Scene) -> None:
 def release_when_it_is_waited_for(scene: Scene, held: Lock) -> None:
     until(lambda: scene.other.info(scene.name).queue, within=PATIENCE_SECONDS, what="it waits")
     held.release()
+
+
+# Tasks ----------------------------------------------------------------------------------------------------------------
+
+TASK_CALLS_MAX = {"acquire": 41, "release": 41}
+
+
+async def count(call: Callable[[], Awaitable[object]]) -> int:
+    """How many of relock's functions are called, or gone on with, until it is over."""
+    calls = 0
+
+    def see(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+
+    sys.setprofile(see)
+    try:
+        await call()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+async def test_a_task_s_acquire_and_release_make_few_calls(server: Server, name: str) -> None:
+    async with AsyncClient(server.url) as client:
+        lock = client.lock(name)
+        counts = [(await count(lock.acquire), await count(lock.release)) for _ in range(REPEATS_COUNTED)]
+    fewest = dict(zip(TASK_CALLS_MAX, map(min, zip(*counts, strict=True)), strict=True))
+    assert all(fewest[call] <= TASK_CALLS_MAX[call] for call in TASK_CALLS_MAX), fewest

@@ -1,8 +1,9 @@
 """Locks of other languages: programs that speak lines of JSON, as the benchmark's own do.
 
-``python -m bench.peers`` in ``tests`` builds them, where there are Node and Go; who is not built is not measured.
+``python -m bench.peers`` in ``tests`` builds them, where there are Node and Go. One that is not built is not measured.
 """
 
+import os
 import shutil
 import subprocess
 import time
@@ -15,7 +16,7 @@ from support.spawn import spawn
 from relock.cli._bench.crew import READY_SECONDS, Program
 from relock.cli._bench.work import OVERDUE_SECONDS, Job
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "peers"
 
 
 @frozen
@@ -93,14 +94,10 @@ class ForeignPairs:
 
     def __init__(self, contestant: str, ports: Sequence[int]) -> None:
         self._program = PEERS[contestant].toolchain.start()
+        self.pid = self._program.pid
         urls = tuple(f"redis://127.0.0.1:{port}" for port in ports)
         self._program.send(Job(contestant, urls, f"bench-{time.monotonic_ns()}").line())
         self._program.receive(READY_SECONDS)
-
-    @property
-    def pid(self) -> int:
-        """The program."""
-        return self._program.pid
 
     def many(self, count: int) -> float:
         """How long (s) so many pairs took."""
@@ -113,3 +110,18 @@ class ForeignPairs:
     def close(self) -> None:
         """Ends the program."""
         self._program.close()
+
+
+def build() -> None:
+    """Build the programs, and name those that can't be built."""
+    for toolchain in (NODE, GO):
+        if shutil.which(toolchain.build[0]) is None:
+            print(f"{toolchain.name} is not here: its locks will not be measured")
+            continue
+        environment = {**os.environ, "CGO_ENABLED": "0"}  # nothing of it needs a compiler of C
+        done = subprocess.run(toolchain.build, cwd=toolchain.folder, check=False, env=environment)
+        print(f"{toolchain.name}: {'built' if done.returncode == 0 else 'could not be built: not measured'}")
+
+
+if __name__ == "__main__":
+    build()
