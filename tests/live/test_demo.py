@@ -19,10 +19,12 @@ from click.testing import CliRunner
 from support.servers import Server
 from support.until import until
 
+from relock import Client, RelockError
 from relock._servers import server as servers
 from relock.cli._demo import crew
 from relock.cli._demo.plan import Plan
 from relock.cli._exit_codes import ExitCode
+from relock.cli._signals import Interrupted, ended_by_signals, signals_put_off
 
 demo_module = importlib.import_module("relock.cli.demo")
 QUICK = Plan(without_seconds=0.5, under_seconds=0.5, down_seconds=0.5, after_seconds=0.3)
@@ -230,6 +232,18 @@ def test_a_demo_that_takes_too_long_has_a_bad_verdict(server: Server, monkeypatc
     assert "stopped after 2 s" in done.stdout
 
 
+def test_a_demo_that_does_not_get_the_lock_has_a_bad_verdict(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **_options: Any) -> None:
+        raise RelockError("refused")
+
+    monkeypatch.setattr(demo_module, "PLAN", QUICK)
+    monkeypatch.setattr(Client, "lock", refuse)  # in this process: the workers are others
+    done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
+    assert done.exit_code == ExitCode.WRONG
+    assert "the story is played to its end: the demo's own hold: refused" in done.stdout
+    assert "BAD  one at a time" not in done.stdout, "what was counted counts"
+
+
 def test_a_process_that_ends_is_named_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "work", os.abort)
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
@@ -296,6 +310,21 @@ def test_ctrl_c_does_not_reach_the_processes_while_they_start(tmp_path: Path) ->
         [sys.executable, str(program)], capture_output=True, text=True, timeout=2 * WITHIN, check=False, env=env
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_signal_waits_until_the_processes_have_started() -> None:
+    passed = []
+
+    def start() -> None:
+        with ended_by_signals():
+            with signals_put_off():
+                os.kill(os.getpid(), signal.SIGTERM)
+                passed.append("the start")
+            passed.append("what follows")
+
+    with pytest.raises(Interrupted):
+        start()
+    assert passed == ["the start"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

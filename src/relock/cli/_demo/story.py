@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from relock import Client, LockInfo, QuorumError
+from relock import Client, LockInfo, QuorumError, RelockError
 from relock._doctor.marker import look_at_guard
 from relock._runtime.net.parse import parse_nodes
 from relock._servers.server import LocalServer
@@ -218,14 +218,17 @@ class Story:
     @contextmanager
     def _held(self) -> Iterator[list[str]]:
         """Hold the lock in the demo itself, so that everybody else waits; give the queue once its order stays."""
-        with self.client.lock(self.name, timeout=self.plan.patience_seconds):
-            self._pause(self.plan.after_seconds)
-            queue = self._queue()
-            if not queue:
-                raise self._failure("nobody waits for the lock")
-            yield queue
-            self._pause(self.plan.after_seconds)
-            self._released_at = time.monotonic()
+        try:
+            with self.client.lock(self.name, timeout=self.plan.patience_seconds):
+                self._pause(self.plan.after_seconds)
+                queue = self._queue()
+                if not queue:
+                    raise self._failure("nobody waits for the lock")
+                yield queue
+                self._pause(self.plan.after_seconds)
+                self._released_at = time.monotonic()
+        except RelockError as error:
+            raise self._failure(f"the demo's own hold: {error}") from error
 
     def _handed_over(self) -> float | None:
         """Return the seconds from the release until a worker had the lock; None if none had."""
