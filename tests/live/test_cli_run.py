@@ -22,10 +22,11 @@ from support.until import until
 from relock import Client
 
 WITHIN = 30.0
-PATIENT_CHILD = "import signal, sys; print('ready', flush=True); signal.pause()"
+# They sleep, and do not pause: a signal that comes just before the pause would not end it.
+PATIENT_CHILD = "import time; print('ready', flush=True); time.sleep(3600)"
 # Their handlers write without Python's buffers: a handler that runs within a print must not print.
 OBEDIENT_CHILD = """
-import os, signal, sys
+import os, signal, sys, time
 def end(signum, frame):
     os.write(1, b'got %d\\n' % signum)
     os._exit(3)
@@ -33,10 +34,10 @@ for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
     signal.signal(signum, end)
 os.write(1, b'ready\\n')
 while True:
-    signal.pause()
+    time.sleep(0.05)
 """
 COUNTING_CHILD = """
-import os, signal, sys
+import os, signal, sys, time
 def end(signum, frame):
     os.write(1, b'end\\n')
     os._exit(3)
@@ -44,14 +45,14 @@ signal.signal(signal.SIGINT, lambda signum, frame: os.write(1, b'interrupted\\n'
 signal.signal(signal.SIGTERM, end)
 os.write(1, b'ready\\n')
 while True:
-    signal.pause()
+    time.sleep(0.05)
 """
 DEAF_CHILD = """
-import signal
+import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print('ready', flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.05)
 """
 
 Popen = subprocess.Popen[str]
@@ -394,7 +395,7 @@ def use_terminal(terminal: int) -> None:
 
 # It holds the file for as long as it lives, by the kernel's word, and says so unless somebody else holds it.
 ALONE_CHILD = """
-import fcntl, os, signal, sys
+import fcntl, os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 file = open(sys.argv[1], 'a')
 try:
@@ -405,7 +406,7 @@ except BlockingIOError:
 os.write(1, b'alone\\n')
 if sys.argv[2] == 'stay':
     while True:
-        signal.pause()
+        time.sleep(0.05)
 """
 
 

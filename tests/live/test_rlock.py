@@ -2,17 +2,18 @@
 
 import gc
 import importlib.util
-import itertools
 import os
+import subprocess
+import sys
 import threading
-import unittest
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.masters import Deployment
-from support.until import until
+from support.urls import Urls
 
 from relock import Client, NotOwnedError
 
@@ -21,48 +22,21 @@ pytestmark = pytest.mark.every_quorum
 HAS_CPYTHON_TESTS = importlib.util.find_spec("test") is not None and (
     importlib.util.find_spec("test.lock_tests") is not None
 )
-SOON = 20.0
-_names = itertools.count()
-
-
-@pytest.fixture
-def fresh_lock(client: Client) -> Callable[[], Any]:
-    """Makes locks of a client whose background threads run already: CPython's tests count threads."""
-    warm_up = client.lock("warm-up")
-
-    def take() -> None:
-        with warm_up:
-            pass
-
-    with warm_up:
-        thread = threading.Thread(target=take)
-        thread.start()
-        until(lambda: client.info("warm-up").queue, within=SOON, what="it waits")
-    thread.join()
-    session = client._session
-    services = (session.watchdog, session.janitor, *session.hub.subscriptions)
-    until(lambda: all(service.has_begun for service in services), within=SOON, what="all threads run")
-    return lambda: client.lock(f"rlock-{next(_names)}")
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.skipif(not HAS_CPYTHON_TESTS and not os.environ.get("CI"), reason="this Python comes without its tests")
 @pytest.mark.parametrize("case", ["RLockTests", "ConditionTests"])
-def test_the_lock_tests_of_cpython(case: str, fresh_lock: Callable[[], Any]) -> None:
-    from test import lock_tests
-
-    base: type[unittest.TestCase] = getattr(lock_tests, case)
-
-    class Ours(base):  # type: ignore[misc, valid-type]
-        locktype: ClassVar[Any] = staticmethod(fresh_lock)
-        condtype: ClassVar[Any] = staticmethod(
-            lambda lock=None: threading.Condition(fresh_lock() if lock is None else lock)
-        )
-
-    result = unittest.TestResult()
-    unittest.defaultTestLoader.loadTestsFromTestCase(Ours).run(result)
-    problems = [text for _, text in itertools.chain(result.failures, result.errors)]
-    assert not problems, "\n".join(problems)
-    assert result.testsRun > 5
+def test_the_lock_tests_of_cpython(case: str, server: Deployment) -> None:
+    urls = server.url.word if isinstance(server.url, Urls) else server.url
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.cpython_locks", case, urls],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -155,12 +129,12 @@ def test_making_a_lock_and_a_client_sends_nothing(
 
 
 @pytest.fixture
-def queue_with_an_rlock(fresh_lock: Callable[[], Any]) -> Any:
+def queue_with_an_rlock(client: Client, name: str) -> Any:
     """Code of the standard library that takes an RLock, here one of ours."""
     import queue
 
     one: Any = queue.Queue()
-    one.mutex = fresh_lock()
+    one.mutex = client.lock(name)
     one.not_empty = threading.Condition(one.mutex)
     one.not_full = threading.Condition(one.mutex)
     one.all_tasks_done = threading.Condition(one.mutex)
