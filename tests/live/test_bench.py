@@ -31,7 +31,6 @@ main()
 """
 
 
-@pytest.mark.every_server
 def test_it_measures_and_leaves_nothing_for_long(server: Server) -> None:
     found = figures_of("--workers", "2,5", nodes=server.url)
     assert (found["masters"], found["workers_are"], found["section_seconds"]) == (1, "processes", 0.0)
@@ -59,6 +58,7 @@ def test_people_see_tables(server: Server) -> None:
         assert part in " ".join(shown.split())
 
 
+@pytest.mark.long
 def test_several_masters(start_server: Callable[..., Server]) -> None:
     urls = " ".join(start_server().url for _ in range(3))
     assert figures_of("--workers", "2", nodes=urls)["masters"] == 3

@@ -39,7 +39,6 @@ def program() -> Iterator[Program]:
     started.close()
 
 
-@pytest.mark.every_server
 @pytest.mark.parametrize("floor", [ONE_HOP, TWO_HOPS])
 def test_workers_of_a_floor_take_turns_one_at_a_time(server: Server, name: str, program: Program, floor: str) -> None:
     job = Job(floor, (server.url,), name, processes=2, threads=2)
@@ -117,7 +116,6 @@ ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 SECRET = "s3cret"
 
 
-@pytest.mark.every_server
 def test_the_bench_measures_the_floor_beside_relock_and_leaves_nothing_of_it(server: Server) -> None:
     found = figures_of("--workers", "2,3", nodes=server.url)
     assert found["no_floor"] == []
@@ -141,6 +139,7 @@ def test_people_see_the_table_of_the_readme_with_the_floor(server: Server) -> No
     assert "No floor" not in shown
 
 
+@pytest.mark.long
 def test_several_masters_have_a_floor_of_pairs_and_say_why_there_is_no_other(
     start_server: Callable[..., Server],
 ) -> None:

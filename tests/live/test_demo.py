@@ -64,7 +64,7 @@ def test_the_demo_ends_with_a_good_verdict_and_leaves_nothing(tmp_path: Path, wo
     assert not list(tmp_path.iterdir())
 
 
-@WITH_TASKS_TOO
+@pytest.mark.parametrize("workers", [pytest.param([], marks=pytest.mark.long), ["--asyncio"]], ids=["threads", "tasks"])
 def test_with_five_masters_two_are_killed_and_nothing_is_lost(tmp_path: Path, workers: list[str]) -> None:
     done = relock_demo("--json", "--masters", "5", *workers, folder=tmp_path)
     verdict = json.loads(done.stdout)
@@ -118,6 +118,7 @@ def three(start_server: Callable[..., Server]) -> list[Server]:
     return [start_server() for _ in range(3)]
 
 
+@pytest.mark.long
 def test_the_demo_uses_masters_of_ones_own_and_kills_none(three: list[Server], tmp_path: Path) -> None:
     nodes = [word for server in three for word in ("--node", server.url)]
     done = relock_demo(*nodes, folder=tmp_path, PATH="")
@@ -132,6 +133,7 @@ def test_the_demo_uses_masters_of_ones_own_and_kills_none(three: list[Server], t
         assert not list(client.scan_iter("lock:demo:{*}")), "nobody holds anything there"
 
 
+@pytest.mark.long
 def test_the_verdict_is_bad_where_the_lock_of_several_masters_does_not_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -143,6 +145,7 @@ def test_the_verdict_is_bad_where_the_lock_of_several_masters_does_not_lock(
     assert {"with the lock, none is lost", "one at a time", "fencing tokens rise", "nested holds are counted"} <= bad
 
 
+@pytest.mark.long
 def test_the_verdict_is_bad_where_a_killed_master_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_module, "PLAN", QUICK)
     monkeypatch.setattr(servers.LocalServer, "restart", lambda _server: None)
@@ -153,6 +156,7 @@ def test_the_verdict_is_bad_where_a_killed_master_does_not_come_back(monkeypatch
     assert "with the lock, none is lost" not in bad
 
 
+@pytest.mark.long
 def test_the_verdict_is_bad_where_a_master_votes_that_has_forgotten_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the guard: the test forges the marker, as if the guard had been over long ago."""
     restart = servers.LocalServer.restart
@@ -181,6 +185,7 @@ def test_a_number_of_masters_that_makes_no_sense_is_refused(words: list[str]) ->
     assert "masters" in done.stderr
 
 
+@pytest.mark.long
 def test_workers_import_nothing_from_the_current_folder(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +204,7 @@ def test_the_demo_uses_a_server_of_ones_own(server: Server, tmp_path: Path) -> N
     assert not list(server.client().scan_iter("lock:{*}")), "nobody holds anything there"
 
 
+@pytest.mark.long
 def test_a_password_comes_from_the_environment_and_is_shown_to_nobody(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -269,6 +275,7 @@ def test_a_demo_that_is_ended_ends_its_server_and_its_workers(
     end_a_demo(how, code, after, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
 def test_a_demo_that_is_ended_ends_masters_that_it_has_started_again(
     how: signal.Signals, code: int, tmp_path: Path
@@ -276,6 +283,7 @@ def test_a_demo_that_is_ended_ends_masters_that_it_has_started_again(
     end_a_demo(how, code, 9.0, tmp_path, "--masters", "3")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
 def test_a_demo_that_is_ended_ends_workers_whose_event_loop_stands_still(
     how: signal.Signals, code: int, tmp_path: Path

@@ -418,7 +418,7 @@ def test_close_right_after_an_interrupt_leaves_nothing(
     holder.acquire()
     redis = server.client()
     for _ in range(5):
-        client = connect(server.url)
+        client = connect(server.url, node_timeout=1.0)  # its close lasts so long
 
         def interrupt_when_queued() -> None:
             until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 1, within=10.0, what="it waits")
@@ -452,7 +452,7 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
     def strike(_: Hold) -> None:
         raise Interrupt
 
-    client = connect(server.url)
+    client = connect(server.url, node_timeout=1.0)  # its close lasts so long
     monkeypatch.setattr(client._session.janitor, "_platform", Late())
     monkeypatch.setattr(client._session.watchdog, "watch", strike)
     with pytest.raises(Interrupt):
