@@ -160,13 +160,17 @@ class Scene:
 
 
 def note_asks(client: Client, *books: list[Asked]) -> None:
-    """Notes what a client asks its masters for, on whatever thread."""
+    """Note what a client asks its masters for, on whatever thread: in the last book all, in one before it the path's.
+
+    What the janitor asks is no part of a path: it repeats a count where one of several masters was slow, say.
+    """
+    janitor = client._session.janitor
     fan_out: Any = client._session.fan_out
     lone: Any = client._session.lone
     ask_masters = fan_out.ask
 
     def note(ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
-        for book in books:
+        for book in books[-1:] if janitor.is_caller() else books:
             book.append(ask)
         answers: list[Answer] = ask_masters(ask, strict=strict, is_call=is_call)
         return answers
