@@ -88,7 +88,7 @@ def options_of(guard: float) -> dict[str, Any]:
 
 @GUARDS
 @pytest.mark.every_server
-@pytest.mark.parametrize("masters_count", [1, 3])
+@pytest.mark.parametrize("masters_count", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_quiet", [True, False], ids=["quiet", "busy"])
 def test_nobody_is_let_in_by_a_socket_from_before(
     house: House, connect: Connect, name: str, guard: float, *, is_quiet: bool

@@ -83,7 +83,7 @@ def pair(server_kind: str) -> Iterator[Pair]:
 
 
 @pytest.mark.every_server
-@pytest.mark.parametrize("handoff", ["grant", "wake"])
+@pytest.mark.parametrize("handoff", ["grant", pytest.param("wake", marks=pytest.mark.long)])
 @pytest.mark.parametrize("guard", [0.0, GUARD], ids=["unguarded", "guarded"])
 @pytest.mark.parametrize("how", ["FAILOVER", "by hand", "alone"])
 def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
