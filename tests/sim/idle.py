@@ -82,6 +82,10 @@ class Idle:
         waits = [Wait(call, begin, self.world.now - begin - HAND_OFF_SECONDS) for call, begin in begins]
         return sorted([one for one in waits if one.seconds > 0], key=lambda one: -one.seconds)
 
+    def are_leaving(self) -> set[Process]:
+        """The processes one of whose waits is past its time: it gives up its place before it ends."""
+        return {call.process for call in self.waiting if self.lateness(call) > 0}
+
     def lateness(self, call: Call) -> float:
         """Returns for how many seconds a call could act, and has not ended, since its time was over; 0 for a pause."""
         process, stuck = call.process, self.stuck

@@ -127,6 +127,22 @@ def test_a_waiter_may_be_passed_only_while_its_client_does_not_hear_every_master
     assert game.referee.violations == (["second passed first:1, which was queued before it came"] if hears else [])
 
 
+@pytest.mark.parametrize("timeout", [1.0, 100.0])
+def test_a_waiter_may_be_passed_while_it_leaves_since_its_time_is_over(game: Game, timeout: float) -> None:
+    waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
+    hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[])
+    first = Process(game.world, "first")
+    game.referee._sessions.append((first, cast(Any, SimpleNamespace(hub=hub))))
+    game.referee.plan = evolve(game.referee.plan, fair=True)
+    game.referee.calm_at = 0.0
+    game.referee.called(first, timeout=timeout)
+    second = game.referee.called(Process(game.world, "second"), timeout=100.0)
+    game.world.run(1.1)
+    game.referee.granted(cast(Any, None), cast(Any, Held(1, 10.0)), second)
+    passed = "second passed first:1, which was queued before it came"
+    assert (passed in game.referee.violations) == (timeout > 1.1)
+
+
 def test_a_waiter_whose_client_moves_its_subscription_may_be_passed_if_masters_move(game: Game) -> None:
     moving = SimpleNamespace(is_confirmed=False)
     moving.is_confirmed = True
