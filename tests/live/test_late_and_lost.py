@@ -1,5 +1,6 @@
 """Replies that are lost, requests that come late: neither harms a hold, and neither leaves an orphan."""
 
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -360,6 +361,13 @@ def test_a_black_hole_ends_a_try_after_the_node_timeout(
     assert nothing_left(server, name), "nothing is left of the try"
 
 
+def kill_connections(client: Client, server: Deployment) -> None:
+    """Have the servers close a client's connections, and wait until the client can see that."""
+    fds = [idle.channel.fileno for master in client._session.masters for idle in master._idle]
+    server.cli("CLIENT", "KILL", "TYPE", "normal")
+    until(lambda: len(select.select(fds, [], [], 0.0)[0]) == len(fds), within=20, what="all have ended")
+
+
 def test_a_connection_that_the_server_closed_while_it_was_idle_is_replaced_unnoticed(
     client: Client, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,10 +375,10 @@ def test_a_connection_that_the_server_closed_while_it_was_idle_is_replaced_unnot
     with client.lock(name):
         pass
     for _ in range(3):
-        server.cli("CLIENT", "KILL", "TYPE", "normal")
+        kill_connections(client, server)
         lock = client.lock(name)
         assert lock.acquire(blocking=False)
-        server.cli("CLIENT", "KILL", "TYPE", "normal")
+        kill_connections(client, server)
         lock.release()
         assert nothing_left(server, name, within=20)  # a lease is 30 s here, and a node timeout 5 s
 
