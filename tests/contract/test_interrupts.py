@@ -107,6 +107,7 @@ def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: s
     rig.warm_up(client)
     lock = client.lock(name)
     rig.take_everywhere(lock, call.levels)
+    rig.until_settled(client)
     faults = [line.hold_reply(calls(name, call.script)) for line in rig.lines]
     assert rig.interrupt(lambda: call.do(lock), when=lambda: all_struck(faults))
     assert lock.hold_count == call.interrupted

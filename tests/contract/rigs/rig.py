@@ -170,6 +170,14 @@ class Rig(ABC):
 
         self.until(is_taken, "every master has it")
 
+    def until_settled(self, client: Client) -> None:
+        """Wait until no count of the client's holds is written again, or may yet have to be."""
+        session = client._session
+        self.until(
+            lambda: not session.janitor._checks and not any(hold.settling for hold in session.all_holds()),
+            "all counts are settled",
+        )
+
     def until_heard_by_all(self, client: Client) -> None:
         """Until every master counts the client as listening: a call goes on once a quorum does."""
         subscriptions = client._session.hub.subscriptions
