@@ -407,12 +407,11 @@ class Referee:
     def _check_order(self, call: Call) -> None:
         if not call.fair or call.called_at < self.calm_at:
             return
-        leaving = self.idle.are_leaving()
         for process, waiter in call.ahead:
             session = next(session for other, session in self._sessions if other is process)
             if self.plan.moves is not None and not hears_everyone(session):
                 continue  # it has just found another server there: others pass it until it has subscribed to that
-            if self.stuck.was(process, call.called_at) or process in leaving or process in self.ends.closing:
+            if self.stuck.was(process, call.called_at) or process in {*self.idle.are_leaving(), *self.ends.closing}:
                 continue  # it may have lost its place, and have come back to another one; or it leaves
             if not process.is_dead and session.hub.waiters.get(waiter.owner) is waiter:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
