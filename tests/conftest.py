@@ -95,7 +95,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that were not asked for: those that take long, or start a server."""
+    """Leave out the tests that were not asked for: those that take long, or start a server.
+
+    Of the others those of real servers come first, because they wait most: at the end no process waits for another.
+    """
     is_long, no_servers = config.getoption("--long"), config.getoption("--no-servers")
     chosen: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
@@ -103,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_chosen = bool(item.get_closest_marker("long")) == is_long and not (no_servers and needs_server(item))
         (chosen if is_chosen else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = chosen
+    items[:] = sorted(chosen, key=lambda item: "live" not in item.path.parts)
 
 
 def needs_server(item: pytest.Item) -> bool:
