@@ -14,10 +14,13 @@ from relock.testing._process import Parking, Process, current_task
 
 
 def block(process: Process) -> None:
-    """Lets the caller wait until the run is over, if it is a background thread of this process."""
+    """Let the caller wait until the run is over, if it is a background thread of this process.
+
+    An event loop is none: its tasks are users, and are told warnings in their own calls.
+    """
     if process.world.in_task():
         task = current_task()
-        if task.process is process and task.waits_without_timer:
+        if task.process is process and task.waits_without_timer and not task.name.endswith(" loop"):
             with contextlib.suppress(GreenletExit):  # the thread that reports a handler's errors must not report it
                 Parking(process).wait(None)
 
