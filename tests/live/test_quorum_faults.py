@@ -207,10 +207,17 @@ def test_partial_renewals_count_for_the_qth_last_lease(server: Masters, connect:
     proxies = [Proxy(member.port) for member in server.members]
     try:
         lock = connect(through(proxies, server), ttl=60.0, node_timeout=1.5).lock(name, renew=False)
-        assert lock.acquire(timeout=20)
+
+        def all_have_granted() -> bool:
+            """Take the lock anew: nothing gives it again to a master that was slow."""
+            if lock.owned():
+                lock.release()
+            assert lock.acquire(timeout=20)
+            return holders(server, name) == ["hold"] * 5
+
+        until(all_have_granted, within=60, what="all have granted")
         hold = lock._hold()
         assert hold is not None
-        until(lambda: holders(server, name) == ["hold"] * 5, within=30, what="all have granted")
         for away, shorter in (((2, 3, 4), True), ((0, 1, 4), False)):
             apart, before = CLOCK(), hold.deadline
             until(lambda: CLOCK() > apart + 0.3, within=5, what="renewals are some time apart")  # noqa: B023
