@@ -10,7 +10,7 @@ from sim.bugs import BUGS
 REPOSITORY = Path(__file__).resolve().parents[2]
 INTERNALS = REPOSITORY / "docs" / "internals"
 PAGE = "\n".join((INTERNALS / name).read_text() for name in ("argument.md", "rules.md"))
-RULES = range(1, 18)
+RULES = range(1, 19)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 BUG = re.compile(r"`bug: ([^`]+)`")
 
@@ -29,6 +29,22 @@ def section_of(rule: int) -> str:
 @pytest.mark.parametrize("file", sorted({file for file, _ in TEST.findall(PAGE)}))
 def test_the_tests_that_are_named_exist(file: str) -> None:
     assert {name for named, name in TEST.findall(PAGE) if named == file} <= functions_of(REPOSITORY / file)
+
+
+def test_each_rule_is_held_by_tests_of_the_usual_run() -> None:
+    """A test that only the long run plays would let a rule be broken for as long as nobody plays that."""
+    for file in {file for file, _ in TEST.findall(PAGE)}:
+        left_out = {
+            node.name
+            for node in ast.parse((REPOSITORY / file).read_text()).body
+            if isinstance(node, ast.FunctionDef)
+            and any(ast.unparse(mark) == "pytest.mark.long" for mark in node.decorator_list)
+        }
+        assert not left_out & {name for named, name in TEST.findall(PAGE) if named == file}, file
+
+
+def test_all_rules_are_looked_at() -> None:
+    assert re.findall(r"^## Rule (\d+)\. ", PAGE, re.MULTILINE) == [str(rule) for rule in RULES]
 
 
 def test_no_test_is_named_in_another_way() -> None:

@@ -185,7 +185,6 @@ def test_a_number_of_masters_that_makes_no_sense_is_refused(words: list[str]) ->
     assert "masters" in done.stderr
 
 
-@pytest.mark.long
 def test_workers_import_nothing_from_the_current_folder(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +203,6 @@ def test_the_demo_uses_a_server_of_ones_own(server: Server, tmp_path: Path) -> N
     assert not list(server.client().scan_iter("lock:{*}")), "nobody holds anything there"
 
 
-@pytest.mark.long
 def test_a_password_comes_from_the_environment_and_is_shown_to_nobody(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -40,15 +40,15 @@ class Game:
         self.session: Any = SimpleNamespace(client_id="client-1", hub=SimpleNamespace(waiters={}, subscriptions=[]))
         self.referee._sessions.append((self.process, cast(Any, self.session)))
 
-    def grant(self, levels: int = 1) -> Belief:
+    def grant(self, levels: int = 1, owner: bytes = OWNER) -> Belief:
         """The client gets the lock."""
         now = self.world.now
         held: Any = SimpleNamespace(
-            token=int(1e6 * now) + 1, owner=OWNER, deadline=now + TTL_SECONDS, ttl=TTL_SECONDS, renew=True, loss="",
+            token=int(1e6 * now) + 1, owner=owner, deadline=now + TTL_SECONDS, ttl=TTL_SECONDS, renew=True, loss="",
             granted_at=now, remaining=lambda _now: now + TTL_SECONDS - self.world.now,
             keys=SimpleNamespace(lock=LOCK_KEY),
         )  # fmt: skip
-        self.server.master.read("HSET", LOCK_KEY, OWNER, levels)
+        self.server.master.read("HSET", LOCK_KEY, owner, levels)
         lock: Any = SimpleNamespace(hold_count=1)
         return self.referee.granted(lock, held, self.referee.called(self.process, 1.0))
 
@@ -131,6 +131,14 @@ def test_a_hold_that_a_thread_has_meanwhile_is_left_to_its_lease(game: Game, *, 
     assert game.referee.violations == []
     game.pass_time(RELEASED_SECONDS)
     assert game.referee.violations == ["master-0 has a hold that client has released"]
+
+
+@pytest.mark.parametrize(("waiter", "is_wrong"), [(OWNER, False), (b"client-1:2", True)])
+def test_the_place_of_such_a_hold_is_left_with_it(game: Game, waiter: bytes, *, is_wrong: bool) -> None:
+    game.grant(owner=OWNER + b"~1.7")
+    game.server.master.read("ZADD", LOCK_KEY + b":queue", 7, waiter)
+    game.close()
+    assert bool(game.referee.violations) is is_wrong
 
 
 def test_a_hold_that_was_released_before_is_left_to_nothing(game: Game) -> None:

@@ -36,7 +36,7 @@ def process(world: World) -> Iterator[Process]:
     process.end()
 
 
-def done_by(process: Process, *, is_background: bool) -> list[str]:
+def done_by(process: Process, name: str = "writer", *, is_background: bool) -> list[str]:
     """What a thread gets done that logs, and then warns."""
     done: list[str] = []
 
@@ -48,7 +48,7 @@ def done_by(process: Process, *, is_background: bool) -> list[str]:
         warnings.warn("something else", stacklevel=1)
         done.append("warned")
 
-    process.start(write, "writer", waits_without_timer=is_background)
+    process.start(write, name, waits_without_timer=is_background)
     process.world.run(process.world.now + 1000.0)
     return done
 
@@ -73,10 +73,11 @@ def test_a_background_thread_that_writes_to_unread_output_never_goes_on(process:
         assert done_by(process, is_background=True) == ["begun"]
 
 
-def test_a_users_thread_and_other_processes_go_on(process: Process, world: World) -> None:
+def test_a_users_thread_or_loop_and_other_processes_go_on(process: Process, world: World) -> None:
     other = Process(world, "other")
     with unread(process):
         assert done_by(process, is_background=False)[-1] == "warned"
+        assert done_by(process, "client loop", is_background=True)[-1] == "warned"
         assert done_by(other, is_background=True)[-1] == "warned"
         block(process)  # no task at all
     other.end()

@@ -19,6 +19,7 @@ from sim.idle import HAND_OFF_SECONDS
 from sim.leftovers import LOCK_KEY
 from sim.liveness import ENDED_PART, ended
 from sim.referee import Referee
+from sim.simulation import Simulation
 
 TTL_SECONDS = 3.0
 OWNER = b"client:1"
@@ -122,6 +123,17 @@ def test_a_loop_is_closed_after_its_turn_and_keeps_its_tasks() -> None:
         loop.call_soon_threadsafe(print)
     process.end()
     assert done == ["closed", "ended"]
+
+
+@pytest.mark.parametrize("are_all_done", [True, False])
+def test_no_loop_is_closed_in_a_run_that_is_over(monkeypatch: pytest.MonkeyPatch, *, are_all_done: bool) -> None:
+    """The next loop would take the lock while the referee looks for what is left."""
+    seed, plan = next((seed, plan) for seed in range(2000) if (plan := ended(seed)) is not None)
+    simulation = Simulation(seed, plan)
+    monkeypatch.setattr(type(simulation.cast), "are_all_done", lambda _cast: are_all_done)
+    simulation.world.run(plan.begins + 1.0)
+    simulation.strikes._close_loop()
+    assert any(door.is_left for door in simulation.cast.doors.values()) is not are_all_done
 
 
 def test_loops_are_closed_in_a_few_runs_in_which_nothing_else_goes_wrong() -> None:

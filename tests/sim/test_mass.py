@@ -6,6 +6,7 @@ import pytest
 from attrs import evolve
 
 from relock import QuorumError
+from relock._core.quorum import TOO_LATE
 from relock._runtime.aio import link
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
@@ -13,7 +14,7 @@ from relock.testing._world import World
 from sim.cast import AT_ONCE, MAX_CONNECTIONS
 from sim.draws import draw
 from sim.liveness import MASS_PART, mass
-from sim.plan import PROMPT_TIMES, STRANGER, Plan
+from sim.plan import LOOP_STUCK, PROMPT_TIMES, STRANGER, Plan
 from sim.referee import LATE_SECONDS, OVERSHOOT_SECONDS, Referee
 from sim.simulation import Simulation
 from sim.strikes import SLOW_DELAY, SLOW_SECONDS
@@ -45,6 +46,21 @@ def test_no_call_fails_for_lack_of_a_quorum_when_all_is_well(
     call = referee.called(Process(world, "one"), timeout=1.0)
     conditions.delay = 1.0
     referee.failed(call, QuorumError("no quorum"))
+    assert bool(referee.violations) is is_wrong
+
+
+@pytest.mark.parametrize(
+    ("why", "stood_still", "is_wrong"), [(TOO_LATE, True, False), (TOO_LATE, False, True), ("it is down", True, True)]
+)
+def test_a_client_that_stood_still_may_find_that_its_grant_is_over(
+    why: str, *, stood_still: bool, is_wrong: bool
+) -> None:
+    referee = Referee(World(0), [], PLAN)
+    referee.calm_at = 0.0
+    call = referee.called(Process(referee.world, "one"), timeout=1.0)
+    if stood_still:
+        referee.stuck.begin(call, LOOP_STUCK[0], 1.0)
+    referee.failed(call, QuorumError(why))
     assert bool(referee.violations) is is_wrong
 
 

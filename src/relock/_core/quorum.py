@@ -1,8 +1,8 @@
 """Votes and validity: pure arithmetic over what the masters answered.
 
-Source of the algorithm: the Redlock page of the Redis documentation, for the acquire. For what renewals are worth:
-a master that confirmed at a request sent at ``t0`` keeps the lease at least until ``t0 + ttl - drift`` on the
-client's clock, so the hold is safe while a quorum of such ends lies ahead, that is until the q-th largest of them.
+Source of the algorithm: the Redlock page of the Redis documentation, for the acquire. Renewals count so: a master that
+confirmed a request, sent at ``t0``, keeps the lease at least until ``t0 + ttl - drift`` on the client's clock. So the
+hold is safe while a quorum of such ends lies ahead, that is until the q-th largest of them.
 """
 
 from collections.abc import Sequence
@@ -16,28 +16,28 @@ TOO_LATE = "granted too late: its lease was over"
 
 
 def quorum_of(masters: int) -> int:
-    """How many of `masters` make a majority."""
+    """Return the number of masters that make a majority of `masters`."""
     return masters // 2 + 1
 
 
 def drift_of(ttl: float, drift_factor: float) -> float:
-    """By how many seconds less a client trusts a lease of `ttl` seconds than the masters do."""
+    """Return the seconds by which a client shortens a lease of `ttl` seconds: clocks run at different rates."""
     return drift_factor * ttl + DRIFT_SECONDS_MIN
 
 
 def deadline_of(ends: Sequence[float], quorum: int) -> float:
-    """D: the moment until which at least `quorum` of the leases that end at `ends` are sure to run."""
+    """Return D, the moment until which at least `quorum` of the leases that end at `ends` are sure to run."""
     return ends[0] if len(ends) == 1 else sorted(ends, reverse=True)[quorum - 1]
 
 
 def gather_seconds(round_trips: Sequence[float], quorum: int, least: float, most: float) -> float:
-    """For how long a waiter that was given the lock by one master waits for a quorum of them.
+    """Return the seconds for which a waiter that one master has given the lock waits for the others of a quorum.
 
-    `least` (s), and beside it as long as asking them would take, which is what it does next: that is the `quorum`-th of
-    the `round_trips` (s). So it loses no more by waiting than by asking too early, after which it has to give back what
-    it was given. Where the releaser is about as far from each master as the waiter is, the messages come no later.
+    These are `least` (s), and as long as the next request would take: the `quorum`-th of the `round_trips` (s). The
+    waiter loses no more by waiting so than by asking too early, after which it has to give the lock back. Where the
+    releaser is about as far from each master as the waiter is, the messages come no later.
 
-    `most` (s) bounds what it waits beside `least`, for nobody knows what a master takes that was not heard of yet.
+    `most` (s) bounds the part beside `least`: nobody knows the round trip of a master that was not heard of yet.
     """
     return least + min(max(0.0, sorted(round_trips)[quorum - 1]), most)
 
@@ -105,7 +105,7 @@ class NoQuorum(NamedTuple):
 
     @property
     def permanent(self) -> bool:
-        """Whether no patience mends it: without those that will never answer, the others are too few."""
+        """True if no patience helps: without the masters that will never answer, the others are too few."""
         masters = self.answered + len(self.failures)
         return masters - sum(failure.permanent for failure in self.failures) < quorum_of(masters)
 
@@ -120,7 +120,7 @@ class NoQuorum(NamedTuple):
 
     @property
     def undecided(self) -> bool:
-        """Whether a master has granted it all the same, or may have."""
+        """True if a master has granted the lock all the same, or may have."""
         return self.granted or any(failure.sent for failure in self.failures)
 
 
@@ -128,17 +128,17 @@ Outcome = Grant | Refused | NoQuorum
 
 
 def is_status(answer: Reply | Failure, status: bytes) -> bool:
-    """Whether a master replied with this status."""
+    """Return whether a master replied with this status."""
     return answer.__class__ is list and answer[0] == status
 
 
 def is_given(answer: Reply | Failure | None) -> bool:
-    """Whether a master gave something that a quorum counts: a hold, or more time for one."""
+    """Return whether a master gave something that a quorum counts: a hold, or more time for one."""
     return answer.__class__ is list and answer[0] in (b"granted", b"extended", b"healed")
 
 
 def count_status(answers: Sequence[Answer], status: bytes) -> int:
-    """How many masters replied with `status` to the only call of an `Ask`."""
+    """Return the number of masters that replied with `status` to the only call of an `Ask`."""
     count = 0
     for answer in answers:
         reply = answer[0]
@@ -148,12 +148,12 @@ def count_status(answers: Sequence[Answer], status: bytes) -> int:
 
 
 def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: float) -> Outcome:
-    """What an attempt has come to, from the answers of `masters`, in their order.
+    """Return the outcome of an attempt, from the answers of `masters`, in their order.
 
     Args:
-        answers: what each said to the only call.
+        answers: the answer of each to the only call.
         masters: their addresses.
-        end: until when what was granted is surely valid: ``t0 + ttl - drift``.
+        end: the moment until which a grant is surely valid: ``t0 + ttl - drift``.
         now: the moment at which the answers have been processed.
     """
     tokens, ends, quorum = [], [], quorum_of(len(answers))
@@ -238,7 +238,7 @@ def _vote_in(votes_in: list[float], answered: int, masters: int) -> float | None
 
 
 def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided: bool) -> Refused:
-    """What a quorum says: at least so many masters have the lock free by then, at most so many waiters ahead."""
+    """Combine the refusals: by the lease that is left, a quorum has the lock free, and so few waiters are ahead."""
     lefts, ahead, holders, ticket = [0.0] * granted, [0] * granted, [], None
     placed = granted == 0  # else a place that was taken with the grant is not there any more
     for reply in refusals:
@@ -276,17 +276,17 @@ _PLACED = (b"queued", b"no_vote", b"released")  # the last where an attempt is g
 
 
 def may_be_granted(answers: Sequence[Answer]) -> bool:
-    """Whether a master has granted what was asked, or may have, or may yet."""
+    """Return whether a master has granted a request, or may have, or may yet."""
     return any(
         is_status(answer[0], b"granted") or (isinstance(answer[0], Failure) and answer[0].sent) for answer in answers
     )
 
 
 def may_keep_anything(answers: Sequence[Answer], since_us: Sequence[float]) -> bool:
-    """Whether a master may keep anything of a waiter that was served or has left, or may get it yet: a hold, a place.
+    """Return whether a master may keep a hold or a place of a waiter that was served or has left, or may get one yet.
 
-    A place that it got before `since_us`, the moment of that on each master's clock, ends with the hold, or has ended.
-    One that it got later, nobody else takes away.
+    A place from before `since_us`, the moment of the end on each master's clock, ends with the hold, or has ended.
+    Nobody else takes a later place away.
     """
     for answer, since in zip(answers, since_us, strict=True):
         reply: Any = answer[0]
@@ -299,7 +299,7 @@ def may_keep_anything(answers: Sequence[Answer], since_us: Sequence[float]) -> b
 
 
 def is_attempt_certain(answers: Sequence[Answer]) -> bool:
-    """Whether what is still awaited can't change the outcome of an attempt: granted, or refused.
+    """Return whether the answers that are still awaited can't change the outcome of an attempt: granted, or refused.
 
     Without a quorum the others are waited for: the error must name the masters that failed, and no others.
     """
@@ -318,13 +318,13 @@ def is_attempt_certain(answers: Sequence[Answer]) -> bool:
 
 
 def is_release_certain(answers: Sequence[Answer]) -> bool:
-    """Whether a quorum confirmed a release, or a quorum had nothing to release."""
+    """Return whether a quorum confirmed a release, or a quorum had nothing to release."""
     quorum = quorum_of(len(answers))
     return count_status(answers, b"released") >= quorum or count_status(answers, b"absent") >= quorum
 
 
 def is_count_certain(answers: Sequence[Answer]) -> bool:
-    """Whether a quorum has written the hold count, or none can any more.
+    """Return whether a quorum has written the hold count, or none can any more.
 
     A master without the hold writes no count. A master that is awaited may not know the script: without waiting, nobody
     would send the script in time.
@@ -336,15 +336,15 @@ def is_count_certain(answers: Sequence[Answer]) -> bool:
 
 
 def is_token_known(answers: Sequence[Answer]) -> bool:
-    """Whether a quorum remembers the token that was written to them."""
+    """Return whether a quorum of the masters remembers the token that was written."""
     return count_status(answers, b"fenced") >= quorum_of(len(answers))
 
 
 def is_token_safe(grant: Grant, lease_ms: int) -> bool:
-    """Whether no later grant can get a smaller token, though only the masters that granted know this one.
+    """Return whether no later grant can get a smaller token, though only the masters that granted know this one.
 
-    A master that does not know the token proposes at least its clock by the time this lease has ended there; so the
-    token must lie below that, for each grant that was counted. Otherwise it has to be written to a quorum first.
+    A master that does not know the token proposes at least its clock by the time this lease has ended there. So the
+    token must lie below that time, for each grant that was counted. Otherwise a quorum must know the token first.
     ``docs/internals/argument.md`` has the argument.
     """
     highest = grant.token - lease_ms * 1000

@@ -16,12 +16,12 @@ The wait gives these back at once, and the next attempt asks under a new owner's
 of the attempt before can touch what the next one gets, however late it arrives. A hold that a releaser gives has a name
 of its own, too: see `relock._core.flows.accept`.
 
-The place in the queue is agreed: each master proposes a ticket, the largest that a quorum proposed is the ticket, and
-it is written to all of them (Skeen's algorithm, as in Birman and Joseph, "Reliable Communication in the Presence of
-Failures", 1987). Only then does the waiter count: so a waiter that queues after another one was queued on a quorum
-finds that one's ticket on at least one master, and gets a larger one. Usually one round is enough for both: the client
-proposes the same ticket to all, and each master writes that at once, or its own if it is larger. The one that was
-proposed is agreed if a quorum has written it, and no master that has answered has another one or has granted the lock.
+The place in the queue is agreed by Skeen's algorithm (Birman and Joseph, "Reliable Communication in the Presence of
+Failures", 1987). Each master proposes a ticket. The largest that a quorum proposed is the ticket, and is written to all
+masters. The waiter counts only then: so a waiter that queues later finds that ticket on at least one master, and gets a
+larger one. Usually one round is enough for both. The client proposes the same ticket to all, and each master writes
+that ticket at once, or its own if its own is larger. The proposed ticket is agreed if a quorum has written it, and no
+master that has answered has another one or has granted the lock.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -275,7 +275,7 @@ class _Waiting:
             self.unheard = holder
 
     def _is_given(self, holder: bytes) -> bool:
-        """Whether a releaser must have given this hold to the waiter: it is the waiter's, and was never asked for."""
+        """Return whether a releaser must have given this hold: the hold is the waiter's, and was never asked for."""
         return waiter_name(holder) == self.wait.waiter and holder not in self.wait.owners
 
     def _decline(self, name: bytes) -> Generator[Effect, Any, None]:
@@ -294,14 +294,14 @@ class _Waiting:
             self.doubts.append((until, answers))
 
     def _open_doubts(self, now: float) -> Iterator[tuple[float, Sequence[Answer]]]:
-        """Those of the doubts that a silent master may yet bear out."""
+        """Return the doubts that a silent master may yet bear out."""
         return (doubt for doubt in self.doubts if now < doubt[0] and any(_is_silent(answer) for answer in doubt[1]))
 
     def _note_ticket(self, outcome: Refused | NoQuorum) -> bool:
-        """Takes the ticket of the answers, if there is one now; returns whether it must be written first of all.
+        """Take the ticket of the answers, if there is one now; return whether the ticket must be written first of all.
 
-        Where a quorum has written the very one that was proposed, and all that have answered have it, none has a
-        smaller one, and the heartbeat writes it to the others.
+        A quorum may have written the very ticket that was proposed, and all that have answered have it. Then no master
+        has a smaller one, and the heartbeat writes it to the others.
         """
         if self.ticket is not None or not self.listening or not isinstance(outcome, Refused):
             return False
@@ -381,22 +381,22 @@ class _Waiting:
 
 
 def _is_silent(answer: Answer) -> bool:
-    """Whether a master may have got a request, or get it yet, and has not answered."""
+    """Return whether a master has not answered a request, and may have got it, or get it yet."""
     return isinstance(answer[0], Failure) and answer[0].sent
 
 
 def _moments(answers: Sequence[Answer]) -> list[float] | None:
-    """What each master's clock showed (us) when it answered; None where one has not."""
+    """Return the time (us) of each master's clock at its answer; None where a master has not answered."""
     replies: list[Any] = [answer[0] for answer in answers]
     return None if any(isinstance(reply, Failure) for reply in replies) else [reply[1] for reply in replies]
 
 
 def _is_kept(answers: Sequence[Answer], left: Sequence[Answer]) -> bool:
-    """Whether a master that granted an attempt has not heard that this is given back: it could not be asked, say."""
+    """Return whether a master that granted an attempt has not heard that the grant is given back."""
     pairs = zip(answers, left, strict=True)
     return any(is_status(granted[0], b"granted") and isinstance(heard[0], Failure) for granted, heard in pairs)
 
 
 def _lease_end(lease_left: float, now: float) -> float:
-    """When the holder's lease ends of which `lease_left` seconds are left; infinity where that is below 0."""
+    """Return the moment at which a lease with `lease_left` seconds left ends; infinity where that is below 0."""
     return now + lease_left if lease_left >= 0 else float("inf")

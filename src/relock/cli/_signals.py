@@ -86,7 +86,7 @@ class Signals:
             raise Interrupted(signum)
 
     def collect(self) -> None:
-        """From now on nothing is raised, and `wait` reports what comes. What came before has been raised."""
+        """Raise nothing from now on: `wait` reports the signals. The first that came before has been raised."""
         self._raising = False
 
     def wait(self, seconds: float) -> list[int]:
@@ -101,21 +101,20 @@ class Signals:
 
 
 def ignore_terminal_stop() -> None:
-    """Ctrl-Z does nothing, here and (unless it decides otherwise) in the command, which inherits that.
+    """Ignore Ctrl-Z here and (unless the command decides otherwise) in the command, which inherits that.
 
-    A relock that is stopped can't renew the lock, and when both go on after the lease's end the command runs for a
-    moment beside the next holder, before relock can kill it. If only the command stopped, the shell would wait for
-    ever.
+    A relock that is stopped can't renew the lock. When both go on after the lease's end, the command runs beside the
+    next holder until relock kills it. If only the command stopped, the shell would wait for ever.
     """
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
 
 
 def terminal_has_sent(signum: int) -> bool:
-    """Whether the command has this signal already, because the terminal sent it to the whole foreground.
+    """Return whether the command has this signal already, because the terminal sent it to the whole foreground.
 
-    Ctrl-C goes to every process of the terminal's foreground group, so to the command as well; passing it on would
-    count as a second Ctrl-C there, on which many programs give up their clean-up. What a process sends to relock alone
-    with ``kill -INT`` looks the same from Python while relock is in the foreground; there SIGTERM is the one to use.
+    Ctrl-C goes to every process of the terminal's foreground group, so to the command as well. Passing it on would
+    count as a second Ctrl-C there, on which many programs give up their clean-up. A ``kill -INT`` of relock alone looks
+    the same from Python while relock is in the foreground: SIGTERM is the one to use there.
     """
     if signum not in FROM_TERMINAL:
         return False

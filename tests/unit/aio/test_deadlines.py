@@ -85,6 +85,18 @@ def deadlines(loop: Loop) -> Deadlines:
     return Deadlines(fake, loop.clock, lambda: 0.5)
 
 
+def struck_by(strikes: list[BaseException], loop: Loop) -> Deadlines:
+    """Deadlines whose next look at the clock raises what is in `strikes`."""
+
+    def clock() -> float:
+        if strikes:
+            raise strikes.pop()
+        return loop.clock()
+
+    fake: Any = loop
+    return Deadlines(fake, clock, lambda: 0.5)
+
+
 def asked(
     futures: asyncio.AbstractEventLoop, loop: Loop, seconds: float, link: type[Silent | Struck] = Silent
 ) -> LoopRound:
@@ -128,14 +140,7 @@ def test_what_strikes_while_an_earlier_timer_is_set_leaves_the_one_that_there_wa
     futures: asyncio.AbstractEventLoop, loop: Loop
 ) -> None:
     strikes: list[BaseException] = []
-
-    def clock() -> float:
-        if strikes:
-            raise strikes.pop()
-        return loop.clock()
-
-    fake: Any = loop
-    deadlines = Deadlines(fake, clock, lambda: 0.5)
+    deadlines = struck_by(strikes, loop)
     struck, other = asked(futures, loop, 1.0), asked(futures, loop, 2.0)
     ask(deadlines, other)
     strikes.append(KeyboardInterrupt())
@@ -145,6 +150,19 @@ def test_what_strikes_while_an_earlier_timer_is_set_leaves_the_one_that_there_wa
     loop.go_on(2.0)
     loop.go_on(0.01)
     assert other.done.done()
+
+
+def test_what_strikes_a_look_itself_leaves_a_timer_for_the_next(futures: asyncio.AbstractEventLoop, loop: Loop) -> None:
+    strikes: list[BaseException] = []
+    deadlines = struck_by(strikes, loop)
+    one = asked(futures, loop, 1.0)
+    ask(deadlines, one)
+    strikes.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        loop.go_on(1.0)
+    loop.go_on(0.01)
+    loop.go_on(0.02)  # it was late, so the masters had as much time more
+    assert one.done.done()
 
 
 def test_what_strikes_one_in_its_turn_does_not_keep_the_others_from_being_woken(

@@ -65,9 +65,9 @@ def enqueue_call(spec: LockSpec, owner: bytes, count: int, ticket: int) -> Call:
 
 
 def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outcome | None:
-    """What a first look has come to by `now`, where nothing is left to do: the lock is granted, or nobody may wait.
+    """Return the outcome of a first look by `now`, if nothing is left to do: the lock is granted, or nobody may wait.
 
-    None for whatever else it has come to, or where the caller has until `until`: `attempt` goes on from there.
+    Return None for every other outcome, and where the caller has until `until`: `attempt` goes on from there.
     """
     sent_at, answers = first
     end = sent_at + spec.validity
@@ -110,12 +110,12 @@ def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First
 def _remember(
     masters: Sequence[str], before: Sequence[Answer], answers: Sequence[Answer], outcome: Outcome
 ) -> tuple[Outcome, Sequence[Answer]]:
-    """What two requests under one name have come to, where the second may have found masters too late.
+    """Return the outcome of two requests under one name, where the second may have found masters too late.
 
-    Such a master may have granted the first. It says so no more, now or later: what it answered to the first counts,
-    and the answers are those of this moment. Where no such master is left, they go on being filled.
+    Such a master may have granted the first request, and no later answer says so. Its first answer counts then, and the
+    answers are those of this moment. Where there is no such master, the answers go on being filled.
 
-    In a grant that is no vote, because its lease began before the others': it only may have the hold.
+    In a grant such a master has no vote, because its lease began before the others': it only may have the hold.
     """
     first_counts = [
         may_be_granted([first]) and not _is_conclusive(second) for first, second in zip(before, answers, strict=True)
@@ -132,7 +132,7 @@ def _remember(
 
 
 def _is_conclusive(answer: Answer) -> bool:
-    """Whether a master has acted on a request, and so on those before it, too."""
+    """Return whether a master has acted on a request, and so on all requests before it."""
     return answer[0].__class__ is list and not is_status(answer[0], b"void")
 
 
@@ -146,6 +146,6 @@ def write_token(spec: LockSpec, grant: Grant, clock: Clock, until: float) -> Gen
     if is_token_known(answers) and clock() < grant.end:
         return grant
     why = TOO_LATE if is_token_known(answers) else "its fencing token reached no quorum"
-    replies = [answer[0] for answer in answers]
-    failures = [one if isinstance(one, Failure) else Failure(spec.masters[i], why) for i, one in enumerate(replies)]
+    replies = zip([answer[0] for answer in answers], spec.masters, strict=True)
+    failures = [reply if isinstance(reply, Failure) else Failure(master, why) for reply, master in replies]
     return NoQuorum(tuple(failures), 0, None, granted=True)

@@ -1,4 +1,4 @@
-"""When something on a loop must go on though nothing has come for it: one timer of the loop's for all of them."""
+"""One timer of an event loop for all that must go on at some time, though nothing has come for it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -35,7 +35,7 @@ class Alarms(ABC, Generic[T]):
         self._timer_at = FOREVER
 
     def add(self, what: T, at: float, now: float) -> None:
-        """Puts in `what`, whose time is `at`.
+        """Put in `what`, whose time is `at`.
 
         A timer whose time was over by `now` is lost, or late: an exception struck the one that set it, or the machine
         was suspended, and a loop's clock stands still meanwhile.
@@ -45,7 +45,7 @@ class Alarms(ABC, Generic[T]):
             self._set_timer(min(at, self._timer_at))
 
     def close(self) -> None:
-        """Nobody waits any more. On the loop, or when that is closed."""
+        """Cancel the timer: nobody waits any more. Called on the loop, or when the loop is closed."""
         timer, self._timer, self._timer_at = self._timer, None, FOREVER
         if timer is not None and not self._loop.is_closed():
             timer.cancel()
@@ -62,11 +62,11 @@ class Alarms(ABC, Generic[T]):
             old.cancel()
 
     def _look(self) -> None:
-        self._timer, self._timer_at = None, FOREVER
-        now = self._clock()
-        over = [(what, at) for what, at in [*self.due.items()] if now >= at]
-        pause = min((self._clock() - now) / LOOKS_PART, LATE_SECONDS_MAX)
+        self._timer, self._timer_at, pause = None, FOREVER, 0.0
         try:
+            now = self._clock()
+            over = [(what, at) for what, at in [*self.due.items()] if now >= at]
+            pause = min((self._clock() - now) / LOOKS_PART, LATE_SECONDS_MAX)
             for what, at in over:
                 self.over(what, at, now)
         finally:

@@ -125,7 +125,7 @@ class Session(Keeper):
                 self._closers = itertools.count()
 
     def abandon_in_child(self) -> None:
-        """In a forked child: closes the copies of the parent's sockets, without a word to any server."""
+        """Close the copies of the parent's sockets in a forked child, without a word to any server."""
         self.closed = True
         self.hub.abandon()
         for master in self.masters:

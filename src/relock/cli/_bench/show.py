@@ -87,7 +87,7 @@ def _manner(both: Beside[Figures], *, is_in_use: bool) -> str:
 
 
 def worst(found: Sequence[Figures]) -> str | None:
-    """What must not be, in words; None if all is well."""
+    """Return what was wrong, in words; None if all is well."""
     overlaps, out_of_order = sum(one.overlaps for one in found), sum(one.out_of_order for one in found)
     if not overlaps and not out_of_order:
         return None

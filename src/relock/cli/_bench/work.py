@@ -29,7 +29,7 @@ PR_SET_PDEATHSIG = 1
 
 @frozen
 class Job:
-    """What workers do, as their program is told it in one line of JSON."""
+    """The work of one program's workers, which the program is told in one line of JSON."""
 
     contestant: str  # whose lock it is
     urls: tuple[str, ...]
@@ -43,16 +43,16 @@ class Job:
 
     @property
     def ports(self) -> list[int]:
-        """Those of the masters, for contestants that know no URLs."""
+        """The ports of the masters, for contestants that know no URLs."""
         return [urlsplit(url).port or 6379 for url in self.urls]
 
     def line(self) -> str:
-        """The line."""
+        """Return the job as a line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, line: str) -> "Job":
-        """What a line says."""
+        """Read a line."""
         fields = json.loads(line)
         return cls(**{**fields, "urls": tuple(fields["urls"])})
 
@@ -68,7 +68,7 @@ class Locker(Protocol):
 
 
 class Site(Protocol):
-    """What the workers of one process share: a client, or nothing."""
+    """A client that the workers of one process share, or nothing."""
 
     def locker(self) -> Locker:
         """One for another worker, ready to go: connected."""
@@ -133,7 +133,7 @@ class Shift:
         return {"ready": FAILED not in said and len(said) == self._job.processes}
 
     def play(self, begin_ns: int, until_ns: int) -> dict[str, Any]:
-        """Lets them begin, and gathers what they tell."""
+        """Let the workers begin, and gather their turns."""
         before = signal.signal(signal.SIGTERM, self._on_stop)
         try:
             os.write(self._go_write, struct.pack("qq", begin_ns, until_ns) * self._job.processes)
@@ -149,7 +149,7 @@ class Shift:
         self._stop[0] = 1
 
     def _gather(self, deadline: float) -> list[dict[str, Any]]:
-        """What each process has written until it ended; nothing of those that have not by the deadline."""
+        """Return the message of each process that has ended by the deadline."""
         texts = dict.fromkeys(self._pipes.values(), b"")
         poller = select.poll()
         for read in texts:
@@ -165,7 +165,7 @@ class Shift:
         return [json.loads(text) for read, text in texts.items() if text and read not in is_open]
 
     def _work(self, enter: Enter, first: int, write: int) -> None:
-        """In a process: says when it is ready, works, and tells its turns."""
+        """Say that this process is ready, work, and tell the turns."""
         told: dict[str, Any] = {"turns": [], "failed": None}
         try:
             site = enter(self._job)
@@ -198,7 +198,7 @@ class Shift:
 
 
 def _be_a_worker(work: Callable[..., None], *arguments: object) -> None:
-    """In a forked process: dies with its parent, works, and never comes back."""
+    """Work in a forked process, which dies with its parent and never comes back."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
@@ -213,7 +213,7 @@ def _sleep_until(begin_ns: int) -> None:
 
 @frozen
 class Hours:
-    """How long workers work, and how long each turn lasts."""
+    """The end of the work, and the length of each turn."""
 
     until_ns: int
     stop: mmap.mmap  # its first byte ends the work at once

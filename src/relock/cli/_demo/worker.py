@@ -1,8 +1,11 @@
 """One process of the demo: workers that update the ledger, the same code with a lock and without.
 
-Orders come over a pipe, and the workers' messages go back: pairs of a word and a value. The orders: ``start`` (with the
-ledger, and whether to lock), ``stay`` (the next worker inside stays there, and blocks its event loop, if there is one),
-``cancel`` (the task that has waited longest), ``stop``. The process ends with the pipe.
+Orders come over a pipe, and the workers' messages go back: pairs of a word and a value. The process ends with the pipe.
+
+* ``start``, with the ledger, and whether to lock;
+* ``stay``: the next worker inside stays there, and blocks its event loop, if there is one;
+* ``cancel``: the task that has waited longest is cancelled;
+* ``stop``.
 """
 
 import asyncio
