@@ -233,12 +233,15 @@ class _Waiting:
     def _judge_end(self, outcome: Refused | NoQuorum) -> Refused | NoQuorum:
         """Return what the wait has come to: a refusal, too, if a quorum has said so once and the last look had no time.
 
-        The masters are well then, as far as anybody knows: it is this client that has too much to do.
+        The masters are well then, as far as anybody knows: this client has too much to do, or its process was stopped.
         """
         if self.refusal is None or isinstance(outcome, Refused):
             return outcome
-        was_short = self.limit - self.asked_at < SHORT_LOOK_PART * self.wait.spec.node_timeout
-        return self.refusal if outcome.lacked_time(was_short=was_short) else outcome
+        node_timeout = self.wait.spec.node_timeout
+        was_stopped = self.wait.clock() - self.limit > node_timeout  # no master is waited for after the limit
+        was_short = self.limit - self.asked_at < SHORT_LOOK_PART * node_timeout
+        had_no_time = was_stopped and not outcome.permanent
+        return self.refusal if had_no_time or outcome.lacked_time(was_short=was_short) else outcome
 
     def _clear_up(self) -> Generator[Effect, Any, None]:
         """The hold has another name than the waiter, of which nothing may be left: others would queue behind it."""

@@ -50,6 +50,7 @@ class Driver:
     owners: list[bytes] = Factory(lambda: [b"me:1"])
     is_crowded: Callable[[], bool] = bool
     late: float = 0.0  # seconds by which a sleep ends late
+    stops: bool = False  # its process is stopped for half a minute when the last answer is due
     missed: Callable[[bytes], int] = lambda _: 0
 
     def clock(self) -> float:
@@ -70,9 +71,11 @@ class Driver:
     def _carry_out(self, effect: Effect) -> Any:
         self.effects.append(effect)
         if isinstance(effect, Ask):
-            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            is_last = len(self.answers) == 1
+            answer = self.answers[0] if is_last else self.answers.pop(0)
+            self.now += 30.0 if is_last and self.stops else 0.0
             if answer in (SILENT, UNANSWERED):
-                self.now = effect.until
+                self.now = max(self.now, effect.until)
             elif answer is LATE:
                 self.now += 0.3
             return [[answer]]
@@ -191,6 +194,13 @@ def test_a_look_whose_first_request_came_too_late_has_less_time_for_its_second()
     driver = Driver([HELD, QUEUED, LATE, UNANSWERED])
     assert isinstance(driver.run(until=1003.0), Refused)
     assert driver.scripts() == ["acquire", "enqueue", "enqueue", "enqueue"]
+
+
+@pytest.mark.parametrize(("last", "is_refused"), [(SILENT, True), (BROKEN, True), (FORBIDDEN, False)], ids=str)
+def test_a_process_that_was_stopped_in_its_last_look_has_been_refused(last: Failure, *, is_refused: bool) -> None:
+    """The masters may have answered long ago, and closed its connections meanwhile: that says nothing of them."""
+    driver = Driver([HELD, QUEUED, last], woken=lambda _: 1.0, stops=True)
+    assert isinstance(driver.run(until=1003.0), Refused if is_refused else NoQuorum)
 
 
 @pytest.mark.parametrize("last", [NO_TIME, UNANSWERED])
