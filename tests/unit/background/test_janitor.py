@@ -33,7 +33,7 @@ UNDO = UndoTask(KEYS, WAITER, 0, 1.0, not_after=9.0, give_up_at=20.0)
 class FakeSession:
     """Three masters, of which the first is accused; the test has written down its answer to that."""
 
-    prefix, client_id, node_timeout, platform = "lock", "me", 0.1, THREADS
+    prefix, client_id, node_timeout, platform, closed = "lock", "me", 0.1, THREADS, False
 
     def __init__(self, says: Any) -> None:
         self.masters = (FakeMaster(0), FakeMaster(1), FakeMaster(2))
@@ -289,7 +289,7 @@ def _interrupt() -> float:
 class Waiting:
     """A session with one master and one waiter, which notes what it is asked."""
 
-    node_timeout, platform = 0.1, THREADS
+    node_timeout, platform, closed = 0.1, THREADS, False
 
     def __init__(self, *, waits: bool, leaves: bool) -> None:
         self.hub = self
@@ -316,22 +316,24 @@ class Waiting:
 
 
 @pytest.mark.parametrize(
-    ("waits", "leaves", "asked", "looks"),
+    ("waits", "leaves", "closed", "asked", "looks"),
     [
-        (True, False, ["give_back me:1~ab.7 7"], 1),
-        (False, False, ["give_back me:1~ab.7 0"], 0),
-        (True, True, ["give_back me:1~ab.7 7", "leave me:1"], 0),
+        (True, False, False, ["give_back me:1~ab.7 7"], 1),
+        (False, False, False, ["give_back me:1~ab.7 0"], 0),
+        (True, True, False, ["give_back me:1~ab.7 7", "leave me:1"], 0),
+        (True, False, True, ["give_back me:1~ab.7 0", "leave me:1"], 1),
     ],
-    ids=["it waits", "it has left", "it leaves meanwhile"],
+    ids=["it waits", "it has left", "it leaves meanwhile", "its client is closed"],
 )
 def test_a_waiter_gets_its_place_back_from_an_undo_as_long_as_it_waits(
-    *, waits: bool, leaves: bool, asked: list[str], looks: int
+    *, waits: bool, leaves: bool, closed: bool, asked: list[str], looks: int
 ) -> None:
     session: Any = Waiting(waits=waits, leaves=leaves)
+    session.closed = closed
     janitor = Janitor(session)
     janitor._act(UndoTask(KEYS, b"me:1~ab.7", 0, 1.0, not_after=9.0, give_up_at=20.0, stays=True, ticket=7))
     assert (session.asked, session.looks) == (asked, looks)
-    assert [due.task for due in janitor._due] == ([PassOn(KEYS, WAITER)] if leaves else [])
+    assert [due.task for due in janitor._due] == ([PassOn(KEYS, WAITER)] if leaves or closed else [])
 
 
 class Slow(Waiting):

@@ -112,6 +112,19 @@ def test_a_served_waiter_is_taken_out_of_a_queue_that_it_came_into_after_that(
     assert check.is_left() == is_left
 
 
+def test_a_waiter_keeps_a_place_that_it_gets_late_until_its_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request that gives up its place may have overtaken the one for the place, on another connection."""
+    session = Client([f"redis://localhost:{port}" for port in (1, 2, 3)])._session
+    checks: list[PendingCheck] = []
+    monkeypatch.setattr(session.janitor, "look_later", checks.append)
+    queued = [b"queued", 9_000_000_000_000_000, 5_000, 0, b"you:1", 7]
+    session.undo_attempt(Undo(hold().keys, b"me:1~1.7", 1.0, 1.3, [(queued,)] * 3, stays=True, ticket=7))
+    (check,) = checks
+    assert not check.is_left()
+    session.closed = True
+    assert check.is_left()
+
+
 def _interrupt(_task: Any) -> None:
     raise KeyboardInterrupt
 

@@ -235,7 +235,9 @@ class Janitor(Service):
         self._take_out([PassOn(t.keys, waiter_name(t.owner)) for t in tasks if not self._still_waits(t)])
 
     def _still_waits(self, task: UndoTask) -> bool:
-        """Return whether the waiter of an undo that must restore its place still waits."""
+        """Return whether the waiter of an undo that keeps its place still waits: none does if the client is closed."""
+        if self._session.closed:
+            return not task.stays
         return not task.ticket or waiter_name(task.owner) in self._session.hub.waiters
 
     def _run_checks(self) -> None:

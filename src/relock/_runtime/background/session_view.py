@@ -50,6 +50,7 @@ class SessionView(Protocol):
 
     client_id: str
     clock: Clock
+    closed: bool
     foregrounds: set[ForegroundView]
     node_timeout: float
     hub: Hub

@@ -7,7 +7,7 @@ instructions of a caller.
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from attrs import define
@@ -15,7 +15,7 @@ from attrs import define
 from relock._core.book import Book, lost_error
 from relock._core.call_record import Enter
 from relock._core.clocks import ClockStep
-from relock._core.effects import Park, Undo
+from relock._core.effects import Answer, Park, Undo
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, may_be_granted, may_keep_anything
 from relock._errors import ClientClosedError, RelockError
@@ -238,10 +238,12 @@ class Keeper(Driver):
             if answers is None:
                 self.janitor.hand(task)
             else:
-                is_left = partial(may_be_granted, answers)
-                if not undo.stays:
-                    is_left = partial(may_keep_anything, answers, undo.ended_us or self._masters_clocks())
+                is_left = partial(self._is_left, answers, undo.ended_us or self._masters_clocks(), stays=undo.stays)
                 self.janitor.look_later(tasks.PendingCheck(is_left, answers, undo.until, lambda: task))
+
+    def _is_left(self, answers: Sequence[Answer], since_us: Sequence[float], *, stays: bool) -> bool:
+        """Return whether a master may keep what nobody wants; once the client is closed, no waiter stays."""
+        return may_be_granted(answers) if stays and not self.closed else may_keep_anything(answers, since_us)
 
     def _masters_clocks(self) -> list[float]:
         """What the masters' clocks show now (us), on the early side."""
