@@ -43,7 +43,7 @@ class Line:
 class FakeNode:
     """Leads nowhere."""
 
-    address = "a"
+    address, client_name = "a", "me"
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -115,6 +115,44 @@ def test_a_step_that_was_ours_excuses_no_other_one(own: list[int], trusted_at: f
     for number in own:
         master.trust((115_500_000, 121_000_000)[number])
     assert master.trusted_from == pytest.approx(trusted_at)
+
+
+class SlowLine:
+    """A connection whose replies come one by one, each some seconds after the one before."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now = 10.0
+        self._seconds = seconds
+
+    def clock(self) -> float:
+        return self.now
+
+    def connect(self) -> None:
+        """Takes no time."""
+
+    def pack_commands(self, _commands: object) -> list[bytes]:
+        return []
+
+    def send_packed_command(self, _packed: object, *, check_health: bool) -> None:
+        assert not check_health
+
+    def can_read(self, timeout: float) -> bool:
+        self.now += min(self._seconds, timeout)
+        return self._seconds <= timeout
+
+    def read_response(self) -> Any:
+        raise redis.ResponseError("NOPERM")
+
+
+def test_a_server_that_is_asked_for_its_name_has_a_node_timeout_for_all_replies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    master = make()
+    line = SlowLine(0.7 * master.node_timeout)
+    monkeypatch.setattr(master, "clock", line.clock)
+    with pytest.raises(redis.TimeoutError):
+        Connection(master, cast("RawConnection", line)).open()
+    assert line.now == pytest.approx(10.0 + master.node_timeout)
 
 
 class FakeChannel:

@@ -189,6 +189,9 @@ class ScriptedWire:
         }
         self._replies = iter([said.get(tuple(words), [self.scene.marker]) for words in command])
 
+    def can_read(self, timeout: float) -> bool:  # noqa: ARG002
+        return True
+
     def read_response(self, *, disconnect_on_error: bool = True) -> Any:  # noqa: ARG002
         return next(self._replies)
 

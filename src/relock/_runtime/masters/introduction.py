@@ -118,7 +118,8 @@ class Introduced:
             commands.append(("HMGET", marker, "guard_ms"))
         sent_at = self.master.clock()
         self._send_plain(*commands)
-        replies = [self._read_plain() for _ in commands][len(naming) :]
+        until = sent_at + self.master.node_timeout
+        replies = [self._read_plain(until) for _ in commands][len(naming) :]
         self.incarnation = self.master.introduce(replies[:-2] if marker is not None else replies[:-1])
         time_reply = numbers_of(replies[len(INTRODUCTION)], 2)
         if marker is not None:
@@ -168,7 +169,9 @@ class Introduced:
         packed = self.raw.pack_commands(commands)
         self.raw.send_packed_command(packed, check_health=False)
 
-    def _read_plain(self) -> Any:
+    def _read_plain(self, until: float) -> Any:
+        if not self.raw.can_read(max(0.0, until - self.master.clock())):
+            raise redis_errors.TimeoutError("Timeout reading from socket")
         try:
             return self.raw.read_response()
         except redis_errors.ResponseError as error:
