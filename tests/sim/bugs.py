@@ -551,13 +551,6 @@ BUGS = [
         seed=1660,
     ),
     Bug(
-        "a loop that stands still goes on being the one that reads",
-        f"{RUNTIME}/wakeups/subscription.py",
-        "            self._reading.oust_loop()",
-        "            pass",
-        seed=2209,
-    ),
-    Bug(
         "a loop none of whose tasks waits keeps the role of the reader",
         f"{RUNTIME}/wakeups/reading.py",
         "            self.left_at = self.clock()\n            self._resign(role)\n\n    def _oust",
@@ -687,12 +680,5 @@ BUGS = [
         "        _finish(session)\n    finally:",
         "        pass\n    finally:",
         seed=1105,
-    ),
-    Bug(
-        "what was published before a client is closed is not heard",
-        f"{RUNTIME}/background/janitor.py",
-        "            session.hub.catch_up(self._answer_by(now))",
-        "            pass",
-        seed=2568,
     ),
 ]
