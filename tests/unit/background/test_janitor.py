@@ -336,6 +336,16 @@ def test_a_waiter_gets_its_place_back_from_an_undo_as_long_as_it_waits(
     assert [due.task for due in janitor._due] == ([PassOn(KEYS, WAITER)] if leaves or closed else [])
 
 
+def test_a_grant_that_was_published_before_a_close_is_given_back_before_the_janitor_ends() -> None:
+    """Its waiter has left, and nobody reads the message once the client is closed."""
+    session: Any = Waiting(waits=False, leaves=False)
+    janitor, published = Janitor(session), [UNDO]
+    session.masters = ()
+    session.catch_up = lambda _until: janitor._incoming.put(published.pop()) if published else None
+    janitor.stop()
+    assert session.asked == ["release me:1 0"]
+
+
 class Slow(Waiting):
     """A session whose master acts at once, but whose answers take a moment."""
 
