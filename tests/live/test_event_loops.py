@@ -12,6 +12,8 @@ from support.until import until
 
 from relock import Client, Lock, LockLostError, RelockWarning
 
+PATIENCE = 60.0  # seconds that nothing here must take
+
 Connect = Callable[..., Client]
 
 
@@ -246,13 +248,31 @@ def run(coroutine: Coroutine[Any, Any, bool]) -> bool:
 def test_a_wait_that_blocks_a_loop_is_warned_of_once_for_each_client(
     connect: Connect, server: Deployment, name: str
 ) -> None:
-    with connect(server.url).lock(name):
-        for _ in range(2):
-            client = connect(server.url)
-            with pytest.warns(RelockWarning, match=f"'{name}'.*event loop.*asyncio.to_thread") as caught:
-                assert not run(acquire(client.lock(name), timeout=0.05))
-            assert [warning.filename for warning in caught] == [__file__], "it names the line that waits"
-            assert not run(acquire(client.lock(name), timeout=0.05))
+    held = connect(server.url).lock(name, owner="other")
+    for _ in range(2):
+        lock = connect(server.url).lock(name)
+        held.acquire()
+        releasing = release_when_it_is_waited_for(held)
+        with pytest.warns(RelockWarning, match=f"'{name}'.*event loop.*asyncio.to_thread") as caught:
+            assert run(acquire(lock, timeout=PATIENCE))
+        assert [warning.filename for warning in caught] == [__file__], "it names the line that waits"
+        releasing.join()
+        lock.release()
+        held.acquire()
+        releasing = release_when_it_is_waited_for(held)
+        assert run(acquire(lock, timeout=PATIENCE)), "another warning would be an error"
+        releasing.join()
+        lock.release()
+
+
+def release_when_it_is_waited_for(held: Lock) -> threading.Thread:
+    def release() -> None:
+        until(lambda: held.info().queue, within=PATIENCE, what="it waits")
+        held.release()
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    return thread
 
 
 def test_what_does_not_wait_is_not_warned_of(client: Client, connect: Connect, server: Deployment, name: str) -> None:

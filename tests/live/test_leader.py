@@ -76,11 +76,16 @@ def follow(client: Client, other: Lock) -> Follower:
 def test_a_leader_in_a_signal_handler_is_deposed(client: Client, held: tuple[Lock, Lock]) -> None:
     """Its followers would be deaf, though the masters count them as listening."""
     own, other = held
-    hub, may_end = client._session.hub, threading.Event()
+    hub, has_begun, may_end = client._session.hub, threading.Event(), threading.Event()
+
+    def handle(*_: object) -> None:
+        has_begun.set()
+        may_end.wait(LONG)
 
     def strike() -> None:
         follower, ears = follow(client, other), [one._ear for one in hub.subscriptions]
         os.kill(os.getpid(), signal.SIGUSR1)
+        assert has_begun.wait(LONG), "until then it reads"
         other.release()
         until(
             lambda: all(one._ear is not None and one._ear not in ears for one in hub.subscriptions),
@@ -92,7 +97,7 @@ def test_a_leader_in_a_signal_handler_is_deposed(client: Client, held: tuple[Loc
         may_end.set()
         own.release()
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: may_end.wait(LONG))
+    before = signal.signal(signal.SIGUSR1, handle)
     try:
         once_it_leads(client, own, strike)
         with client.lock(own.name):
