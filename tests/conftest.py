@@ -32,6 +32,7 @@ NEED_HIREDIS = (
     "lua",
     "sim",
     "live/test_bench_floors.py",
+    "live/test_counts.py",
     "unit/net/test_channel.py",
     "unit/background/test_janitor.py",
     "unit/core/test_turns.py",

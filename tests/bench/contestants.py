@@ -3,7 +3,8 @@
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any
 
 import redis
 from attrs import frozen
@@ -152,35 +153,24 @@ def _afresh(ports: Sequence[int]) -> Pair:
 Clients = list["redis.Redis"]  # one for each master
 
 
-class Blocking(Protocol):
-    """A lock of another library."""
-
-    def acquire(self) -> Any: ...
-
-    def release(self) -> Any: ...
+Make = Callable[[Clients, str], Any]  # a lock of another library
 
 
-Make = Callable[[Clients, str], Blocking]
+def _redis_py(clients: Clients, name: str) -> Any:
+    return clients[0].lock(name, timeout=LEASE_SECONDS)
 
 
-def _redis_py(clients: Clients, name: str) -> Blocking:
-    lock: Blocking = clients[0].lock(name, timeout=LEASE_SECONDS)
-    return lock
-
-
-def _python_redis_lock(clients: Clients, name: str) -> Blocking:
-    """Without renewal: with it, each pair starts a thread."""
+def _python_redis_lock(clients: Clients, name: str) -> Any:
+    """Return a lock without renewal: with it, each pair starts a thread."""
     import redis_lock
 
-    lock: Blocking = redis_lock.Lock(clients[0], name, expire=LEASE_SECONDS)
-    return lock
+    return redis_lock.Lock(clients[0], name, expire=LEASE_SECONDS)
 
 
-def _pottery(clients: Clients, name: str) -> Blocking:
+def _pottery(clients: Clients, name: str) -> Any:
     from pottery import Redlock
 
-    lock: Blocking = Redlock(key=name, masters=set(clients), auto_release_time=LEASE_SECONDS)
-    return lock
+    return Redlock(key=name, masters=set(clients), auto_release_time=LEASE_SECONDS)
 
 
 class _RedlockPy:
@@ -211,33 +201,25 @@ class PeerSite:
         self._clients = [redis.Redis(port=port, max_connections=1000) for port in ports]
         self._make, self._name = make, name
 
-    def lock(self) -> Blocking:
+    def lock(self) -> Any:
         """Return another lock."""
         return self._make(self._clients, self._name)
 
     def locker(self) -> Locker:
         for client in self._clients:
             client.ping()
-        return PeerLocker(self.lock())
+        lock = self.lock()
+
+        def acquire() -> int:
+            if not lock.acquire():
+                raise RuntimeError("did not get the lock")
+            return 0
+
+        return SimpleNamespace(acquire=acquire, release=lock.release)
 
     def close(self) -> None:
         for client in self._clients:
             client.close()
-
-
-class PeerLocker:
-    """One worker's lock."""
-
-    def __init__(self, lock: Blocking) -> None:
-        self._lock = lock
-        self.release = lock.release
-
-    def acquire(self) -> int:
-        if not self._lock.acquire():
-            raise RuntimeError("did not get the lock")
-        return 0
-
-    release: Callable[[], None]
 
 
 def _peer(make: Make, **more: Any) -> Contestant:

@@ -102,7 +102,14 @@ class OwnScripts:
 
     async def _at_the_quorum(self, commands: Sequence[bytes]) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
-        has_come = _Round(done, quorum_of(len(commands))).has_come
+        missing = quorum_of(len(commands))
+
+        def has_come(_reply: Any) -> None:  # replies after the quorum are counted, too
+            nonlocal missing
+            missing -= 1
+            if missing == 0:
+                done.set_result(None)
+
         for bare, command in zip(self._sockets, commands, strict=True):
             bare.ask(command, has_come)
         await done
@@ -115,19 +122,6 @@ class OwnScripts:
         """Close the sockets."""
         for bare in self._sockets:
             bare.close()
-
-
-class _Round:
-    """The replies to one request to all masters. Those that come after the quorum are counted, too."""
-
-    def __init__(self, done: "asyncio.Future[None]", quorum: int) -> None:
-        self._done = done
-        self._missing = quorum
-
-    def has_come(self, _reply: Any) -> None:
-        self._missing -= 1
-        if self._missing == 0:
-            self._done.set_result(None)
 
 
 # Hand-offs ------------------------------------------------------------------------------------------------------------

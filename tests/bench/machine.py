@@ -24,9 +24,6 @@ NOT_PUBLISHED = (
 )
 
 
-# CPUs -----------------------------------------------------------------------------------------------------------------
-
-
 def placements() -> tuple[str, ...]:
     """Return the pinned placements that this machine has CPUs for."""
     return ("same", "split") if len(os.sched_getaffinity(0)) > 1 else ("same",)
@@ -59,9 +56,6 @@ def pin(pid: int, cpus: set[int]) -> None:
             os.sched_setaffinity(int(task.name), cpus)
 
 
-# Servers --------------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def servers_started(count: int) -> Iterator[list[Server]]:
     """Start so many servers of the kind that is measured, and close them in the end."""
@@ -81,9 +75,6 @@ def version_of(server: Server) -> str:
     return f"Valkey {said['valkey_version']}" if "valkey_version" in said else f"Redis {said['redis_version']}"
 
 
-# Processes ------------------------------------------------------------------------------------------------------------
-
-
 def memory_bytes(pid: int) -> int:
     """Return the memory of a process; pages that it shares with others count in part (PSS)."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -101,9 +92,6 @@ def cpu_seconds(pid: int) -> float:
 def thread_count(pid: int) -> int:
     """Return the number of threads of a process."""
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
-
-
-# Of a run -------------------------------------------------------------------------------------------------------------
 
 
 def how_optimised() -> str | None:

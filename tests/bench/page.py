@@ -237,19 +237,11 @@ def _rates(rows: Sequence[Row], peers: Sequence[str], floor: str = ONE_HOP) -> I
 
 
 def for_users(report: dict[str, Any]) -> str:
-    """Return what the page about performance shows: the README's table, others like it, and what is missed."""
-    tables = [in_short(report), _several_in_short(report), tasks_in_short(report["aio"])]
-    return "\n\n".join([*tables, _missed(goals(report))])
-
-
-def _missed(found: Sequence[Goal]) -> str:
-    missed = [f"* {goal.what}: {_measured(goal)}; the goal is {_bound(goal)}" for goal in found if not goal.is_met]
-    return "\n".join([f"Of {len(found)} goals, {len(missed)} are missed:", "", *missed])
-
-
-def _measured(goal: Goal) -> str:
-    more = "; ".join(part for part in (goal.where, goal.figures) if part)
-    return f"{goal.measured:.2f}{f' ({more})' if more else ''}"
+    """Return what the page about performance shows: the README's table, and others like it."""
+    judged = goals(report)
+    missed = sum(not goal.is_met for goal in judged)
+    list_of_them = f"{missed} of {len(judged)} [goals](../results/benchmark.md#goals-and-what-is-missed) are missed."
+    return "\n\n".join([in_short(report), _several_in_short(report), tasks_in_short(report["aio"]), list_of_them])
 
 
 def _where_it_ran(report: dict[str, Any]) -> str:

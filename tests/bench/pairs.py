@@ -77,9 +77,6 @@ def medians(times_us: Mapping[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in times_us.items()}
 
 
-# Stopped masters ------------------------------------------------------------------------------------------------------
-
-
 def with_some_stopped(pair: Pairs, servers: Sequence[Server]) -> dict[str, float]:
     """Return times of one pair (us) with all masters, and with `servers` stopped, in turn."""
     healthy: list[float] = []

@@ -1,18 +1,20 @@
 """Measures what renewing costs: ``python -m bench.renewal`` in ``tests``.
 
-One client has many holds, all granted as fast as they come. Somebody else acquires and releases meanwhile, in another
-process and then in a thread beside the watchdog. Delays while renewals are under way are set against those of the time
-between.
+One client has many holds, all granted as fast as they come. Meanwhile another lock is acquired and released again and
+again: by another process (``python -m bench.renewal URL``), then by a thread beside the watchdog. Delays while renewals
+are under way are set against those of the time between.
 """
 
+import json
 import statistics
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from support.processes import Worker
 
-from bench.bystander import Bystander, Delays
 from bench.machine import servers_started
 from relock import Client
 from relock._core.hold import RENEW_PART
@@ -23,7 +25,45 @@ TTL_SECONDS = 30.0
 PERIODS = 2
 SAMPLE_SECONDS = 0.01
 NEAR_SECONDS = 0.02  # a delay is one of a renewal's if one was counted so shortly before or after
-BLOCKED_US = 1_000
+PAUSE_SECONDS = 0.001  # between two acquires of the bystander
+
+Delays = list[tuple[float, float]]
+"""The beginning of each acquire, by `time.monotonic`, and how long (s) it took."""
+
+
+class Bystander:
+    """A thread that acquires and releases a lock of its own, and notes the delay of each acquire."""
+
+    def __init__(self, url: str) -> None:
+        self._client, self._delays, self._is_over = Client(url), Delays(), False
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        lock = self._client.lock("bystander")
+        while not self._is_over:
+            began = time.monotonic()
+            with lock:
+                self._delays.append((began, time.monotonic() - began))
+            time.sleep(PAUSE_SECONDS)
+
+    def take(self) -> Delays:
+        """Return the delays since the last call."""
+        delays, self._delays = self._delays, []
+        return delays
+
+    def close(self) -> None:
+        """End the thread."""
+        self._is_over = True
+        self._thread.join()
+        self._client.close()
+
+
+def stand_by(url: str) -> None:
+    """Be the other process: tell the delays since the last line on stdin, at each line."""
+    with closing(Bystander(url)) as bystander:
+        for _ in sys.stdin:
+            print(json.dumps(bystander.take()), flush=True)
 
 
 def main() -> None:
@@ -32,9 +72,8 @@ def main() -> None:
         client = stack.enter_context(closing(Client(server.url, ttl=TTL_SECONDS)))
         for number in range(HOLDS):
             client.lock(f"held-{number}").acquire()
-        worker = Worker("bench.bystander", server.url)
+        worker = Worker("bench.renewal", server.url)
         stack.callback(worker.close)
-        server.cli("CONFIG", "SET", "slowlog-log-slower-than", BLOCKED_US)
         server.cli("CONFIG", "RESETSTAT")
         worker.send("from now on")
         worker.receive()
@@ -44,11 +83,9 @@ def main() -> None:
         worker.send("until now")
         in_process = worker.receive()
         scripts = server.client().info("commandstats")["cmdstat_evalsha"]
-        blocked = server.cli("SLOWLOG", "LEN")
         worker.close()
         show_costs(renewals, cpu_seconds / renewals, scripts["usec_per_call"])
         print(f"renewals are under way for {len(moments) * SAMPLE_SECONDS / PERIODS:.2f} s of each period")
-        print(f"{blocked} single commands took more than a millisecond")
         show_delays("another process", in_process, moments)
         thread = stack.enter_context(closing(Bystander(server.url)))
         moments = watch_renewals(client)
@@ -89,4 +126,4 @@ def show_delays(who: str, delays: Delays, moments: Sequence[float]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    stand_by(sys.argv[1]) if sys.argv[1:] else main()

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import redis.asyncio
 
@@ -25,17 +25,8 @@ class TaskLock(Protocol):
         """Give it back."""
 
 
-class TaskSite(Protocol):
-    """A client that the tasks of one loop share; made in the loop."""
-
-    async def locker(self) -> TaskLock:
-        """Return a lock for another task, connected."""
-
-    async def close(self) -> None:
-        """Close the connections."""
-
-
-MakeSite = Callable[[Job], TaskSite]
+MakeSite = Callable[[Job], Any]
+"""Makes, in the loop, a client for its tasks: `locker` is awaited for the lock of one more task, `close` in the end."""
 
 
 class RelockSite:
@@ -81,7 +72,7 @@ class LoopPairs:
         self._site, self._lock = self._loop.run_until_complete(self._open(make, Job("", urls, "bench-tasks")))
 
     @staticmethod
-    async def _open(make: MakeSite, job: Job) -> tuple[TaskSite, TaskLock]:
+    async def _open(make: MakeSite, job: Job) -> tuple[Any, TaskLock]:
         site = make(job)
         return site, await site.locker()
 

@@ -48,8 +48,6 @@ def test_peers_are_measured_with_as_many_masters_as_they_work_with() -> None:
     assert (redlock.hands_over(1, "processes", 2), redlock.hands_over(3, "processes", 2)) == (False, True)
 
 
-# On loops -------------------------------------------------------------------------------------------------------------
-
 ON_LOOPS = [name for name, one in CONTESTANTS.items() if one.kinds == (TASKS,) and name != RELOCK_THREADS]
 
 

@@ -38,46 +38,27 @@ TASKS_COUNT, TASKS_QUIET_SECONDS = 10_000, 10.0  # four heartbeats
 
 @frozen
 class Cost:
-    """The cost of a process while all its threads or tasks wait.
+    """The cost of a process while all its threads or tasks wait."""
 
-    Attributes:
-        memory_bytes: of the machine's memory.
-        cpu_part: the part of one CPU that it keeps busy.
-        threads: how many it has beside those that wait and the main one.
-        subscriptions: connections that listen for messages.
-        connections: the others.
-        calls_per_second: commands that it sends, each second.
-    """
-
-    memory_bytes: int
-    cpu_part: float
-    threads: int
-    subscriptions: int
-    connections: int
-    calls_per_second: float
+    memory_bytes: int  # of the machine's memory
+    cpu_part: float  # of one CPU
+    threads: int  # beside those that wait and the main one
+    subscriptions: int  # connections that listen for messages
+    connections: int  # the others
+    calls_per_second: float  # commands that it sends
 
 
 @frozen
 class Waited:
-    """How the tasks of one process came, waited and went.
+    """The beginning of a process of tasks, their waiting, and their end."""
 
-    Attributes:
-        cost: while nothing happened.
-        queued_seconds: until all stood in the queues.
-        cancelled_seconds: until the half that was cancelled had left them.
-        served_seconds: until the others had had their turn, after the locks were released.
-        slowest_us: for how long the slowest script kept the master; 0 if none did for `NOTED_US`.
-        slowest: its name.
-        left: the places in the queues at the end.
-    """
-
-    cost: Cost
-    queued_seconds: float
-    cancelled_seconds: float
-    served_seconds: float
-    slowest_us: int
-    slowest: str
-    left: int
+    cost: Cost  # while nothing happened
+    queued_seconds: float  # until all stood in the queues
+    cancelled_seconds: float  # until the half that was cancelled had left them
+    served_seconds: float  # until the others had had their turn, after the locks were released
+    slowest_us: int  # for which the slowest script kept the master; 0 if none did for `NOTED_US`
+    slowest: str  # its name
+    left: int  # places in the queues at the end
 
 
 class Sleepers:

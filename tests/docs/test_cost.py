@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from bench.test_counts import PATHS, Way
+from live.test_counts import PATHS, Way
 
 PAGE = Path(__file__).parents[2] / "docs/concepts/cost.md"
 

@@ -38,7 +38,7 @@ PACKAGE = str(Path(relock.__file__).parent)
 BACKGROUND = ("relock-hub", "relock-janitor", "relock-watchdog")
 HAND_OFFS, HAND_OFF_PYTHON_CALLS = 50, 66  # of so many hand-offs, one takes no more: acquire, waiting, and release
 REPEATS = 3
-REPEATS_COUNTED = 20  # the fewest Python calls count: a reply that makes what is known of a clock tighter takes more
+REPEATS_MAX = 500  # the fewest Python calls count: on a slow machine, most repeats need some more
 
 
 @frozen
@@ -370,21 +370,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_each_path_takes_what_the_table_says(path: Way, masters_count: int, scene: Scene) -> None:
-    is_counted = path.python_calls is not None and masters_count == 1
+    calls_max = path.python_calls if masters_count == 1 else None
     if not path.is_first:
         path.walk(scene)
         scene.client._session.janitor.ensure()  # it may be given something to do where one of several masters is slow
     python_calls, files = [], []
-    for _ in range(1 if path.is_first else REPEATS_COUNTED if is_counted else REPEATS):
+    for repeat in range(1 if path.is_first else REPEATS if calls_max is None else REPEATS_MAX):
         path.walk(scene)
         assert scene.rounds == path.rounds
         assert scene.threads == path.threads
         python_calls.append(scene.python_calls)
         files.append(scene.files)
+        if repeat >= REPEATS and calls_max is not None and min(python_calls) <= calls_max:
+            break
     until(scene.is_accounted_for, within=PATIENCE_SECONDS, what="no more arrived than was asked for")
-    if path.python_calls is not None and masters_count == 1:
-        assert min(python_calls) <= path.python_calls
-        assert path.files is None or min(files) <= path.files
+    assert calls_max is None or min(python_calls) <= calls_max
+    assert path.files is None or masters_count > 1 or min(files) <= path.files
 
 
 def test_a_waiting_thread_makes_few_calls_for_a_hand_off(scene: Scene) -> None:
@@ -436,6 +437,10 @@ async def count(call: Callable[[], Awaitable[object]]) -> int:
 async def test_a_task_s_acquire_and_release_make_few_calls(server: Server, name: str) -> None:
     async with AsyncClient(server.url) as client:
         lock = client.lock(name)
-        counts = [(await count(lock.acquire), await count(lock.release)) for _ in range(REPEATS_COUNTED)]
-    fewest = dict(zip(TASK_CALLS_MAX, map(min, zip(*counts, strict=True)), strict=True))
-    assert all(fewest[call] <= TASK_CALLS_MAX[call] for call in TASK_CALLS_MAX), fewest
+        fewest = dict.fromkeys(TASK_CALLS_MAX, sys.maxsize)
+        for _ in range(REPEATS_MAX):
+            for call, do in (("acquire", lock.acquire), ("release", lock.release)):
+                fewest[call] = min(fewest[call], await count(do))
+            if all(fewest[call] <= TASK_CALLS_MAX[call] for call in fewest):
+                return
+    raise AssertionError(fewest)
