@@ -152,6 +152,11 @@ class Plan:
         return self.node_timeout >= PROMPT_TIMES * self.conditions.delay
 
     @property
+    def are_all_prompt(self) -> bool:
+        """Whether that is so of the masters that are slower than the others, too."""
+        return self.is_prompt and self.node_timeout >= PROMPT_TIMES * self.slow
+
+    @property
     def only_clocks_fail(self) -> bool:
         """Whether every message arrives soon, and nothing goes wrong but clocks."""
         return self.is_quiet and HARMLESS.union(CLOCKS).issuperset(self.kinds)

@@ -116,7 +116,7 @@ class Referee:
 
     def told(self, process: Process, event: object) -> None:
         """A client of tasks has told of something: their loop may have been slow, but must not blame the masters."""
-        if isinstance(event, MasterDown) and self.is_calm and self.plan.is_prompt:
+        if isinstance(event, MasterDown) and self.is_calm and self.plan.are_all_prompt:
             self.violate(f"{process.name} took {event.master} for silent though all is well: {event.why}")
 
     def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from attrs import evolve
 
+from relock import MasterDown
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -24,7 +25,7 @@ from sim.plan import Plan
 from sim.referee import COUNT_SECONDS, Referee
 from sim.simulation import Simulation, ViolationError
 
-TTL_SECONDS = 3.0
+TTL_SECONDS, NODE_TIMEOUT = 3.0, 0.3
 OWNER = b"client-1:1"
 
 
@@ -187,6 +188,14 @@ def test_a_minority_of_the_masters_is_slower_in_some_runs() -> None:
     seed, plan = some(lambda plan: plan.masters == 5 and plan.slow > 0)
     delays = [server.conditions.delay for server in Simulation(seed, plan).servers]
     assert delays == [plan.conditions.delay] * 3 + [plan.slow] * 2
+
+
+@pytest.mark.parametrize(("slow", "is_wrong"), [(0.0, True), (NODE_TIMEOUT / 60, True), (NODE_TIMEOUT / 20, False)])
+def test_a_master_that_is_slow_may_seem_silent(game: Game, slow: float, *, is_wrong: bool) -> None:
+    conditions = Conditions(delay=0.0001)
+    game.referee.plan = evolve(game.referee.plan, conditions=conditions, node_timeout=NODE_TIMEOUT, slow=slow)
+    game.referee.told(game.process, MasterDown(None, "master-0", "Timeout connecting to server"))
+    assert bool(game.referee.violations) is is_wrong
 
 
 @pytest.mark.parametrize("threads", [1, 2])
