@@ -13,8 +13,8 @@ from pathlib import Path
 from attrs import frozen
 from support.spawn import spawn
 
-from relock.cli._bench.crew import READY_SECONDS, Program
-from relock.cli._bench.work import OVERDUE_SECONDS, Job
+from relock.cli._bench.crew import Program
+from relock.cli._bench.work import OVERDUE_SECONDS, READY_SECONDS, Job
 
 FOLDER = Path(__file__).parent / "peers"
 

@@ -14,9 +14,8 @@ from typing import Any
 from attrs import frozen
 
 from relock.cli._bench.figures import Turn, Window
-from relock.cli._bench.work import OVERDUE_SECONDS, Job, turns_of
+from relock.cli._bench.work import OVERDUE_SECONDS, READY_SECONDS, Job
 
-READY_SECONDS = 60.0
 LEAD_SECONDS = 0.05  # from the word to begin until the beginning
 END_SECONDS = 5.0
 
@@ -29,28 +28,25 @@ class Program:
     """A process that plays jobs: lines of JSON in on its stdin, and out on its stdout."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.pid = process.pid
         self._process = process
+        self._in: Any = process.stdin
+        self._out: Any = process.stdout
         self._text = b""
 
-    @property
-    def pid(self) -> int:
-        """The process."""
-        return self._process.pid
-
     def send(self, line: str) -> None:
-        """One line."""
+        """Send one line."""
         try:
-            os.write(_pipe(self._process.stdin), f"{line}\n".encode())
+            os.write(self._in.fileno(), f"{line}\n".encode())
         except BrokenPipeError:
             raise CrewFailedError("a program has ended") from None
 
     def receive(self, within: float) -> dict[str, Any]:
-        """The next line; an error if there is none in so many seconds."""
+        """Return the next line; raise an error if there is none in so many seconds."""
         deadline = time.monotonic() + within
-        out = _pipe(self._process.stdout)
         while b"\n" not in self._text:
-            ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
-            more = os.read(out, 1 << 20) if ready else b""
+            ready, _, _ = select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))
+            more = os.read(self._out.fileno(), 1 << 20) if ready else b""
             if not more:
                 raise CrewFailedError("a program has ended" if ready else f"a program was silent for {within:g} s")
             self._text += more
@@ -59,14 +55,13 @@ class Program:
         return told
 
     def stop(self) -> None:
-        """Ends its job early: everybody in it ends with the next turn, and leaves nothing behind."""
+        """End its job early: each worker ends with its next turn, and leaves nothing behind."""
         self._process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """Ends it: in peace, when it has no job, else by force."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        """End it: in peace, when it has no job, else by force."""
+        self._in.close()
+        self._out.close()
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -74,18 +69,14 @@ class Program:
             self._process.wait()
 
     def kill(self) -> None:
-        """Ends it by force: it may wait for a lock for ever."""
+        """End it by force: it may wait for a lock for ever."""
         self._process.kill()
         self.close()
 
 
-def _pipe(pipe: Any) -> int:
-    return int(pipe.fileno())
-
-
 @frozen
 class Part:
-    """What one program does of a job."""
+    """The part of a job that one program does."""
 
     program: Program
     job: Job
@@ -93,17 +84,17 @@ class Part:
 
 @frozen
 class Played:
-    """What a job came to."""
+    """The result of a job."""
 
     turns: list[Turn]
     window: Window
-    looks: tuple[Any, Any]  # what was seen at both ends of the window
+    looks: tuple[Any, Any]  # at both ends of the window
 
 
 def play(
     parts: Sequence[Part], *, warm_seconds: float, seconds: float, look: Callable[[], Any] = lambda: None
 ) -> Played:
-    """Plays a job; `look` is called at both ends of the time that counts, which begins after `warm_seconds`.
+    """Play a job; `look` is called at both ends of the time that counts, which begins after `warm_seconds`.
 
     Raises:
         CrewFailedError: it can't be played.
@@ -111,7 +102,9 @@ def play(
     for part in parts:
         part.program.send(part.job.line())
     for part in parts:
-        _get_ready(part)
+        if not part.program.receive(READY_SECONDS + END_SECONDS)["ready"]:
+            part.program.send(json.dumps({"begin_ns": 0, "until_ns": 0}))
+            _turns(part)
     begin_ns = time.monotonic_ns() + int(LEAD_SECONDS * 1e9)
     until_ns = begin_ns + int((warm_seconds + seconds) * 1e9)
     for part in parts:
@@ -126,22 +119,15 @@ def play(
     return Played(turns, Window(from_ns, to_ns), (first, last))
 
 
-def _get_ready(part: Part) -> None:
-    if part.program.receive(READY_SECONDS)["ready"]:
-        return
-    part.program.send(json.dumps({"begin_ns": 0, "until_ns": 0}))
-    raise CrewFailedError(part.program.receive(OVERDUE_SECONDS)["failed"])
-
-
 def _at(moment_ns: int, look: Callable[[], Any]) -> tuple[int, Any]:
-    """Looks at that moment, and says when it was."""
+    """Look at that moment; return also when that was."""
     time.sleep(max(0.0, (moment_ns - time.monotonic_ns()) / 1e9))
     seen = look()
     return time.monotonic_ns(), seen
 
 
 def _call_off(parts: Sequence[Part]) -> None:
-    """Lets every worker end by itself, if it can."""
+    """Let each worker end by itself, if it can."""
     for part in parts:
         part.program.stop()
     for part in parts:
@@ -153,11 +139,11 @@ def _turns(part: Part) -> list[Turn]:
     told = part.program.receive(OVERDUE_SECONDS + END_SECONDS)
     if told["failed"]:
         raise CrewFailedError(told["failed"])
-    return turns_of(told)
+    return [Turn(*turn) for turn in told["turns"]]
 
 
 def start(module: str) -> Program:
-    """Starts a module of Python as a program, out of reach of this terminal's Ctrl-C."""
+    """Start a module of Python as a program, out of reach of this terminal's Ctrl-C."""
     # -P and the path: it imports what this program imports, and nothing from the folder it happens to run in.
     path = os.pathsep.join(folder for folder in sys.path if folder)
     return Program(
