@@ -15,7 +15,7 @@ from relock.cli._demo import verdict
 from relock.cli._demo.crew import Crew
 from relock.cli._demo.plan import Job, Plan
 from relock.cli._demo.screen import Screen
-from relock.cli._demo.story import Story, StoryEndedError
+from relock.cli._demo.story import Story, StoryEndedError, patiently
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
 from relock.cli._nodes import Where, json_option, urls_of
 from relock.cli._output import CommandFailed, print_json
@@ -126,7 +126,7 @@ def _run(screen: Screen, plan: Plan, where: Where, masters: int, findings: list[
         own = f"{'a server' if count == 1 else f'{count} masters'} of your own"
         screen.title(f"relock demo, on {f'{servers[0].version}, {count} started for it' if servers else own}")
         client = stack.enter_context(where.client(ttl=plan.ttl, client_name="demo"))
-        client.check()  # raises what is wrong before any worker starts
+        patiently(client.check, plan.patience_seconds if servers else 0.0)  # raises what is wrong before workers start
         name = f"relock-demo-{token_hex(4)}"
         crew = Crew()
         story = Story(crew, client, name, plan, screen, folder, servers, findings)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from attrs import define, field
 
@@ -18,6 +19,7 @@ from relock.cli._demo.plan import Plan
 from relock.cli._demo.screen import Screen
 from relock.cli._demo.verdict import Finding, Update
 
+T = TypeVar("T")
 POLL_SECONDS = 0.005
 STATUS_SECONDS = 0.1
 LOOK_SECONDS_MAX = 0.5
@@ -30,6 +32,17 @@ class StoryEndedError(Exception):
 def process_of(owner: str | None) -> str:
     """Return the process in ``<client>:<uuid>``, without the suffix that makes a client's name unique."""
     return (owner or "").partition(":")[0].rpartition("-")[0]
+
+
+def patiently(ask: Callable[[], T], seconds: float) -> T:
+    """Ask the masters; ask again for so many seconds where they do not answer in time, as on a busy machine."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return ask()
+        except QuorumError:
+            if time.monotonic() > until:
+                raise
 
 
 @define
@@ -250,14 +263,11 @@ class Story:
         return self.crew.history.first_after(moment)
 
     def _info(self) -> LockInfo:
-        """Look at the lock; on a busy machine, masters that do not answer in time are asked again."""
-        until = time.monotonic() + self.plan.patience_seconds
-        while True:
-            try:
-                return self.client.info(self.name)
-            except QuorumError as error:
-                if time.monotonic() > until:
-                    raise self._failure(f"the masters do not answer: {error}") from error
+        """Look at the lock."""
+        try:
+            return patiently(lambda: self.client.info(self.name), self.plan.patience_seconds)
+        except QuorumError as error:
+            raise self._failure(f"the masters do not answer: {error}") from error
 
     def _failure(self, why: str) -> StoryEndedError:
         self.crew.failures.append(why)
