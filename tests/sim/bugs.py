@@ -640,7 +640,7 @@ BUGS = [
     Bug(
         "a wait that lacks the time for a last look says that no quorum has answered",
         f"{CORE}/waiting.py",
-        "return self.refusal if outcome.lacked_time(was_short=was_short) else outcome",
+        "return self.refusal if had_no_time or outcome.lacked_time(was_short=was_short) else outcome",
         "return outcome",
         seed=1029,
     ),
