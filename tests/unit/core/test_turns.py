@@ -126,7 +126,6 @@ class Scene:
             foregrounds=self.foregrounds,
             hub=self,
             masters=(SimpleNamespace(vote_at=0.0),),
-            closed=False,
             node_timeout=1.0,
             platform=THREADS,
             ask_shielded=self.ask_shielded,

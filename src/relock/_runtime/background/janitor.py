@@ -208,7 +208,7 @@ class Janitor(Service):
 
     def _undo_batch(self, tasks: Sequence[UndoTask], left: frozenset[int] | None) -> None:
         session = self._session
-        tasks = [task if self._still_waits(task) else task._replace(ticket=0) for task in tasks]
+        tasks = [self._as_wanted(task) for task in tasks]
         calls = tuple(_call(task) for task in tasks)
         sent_at = session.clock()
         answers = session.ask_shielded(Ask(calls, self._answer_by(sent_at), only=left))
@@ -234,10 +234,14 @@ class Janitor(Service):
                 self._later(min(now + pause, task.give_up_at), again)
         self._take_out([PassOn(t.keys, waiter_name(t.owner)) for t in tasks if not self._still_waits(t)])
 
-    def _still_waits(self, task: UndoTask) -> bool:
-        """Return whether the waiter of an undo that keeps its place still waits: none does if the client is closed."""
+    def _as_wanted(self, task: UndoTask) -> UndoTask:
+        """Return the undo as it is wanted by now: no place is kept whose waiter has left, or whose client is closed."""
         if self._session.closed:
-            return not task.stays
+            return task._replace(stays=False, ticket=0)
+        return task if self._still_waits(task) else task._replace(ticket=0)
+
+    def _still_waits(self, task: UndoTask) -> bool:
+        """Return whether the waiter of an undo that must restore its place still waits."""
         return not task.ticket or waiter_name(task.owner) in self._session.hub.waiters
 
     def _run_checks(self) -> None:

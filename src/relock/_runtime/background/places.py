@@ -63,8 +63,6 @@ class Places:
     def were_given_up(self, owners: Iterable[bytes]) -> bool:
         """Log that the waiters among `owners` have lost their places; return True where one can act by now."""
         session = self._session
-        if session.closed:
-            return False  # its waiters have left of their own accord
         left = [waiter for waiter in map(session.hub.waiters.get, owners) if waiter is not None]
         if not left:
             return False
