@@ -33,7 +33,6 @@ NEED_HIREDIS = (
     "sim",
     "live/test_bench_floors.py",
     "live/test_counts.py",
-    "unit/net/test_channel.py",
     "unit/background/test_janitor.py",
     "unit/core/test_turns.py",
     "unit/core/test_waiting.py",

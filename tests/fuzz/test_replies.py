@@ -182,14 +182,14 @@ def any_of_the_rest(words: Words) -> bool:
 
 @pytest.fixture
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who parses what comes: hiredis, or redis-py, as where hiredis is not installed."""
-    if request.param == "redis-py":
+    """Set the parser of what comes: hiredis, or the one in Python, as where hiredis is not installed."""
+    if request.param == "python":
         monkeypatch.setattr("relock._runtime.net.channel.hiredis", None)
 
 
 @pytest.mark.parametrize(
     ("reader", "match"),
-    [("hiredis", is_script), ("redis-py", is_script), ("hiredis", is_set_up), ("hiredis", any_of_the_rest)],
+    [("hiredis", is_script), ("python", is_script), ("hiredis", is_set_up), ("hiredis", any_of_the_rest)],
     indirect=["reader"],
 )
 @fuzz(30, shrink=False)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -21,9 +20,6 @@ from support.until import until
 
 from relock import Client, Lock, MasterBack, QuorumError
 from relock._events import Event
-from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.net.channel import PlainChannel
-from relock._runtime.net.parse import parse_nodes
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 LEASE_SECONDS = 30.0  # a waiter that nobody wakes looks again only after this time
@@ -262,20 +258,3 @@ def assert_lives_on(client: Client, lock: Lock) -> None:
     until(lambda: client.statistics().renewals >= renewed + 3, within=30, what="three renewals")
     assert lock.owned()
     lock.release()
-
-
-@pytest.mark.parametrize("use", ["send", "receive", "wait"])
-def test_a_connection_that_another_thread_closed_is_not_opened_again(server: Server, use: str) -> None:
-    """Nobody would close it any more, and relock would believe of the new socket what it knew of the old one."""
-    connection: Any = parse_nodes(server.url)[0].raw_connection(1.0)
-    connection.connect()
-    channel = PlainChannel(connection, connection._sock, 1.0)
-    connection.disconnect()
-    calls = {
-        "send": lambda: channel.send(b"*1\r\n$4\r\nPING\r\n"),
-        "receive": channel.receive,
-        "wait": lambda: channel.wait(0.0),
-    }
-    with pytest.raises(NETWORK_ERRORS):
-        calls[use]()  # type: ignore[no-untyped-call]
-    assert connection._sock is None

@@ -48,7 +48,6 @@ class Follower:
 @pytest.fixture
 def held(connect: Connect, server: Deployment, name: str) -> tuple[Lock, Lock]:
     """Two locks that another client has."""
-    pytest.importorskip("hiredis", reason="without it, no waiting thread reads")
     other = connect(server.url)
     locks = other.lock(f"{name}-own", owner="other"), other.lock(f"{name}-other", owner="other")
     for lock in locks:

@@ -217,7 +217,7 @@ class VirtualLoopChannel(LoopChannel):
         self._opened = opened
         self._raw: Any = raw
         self._loop: VirtualLoop = loop
-        self._parse = opened.parse
+        self.parse = opened.parse
         self.fileno = opened.fileno
         self.send = opened.send
         self.may_be_pending = False

@@ -16,8 +16,6 @@ from support.until import until as wait_until
 from relock import AsyncClient, Client
 from relock._runtime.wakeups.reading import STUCK_SECONDS
 
-pytest.importorskip("hiredis")  # without it, no socket can be read without waiting, and threads read always
-
 
 async def takes(client: AsyncClient, name: str) -> None:
     """Waits for the lock, and lets it go."""

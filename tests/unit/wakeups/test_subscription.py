@@ -12,7 +12,6 @@ from relock._keys import LockKeys, lock_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
 from relock._runtime.net import channel
-from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.wakeups.hub import Hub, HubListener
 from relock._runtime.wakeups.reading import STUCK_SECONDS
 
@@ -169,26 +168,6 @@ def test_a_subscription_that_hears_of_another_incarnations_grant_is_opened_anew(
     master.server.sendall(published(b"grant 1@3000 ab.7 200 100 3000 another:repl a"))
     subscription.step()
     assert subscription.is_confirmed == (not moves)
-
-
-def test_a_read_through_redis_py_waits_for_as_long_as_it_was_told(
-    master: FakeMaster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """redis-py sets its own timeout again with each look at whether there is more."""
-    waits = []
-    read = Line.read_response
-
-    def note(line: Line, **options: Any) -> Any:
-        waits.append(line._ours.gettimeout())
-        return read(line, **options)
-
-    monkeypatch.setattr(Line, "read_response", note)
-    master.line.connect()  # type: ignore[no-untyped-call]
-    opened = channel.PlainChannel(cast("RawConnection", master.line), master.line._ours, 2.5)
-    for _ in range(2):
-        master.server.sendall(b"+PONG\r\n")
-        assert opened.receive() == [b"PONG"]
-    assert waits == [2.5, 2.5]
 
 
 def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(

@@ -1,8 +1,7 @@
 """Bytes in and out of one connection that redis-py has opened and authenticated.
 
 redis-py's own way costs more than the wire and the server together, so once a connection is open its socket is used
-directly, with hiredis to parse. Where hiredis is not installed, or a connection has no plain socket, the same is done
-through redis-py.
+directly. hiredis parses what comes, or a parser in Python where hiredis is not installed.
 
 The socket blocks, and its limit is the kernel's (SO_RCVTIMEO): a limit of Python's would cost another system call for
 each request and each reply. TLS has Python's: its layer takes the kernel's for a call to be made again, without end.
@@ -16,15 +15,14 @@ import select
 import socket
 import ssl
 import struct
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from redis import exceptions as redis_errors
 
 from relock._runtime.net.raw_connection import RawConnection
+from relock._runtime.net.resp import Parser
 
 try:
     import hiredis
@@ -37,7 +35,7 @@ DIGITS_MAX = 7  # of the length of a list: more items than any reply of a master
 _LONG_LIST = re.compile(rb"[*~>|]\d{8}")
 
 
-class Channel(ABC):
+class Channel:
     """One connection, open, and in exclusive use.
 
     Attributes:
@@ -46,8 +44,11 @@ class Channel(ABC):
         ready: whether something can be received within so many milliseconds, as a truth value.
         take: what has come, as it came; waits for the first bytes, for the connection's timeout at most. `parse` makes
             replies of it. ``redis.RedisError`` or ``OSError`` where it broke, or nothing came in time.
-        take_now: as `take`, but never waits: ``BlockingIOError`` if nothing is there. None where that can't be had, or
-            `fileno` does not tell when something is there.
+        take_now: as `take`, but never waits: ``BlockingIOError`` if nothing is there. None over TLS, where `fileno`
+            does not tell when something is there.
+        parse: the replies that are complete with what was taken; an error reply is a `redis.ResponseError` in the list.
+            The list may be empty: go on waiting. ``redis.RedisError`` where the connection was closed, or that is no
+            reply of a master.
         has_part: whether `parse` has been given a part of a reply whose rest is yet to be taken.
     """
 
@@ -56,17 +57,8 @@ class Channel(ABC):
     ready: Callable[[float], object]
     take: Callable[[], Any]
     take_now: Callable[[], Any] | None = None
+    parse: Callable[[Any], list[Any]]
     has_part: Callable[[], bool] = bool  # never
-
-    @abstractmethod
-    def parse(self, taken: Any) -> list[Any]:
-        """The replies that are complete with what was taken.
-
-        An error reply is a `redis.ResponseError` in the list. The list may be empty: go on waiting.
-
-        Raises:
-            redis.RedisError: the connection was closed, or this is no reply of a master.
-        """
 
     def is_pending(self) -> bool:
         """Whether something was read that `take` has not given away, and `fileno` does not tell of."""
@@ -86,13 +78,12 @@ class Channel(ABC):
 
 
 class SocketChannel(Channel):
-    """Straight to the socket, parsed by hiredis."""
+    """Straight to the socket."""
 
     def __init__(self, raw: RawConnection, sock: socket.socket, timeout: float) -> None:
         self._raw = raw  # keeps the socket open
         self.fileno = sock.fileno()
         limit(sock, timeout)
-        reader = hiredis.Reader(replyError=redis_errors.ResponseError)
         poller = select.poll()
         poller.register(self.fileno, select.POLLIN)
         self.ready = poller.poll
@@ -100,13 +91,19 @@ class SocketChannel(Channel):
         self.take = partial(sock.recv, CHUNK_BYTES)
         if not isinstance(sock, ssl.SSLSocket):
             self.take_now = partial(sock.recv, CHUNK_BYTES, socket.MSG_DONTWAIT)
-        self._feed = reader.feed
-        self._gets = reader.gets
-        self.has_part = reader.has_data
+        parser = Parser() if hiredis is None else HiredisParser()
+        self.parse, self.has_part = parser.parse, parser.has_part
 
-    def parse(self, taken: bytes) -> list[Any]:
-        """See `Channel`."""
-        data = taken
+
+class HiredisParser:
+    """The parser of hiredis, which refuses what no master sends."""
+
+    def __init__(self) -> None:
+        reader = hiredis.Reader(replyError=redis_errors.ResponseError)
+        self._feed, self._gets, self.has_part = reader.feed, reader.gets, reader.has_data
+
+    def parse(self, data: bytes) -> list[Any]:
+        """Return the replies that are complete with `data`; see `Channel`."""
         if not data:
             raise redis_errors.ConnectionError("the server closed the connection")
         if _LONG_LIST.search(data):
@@ -121,59 +118,6 @@ class SocketChannel(Channel):
         except hiredis.ProtocolError as error:
             raise redis_errors.InvalidResponse(f"no reply of a master: {error}") from None
         return replies
-
-
-class PlainChannel(Channel):
-    """Through redis-py, which may have read more than it has given away."""
-
-    def __init__(self, raw: RawConnection, sock: socket.socket, timeout: float) -> None:
-        self._raw = raw
-        self.send = self._send
-        self.ready = self._ready
-        self.take = self._take
-        self.fileno = sock.fileno()
-        self._sock = sock
-        self._timeout = timeout
-
-    def _send(self, packed: bytes) -> None:
-        self._check_open()
-        self._raw.send_packed_command([packed], check_health=False)
-
-    def _check_open(self) -> None:
-        """Another thread may have closed the connection: redis-py would then open it again, and say nothing.
-
-        Raises:
-            redis.ConnectionError: it was closed.
-        """
-        if getattr(self._raw, "_sock", None) is None:
-            raise redis_errors.ConnectionError("the connection was closed")
-
-    def parse(self, taken: list[Any]) -> list[Any]:
-        """See `Channel`; redis-py has done so."""
-        return taken
-
-    def _take(self) -> list[Any]:
-        self._sock.settimeout(self._timeout)  # each `can_read` puts back that of the connection
-        replies = [self._read()]
-        # The end, or only the beginning of a reply: the next look finds it. What came before it counts.
-        with suppress(redis_errors.RedisError, OSError):
-            while self.wait(0.0):
-                replies.append(self._read())
-        return replies
-
-    def _ready(self, milliseconds: float) -> bool:
-        self._check_open()
-        with _closed_meanwhile():
-            return self._raw.can_read(milliseconds / 1000)
-
-    def _read(self) -> Any:
-        try:
-            with _closed_meanwhile():
-                return self._raw.read_response(disconnect_on_error=False)
-        except redis_errors.ConnectionError:
-            raise
-        except redis_errors.ResponseError as error:
-            return error
 
 
 def _check_lengths(data: bytes) -> None:
@@ -198,15 +142,6 @@ def _check_lengths(data: bytes) -> None:
             start += int(number) + 2
 
 
-@contextmanager
-def _closed_meanwhile() -> Iterator[None]:
-    """What redis-py's reader trips over when another thread closes the connection is an error of the connection."""
-    try:
-        yield
-    except (AttributeError, ValueError) as error:
-        raise redis_errors.ConnectionError("the connection was closed") from error
-
-
 def open_channel(raw: RawConnection, timeout: float) -> Channel:
     """The channel of a connection that is open and owes nothing; `timeout` in seconds, for each send and receive.
 
@@ -216,8 +151,6 @@ def open_channel(raw: RawConnection, timeout: float) -> Channel:
     sock: socket.socket | None = getattr(raw, "_sock", None)
     if sock is None:
         raise redis_errors.ConnectionError("the connection was closed")
-    if hiredis is None:
-        return PlainChannel(raw, sock, timeout)
     return SocketChannel(raw, sock, timeout)
 
 

@@ -5,13 +5,11 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from redis import exceptions as redis_errors
 
-from relock._runtime.net.channel import Channel, SocketChannel
+from relock._runtime.net.channel import Channel
 from relock._runtime.net.raw_connection import RawConnection
-from relock._runtime.net.resp import Parser
 
 CHUNK_BYTES = 2**14  # about thirty replies: tasks of others have their turn between two reads of so many
 UNSENT_BYTES_MAX = 2**20  # a master that takes no more of what it is sent is as good as silent
@@ -37,8 +35,7 @@ class LoopChannel(Channel):
     ) -> None:
         self._opened = opened  # keeps the socket open
         sock: socket.socket = raw._sock  # type: ignore[attr-defined]
-        parser: Channel | Parser = opened if isinstance(opened, SocketChannel) else Parser()
-        self._parse = parser.parse
+        self.parse, self.has_part = opened.parse, opened.has_part
         self._sock = sock
         self._loop = loop
         self._failed = failed
@@ -48,12 +45,7 @@ class LoopChannel(Channel):
         self.may_be_pending = isinstance(sock, ssl.SSLSocket)
         self.take = self._take if self.may_be_pending else partial(sock.recv, CHUNK_BYTES)
         self.ready = opened.ready
-        self.has_part = parser.has_part
         sock.setblocking(False)
-
-    def parse(self, taken: Any) -> list[Any]:
-        """See `Channel`."""
-        return self._parse(taken)
 
     def watch(self, readable: Callable[[], object]) -> None:
         """Has the loop call `readable` whenever something has come."""

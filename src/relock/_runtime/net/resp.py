@@ -1,4 +1,4 @@
-"""Replies out of bytes, in Python, for where nothing may wait and hiredis is not installed.
+"""Replies out of bytes, in Python, for where hiredis is not installed.
 
 redis-py's own parser reads the socket itself, and waits there for the rest of a reply. Of the protocol (RESP 2, as
 Redis documents it) this has what masters send: lines, numbers, errors, strings and lists.

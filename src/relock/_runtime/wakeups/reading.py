@@ -15,7 +15,7 @@ A shared socket must always have a reader. A master counts a client that has sub
 lock even if no thread reads the message. So each subscription has a thread of its own, too:
 
 * It opens the connection, and pings. It reads while no thread and no task waits, and where a socket can't be read
-  without waiting (TLS, or no hiredis).
+  without waiting (TLS).
 * It *shares* its socket with the waiting threads and loops, if there are any: once it is connected, and after each
   read, which ends after the time between two pings at the latest. Then it naps.
 * When no leader has read for `VACANT_SECONDS`, it takes the socket back at its next look; at once if the last waiter
