@@ -35,7 +35,14 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "wheel",
+        pytest.param("sdist", marks=pytest.mark.long),  # tox has installed from one to play the tests
+        pytest.param("editable", marks=pytest.mark.long),
+    ],
+)
 def test_what_it_needs_is_found_in_an_installation_from(kind: str, archives: Path, tmp_path: Path) -> None:
     wanted = {
         "wheel": [str(next(archives.glob("*.whl")))],
