@@ -920,7 +920,7 @@ def test_what_a_waiter_was_granted_in_silence_goes_while_it_waits(
     warm(client, name)
     for member in server.members[:2]:
         member.cli("SET", key_of(name), "somebody else")
-    last, match = proxy.members[2], of_lock(calls_script("acquire"), name)
+    last, match = proxy.members[2], of_lock(calls_script("acquire", "enqueue"), name)
     fault = last.swallow_reply(match, mute=True) if fate == "swallowed" else last.hold_request(match, close=True)
     got: list[bool] = []
     thread = threading.Thread(target=lambda: got.append(client.lock(name).acquire(timeout=TRIAL_TTL / 2)))
