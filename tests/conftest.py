@@ -39,7 +39,7 @@ NEED_HIREDIS = (
 )
 # A source archive comes without the results of long runs, which the documentation's tables are made from.
 NEED_RESULTS = (
-    "bench/test_page_of_tasks.py",
+    "docs/test_page_of_tasks.py",
     "docs/test_nemesis.py",
     "docs/test_performance.py",
     "docs/test_results.py",

@@ -9,7 +9,7 @@ from bench.goals import PLACES
 from bench.names import FLOORS
 from bench.quiet import STOLEN_MAX
 from bench.rows import Row, contestants, middle, of, stolen, where
-from relock.cli._bench.words import manner, manner_of, ratio, speed, speed_of
+from relock.cli._bench.words import ratio
 
 COMMIT_DIGITS = 10
 SPEED = ("median_us", "handoffs_per_second")
@@ -76,8 +76,8 @@ def by_workers(kind: str, rows: Sequence[Row]) -> Iterator[str]:
     """Two tables of hand-offs, with a column for each number of workers."""
     workers = sorted({row["workers"] for row in rows})
     for title, cell_of in (
-        (speed_of(kind), _speed),
-        (f"{manner_of(kind)}, commands a hand-off", _manner),
+        (f"{kind}: median in µs, hand-offs a second (each: of the bare one hop)", _speed),
+        (f"{kind}: 99 % in µs, Jain's index, commands a hand-off", _manner),
     ):
         lines = []
         for name in contestants(rows):
@@ -87,12 +87,21 @@ def by_workers(kind: str, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _speed(row: Row, cell: Sequence[Row]) -> str:
+    """Return a hand-off's median and the rate, each with its multiple of the floor's, where there is one."""
     floor = of(cell, FLOORS[cell[0]["kind"]])
-    median_us, per_second = (middle(row, figure) for figure in SPEED)
-    of_floor = tuple(math.nan if floor is None else middle(row, figure) / middle(floor, figure) for figure in SPEED)
-    return speed(median_us, per_second, of_floor)
+    values = [middle(row, figure) for figure in SPEED]
+    if math.isnan(values[0]):
+        return "no hand-off"
+    floors = [math.nan if floor is None else middle(floor, figure) for figure in SPEED]
+    multiples = [ratio(value / other) for value, other in zip(values, floors, strict=True)]
+    cells = zip(values, multiples, strict=True)
+    return ", ".join(f"{value:,.0f} ({multiple})" if multiple else f"{value:,.0f}" for value, multiple in cells)
 
 
 def _manner(row: Row, _cell: Sequence[Row]) -> str:
-    in_use = middle(row, "in_use") if row["section_ms"] else math.nan
-    return manner(middle(row, "p99_us"), middle(row, "jain"), middle(row, "commands_per_handoff"), in_use)
+    """Return how even hand-offs are, their commands, and the part of the time in use where sections are not empty."""
+    p99_us, jain, commands = (middle(row, figure) for figure in ("p99_us", "jain", "commands_per_handoff"))
+    if math.isnan(p99_us):
+        return ""
+    in_use = f", {middle(row, 'in_use'):.0%} in use" if row["section_ms"] else ""
+    return f"{p99_us:,.0f}, {jain:.3f}, {commands:.1f}{in_use}"

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-
 from bench.goals import WAITING, goals, of_tasks
 from bench.names import LOOP_FLOOR, RELOCK_TASKS, on_uvloop
 from bench.page import floor_for, load, rendered
