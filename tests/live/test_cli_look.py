@@ -1,4 +1,4 @@
-"""`relock status`, `ls`, `release` and `doctor`, as processes."""
+"""`relock status`, `ls`, `release` and `doctor`, in the process of the tests, and in some of their own."""
 
 import json
 import os
@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from support.servers import Server
 from support.until import until
 
 from relock import Client, LockLostError
+from relock.cli._main import cli
 
 WITHIN = 30.0
 SECRET = "s3cret-p4ss"
@@ -29,16 +31,10 @@ def relock_bytes(*words: str, nodes: str, **environment: str) -> "subprocess.Com
 
 
 def relock(*words: str, nodes: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [sys.executable, "-m", "relock", *words],
-        capture_output=True,
-        text=True,
-        timeout=WITHIN,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes, **environment},
-    )
-    assert "Traceback" not in done.stderr
-    return done
+    env = {"RELOCK_USERNAME": None, "RELOCK_PASSWORD": None, "RELOCK_NODES": nodes, **environment}
+    done = CliRunner().invoke(cli, words, prog_name="relock", env=env)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 
 def test_status_of_a_free_lock(server: Server, name: str) -> None:
