@@ -100,6 +100,7 @@ def test_with_tasks_a_blocked_loop_keeps_its_hold_and_a_cancelled_waiter_leaves(
     assert not list(server.client().scan_iter("lock:{*}")), "nobody holds anything there"
 
 
+@pytest.mark.long
 def test_plain_lines_tell_of_the_masters(tmp_path: Path) -> None:
     done = relock_demo("--masters", "3", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,6 +25,7 @@ TTL = 3.0  # and the guard, of the masters that a test starts
 OPTIONS: dict[str, Any] = {"ttl": TTL, "restart_guard": TTL, "node_timeout": 1.0}
 DOWN_SECONDS = 1.0
 RACES = 100
+PAUSE_SECONDS = 0.001  # between two tries to steal a lock; a minority that gave it can be healed only then
 
 
 @pytest.fixture
@@ -57,7 +58,9 @@ class Thief:
         self._thread = threading.Thread(target=self._steal)
 
     def _steal(self) -> None:
-        while not self._over.is_set():  # a minority that granted it the lock can be healed only between its tries
+        while not self._over.wait(
+            PAUSE_SECONDS
+        ):  # a minority that granted it the lock can be healed only between its tries
             try:
                 self.tries += 1
                 if self._lock.acquire(blocking=False):
