@@ -18,8 +18,8 @@ MAIN = ("-m", "relock")
 
 
 def environment(nodes: str) -> dict[str, str]:
-    """That of a process which uses these masters."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes}
+    """Return that of a process which uses these masters, and writes lines on which no head of a table is broken."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes, "COLUMNS": "120"}
 
 
 def relock_bench(*words: str, nodes: str, main: Sequence[str] = MAIN) -> "subprocess.CompletedProcess[str]":

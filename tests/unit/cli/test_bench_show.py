@@ -60,8 +60,8 @@ def test_each_figure_stands_beside_the_floors_and_their_ratio() -> None:
         [ALONE, "60 µs", "40 µs", "1.50"],
         [ONE_MORE_LEVEL, "50 µs", "40 µs", "1.25"],
         ["hand-offs among 8 processes", "4,000/s", "10,000/s", "0.40"],
-        ["from a release to the next acquire, median", "200 µs", "100 µs", "2.00"],
-        ["the same, 99 % within", "800 µs", "400 µs", "2.00"],
+        ["a hand-off, median", "200 µs", "100 µs", "2.00"],
+        ["a hand-off, 99 % within", "800 µs", "400 µs", "2.00"],
         [JAIN, "0.997", "0.997", "1.00"],
     ):
         assert row in cells

@@ -29,15 +29,16 @@ from relock.cli._output import printable
 def show(console: Console, title: str, plan: BenchPlan, found: Found) -> None:
     """Print the table, and why there is no floor of some."""
     table = Table()
-    for number, head in enumerate(("", *SUMMARY_HEAD)):
-        table.add_column(head, justify="right" if number else "left")
+    table.add_column(no_wrap=True)
+    for head in SUMMARY_HEAD:
+        table.add_column(head, justify="right")
     for what, way in ((ALONE, RELOCK), (ONE_MORE_LEVEL, REENTRY)):
         _add(table, what, found.alone[way], "median_us", micros)
     for workers, both in found.by_workers.items():
         table.add_section()
         _add(table, handoffs_among(workers, plan.kind), both, "handoffs_per_second", rate)
-        _add(table, "from a release to the next acquire, median", both, "median_us", micros)
-        _add(table, "the same, 99 % within", both, "p99_us", micros)
+        _add(table, "a hand-off, median", both, "median_us", micros)
+        _add(table, "a hand-off, 99 % within", both, "p99_us", micros)
         _add(table, JAIN, both, "jain", index)
         if plan.section_seconds:  # an empty section uses the lock for no time that would say anything
             _add(table, "of the time, the lock is in use", both, "in_use", part)
