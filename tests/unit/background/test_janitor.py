@@ -560,3 +560,12 @@ def test_an_undo_that_waits_for_one_master_does_not_go_to_the_others_again_and_a
     assert rounds > 10
     assert session.sent[2] == 1, "when it is back"
     assert session.sent[0] == session.sent[1] <= 5, "until nothing can arrive any more, and once after that"
+
+
+def test_an_undo_for_a_waiter_of_a_closed_client_puts_the_end_of_the_close_off_by_nothing_else() -> None:
+    """A place to leave once more after each try would, for as long as a master does not answer."""
+    session: Any = Away()
+    session.closed = True
+    janitor = Janitor(session)
+    janitor._act(UndoTask(KEYS, b"me:1~ab.7", 0, 60.0, not_after=9.0, give_up_at=70.0, stays=True, ticket=7))
+    assert [type(due.task) for due in janitor._due] == [UndoTask]

@@ -155,6 +155,17 @@ def test_a_server_that_is_asked_for_its_name_has_a_node_timeout_for_all_replies(
     assert line.now == pytest.approx(10.0 + master.node_timeout)
 
 
+def test_a_connection_that_another_thread_closes_while_it_is_introduced_is_not_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look of redis-py whether there is something to read would open it."""
+    line = SlowLine(0.0)
+    monkeypatch.setattr(line, "_sock", None, raising=False)
+    monkeypatch.setattr(line, "can_read", lambda _timeout: pytest.fail("it was opened again"))
+    with pytest.raises(redis.ConnectionError, match="closed"):
+        Connection(make(), cast("RawConnection", line)).open()
+
+
 class FakeChannel:
     """Keeps what a client sends."""
 

@@ -1,4 +1,4 @@
-"""What the background threads need of the session that they work for."""
+"""The session, as the background threads see it that work for it."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from relock._runtime.wakeups.hub import Hub
 
 
 class ForegroundView(Protocol):
-    """What drives the calls of tasks on one event loop, as other threads see it."""
+    """The driver of the calls of tasks on one event loop, as other threads see it."""
 
     pulse: Pulse
 
@@ -26,14 +26,14 @@ class ForegroundView(Protocol):
 
     @property
     def is_in_use(self) -> bool:
-        """Whether it has calls under way that `close` waits for."""
+        """True while calls are under way that `close` waits for."""
 
     @property
     def is_open(self) -> bool:
         """Tell if the loop has connections, and end what a loop that is closed has left."""
 
     def close(self) -> None:
-        """Has it close its connections, on its loop."""
+        """Have the loop close the connections of its tasks."""
 
     def end_if_closed(self) -> None:
         """End what the loop has left, if it is closed."""
@@ -42,7 +42,7 @@ class ForegroundView(Protocol):
         """End what the loop has left, if it does not run, at the end of the process."""
 
     def feel_pulse(self) -> None:
-        """Has the loop answer for its `pulse` when it turns next."""
+        """Ask the loop to answer for its `pulse` when it turns next."""
 
 
 class SessionView(Protocol):
@@ -60,31 +60,31 @@ class SessionView(Protocol):
     steps: deque[ClockStep]
 
     def run_on_own(self, flow: Flow) -> Any:
-        """Runs a flow that must not wait behind calls; `ClientClosedError` once the client was closed."""
+        """Run a flow that must not wait behind calls; `ClientClosedError` once the client was closed."""
 
     def run_shielded(self, flow: Flow) -> Any:
-        """Runs a flow that cleans up, also while the client is being closed; it does not wait behind calls either."""
+        """Run a flow that cleans up, also while the client is being closed, without waiting behind calls."""
 
     def ask_shielded(self, ask: Ask) -> list[Answer]:
-        """Asks all masters, to clean up, also while the client is being closed."""
+        """Ask all masters, to clean up, also while the client is being closed."""
 
     def heal(self, holds: tuple[Hold, ...]) -> None:
-        """Gives holds that a quorum has just confirmed to the masters that do not have them, in the background."""
+        """Give holds that a quorum has just confirmed to the masters that do not have them, in the background."""
 
     def sweep(self, now: float) -> float:
-        """Closes connections that nobody has needed for long; returns when there may be more."""
+        """Close connections that nobody has needed for long; return when there may be more."""
 
     def all_holds(self) -> Sequence[Hold]:
-        """Every hold, and the lost ones whose owners have not noticed yet."""
+        """Return every hold, and the lost ones whose owners have not noticed yet."""
 
     def is_current(self, hold: Hold) -> bool:
-        """Whether a hold is held still."""
+        """Return whether a hold is held still."""
 
     def lose(self, hold: Hold, reason: str) -> None:
-        """A hold is over."""
+        """End a hold that is over."""
 
     def renewed(self) -> None:
-        """A renewal was confirmed by a quorum."""
+        """Count a renewal that a quorum has confirmed."""
 
     def emit(self, event: Event) -> None:
-        """Tells an event."""
+        """Tell an event."""

@@ -14,7 +14,7 @@ from relock._scripts import pack_argument
 
 
 def numbers_of(reply: Any, count: int) -> list[int]:
-    """So many numbers that were asked for.
+    """Return the `count` numbers of a reply.
 
     Raises:
         redis.RedisError: an error, or something else.
@@ -72,7 +72,7 @@ class NamingMaster(MasterState):
     @property
     @abstractmethod
     def naming(self) -> tuple[tuple[str, ...], ...]:
-        """What gives a new connection its name on the server; nothing without one."""
+        """The commands that give a new connection its name on the server; none without a name."""
 
 
 class Introduced:
@@ -170,6 +170,8 @@ class Introduced:
         self.raw.send_packed_command(packed, check_health=False)
 
     def _read_plain(self, until: float) -> Any:
+        if getattr(self.raw, "_sock", self) is None:  # closed by another thread: `can_read` would open it again
+            raise redis_errors.ConnectionError("the connection was closed")
         if not self.raw.can_read(max(0.0, until - self.master.clock())):
             raise redis_errors.TimeoutError("Timeout reading from socket")
         try:
