@@ -48,31 +48,31 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     # What asyncio and relock call -----------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """See `asyncio.AbstractEventLoop`."""
+        """Return the process's local time."""
         return self._process.local()
 
     def get_debug(self) -> bool:
-        """See `asyncio.AbstractEventLoop`."""
+        """Return False: there is no debug mode."""
         return False
 
     def is_closed(self) -> bool:
-        """See `asyncio.AbstractEventLoop`."""
+        """Return whether the loop is closed."""
         return self._is_closed
 
     def is_running(self) -> bool:
-        """See `asyncio.AbstractEventLoop`."""
+        """Return whether the loop turns."""
         return self._is_running
 
     def create_future(self) -> "asyncio.Future[Any]":
-        """See `asyncio.AbstractEventLoop`."""
+        """Return a future of this loop."""
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> Any:
-        """See `asyncio.AbstractEventLoop`."""
+        """Start a task on this loop."""
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        """See `asyncio.AbstractEventLoop`."""
+        """Call `callback` in the next turn."""
         if self._is_closed and not self._process.is_dead:
             raise RuntimeError("Event loop is closed")
         handle = asyncio.Handle(callback, args, self, context)
@@ -82,7 +82,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     def call_soon_threadsafe(
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """See `asyncio.AbstractEventLoop`."""
+        """Call `callback` in the next turn, and wake the loop."""
         handle = self.call_soon(callback, *args, context=context)
         if self._parking is not None:
             self._parking.wake()
@@ -91,23 +91,23 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """See `asyncio.AbstractEventLoop`."""
+        """Call `callback` after `delay` seconds."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """See `asyncio.AbstractEventLoop`."""
+        """Call `callback` when the local time is `when`."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timer_count += 1
         heappush(self._timers, (when, self._timer_count, timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays in the heap until its time has come."""
+        """Leave the handle in the heap until its time has come."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What a callback raises, and nobody handles, is an error of the run; but for what ends a process."""
+        """Note an exception of a callback as an error of the run, but for the one that ends a process."""
         error = context.get("exception")
         if not (self._process.is_dead or isinstance(error, GreenletExit)):
             failed = error if error is not None else RuntimeError(context["message"])
@@ -126,15 +126,15 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         self._ended = ended
 
     def watch(self, fileno: int, watched: Any, readable: Callable[[], object]) -> None:
-        """Calls `readable` in each turn in which `watched` has something to read."""
+        """Call `readable` in each turn in which `watched` has something to read."""
         self._readers[fileno] = watched, asyncio.Handle(readable, (), self)
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
-        """As `watch`, of what has that number in the loop's process."""
+        """Watch the connection that has that number in the loop's process."""
         self.watch(fd, self._process.channels[fd], partial(callback, *args))
 
     def remove_reader(self, fd: Any) -> bool:
-        """See `asyncio.AbstractEventLoop`."""
+        """Watch that number no more; return whether it was watched."""
         found = self._readers.pop(fd, None)
         if found is not None:
             found[1].cancel()
@@ -204,7 +204,7 @@ class VirtualLoopWatch(LoopWatch):
         loop.add_reader(fileno, readable)
 
     def forget(self) -> None:
-        """See `LoopWatch`."""
+        """Forget the connection."""
         self._own.clear()
 
 
@@ -225,13 +225,13 @@ class VirtualLoopChannel(LoopChannel):
         self.ready = opened.ready
 
     def watch(self, readable: Callable[[], object]) -> None:
-        """See `LoopChannel`."""
+        """Have the loop call `readable` in each turn in which something is there to read."""
         self._loop.watch(self.fileno, self._raw, readable)
 
     def unwatch(self) -> None:
-        """See `LoopChannel`."""
+        """Have the loop look at the connection no more."""
         self._loop.remove_reader(self.fileno)
 
     def is_pending(self) -> bool:
-        """See `LoopChannel`."""
+        """Return False: nothing is read before it is taken."""
         return False

@@ -61,7 +61,7 @@ class Channel:
     has_part: Callable[[], bool] = bool  # never
 
     def is_pending(self) -> bool:
-        """Whether something was read that `take` has not given away, and `fileno` does not tell of."""
+        """Return whether something was read that `take` has not given away, and `fileno` does not tell of."""
         return False
 
     def receive(self) -> list[Any]:
@@ -73,7 +73,7 @@ class Channel:
         return self.parse(taken)
 
     def wait(self, seconds: float) -> bool:
-        """Whether something can be received within `seconds`."""
+        """Return whether something can be received within `seconds`."""
         return bool(self.ready(max(0.0, seconds) * 1000))
 
 

@@ -48,7 +48,7 @@ class LoopChannel(Channel):
         sock.setblocking(False)
 
     def watch(self, readable: Callable[[], object]) -> None:
-        """Has the loop call `readable` whenever something has come."""
+        """Have the loop call `readable` whenever something has come."""
         self._loop.add_reader(self.fileno, readable)
 
     def unwatch(self) -> None:
@@ -58,14 +58,14 @@ class LoopChannel(Channel):
             self._loop.remove_writer(self.fileno)
 
     def _take(self) -> bytes:
-        """What has come over TLS; ``BlockingIOError`` if nothing has, as without TLS."""
+        """Receive what has come over TLS; ``BlockingIOError`` if nothing has, as without TLS."""
         try:
             return self._sock.recv(CHUNK_BYTES)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error
 
     def is_pending(self) -> bool:
-        """Whether TLS has read more than it has given away: the loop does not see that."""
+        """Return whether TLS has read more than it has given away: the loop does not see that."""
         return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
 
     def _send(self, packed: bytes) -> None:

@@ -23,7 +23,7 @@ class Parser:
         self._parsing: Parsing | None = None  # of a reply that has begun
 
     def has_part(self) -> bool:
-        """Whether it has been given a part of a reply whose rest is yet to come."""
+        """Return whether the parser has a part of a reply whose rest is yet to come."""
         return self._parsing is not None or bool(self._data)
 
     def parse(self, data: bytes) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What a session keeps, and what it hands to the background: the part that its rooms share.
+"""The part of a session that its rooms share: the book of holds, and what goes to the background.
 
 The book of holds is a dict, whose single operations are atomic, for an interrupt may strike between any two
 instructions of a caller.
@@ -182,7 +182,7 @@ class Keeper(Driver):
         return self.holds.all()
 
     def is_current(self, hold: Hold) -> bool:
-        """Whether `hold` is held still: neither released nor lost."""
+        """Return whether `hold` is held still: neither released nor lost."""
         return self.holds.has(hold)
 
     def check_valid(self, hold: Hold) -> None:
@@ -217,20 +217,20 @@ class Keeper(Driver):
     # What goes to the background ------------------------------------------------------------------------------------
 
     def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> None:
-        """Has the janitor end whatever `owner` may have on any master."""
+        """Have the janitor end whatever `owner` may have on any master."""
         if not self.closed or self.is_closing:
             self.janitor.hand(self.undo_task(keys, owner, token, ttl, not_after))
 
     def undo_task(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> tasks.UndoTask:
-        """What the janitor must end."""
+        """Return the task of the janitor that ends a hold or a place."""
         return tasks.UndoTask(keys, owner, token, ttl, not_after, max(not_after, self.clock()) + ttl)
 
     def undo_hold(self, hold: Hold) -> tasks.UndoTask:
-        """Return what the janitor must end of a hold that was released."""
+        """Return the task of the janitor that ends a hold which was released."""
         return self.undo_task(hold.keys, hold.owner, hold.token, hold.ttl, hold.undo_after)
 
     def undo_attempt(self, undo: Undo) -> None:
-        """Has the janitor carry out what a flow asks to be undone."""
+        """Have the janitor carry out what a flow asks to be undone."""
         if not self.closed or self.is_closing:
             answers = undo.answers
             task = self.undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until)
@@ -246,12 +246,12 @@ class Keeper(Driver):
         return may_be_granted(answers) if stays and not self.closed else may_keep_anything(answers, since_us)
 
     def _masters_clocks(self) -> list[float]:
-        """What the masters' clocks show now (us), on the early side."""
+        """Return the times (us) that the masters' clocks show now, at the earliest."""
         now = self.clock()
         return [master.offset.earliest(now) * 1e6 for master in self.masters]
 
     def settle(self, hold: Hold) -> None:
-        """Has the janitor write the count until every master has it, and no other count can arrive late any more."""
+        """Have the janitor write the count until every master has it, and no other count can arrive late any more."""
         hold.counts_until = self.clock() + self.node_timeout
         if not hold.settling:
             hold.settling = True
@@ -267,7 +267,7 @@ class Keeper(Driver):
         return min(master.sweep(now) for master in self.masters)
 
     def services(self) -> Iterator[Service]:
-        """What has threads that work, and must not be kept from it."""
+        """Give the services: their threads must not be kept from their work."""
         yield from (self.watchdog, self.janitor, *self.hub.subscriptions)
         yield from (master.reconnector for master in self.masters if master.reconnector is not None)
 

@@ -1,4 +1,4 @@
-"""Who reads the subscriptions of a client: a thread that waits, an event loop, or a thread in the background for each.
+"""The readers of a client's subscriptions: a thread that waits, an event loop, or a thread of each subscription.
 
 A message is for a thread that waits. If another thread reads it, the two have to change places before anything goes on,
 which takes longer than the message was on its way. So one of the waiting threads, the *leader*, polls the sockets for
@@ -8,8 +8,8 @@ volume 2, 2000.)
 
 Tasks that wait have no thread of their own, but their event loop can read, too. It leads while one of its tasks waits
 and no thread does: see `relock._runtime.aio.loop_reader`. The message is then on the loop already, and nobody has to
-wake it. A loop may stand still for long, because a task computes. So it claims its term for each message that it reads,
-and a thread that comes, or the thread of a subscription, ends that term between two messages, without waiting for it.
+wake it. A loop may stand still for long, because a task computes. So it claims its term for each message that it reads.
+A thread that comes, or the thread of a subscription, ends that term between two messages, without waiting for the loop.
 
 A shared socket must always have a reader. A master counts a client that has subscribed as listening, and grants it the
 lock even if no thread reads the message. So each subscription has a thread of its own, too:
@@ -82,7 +82,7 @@ class Sleeper(Protocol):
 
 
 class _Ring(NamedTuple):
-    """What the leader polls.
+    """The sockets that the leader polls.
 
     Attributes:
         made_for: the value of `wanted` for which it was made.
@@ -160,7 +160,7 @@ class Reading:
         waiter.is_parked = False
 
     def gave_up(self) -> None:
-        """Nobody is left who is about to wait: the threads of the subscriptions take the sockets back at once."""
+        """Have the threads of the subscriptions take the sockets back at once, if nobody is about to wait any more."""
         if self._shared and not (self._parked or self._loops or _LEADER in self._role):
             self.left_at = NEVER
             for ear in self._shared.copy():
@@ -204,7 +204,7 @@ class Reading:
         return True
 
     def _resign(self, role: dict[str, object]) -> None:
-        """Lets the role go; what was shared meanwhile needs another leader."""
+        """Let the role go; what was shared meanwhile needs another leader."""
         role.pop(_LEADER, None)
         if self._shared:
             self._hand_on()
@@ -222,7 +222,7 @@ class Reading:
         return ring
 
     def _try(self, ear: Ear, hear: Callable[[], object]) -> None:
-        """Has the leader read or act on what has come; gives the connection up where it broke."""
+        """Have the leader read or act on what has come; give the connection up where it broke."""
         try:
             hear()
         except redis_errors.RedisError as error:
@@ -233,7 +233,7 @@ class Reading:
         self.unshare(ear)
 
     def _hand_on(self) -> None:
-        """If nobody leads, asks one follower to, else all loops, and calls the threads of subscriptions that doze."""
+        """Ask a follower to lead if nobody does, else all loops, and call the threads of subscriptions that doze."""
         if _LEADER in self._role:
             return
         follower = self._any_parked() if self._parked else None
@@ -273,11 +273,11 @@ class Reading:
         return leader if isinstance(leader, Term) and leader.loop is loop else None
 
     def has_other_loops(self, loop: LoopSleeper) -> bool:
-        """Whether tasks of other loops than this one wait."""
+        """Return whether tasks of other loops than this one wait."""
         return len(self._loops) > (loop in self._loops)
 
     def shared_now(self) -> list[Ear]:
-        """What the leader is to read."""
+        """Return the connections that the leader is to read."""
         return [*self._shared.copy()]
 
     def hear_on(self, term: Term, ear: Ear) -> bool:
@@ -315,7 +315,7 @@ class Reading:
     # The thread of a subscription -----------------------------------------------------------------------------------
 
     def share(self, ear: Ear) -> None:
-        """Lets the leader read `ear`, if a thread or a task waits, and the socket can be read without waiting."""
+        """Let the leader read `ear`, if a thread or a task waits, and the socket can be read without waiting."""
         if not (self._parked or self._loops) or ear.channel.take_now is None:
             return
         if not self._wakers:
@@ -392,7 +392,7 @@ class Reading:
         self._ring, self._wakers = _NO_RING, {}
 
     def abandon(self) -> None:
-        """In a forked child: closes the copies of the parent's pipe."""
+        """Close the copies of the parent's pipe, in a forked child."""
         wakers, self._wakers = self._wakers, {}
         for waker in wakers.values():
             waker.close()

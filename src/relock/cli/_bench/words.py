@@ -1,6 +1,6 @@
-"""What the benchmark calls what it measures, and how it writes figures, on a terminal and in the documentation.
+"""The names of what the benchmark measures, and the forms of its figures, on a terminal and in the documentation.
 
-So a user can lay what ``relock bench`` shows beside the published tables.
+A user can lay the table of ``relock bench`` beside the published ones.
 """
 
 import math

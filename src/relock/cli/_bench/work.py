@@ -133,7 +133,7 @@ class Shift:
 
     def play(self, begin_ns: int, until_ns: int) -> dict[str, Any]:
         """Let the workers begin; return their turns, or why one of them failed."""
-        before = signal.signal(signal.SIGTERM, lambda *_: self._stop.__setitem__(0, 1))
+        before = signal.signal(signal.SIGTERM, self._end_early)
         try:
             for _, pipe in self._workers:
                 with contextlib.suppress(OSError):  # it has failed, and has said why
@@ -143,6 +143,9 @@ class Shift:
             signal.signal(signal.SIGTERM, before)
         turns = [turn for turns in told if isinstance(turns, list) for turn in turns]
         return {"turns": turns, "failed": next((one for one in told if isinstance(one, str)), None)}
+
+    def _end_early(self, *_: object) -> None:
+        self._stop[0] = 1
 
     def _work(self, job: Job, enter: Enter, first: int, pipe: Connection) -> None:
         """Be one process: say that it is ready, work, and tell the turns, or why it failed."""
