@@ -41,6 +41,9 @@ main()
 
 
 WITH_TASKS_TOO = pytest.mark.parametrize("workers", [[], ["--asyncio"]], ids=["threads", "tasks"])
+LONG_WITH_TASKS = pytest.mark.parametrize(
+    "workers", [[], pytest.param(["--asyncio"], marks=pytest.mark.long)], ids=["threads", "tasks"]
+)
 
 
 def relock_demo(*words: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -52,7 +55,7 @@ def relock_demo(*words: str, folder: Path, **environment: str) -> "subprocess.Co
     return done
 
 
-@WITH_TASKS_TOO
+@LONG_WITH_TASKS
 def test_the_demo_ends_with_a_good_verdict_and_leaves_nothing(tmp_path: Path, workers: list[str]) -> None:
     done = relock_demo("--json", *workers, folder=tmp_path)
     verdict = json.loads(done.stdout)
@@ -197,23 +200,18 @@ def test_workers_import_nothing_from_the_current_folder(
     assert "current folder" not in done.stdout
 
 
-def test_the_demo_uses_a_server_of_ones_own(server: Server, tmp_path: Path) -> None:
-    done = relock_demo("--node", server.url, folder=tmp_path, PATH="")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "verdict: good" in done.stdout
-    assert not list(server.client().scan_iter("lock:{*}")), "nobody holds anything there"
-
-
-def test_a_password_comes_from_the_environment_and_is_shown_to_nobody(
+def test_the_demo_uses_a_server_of_ones_own_and_shows_its_password_to_nobody(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     server = start_server(password="s3cret")
     url = f"redis://127.0.0.1:{server.port}/0"
     refused = relock_demo("--node", server.url, folder=tmp_path)
     assert (refused.returncode, "s3cret" in refused.stderr) == (ExitCode.USAGE, False)
-    done = relock_demo("--node", url, folder=tmp_path, RELOCK_PASSWORD="s3cret")
+    done = relock_demo("--node", url, folder=tmp_path, PATH="", RELOCK_PASSWORD="s3cret")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "verdict: good" in done.stdout
     assert "s3cret" not in done.stdout + done.stderr
+    assert not list(server.client().scan_iter("lock:{*}")), "nobody holds anything there"
 
 
 @WITH_TASKS_TOO

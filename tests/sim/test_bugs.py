@@ -21,7 +21,7 @@ SAMPLE = (
     "newcomers pass the queue",
     "a release does not write the token back",
     "no restart guard",
-    "heartbeats are never sent",
+    "nobody wakes the thread that sends heartbeats",
     "an interrupted wait keeps its place in the queue",
 )
 

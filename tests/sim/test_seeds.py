@@ -1,4 +1,4 @@
-"""The unchanged code under 300 seeds, and in a long run under 2,000: whatever goes wrong, relock keeps its promises."""
+"""The unchanged code under 200 seeds, and in a long run under 2,000: whatever goes wrong, relock keeps its promises."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ import pytest
 
 from sim.simulation import Simulation, ViolationError
 
-CHUNK = 100
-USUAL, END = 300, 2000
+CHUNK = 50
+USUAL, END = 200, 2000
 TESTS = Path(__file__).parents[1]
 
 
