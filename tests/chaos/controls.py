@@ -7,7 +7,7 @@ from chaos.nemesis import Episode, run
 from chaos.verdict import Finding
 
 EXCLUSION = "intervals"  # the check that most of them fail; the sweep alone shows it
-EPISODES_MAX = 12  # one or two are nearly always enough
+EPISODES_MAX = 20  # one or two are nearly always enough
 RARE_EPISODES_MAX = 60
 PLAN = FieldPlan(masters=1, seed="", processes=3, threads=1, locks=1, long=0.6, has_loops=False)
 LOOPED = evolve(PLAN, processes=4, has_loops=True)
