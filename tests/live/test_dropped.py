@@ -16,7 +16,7 @@ from relock._runtime.service import Service
 
 WITHIN = 30.0
 UNCLOSED = "unclosed <open relock.Client"
-TTL = 3.0  # seconds; a busy machine must not keep the watchdog from renewing it in time
+TTL = 6.0  # seconds; a busy machine must not keep the watchdog from renewing it in time
 T = TypeVar("T")
 
 
