@@ -1,16 +1,14 @@
 """A Redis Cluster of real servers."""
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from support.servers import Server, free_port
+from support.servers import Server, free_port, is_free
 from support.until import until
 
 BUS_OFFSET = 10_000  # between a node's port and that of its cluster bus
-LAST_PORT = 65_535
 
 
 class ClusterOfServers:
@@ -147,14 +145,5 @@ def port_with_bus() -> int:
     """A free port whose cluster bus is free as well."""
     while True:
         port = free_port()
-        if port + BUS_OFFSET <= LAST_PORT and _is_free(port + BUS_OFFSET):
+        if is_free(port + BUS_OFFSET):
             return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

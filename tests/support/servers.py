@@ -6,6 +6,7 @@ demo does not need: passwords, TLS, files, replicas, another clock, a unix socke
 
 import ctypes
 import filecmp
+import itertools
 import os
 import shutil
 import signal
@@ -20,11 +21,12 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from relock._servers.starting import arguments, free_ports, freeze, in_package, on_path, packaged_valkey, runnable
+from relock._servers.starting import arguments, freeze, in_package, on_path, packaged_valkey, runnable
 from support.spawn import spawn
 
 START_SECONDS = 20.0
 START_ATTEMPTS = 5
+RANGES, PORTS_FIRST, PORTS = 11, 10_000, 900  # of ports, for ten processes of a test run and for one without others
 PR_SET_PDEATHSIG = 1
 
 
@@ -220,7 +222,28 @@ def no_retry() -> Retry:
     return Retry(NoBackoff(), 0)
 
 
+def _own_ports() -> range:
+    """The ports of this process of a test run: another one must not get the port of a server that a test has killed.
+
+    They are below those that systems choose themselves (32,768 on Linux), also with the offset of a cluster's bus.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", f"gw{RANGES - 1}").removeprefix("gw")) % RANGES
+    return range(PORTS_FIRST + number * PORTS, PORTS_FIRST + (number + 1) * PORTS)
+
+
+_ports = itertools.cycle(_own_ports())
+
+
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    (port,) = free_ports(1)
-    return port
+    """Return a port of loopback that nobody listens on; the same one again only after all others of this process."""
+    return next(port for port in itertools.islice(_ports, PORTS) if is_free(port))
+
+
+def is_free(port: int) -> bool:
+    """Return whether nobody listens on a port of loopback, or is connected from it."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -16,6 +16,8 @@ from random import Random
 import pytest
 import redis
 from conftest import SERVERS
+from support import servers
+from support.cluster import BUS_OFFSET
 from support.instructions import Strike, is_any
 from support.masters import All, Deployment, Masters, NoMajorityError, Proxies, majority, median
 from support.processes import Worker
@@ -380,6 +382,20 @@ def is_running(pid: int) -> bool:
 def test_a_free_port_can_be_bound() -> None:
     with socket.create_server(("127.0.0.1", free_port())) as listener:
         assert listener.getsockname()[1]
+
+
+def test_the_port_of_a_server_that_was_killed_is_nobody_else_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = [free_port() for _ in range(100)]
+    assert len(set(ports)) == 100
+    ranges = set[range]()
+    for number in range(10):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{number}")
+        ranges.add(servers._own_ports())
+    monkeypatch.delenv("PYTEST_XDIST_WORKER")
+    ranges.add(servers._own_ports())
+    all_ports = [port for one in ranges for port in one]
+    assert len(all_ports) == len(set(all_ports)) == 11 * servers.PORTS
+    assert max(all_ports) + BUS_OFFSET < 32_768
 
 
 # --- the smallest caches ------------------------------------------------------------------------------------------
