@@ -53,10 +53,4 @@ class Enter(NamedTuple):
     until: float
 
 
-class Asked:
-    """A request that is sent, as an effect of a call: wait for its answers. Answered as an `Ask` is."""
-
-    __slots__ = ()
-
-
-Step = Effect | Enter | Asked
+Step = Effect | Enter

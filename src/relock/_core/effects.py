@@ -1,12 +1,12 @@
-"""What a flow may ask for, and what it can rely on.
+"""Effects: the requests of a flow, and the rules that a flow can rely on.
 
 A *flow* is a generator that decides. It yields *effects*, which are plain values, and is sent their results; a
 *driver* carries them out: with threads, on an event loop, and in simulations over virtual time. This is the
 contract between the two.
 
-* There are six effects: `Ask`, `Listen`, `Park`, `Leave`, `Undo`, `Pause`. A driver answers each with the type that
-  stands in its docstring. An effect that can't be carried out is answered (a master that is down is a `Failure`, a
-  value); only what makes the whole call senseless is raised: wrong configuration, a closed client.
+* There are seven effects: `Exchange`, `Ask`, `Listen`, `Park`, `Leave`, `Undo`, `Pause`. A driver answers each with the
+  type that stands in its docstring. An effect that can't be carried out is answered (a master that is down is a
+  `Failure`, a value); only what makes the whole call senseless is raised: wrong configuration, a closed client.
 * Time and randomness are no effects: a flow gets ``clock`` and ``jitter`` as callables. All times are seconds on
   that one clock, which goes on while the machine is suspended.
 * A driver runs a flow to its end. If an exception (an interrupt, a cancellation, a mistake) leaves the run
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from attrs import frozen
 
 from relock._keys import LockKeys
-from relock._scripts import Call
+from relock._scripts import Call, Prepared
 
 Clock = Callable[[], float]
 Reply = list[Any]
@@ -84,6 +84,30 @@ class Ask(NamedTuple):
     is_certain: Callable[[Sequence[Answer]], bool] | None = None
     only: frozenset[int] | None = None
     ends: bool = False
+
+
+class Exchange(NamedTuple):
+    """Send one prepared request for `owner` to all masters: the usual step of a call, which drivers do the short way.
+
+    Answered as an `Ask` of that one call is: with a list of one `Answer` for each master. Leases and time limits count
+    from `sent_at`, the moment of the effect.
+    """
+
+    request: Prepared
+    keys: LockKeys
+    owner: bytes
+    sent_at: float
+    until: float
+    is_certain: Callable[[Sequence[Answer]], bool]
+    ends: bool = False
+
+    def ask(self) -> Ask:
+        """Return the `Ask` that says the same."""
+        return Ask((self.call(),), self.until, self.is_certain, ends=self.ends)
+
+    def call(self) -> Call:
+        """Return the call that the request is, for this owner."""
+        return self.request.call(self.keys, self.owner)
 
 
 class Listen(NamedTuple):
@@ -141,14 +165,16 @@ class Leave(NamedTuple):
 
 
 class Undo(NamedTuple):
-    """End whatever `owner` may have on any master, in the background.
+    """End whatever `owner` may have on any master, in the background. Answered at once with None.
 
-    It goes out at once, and again after `until`, when nothing of the owner can arrive late any more; and until every
-    master has confirmed it, or a lease of `ttl` seconds has run out. With the `answers` to an attempt of which nothing
-    but silence is left to fear, it goes out only if they have not shown by `until` that nothing was granted, and that
-    the owner's waiter got no place since `ended_us`: the moment at which each master has ended what it had of the
-    waiter, on its clock; where that is None, from now on. With `stays` the owner's waiter goes on waiting, and keeps
-    its place, or gets it back with its `ticket`. Answered at once with None.
+    The undo is sent at once, and again after `until`, when no request of the owner can arrive any more. It is repeated
+    until every master has confirmed it or a lease of `ttl` seconds has run out.
+
+    Attributes:
+        answers: the answers to an attempt that only silent masters may have granted. If they show by `until` that none
+            did, and that the owner's waiter got no place since `ended_us`, no undo is sent.
+        stays: the owner's waiter goes on waiting: it keeps its place, or gets it back with its `ticket`.
+        ended_us: when each master, by its own clock, has ended what it had of the waiter; None stands for now.
     """
 
     keys: LockKeys
@@ -167,4 +193,4 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Effect = Ask | Listen | Park | Leave | Undo | Pause
+Effect = Exchange | Ask | Listen | Park | Leave | Undo | Pause

@@ -1,12 +1,12 @@
-"""Carrying out what flows ask for, with threads: see the contract in `relock._core.effects`."""
+"""The driver that carries out flows with threads; `relock._core.effects` has the contract."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from relock._core.call_record import Enter, Step
 from relock._core.clocks import propose
-from relock._core.effects import Answer, Ask, Clock, Handed, Leave, Listen, Park, Pause, Undo
+from relock._core.effects import Answer, Ask, Clock, Exchange, Handed, Leave, Listen, Park, Pause, Undo
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
 from relock._runtime.masters.fan_out import FanOut
@@ -25,8 +25,8 @@ class Driver:
 
     Attributes:
         fan_out: asks all masters.
-        lone: the only master, where it can be asked without a detour.
-        closed: nobody may wait or ask for anything any more.
+        lone: the only master, if it can be asked without a detour.
+        closed: True once no call may wait or ask for anything.
     """
 
     clock: Clock
@@ -45,9 +45,10 @@ class Driver:
         self.lone = lone_master(masters)
         self.fan_out = make_fan_out(masters, platform)
         self._handlers: Handlers = {
+            Exchange: self._exchange,
             Ask: self.ask,
             Listen: self._listen,
-            Park: self.park,
+            Park: self._park,
             Leave: self._leave,
             Undo: self._undo,
             Enter: self.enter,
@@ -58,28 +59,28 @@ class Driver:
 
     @abstractmethod
     def check_open(self) -> None:
-        """Raises `ClientClosedError` once the client was closed."""
+        """Raise `ClientClosedError` once the client was closed."""
 
     @abstractmethod
     def begin_park(self, waiter: Waiter, park: Park) -> None:
-        """`waiter` is about to sleep: if it has a ticket, heartbeats are due from now on."""
+        """Note that `waiter` is about to sleep: if it has a ticket, heartbeats are due from now on."""
 
     @abstractmethod
     def warn_if_a_loop_waits(self, name: str) -> None:
-        """A thread is about to wait for the lock `name`, which perhaps runs an event loop."""
+        """Warn once if the calling thread, which is about to wait for the lock `name`, runs an event loop."""
 
     @abstractmethod
     def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> None:
-        """Ends, in the background, whatever `owner` may have on any master."""
+        """End, in the background, whatever `owner` may have on any master."""
 
     @abstractmethod
     def undo_attempt(self, undo: Undo) -> None:
-        """Carries out what a flow asks to be undone, in the background."""
+        """Carry out an `Undo` in the background."""
 
     def propose(self) -> int:
-        """What all of several masters may give, a fencing token or a ticket: a time (us) just above their clocks.
+        """Return a number that several masters may all give as a token or ticket: a time (us) just above their clocks.
 
-        0 for a lone one, which gives its own; and where no clock is known.
+        Return 0 for a lone master, which gives its own numbers, and while no clock is known.
         """
         if len(self.masters) == 1:
             return 0
@@ -87,10 +88,10 @@ class Driver:
 
     @abstractmethod
     def enter(self, enter: Enter) -> bool:
-        """Carries out `enter`."""
+        """Carry out an `Enter`."""
 
     def run(self, flow: Flow, handlers: Handlers | None = None) -> Any:
-        """Carries out what `flow` asks for, to its end; returns what the flow returns."""
+        """Carry out what `flow` asks for, to its end; return what the flow returns."""
         handlers, result = handlers or self._handlers, None
         try:
             while True:
@@ -100,15 +101,18 @@ class Driver:
             return end.value
 
     def run_on_own(self, flow: Flow) -> Any:
-        """As `run`, for what must not wait behind calls: on connections beside theirs, where none is free."""
+        """Run a flow that must not wait behind calls: where no connection is free, on one beside those of calls."""
         return self.run(flow, self._own_handlers)
 
     def run_shielded(self, flow: Flow) -> Any:
-        """As `run_on_own`, for cleaning up: also while the client is being closed."""
+        """Run a flow that cleans up, as `run_on_own` does, also while the client is being closed."""
         return self.run(flow, self._shielded_handlers)
 
+    def _exchange(self, exchange: Exchange) -> Sequence[Answer]:
+        return self.ask(exchange.ask())
+
     def ask(self, ask: Ask) -> list[Answer]:
-        """Asks all masters; `ClientClosedError` once the client was closed, unless it `ends` something."""
+        """Ask all masters; raise `ClientClosedError` once the client was closed, unless `ask` ends something."""
         if not ask.ends:
             self.check_open()
         return self.fan_out.ask(ask, strict=not ask.ends)
@@ -118,20 +122,17 @@ class Driver:
         return self.fan_out.ask(ask, strict=True, is_call=False)
 
     def ask_shielded(self, ask: Ask) -> list[Answer]:
-        """As `ask`, for cleaning up: also while the client is being closed, and never behind calls."""
+        """Ask all masters for a clean-up: also while the client is being closed, and never behind calls."""
         return self.fan_out.ask(ask, strict=False, is_call=False)
 
     def _listen(self, listen: Listen) -> bool:
-        self.check_open()  # no subscription is made any more
+        if self.closed:
+            self.check_open()  # no subscription is made any more
         self.hub.register(listen.owner, listen.keys)
         return self.hub.listen(listen.until)
 
-    def park(self, park: Park) -> list[Handed]:
-        """Carries out `park`, in a flow or out of it."""
-        return self.park_as(self.hub.register(park.owner, park.keys), park)
-
-    def park_as(self, waiter: Waiter, park: Park) -> list[Handed]:
-        """As `park`, for one that is registered."""
+    def _park(self, park: Park) -> list[Handed]:
+        waiter = self.hub.waiters.get(park.owner) or self.hub.register(park.owner, park.keys)
         if not waiter.parks and self.platform.loop() is not None:
             self.warn_if_a_loop_waits(park.keys.name)
         self.begin_park(waiter, park)

@@ -125,26 +125,12 @@ def current() -> object:
     return inside if asyncio.current_task() is inside.task else None
 
 
-class WatchedLone:
-    """A lone master, as `relock._runtime.session.calls` sees it; that something is sent is seen."""
-
-    def __init__(self, lone: Any, watch: Watch) -> None:
-        self._lone = lone
-        self._watch = watch
-
-    def exchange(self, *words: Any) -> Any:
-        self._watch.see("before exchange")
-        return self._lone.exchange(*words)
-
-
 class WatchedForeground(Foreground):
     """One whose effects are seen: before and after each."""
 
     def __init__(self, session: Any, loop: asyncio.AbstractEventLoop, watch: Watch) -> None:
         super().__init__(session, loop, float("inf"))
         self._handlers = {kind: self._around(kind.__name__, handle, watch) for kind, handle in self._handlers.items()}
-        if self._lone is not None:
-            self.calls._lone = WatchedLone(self._lone, watch)
 
     def _around(self, name: str, handle: Callable[[Any], Any], watch: Watch) -> Callable[[Any], Any]:
         async def seen(effect: Step) -> Any:

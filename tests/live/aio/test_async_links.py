@@ -15,6 +15,8 @@ from support.tasks import SOON, Connect, free, until
 from support.until import until as wait_until
 
 from relock import AsyncClient, MasterDown, QuorumError
+from relock._core.effects import Exchange
+from relock._core.quorum import is_attempt_certain
 from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.master import Master
@@ -172,7 +174,9 @@ async def test_whatever_is_in_the_way_of_the_short_way_is_left_to_the_general_on
         connection = link.connection
         assert connection is not None
         obstacle(link, connection)
-        assert link.exchange(spec.wording.acquire, spec.keys, b"a:b", now, now + spec.node_timeout) is None
+        until = now + spec.node_timeout
+        exchange = Exchange(spec.wording.acquire, spec.keys, b"a:b", now, until, is_attempt_certain)
+        assert link.exchange(exchange) is None
         link.waiting.clear()
         connection.in_flight.clear()
         assert await lock.acquire(timeout=0)

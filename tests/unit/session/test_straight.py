@@ -5,7 +5,7 @@ several masters; and so that a parser reads every reply. The outcome, all that t
 byte that it sent must be the same.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from queue import Empty
 from typing import Any, cast
@@ -15,6 +15,7 @@ from attrs import Factory, define
 from redis import exceptions as redis_errors
 
 from relock import Client, Lock, RelockError
+from relock._core.call_record import Step
 from relock._core.effects import Answer, Ask
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
@@ -325,11 +326,19 @@ def _without_moments(task: Any) -> str:
     return f"{type(task).__name__} {getattr(task, 'owner', '')!r}"
 
 
+def found_nothing(*_: object) -> Generator[Step, Any, tuple[None, None, None]]:
+    """Stands in for `Calls._queue`, which has not come to anything: the wait loop goes on from there."""
+    yield from ()
+    return None, None, None
+
+
 def play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str) -> Play:
     """Plays `call` on a lock that was taken once before, to open its connection; then once more with sound replies."""
     with pytest.MonkeyPatch.context() as patch:
         if way == PARSED:
             patch.setattr(Script, "match_usual", lambda *_: None)
+        if way == FANNED_OUT:
+            patch.setattr(Calls, "_queue", found_nothing)
         return _play(call, said, guard, way)
 
 
@@ -342,7 +351,7 @@ def _play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str
     client = Home(session, options)
     assert session.lone is not None
     if way != STRAIGHT:
-        session.calls = Calls(session, session.interrupted, None)
+        session.calls = Calls(session, session.interrupted)
     made = Play(scene, client, client.lock("a"))
     session.janitor.hand = made.handed.append  # type: ignore[method-assign,assignment]
     session.janitor.look_later = made.handed.append  # type: ignore[method-assign,assignment]

@@ -8,7 +8,7 @@ from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.flows.ask import first_of_each, nth_of_each
 from relock._core.hold import Hold
 from relock._core.lock_spec import ALIVE_MS, QUEUE_MS, LockSpec, token_ms
-from relock._core.quorum import count_status, is_count_certain, is_release_certain, is_status
+from relock._core.quorum import count_status, is_count_certain, is_status
 from relock._keys import LockKeys
 from relock._scripts import Call, Prepared, load
 
@@ -22,11 +22,6 @@ def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
     It is not given the lock: nothing but the release of a hold does that.
     """
     return load("release").call(keys, owner=owner, fence=fence, token_ms=token_ms(ttl), hand=0)
-
-
-def end(hold: Hold, until: float) -> Ask:
-    """Ends a hold on all masters."""
-    return Ask((hold.ending.call(hold.keys, hold.owner),), until, is_release_certain, ends=True)
 
 
 class Ending(NamedTuple):
@@ -46,7 +41,7 @@ class Ending(NamedTuple):
 
 
 def judge_end(hold: Hold, answers: Sequence[Answer], quorum: int) -> Ending:
-    """What `answers` to `end` come to, where not every master has confirmed it."""
+    """What `answers` to the end of a hold come to, where not every master has confirmed it."""
     released = count_status(answers, b"released")
     silent = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
     is_awaited = silent > 0 and released + silent == len(answers) and not hold.healed

@@ -28,9 +28,6 @@ class ClusterForeground(Foreground):
     def _make_lanes(self) -> list[list[Link]]:
         return []
 
-    def _lone_link(self) -> None:
-        return None
-
     def _room(self) -> int:
         """As that of a lone master, where nobody knows yet to which node a task is about to send something."""
         rooms = [max([link.room for link in links]) for links in self._links_of.values()]

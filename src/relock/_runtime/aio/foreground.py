@@ -9,7 +9,7 @@ from queue import Empty
 from typing import Any
 
 from relock._core.call_record import CallRecord, Enter, OvertakenError, Step
-from relock._core.effects import Answer, Ask, Failure, Handed, Leave, Listen, Park, Pause, Undo
+from relock._core.effects import Answer, Ask, Exchange, Failure, Handed, Leave, Listen, Park, Pause, Undo
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER, quorum_of
@@ -19,7 +19,7 @@ from relock._runtime.aio.line import Line
 from relock._runtime.aio.link import Link, wait_for_others
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.loop_reader import LoopReader
-from relock._runtime.aio.loop_round import LoneRound, LoopRound
+from relock._runtime.aio.loop_round import LoopRound
 from relock._runtime.background.tasks import GoOn
 from relock._runtime.masters.master import Master
 from relock._runtime.session.calls import Calls
@@ -68,16 +68,17 @@ class Foreground:
         self._lanes_count = LANES_MAX if session.options.min_replicas else 1
         self._lanes = self._make_lanes()
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
-        self._lone = self._lone_link()
+        # Where there is one lane to one master, calls can be asked over it straight.
+        self._lone = self._lanes[0][0] if [*map(len, self._lanes)] == [1] else None
         self._inboxes = Inboxes(loop, session.clock, self._reader, self.pulse, self._orphaned)
         self._inbox = partial(LoopInbox, self._inboxes)
-        self.calls = Calls(session, session.interrupted_of_tasks, self._lone, self._inbox, self._is_crowded)
+        self.calls = Calls(session, session.interrupted_of_tasks, is_crowded=lambda: self._room() <= 0, by_tasks=True)
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way
         self._busy = 0  # calls under way, but for those that sleep until they are woken; a `Pause` counts
         self.is_closed = False
         self._handlers: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
-            LoneRound: self._answers_to,
+            Exchange: self._exchange,
             Ask: self.ask,
             Listen: self._listen,
             Park: self._park,
@@ -93,11 +94,6 @@ class Foreground:
 
     def _make_lanes(self) -> list[list[Link]]:
         return [[self._link_to(master) for master in self._masters] for _ in range(self._lanes_count)]
-
-    def _lone_link(self) -> Link | None:
-        """Return the only link, where calls can be asked over it straight."""
-        links = self._lanes[0]
-        return links[0] if len(self._lanes) == len(links) == 1 else None
 
     @property
     def is_in_use(self) -> bool:
@@ -133,7 +129,7 @@ class Foreground:
             while True:
                 ahead = line.under_way if has_begun else line.places
                 if (ahead or self._room() <= 0) and not (has_begun and self._clock() >= until):
-                    with self._at_rest():
+                    with _AtRest(self):
                         await line.wait(until, has_begun=has_begun)
                 has_begun = True
                 is_awaiting = False
@@ -174,19 +170,11 @@ class Foreground:
         rooms = sorted([link.room for link in links], reverse=True)
         return rooms[self._quorum - 1] - self._line.coming
 
-    def _is_crowded(self) -> bool:
-        """Return whether no further task may send a request now."""
-        return self._room() <= 0
-
     def _lane(self) -> list[Link]:
         """Return the links for the next requests: those that have the least to do, and of these the first."""
         if len(self._lanes) == 1:
             return self._lanes[0]
         return min(self._lanes, key=lambda links: sum([link.load for link in links]))
-
-    def _at_rest(self, inbox: LoopInbox | None = None) -> "_AtRest":
-        """Count the caller as one that sleeps in this block: `close` wakes it by `inbox` and does not wait for it."""
-        return _AtRest(self, inbox)
 
     def lie_down(self, inbox: LoopInbox | None) -> None:
         """Note that one caller sleeps from now on."""
@@ -201,6 +189,11 @@ class Foreground:
             self._resting.pop(inbox, None)
 
     # Effects --------------------------------------------------------------------------------------------------------
+
+    def _exchange(self, exchange: Exchange) -> Coroutine[Any, Any, list[Answer]]:
+        """Send one prepared request, to a lone master without a detour, where nothing is in the way."""
+        round_ = None if self._lone is None else self._lone.exchange(exchange)
+        return self.ask(exchange.ask()) if round_ is None else self._answers_to(round_)
 
     async def ask(self, ask: Ask) -> list[Answer]:
         """Ask all masters, or those that `ask` names; return their answers."""
@@ -268,7 +261,7 @@ class Foreground:
         rung = self._inbox()
         hub.confirmed.join(rung)  # Mark, then look: a change after the look rings
         try:
-            with self._at_rest(rung):
+            with _AtRest(self, rung):
                 while not hub.is_confirmed():
                     left = until - self._clock()
                     if left <= 0:
@@ -329,7 +322,7 @@ class Foreground:
         inbox = self._inbox()
         waiting = self.session.gates.wait(*enter, enter.record.task, inbox)
         try:
-            with self._at_rest(inbox):
+            with _AtRest(self, inbox):
                 while True:
                     seconds = next(waiting)
                     with suppress(Empty):
@@ -429,11 +422,14 @@ def check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
 
 
 class _AtRest:
-    """The block of `Foreground._at_rest`. Not a generator: thousands may sleep at once."""
+    """Block in which its caller sleeps: `close` wakes it by its inbox and does not wait for it.
+
+    No generator: thousands may sleep at once.
+    """
 
     __slots__ = ("_foreground", "_inbox")
 
-    def __init__(self, foreground: Foreground, inbox: LoopInbox | None) -> None:
+    def __init__(self, foreground: Foreground, inbox: LoopInbox | None = None) -> None:
         self._foreground = foreground
         self._inbox = inbox
 

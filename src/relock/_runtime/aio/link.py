@@ -22,9 +22,8 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Clock, Failure
+from relock._core.effects import Clock, Exchange, Failure
 from relock._errors import ConfigurationError
-from relock._keys import LockKeys
 from relock._runtime.aio.alarms import TIMER_SECONDS_MAX
 from relock._runtime.aio.line import Line
 from relock._runtime.aio.loop_reader import LoopReader
@@ -36,7 +35,6 @@ from relock._runtime.masters.fan_out import GRACE_SECONDS
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import InFlight
 from relock._runtime.net.loop_channel import LoopChannel
-from relock._scripts import Prepared
 
 logger = logging.getLogger(__name__)
 
@@ -121,13 +119,12 @@ class Link:
         if self.connection is None:
             self.open()
 
-    def exchange(
-        self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
-    ) -> LoneRound | None:
+    def exchange(self, exchange: Exchange) -> LoneRound | None:
         """Send a prepared request to this master alone: the usual case, where nothing is in the way.
 
         Return what the caller awaits; None where nothing was sent: take the general way.
         """
+        sent_at = exchange.sent_at
         if sent_at - self._quiet_since >= QUIET_SECONDS:
             self.look(sent_at)
         connection, master = self.connection, self.master
@@ -140,9 +137,7 @@ class Link:
         ):
             return None
         done = self._loop.create_future()
-        round_ = LoneRound(
-            request, keys, owner, sent_at, until, unanswered=master.no_reply_yet, done=done, links=self._alone
-        )
+        round_ = LoneRound(exchange, unanswered=master.no_reply_yet, done=done, links=self._alone)
         self._send(round_)
         return round_
 

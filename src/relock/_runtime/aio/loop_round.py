@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from relock._core.call_record import Asked
-from relock._core.effects import Answer, Ask, Failure
-from relock._keys import LockKeys
+from relock._core.effects import Answer, Ask, Exchange, Failure
 from relock._runtime.masters.known import MasterState
 from relock._runtime.masters.round import Round
-from relock._scripts import Call, Prepared
+from relock._scripts import Call
 
 
 class Takes(Protocol):
@@ -102,38 +100,28 @@ class LoopRound(Round):
             self.done.set_result(None)
 
 
-class LoneRound(LoopRound, Asked):
-    """One prepared call of a lone master: nearly every round of a task. It is sent, and a flow yields it.
+class LoneRound(LoopRound):
+    """Round of one prepared call of a lone master: nearly every round of a task.
 
     It is packed as it was prepared; its `calls` are made only where somebody asks for them.
 
     Args:
-        unanswered: what counts as its answer until there is one.
+        exchange: the call.
+        unanswered: the answer until there is one.
     """
 
-    __slots__ = ("_keys", "_owner", "_request")
+    __slots__ = ("_exchange",)
 
     def __init__(
-        self,
-        request: Prepared,
-        keys: LockKeys,
-        owner: bytes,
-        sent_at: float,
-        until: float,
-        *,
-        unanswered: Answer,
-        done: "asyncio.Future[None]",
-        links: Sequence[Takes],
+        self, exchange: Exchange, *, unanswered: Answer, done: "asyncio.Future[None]", links: Sequence[Takes]
     ) -> None:
-        self._request = request
-        self._keys = keys
-        self._owner = owner
+        self._exchange = exchange
         self._is_certain: Callable[[Sequence[Answer]], bool] | None = None
-        self.sent_at = sent_at
-        self.until = until
+        self.sent_at = exchange.sent_at
+        self.until = exchange.until
         self.answers = [unanswered]
         self.missing = 1
-        self.script = request.script
+        self.script = exchange.request.script
         self.is_simple = True
         self.packed = [None, None]
         self.done = done
@@ -143,11 +131,12 @@ class LoneRound(LoopRound, Asked):
     @property
     def calls(self) -> Sequence[Call]:  # type: ignore[override]
         """See `Round`."""
-        return (self._request.call(self._keys, self._owner),)
+        return (self._exchange.call(),)
 
     def pack(self, guarded: bool) -> bytes:
         """See `Round`; only one master is sent it."""
-        return self._request.pack(self._keys, self._owner, b"", guarded)
+        request, keys, owner, *_ = self._exchange
+        return request.pack(keys, owner, b"", guarded)
 
     def answered(self, index: int, answer: Answer) -> None:
         """See `LoopRound`: the only answer is enough."""

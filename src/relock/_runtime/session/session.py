@@ -56,7 +56,7 @@ class Session(Keeper):
         self.interrupted = Interrupted(self, may_wait=True)
         self.interrupted_of_tasks = Interrupted(self, may_wait=False)
         self.gates.overtake = self.interrupted_of_tasks.overtake_later
-        self.calls = Calls(self, self.interrupted, self.lone)
+        self.calls = Calls(self, self.interrupted, None if self.lone is None else self.lone.exchange)
         self.renewals = Renewals(self)
         self._is_half_closed = False  # an interrupt came before its end
         self._closers = itertools.count()
