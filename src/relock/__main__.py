@@ -1,4 +1,4 @@
-"""``python -m relock``: the command line."""
+"""Command line: ``python -m relock``."""
 
 from relock.cli import main
 

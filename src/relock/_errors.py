@@ -1,14 +1,14 @@
-"""The error tree.
+"""Tree of the errors that relock raises.
 
     RelockError
-    ├── NotOwnedError        (RuntimeError)     the caller holds nothing: a mistake in the calling code
-    ├── LockLostError        (RuntimeError)     the caller held it; the lease ended under it
-    ├── AcquireTimeoutError  (TimeoutError)     somebody else has it
-    ├── QuorumError          (ConnectionError)  too few masters answered
-    ├── ConfigurationError   (ValueError)       an option, or a set of masters, that can't be right
-    └── ClientClosedError    (RuntimeError)     the client was closed
+    ├── NotOwnedError        (RuntimeError)     The caller holds nothing: a mistake in the calling code.
+    ├── LockLostError        (RuntimeError)     The caller's hold ended before its release.
+    ├── AcquireTimeoutError  (TimeoutError)     Another owner has the lock.
+    ├── QuorumError          (ConnectionError)  Too few masters answered.
+    ├── ConfigurationError   (ValueError)       An option, or a set of masters, can't be right.
+    └── ClientClosedError    (RuntimeError)     The client was closed.
 
-Each carries what a handler needs as attributes, says in its message what to do, and survives pickling.
+Each error has what a handler needs as attributes, says in its message what to do, and can be pickled.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from typing import Any, Self
 
 
 class RelockError(Exception):
-    """The root of every error that relock raises on its own account.
+    """Root of all errors that relock raises on its own account.
 
     Attributes:
-        lock: the name of the lock, or None where the error is not about one lock.
+        lock: the name of the lock, or None if the error is not about one lock.
     """
 
     lock: str | None = None
@@ -60,7 +60,7 @@ class AcquireTimeoutError(RelockError, TimeoutError):
     """A ``with`` statement could not get the lock in time; its body did not run.
 
     Attributes:
-        timeout: for how many seconds it waited.
+        timeout: for how many seconds the statement waited at most.
         holder: ``<client>:<uuid>`` of the holder at the last look, or None.
         ahead: how many waiters came first at the last look.
     """
@@ -74,9 +74,9 @@ class QuorumError(RelockError, ConnectionError):
     """Fewer than a quorum of the masters answered.
 
     Attributes:
-        failures: why each master that failed did so, by the master's address.
+        failures: why each master failed that did, by the master's address.
         needed: how many answers a quorum takes.
-        answered: how many there were.
+        answered: how many answers there were.
     """
 
     failures: Mapping[str, str] = {}
@@ -88,7 +88,7 @@ class ConfigurationError(RelockError, ValueError):
     """An option has a value that can't work, or the masters are not what a lock needs.
 
     Attributes:
-        option: the option to change, or None where it is about a server's configuration.
+        option: the option to change, or None if the error is about a server's configuration.
     """
 
     option: str | None = None
@@ -99,4 +99,4 @@ class ClientClosedError(RelockError, RuntimeError):
 
 
 class RelockWarning(UserWarning):
-    """Something works, but promises less than it seems to; said once per client, or per decorated function."""
+    """Warning of what works, but promises less than it seems to; given once per client, or per decorated function."""

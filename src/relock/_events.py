@@ -1,4 +1,4 @@
-"""What relock tells: the loss of a hold, and the events of a client. Frozen values, in seconds."""
+"""Events of a client, and the loss of a hold: frozen values, with times in seconds."""
 
 from attrs import frozen
 
@@ -10,10 +10,10 @@ class Loss:
     Attributes:
         lock: the name of the lock.
         owner: ``<client>:<uuid>`` of the hold.
-        token: its fencing token.
-        hold_count: how many levels its owner had when it was lost.
-        reason: why, in words.
-        held_for: for how many seconds it was held.
+        token: the fencing token of the hold.
+        hold_count: how many levels the owner had when the hold was lost.
+        reason: why the hold was lost, in words.
+        held_for: for how many seconds the lock was held.
     """
 
     lock: str
@@ -26,7 +26,7 @@ class Loss:
 
 @frozen
 class Event:
-    """Something that happened in a client. ``lock`` is the lock's name, or None where it is about a master."""
+    """Event in a client. ``lock`` is the lock's name, or None if the event is about a master or an event loop."""
 
     lock: str | None
 
@@ -62,10 +62,10 @@ class RenewalFailing(Event):
 
 @frozen
 class LoopStalled(Event):
-    """An event loop whose tasks hold locks has not turned for `seconds` at least; told once for each time.
+    """An event loop whose tasks hold locks has not turned for at least `seconds`; reported once for each stall.
 
-    Its holds are renewed on, unless the client has a ``stall_limit`` and that is over. An ``on_event`` of an
-    `AsyncClient` hears of it when the loop turns again; the log, and that of a `Client`, at once.
+    The holds are still renewed, unless the client has a ``stall_limit`` and that is over. An ``on_event`` of an
+    `AsyncClient` is called when the loop turns again. The log, and an ``on_event`` of a `Client`, hear of it at once.
     """
 
     seconds: float
@@ -80,14 +80,14 @@ class Lost(Event):
 
 @frozen
 class ReleaseUnconfirmed(Event):
-    """Fewer than a quorum confirmed a release; at the latest in `seconds_left` the lease runs out by itself."""
+    """Fewer than a quorum confirmed a release; the lease runs out by itself, in `seconds_left` at the latest."""
 
     seconds_left: float
 
 
 @frozen
 class MasterDown(Event):
-    """A master does not answer, and why."""
+    """A master does not answer, for the reason `why`."""
 
     master: str
     why: str
@@ -102,7 +102,7 @@ class MasterBack(Event):
 
 @frozen
 class MasterWithoutVote(Event):
-    """A master may have forgotten leases and has no vote for `seconds_left`, and why."""
+    """A master may have forgotten leases, for the reason `why`, and has no vote for `seconds_left`."""
 
     master: str
     seconds_left: float

@@ -1,4 +1,4 @@
-"""What the doors of a lock have in common: what a caller can see of its hold, and how outcomes become errors."""
+"""Common part of the doors of a lock: what a caller can see of its hold, and how outcomes become errors."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -18,15 +18,15 @@ logger = logging.getLogger(__name__)
 
 
 class HasSession(Protocol):
-    """What a lock needs of the client that made it."""
+    """Part of a client that its locks use."""
 
     @property
     def _session(self) -> Session:
-        """The session of this process; another one after a fork."""
+        """Session of this process; another one after a fork."""
 
 
 class Holding(ABC):
-    """One lock, as its callers see it: all that is local."""
+    """Lock, as its callers see it: the local part, without I/O."""
 
     __slots__ = (
         "__weakref__",
@@ -51,24 +51,24 @@ class Holding(ABC):
     # Looking, without I/O -------------------------------------------------------------------------------------------
 
     def owned(self) -> bool:
-        """Whether the caller has the lock; local, no I/O. False once the hold is lost."""
+        """Return whether the caller has the lock; local, no I/O. False once the hold is lost."""
         return self._valid_hold() is not None
 
     @property
     def hold_count(self) -> int:
-        """The caller's levels; local, no I/O. 0 without a hold, and once it is lost."""
+        """Number of levels that the caller has; local, no I/O. 0 without a hold, and once the hold is lost."""
         hold = self._valid_hold()
         return 0 if hold is None else hold.count
 
     @property
     def token(self) -> int | None:
-        """The fencing token of the caller's hold, greater than every earlier holder's; None when not owned."""
+        """Fencing token of the caller's hold, greater than every earlier holder's; None when not owned."""
         hold = self._valid_hold()
         return None if hold is None else hold.token
 
     @property
     def lost(self) -> bool:
-        """Whether the caller's latest hold was lost; False again with the next fresh acquire."""
+        """True if the caller's latest hold was lost; False again with the next fresh acquire."""
         hold = self._hold()
         if hold is None:
             return False
@@ -76,16 +76,16 @@ class Holding(ABC):
         return hold.loss is not None
 
     def remaining(self) -> float:
-        """Seconds for which the caller's hold is surely still valid: local and conservative; 0.0 without one.
+        """Return for how many seconds the caller's hold is surely still valid: local, conservative; 0.0 without a hold.
 
-        For half a second after a releaser has handed the lock over that is less than 3 s, until the full lease is
+        For half a second after a releaser has handed the lock over, this is less than 3 s, until the full lease is
         confirmed.
         """
         hold = self._valid_hold()
         return 0.0 if hold is None else hold.remaining(self._client._session.clock())
 
     def __repr__(self) -> str:
-        """Local state only: no I/O, and nothing secret."""
+        """Show local state only: no I/O, and nothing secret."""
         holders = self._client._session.holds.of_name(self.name)
         state = "locked" if holders else "unlocked"
         count = max((hold.count for hold in holders), default=0)
@@ -96,13 +96,13 @@ class Holding(ABC):
 
     @abstractmethod
     def _who(self) -> Who:
-        """Who calls."""
+        """Return the owner on whose behalf the call is made."""
 
     def _hold(self) -> Hold | None:
         return self._client._session.holds.get((self.name, self._who().key))
 
     def _valid_hold(self) -> Hold | None:
-        """The caller's hold while it is valid; says that it is lost where that is found here."""
+        """Return the caller's hold while it is valid, else None; report its loss if that is found here."""
         hold = self._hold()
         if hold is None or hold.loss is not None or hold.count == 0:
             return None
@@ -114,10 +114,10 @@ class Holding(ABC):
         return None
 
     def _held(self) -> Hold:
-        """The caller's hold; it may be lost.
+        """Return the caller's hold, which may be lost.
 
         Raises:
-            NotOwnedError: the caller has none.
+            NotOwnedError: the caller has no hold.
         """
         hold = self._hold()
         if hold is None or hold.count == 0:
@@ -129,9 +129,9 @@ class Holding(ABC):
         return self._client._session.holds.not_owned(self.name, self._who())
 
     def _note_beside(self, error: BaseException, failure: RelockError) -> None:
-        """Tell of `failure`, by which a block is left, beside `error` of its body, which goes on.
+        """Report `failure`, raised on leaving a block, beside `error` of the block's body, which propagates.
 
-        Nothing is told twice: the body may have found out by itself, and end by the same error.
+        Nothing is reported twice: the body may have found the failure by itself, and ended with the same error.
         """
         kind = type(failure).__name__
         if (type(error), error.args) == (type(failure), failure.args):
@@ -142,18 +142,18 @@ class Holding(ABC):
         self._client._session.platform.log.warning(logger, text, self.name, type(error).__name__, kind, failure)
 
     def _check_ttl(self, ttl: float | None) -> None:
-        """Raises `TypeError` or `ConfigurationError` for a lease that can't be."""
+        """Raise `TypeError` or `ConfigurationError` for a lease that can't be."""
         if ttl is not None:
             check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
             self._client._session.options.check_guard(ttl, len(self._spec.masters))
 
     def _too_few(self, failures: list[Failure]) -> QuorumError:
-        """The error for a renewal that no quorum has confirmed."""
+        """Return the error for a renewal that no quorum has confirmed."""
         total = len(self._spec.masters)
         return quorum_error(self.name, failures, quorum_of(total), total - len(failures))
 
     def _too_little(self, hold: Hold, left: float, seconds: float) -> LockLostError:
-        """The error for a hold that goes on, and has not as much left as was asked."""
+        """Return the error for a hold that goes on, and has less left than was asked."""
         return LockLostError(
             f"the hold of {self.name!r} is sure for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
             lock=self.name,
@@ -162,7 +162,7 @@ class Holding(ABC):
         )
 
     def _refusal(self, outcome: Outcome) -> bool:
-        """False where somebody else has the lock; an error where too few masters answered."""
+        """Return False if another owner has the lock; raise `QuorumError` if too few masters answered."""
         if isinstance(outcome, NoQuorum):
             needed = quorum_of(len(self._spec.masters))
             raise quorum_error(self.name, outcome.failures, needed, outcome.answered)
@@ -186,7 +186,7 @@ class Holding(ABC):
 def quorum_error(
     name: str | None, failures: "tuple[Failure, ...] | list[Failure]", needed: int, answered: int
 ) -> QuorumError:
-    """The error for too few answers, with each master's failure in it; where there is one master, it speaks of that."""
+    """Return the error for too few answers, with each master's failure; for a lone master, only that is its message."""
     by_master = {failure.master: failure.why for failure in failures}
     reasons = "; ".join(f"{master}: {why}" for master, why in by_master.items())
     subject = "" if name is None else f"{name!r}: "

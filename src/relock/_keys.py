@@ -1,6 +1,6 @@
-"""Every key and channel name, decided here and nowhere else (see ``docs/reference/keys.md``).
+"""Names of all keys and channels, decided here and nowhere else (see ``docs/reference/keys.md``).
 
-Only ``relock bench`` has more of its own, for its floor: `relock.cli._bench.floor.masters`.
+Only ``relock bench`` has further keys, for its floor: `relock.cli._bench.floor.masters`.
 """
 
 import re
@@ -12,9 +12,9 @@ TAILS = {"lock": b"", "queue": b":queue", "waiters": b":waiters", "token": b":to
 
 
 class LockKeys(NamedTuple):
-    """The keys of one lock, made by `lock_keys`. The hash tag keeps them in one Cluster slot.
+    """Keys of one lock, made by `lock_keys`. The hash tag keeps them in one Cluster slot.
 
-    A value: those of the same lock are equal, wherever each was made.
+    This is a value: the keys of the same lock are equal, wherever they were made.
     """
 
     prefix: str
@@ -23,45 +23,45 @@ class LockKeys(NamedTuple):
 
     @property
     def queue(self) -> bytes:
-        """The waiters, in order."""
+        """Key of the waiters, in the order of their tickets."""
         return self.lock + TAILS["queue"]
 
     @property
     def waiters(self) -> bytes:
-        """The time of each waiter's last heartbeat."""
+        """Key of the waiters' deadlines, until which they count as alive without another heartbeat."""
         return self.lock + TAILS["waiters"]
 
     @property
     def token(self) -> bytes:
-        """The last fencing token."""
+        """Key of the last fencing token."""
         return self.lock + TAILS["token"]
 
     @property
     def master(self) -> bytes:
-        """The marker of the master's incarnation, the same for all locks below a prefix."""
+        """Key of the marker of the master's incarnation, the same for all locks below a prefix."""
         return master_key(self.prefix).encode()
 
 
 def lock_keys(prefix: str, name: str) -> LockKeys:
-    """The keys of the lock `name` below `prefix`."""
+    """Return the keys of the lock `name` below `prefix`."""
     return LockKeys(prefix, name, f"{prefix}:{{{name}}}".encode())
 
 
 def master_key(prefix: str) -> str:
-    """The marker of a master's incarnation."""
+    """Return the key of the marker of a master's incarnation."""
     return f"{prefix}:master"
 
 
 def client_channel(prefix: str, client: str) -> str:
-    """The channel on which all waiters of one client are woken."""
+    """Return the channel on which all waiters of one client are woken."""
     return f"{prefix}:client:{client}"
 
 
 def scan_pattern(prefix: str, pattern: str) -> str:
-    """The glob for the keys of all locks whose names match `pattern`, their queues included.
+    """Return the glob for the keys of all locks whose names match `pattern`, their queues included.
 
-    It finds others as well: the key of the lock ``a}b`` matches the glob for ``a``. So the caller must filter what it
-    finds by `glob_filter`.
+    The glob matches others as well: the key of the lock ``a}b`` matches the glob for ``a``. So the caller must filter
+    the names that it finds by `glob_filter`.
     """
     _, is_closed = _glob_tokens(pattern.encode())
     wanted = f"{pattern}}}*" if is_closed else "*"  # one that is open at its end would swallow the brace
@@ -69,7 +69,7 @@ def scan_pattern(prefix: str, pattern: str) -> str:
 
 
 def name_of(prefix: str, key: str) -> str | None:
-    """The name of the lock that `key` is the hold or the queue of, or None."""
+    """Return the name of the lock whose hold or queue `key` is; None for any other key."""
     head = f"{prefix}:{{"
     for tail in ("}:queue", "}"):
         if key.startswith(head) and key.endswith(tail) and len(key) > len(head) + len(tail):
@@ -78,16 +78,16 @@ def name_of(prefix: str, key: str) -> str | None:
 
 
 def escape_glob(text: str) -> str:
-    """`text` as a glob that matches only itself."""
+    """Return a glob that matches only `text`."""
     return "".join(f"\\{char}" if char in "*?[]\\^-" else char for char in text)
 
 
 def glob_filter(pattern: str) -> Callable[[str], bool]:
-    """Whether a name matches `pattern`: a glob as in Redis, which is not that of `fnmatch`.
+    """Return a predicate for names that match `pattern`: a glob as in Redis, which is not that of `fnmatch`.
 
-    ``*`` and ``?`` (one byte, as the server counts), ``[abc]``, ``[a-c]``, ``[^abc]``, and a backslash before what is
-    meant literally, in brackets too. Brackets that are never closed end with the pattern. Ranges are of ASCII: what
-    the server makes of others depends on whether a C compiler's char has a sign.
+    It may have ``*``, ``?`` (one byte, as the server counts), ``[abc]``, ``[a-c]``, ``[^abc]``, and a backslash before
+    what is meant literally, in brackets too. Brackets that are never closed end with the pattern. Ranges are of ASCII:
+    what the server makes of others depends on whether a C compiler's char has a sign.
     """
     tokens, _ = _glob_tokens(pattern.encode())
     parts: list[list[bytes]] = [[]]
@@ -108,9 +108,9 @@ _STAR = b"*"  # among regular expressions of one byte each, which a lone star is
 
 
 def _glob_tokens(glob: bytes) -> tuple[list[bytes], bool]:
-    """A glob as regular expressions of one byte each, and stars; and whether it is closed at its end.
+    """Return a glob as regular expressions of one byte each, and stars; and whether it is closed at its end.
 
-    A glob that ends in a backslash, or within brackets, is not: what is appended to it would become a part of these.
+    A glob that ends in a backslash, or within brackets, is not closed: text after it would become a part of these.
     """
     tokens, at, is_closed = [], 0, True
     while at < len(glob):
@@ -131,7 +131,7 @@ def _glob_tokens(glob: bytes) -> tuple[list[bytes], bool]:
 
 
 def _glob_class(glob: bytes, at: int) -> tuple[bytes, int, bool]:
-    """What is within brackets, from `at` on: a regular expression, where it ends, and whether it was closed."""
+    """Return the regular expression for brackets with a content from `at` on, their end, and if they are closed."""
     is_negated = glob[at : at + 1] == b"^"
     at += is_negated
     wanted: set[int] = set()

@@ -1,4 +1,4 @@
-"""What users may set, checked before anything is sent.
+"""Options of clients and locks, checked before anything is sent.
 
 A value of a wrong type is a ``TypeError``, as everywhere in Python (a bool is no number here); a value that
 can't work is a `ConfigurationError` that names the option, the value and what would be right.
@@ -37,7 +37,7 @@ _TYPE_NAMES: dict[type, str] = {float: "a number of seconds", int: "an int", boo
 
 
 def wrong(option: str, value: object, right: str) -> ConfigurationError:
-    """The error for a value that can't work."""
+    """Return the error for a value that can't work."""
     return ConfigurationError(f"{option}={value!r}: it must be {right}", option=option)
 
 
@@ -48,7 +48,7 @@ def _check_type(option: str, value: object, kind: type) -> None:
 
 
 def _seconds(low: float, high: float, right: str, *, optional: bool = False) -> Callable[[Any, Any, Any], None]:
-    """A validator: a number of seconds from `low` to `high`."""
+    """Return a validator for a number of seconds from `low` to `high`."""
 
     def validate(_instance: Any, attribute: Any, value: Any) -> None:
         option = attribute.name
@@ -60,7 +60,7 @@ def _seconds(low: float, high: float, right: str, *, optional: bool = False) -> 
 
 
 def check_seconds(option: str, value: Any, low: float, high: float, right: str) -> None:
-    """Refuses what is no number of seconds from `low` to `high`.
+    """Refuse a value that is no number of seconds from `low` to `high`.
 
     Raises:
         TypeError: a value of another type.
@@ -105,7 +105,7 @@ _MAX_HOLD = _seconds(math.ulp(0.0), math.inf, "more than 0 seconds, or None", op
 
 @frozen(kw_only=True)
 class LockOptions:
-    """The options of one lock; times are seconds."""
+    """Options of one lock; times are seconds."""
 
     ttl: float = field(default=30.0, validator=_TTL)
     renew: bool = field(default=True, validator=_flag)
@@ -116,7 +116,7 @@ class LockOptions:
     on_lost: OnLost | None = field(default=None, validator=_callback)
 
 
-#: The value of a str, as no more than that: an f-string shows what a subclass likes, an enum the name of its member.
+#: The value of a str as a plain str: in an f-string, a subclass shows what it likes, and an enum its member's name.
 plain: Callable[[str], str] = str.__str__
 
 
@@ -159,12 +159,12 @@ def _handoff(_instance: Any, attribute: Any, value: Any) -> None:
 
 
 def default_client_name() -> str:
-    """Host and process, for people who read the keys. Asked for anew after a fork."""
+    """Return a name of host and process, for people who read the keys; called anew after a fork."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 class ClientArguments(TypedDict, total=False):
-    """The options of a client as its keyword arguments: what editors and type checkers know. As in `ClientOptions`."""
+    """Options of a client as keyword arguments, for editors and type checkers; the same as in `ClientOptions`."""
 
     ttl: float
     renew: bool
@@ -185,7 +185,7 @@ class ClientArguments(TypedDict, total=False):
 
 
 class LockArguments(TypedDict, total=False):
-    """The options of a lock as the keyword arguments of `Client.lock`; what is None is as the client says."""
+    """Options of a lock as keyword arguments of `Client.lock`; an option that is None is as the client says."""
 
     ttl: float | None
     renew: bool | None
@@ -198,7 +198,7 @@ class LockArguments(TypedDict, total=False):
 
 @frozen(kw_only=True)
 class ClientOptions:
-    """The options of a client; times are seconds. ``docs/reference/options.md`` explains each."""
+    """Options of a client; times are seconds. ``docs/reference/options.md`` explains each."""
 
     ttl: float = field(default=30.0, validator=_TTL)
     renew: bool = field(default=True, validator=_flag)
@@ -231,27 +231,27 @@ class ClientOptions:
 
     @property
     def guard_ms(self) -> int:
-        """For how many milliseconds a master that may have forgotten leases has no vote, as far as that is set.
+        """Time (ms) for which a master that may have forgotten leases has no vote.
 
-        A client sets it: what is left to the number of masters is worked out when it is made.
+        A client has set the option: its default depends on the number of masters, and is worked out in `Client`.
         """
         return self.guard_ms_for(1)
 
     def guard_for(self, masters: int) -> float:
-        """The restart guard (s) of a client with so many masters: by default none for one, the ttl for several."""
+        """Return the restart guard (s) of a client of so many masters: none for one by default, the ttl for several."""
         if self.restart_guard is not None:
             return self.restart_guard
         return self.ttl if masters > 1 else 0.0
 
     def guard_ms_for(self, masters: int) -> int:
-        """For how many milliseconds one of so many masters has no vote when it may have forgotten leases."""
+        """Return the time (ms) for which one of so many masters has no vote when it may have forgotten leases."""
         return math.ceil(self.guard_for(masters) * GUARD_FACTOR * 1000)
 
     def check_guard(self, ttl: float, masters: int) -> None:
-        """Refuses a lease of `ttl` seconds that would outlast the guard of so many masters.
+        """Refuse a lease of `ttl` seconds that would outlast the guard of so many masters.
 
-        Such a lease might run on while a master that has forgotten it votes again: two holders. With one master it is
-        no more than what its default allows anyhow.
+        Such a lease might run on while a master that has forgotten it votes again: two holders. With a lone master,
+        that is no more than the default, which is no guard, allows anyhow.
 
         Raises:
             ConfigurationError: there is a guard, and it is shorter than the ttl.
@@ -266,7 +266,7 @@ class ClientOptions:
             )
 
     def node_timeout_for(self, ttl: float) -> float:
-        """The longest wait (s) for one master in one attempt at a lock with this ttl."""
+        """Return the longest wait (s) for one master in one attempt at a lock with this ttl."""
         if self.node_timeout is None:
             wanted = min(max(ttl / 10, NODE_TIMEOUT_SECONDS_MIN), NODE_TIMEOUT_SECONDS_MAX)
         else:
@@ -274,7 +274,7 @@ class ClientOptions:
         return min(wanted, ttl / 3)
 
     def for_lock(self, **given: Any) -> LockOptions:
-        """The options of a lock: the client's, but for those that are given."""
+        """Return the options of a lock: the client's, but for those that are given."""
         base = LockOptions(ttl=self.ttl, renew=self.renew, fair=self.fair, max_hold=self.max_hold)
         return evolve(base, **given) if given else base
 
@@ -325,7 +325,7 @@ _CLIENT_OPTIONS = tuple(attribute.name for attribute in ClientOptions.__attrs_at
 
 
 def check_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuses keywords that `function` does not take, and says what was probably meant.
+    """Refuse keywords that `function` does not take, and say what was probably meant.
 
     Raises:
         TypeError: there is one that is not among the `known`.
@@ -337,27 +337,27 @@ def check_keywords(function: str, given: Iterable[str], known: Collection[str]) 
 
 
 def check_client_keywords(given: Iterable[str]) -> None:
-    """Refuses what is no option of a client; raises `TypeError`."""
+    """Raise `TypeError` for a keyword that is no option of a client."""
     check_keywords("Client", given, _CLIENT_OPTIONS)
 
 
 def check_flag(option: str, value: object) -> None:
-    """Refuses what is no bool; raises `TypeError`."""
+    """Raise `TypeError` for a value that is no bool."""
     _check_type(option, value, bool)
 
 
 def check_lock_keywords(function: str, given: Iterable[str]) -> None:
-    """Refuses what is no option of a lock; raises `TypeError`."""
+    """Raise `TypeError` for a keyword that is no option of a lock."""
     check_keywords(function, given, _LOCK_OPTIONS)
 
 
 def set_options(given: LockArguments) -> dict[str, Any]:
-    """Those of the arguments that are not left to the client."""
+    """Return the arguments that are not None, and so not left to the client."""
     return {option: value for option, value in given.items() if value is not None}
 
 
 def check_lock_options(given: LockArguments) -> None:
-    """Refuses what can't work with any client.
+    """Refuse options that can't work with any client.
 
     Raises:
         TypeError: a value of a wrong type.
@@ -379,7 +379,7 @@ def _meant_by(name: str, known: Collection[str]) -> str:
 
 
 def check_utf8(option: str, value: str) -> None:
-    """Refuses a str with lone surrogates, which has no UTF-8 form."""
+    """Refuse a str with lone surrogates, which has no UTF-8 form."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -387,7 +387,7 @@ def check_utf8(option: str, value: str) -> None:
 
 
 def check_name(name: object) -> str:
-    """The name of a lock, or the error that says what would be right.
+    """Return the name of a lock as a plain str, or raise an error that says what would be right.
 
     Raises:
         TypeError: `name` is not a str.

@@ -1,11 +1,11 @@
-"""Who owns a hold.
+"""Owners of holds.
 
 On the masters a hold is named ``<client>:<uuid>``: one client object, one outermost acquire. Only the client knows
-which callers may *use* it: one thread, or all that name the same ``owner=``. It knows a thread by an object in its
-`threading.local`, which dies with the thread, and not by its ident, because idents are recycled.
+which callers may *use* it: one thread, one task, or all that name the same ``owner=``. A thread is known by an object
+in its `threading.local`, which dies with the thread, and not by its ident, because idents are recycled.
 
-The tasks of an event loop share their thread, and so would share its hold: each would come in on top of the others. So
-a hold also knows which task took it, see `Taker`.
+The tasks of an event loop share their thread, and so would share its hold of a lock for threads: each would come in on
+top of the others. So a hold also knows which task took it, as a `Taker`.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ running_loop = asyncio._get_running_loop
 
 
 class ThreadOwner:
-    """One thread, for as long as it lives. Only that thread's `threading.local` keeps this object.
+    """Thread, for as long as it lives. Only that thread's `threading.local` keeps this object.
 
     Attributes:
         ident: the thread's identifier, which is its own while this object lives.
@@ -54,7 +54,7 @@ ThreadRef = weakref.ref[ThreadOwner]
 
 
 class TaskRef:
-    """One task of an event loop, for as long as it can run. It does not keep the task alive."""
+    """Reference to a task of an event loop, for as long as the task can run; it does not keep the task alive."""
 
     __slots__ = ("_task",)
 
@@ -68,12 +68,12 @@ class TaskRef:
 
 
 def task_of(thread: "ThreadRef | TaskRef | None") -> "asyncio.Task[Any] | None":
-    """The task that an owner is, while it runs."""
+    """Return the task of an owner that is a task, while the task can run; else None."""
     return thread() if isinstance(thread, TaskRef) else None
 
 
 def caller_name(key: "OwnerKey", thread: "ThreadRef | TaskRef | None") -> str:
-    """Return how people know the caller that a hold under `key` belongs to."""
+    """Return the name, for people, of the caller that a hold under `key` belongs to."""
     if thread is None:
         return f"owner={key[1]!r}" if isinstance(key, tuple) else "an owner="
     kind, caller = "task" if isinstance(thread, TaskRef) else "thread", thread()
@@ -86,12 +86,12 @@ def loop_of(caller: object) -> asyncio.AbstractEventLoop | None:
 
 
 def runs_on(caller: object, loop: object) -> bool:
-    """Whether `caller` is a task of that event loop."""
+    """Return whether `caller` is a task of the event loop `loop`."""
     return loop_of(caller) is loop
 
 
 class Who(NamedTuple):
-    """The owner for which a call is made.
+    """Owner for which a call is made.
 
     Attributes:
         key: the key of its holds in the book.
@@ -106,20 +106,20 @@ class Who(NamedTuple):
 
 
 def may_call_at_once(thread: ThreadRef | TaskRef | None) -> bool:
-    """Whether several calls for one owner may be under way: not where that is a thread, which has one at a time.
+    """Return whether an owner may have several calls under way; a thread has one at a time.
 
-    A task has others carry its calls out, as ``asyncio.gather`` and ``asyncio.wait_for`` do.
+    A task may have other tasks carry its calls out, as ``asyncio.gather`` and ``asyncio.wait_for`` do.
     """
     return thread is None or isinstance(thread, TaskRef)
 
 
 def named(owner: str) -> Who:
-    """The callers that name this ``owner=``."""
+    """Return the owner of the callers that name this ``owner=``."""
     return Who(("owner", owner), None, owner)
 
 
 class _Local(threading.local):
-    """What each thread has of its own; made when the thread first asks for it."""
+    """Values of each thread, made when the thread first asks for them."""
 
     def __init__(self) -> None:
         self._owner = ThreadOwner()
@@ -131,7 +131,7 @@ current_thread: Callable[[], Who] = partial(attrgetter("who"), _Local())
 
 
 class _Tasks(threading.local):
-    """The tasks of the loop that each thread runs; each thread has its own, so no two change one at once."""
+    """Tasks of the loop that each thread runs, kept by thread: so no two threads change the same dict at once."""
 
     def __init__(self) -> None:
         known: dict[weakref.ref[asyncio.Task[Any]], Who] = {}
@@ -143,10 +143,10 @@ _tasks = _Tasks()
 
 
 def current_task() -> Who | None:
-    """The task that the calling thread's event loop runs; None outside a task.
+    """Return the task, as an owner, that the calling thread's event loop runs; None outside a task.
 
-    By the task object, not by its name or id, which others may have, and not by a context variable: a child copies its
-    parent's context, and would come in on top of it.
+    A task is known by its object. Others may have its name or id; a child copies the context of its parent, and would
+    come in on top of the parent if a context variable told them apart.
     """
     loop = running_loop()
     task = None if loop is None else asyncio.current_task(loop)
@@ -160,7 +160,7 @@ def current_task() -> Who | None:
 
 
 class _Callback:
-    """What an event loop runs outside a task. One callback can't be told from another."""
+    """Callback that an event loop runs outside a task. One callback can't be told from another."""
 
     def __repr__(self) -> str:
         return "a callback"
@@ -170,7 +170,7 @@ A_CALLBACK = _Callback()
 
 
 def running_task() -> object | None:
-    """What the calling thread's event loop runs: a task, or `A_CALLBACK`; None where the thread runs no loop."""
+    """Return what the calling thread's event loop runs: a task, or `A_CALLBACK`; None where the thread runs no loop."""
     loop = running_loop()
     if loop is None:
         return None
@@ -179,11 +179,11 @@ def running_task() -> object | None:
 
 
 class Taker(NamedTuple):
-    """Which task of its thread's event loop took a hold, or took levels of one that the thread had before.
+    """Task of a thread's event loop that took a hold, or took levels of one that the thread had before.
 
     Attributes:
-        task: what `running_task` said; weak, because the ids of tasks are recycled, and a hold keeps no task alive.
-        below: the hold count before that. Once there are no more levels, it has given back all of its own.
+        task: what `running_task` returned; weak, because ids of tasks are recycled, and a hold keeps no task alive.
+        below: the hold count before that. At this count, the task has given back all levels of its own.
     """
 
     task: "weakref.ref[object]"
@@ -191,42 +191,42 @@ class Taker(NamedTuple):
 
 
 def taker_of(running: object | None, count: int) -> Taker | None:
-    """The taker of what is above the first `count` levels, taken while the loop runs `running`."""
+    """Return the taker of the levels above the first `count`, taken while the loop runs `running`."""
     return None if running is None else Taker(weakref.ref(running), count)
 
 
 def still_inside(taker: Taker | None, count: int) -> Taker | None:
-    """`taker`, unless a hold with `count` levels has none of its own any more."""
+    """Return `taker`, or None if a hold with `count` levels has none of the taker's any more."""
     return taker if taker is not None and count > taker.below else None
 
 
 def may_nest(taker: Taker | None, running: object | None) -> bool:
-    """Whether one more level may be taken while the loop runs `running`, where `taker` is still inside.
+    """Return whether one more level may be taken while the loop runs `running`, and `taker` is still inside.
 
-    Not by another task: it would be inside together with the first. A thread that runs no loop at the moment, and a
+    Another task may not: it would be inside together with the first. A thread that runs no loop at the moment, and a
     hold that was taken outside any, know no tasks.
     """
     return taker is None or running is None or taker.task() is running
 
 
 def readable(text: str) -> str:
-    """`text` as it may stand inside a ``<client>`` or a ``<uuid>``: short, and without ``:`` or blanks."""
+    """Return `text` as it may stand inside a ``<client>`` or a ``<uuid>``: short, and without ``:`` or blanks."""
     return _UNREADABLE.sub("_", text)[:_READABLE_LENGTH_MAX]
 
 
 def attempt_name(waiter: bytes, number: int, ticket: int | None = None) -> bytes:
-    """The owner's name of one attempt of a wait: its waiter is what comes before the ``~`` (see ``lua/_lib``).
+    """Return the owner's name of one attempt of a wait: the waiter's name comes before the ``~`` (see ``lua/_lib``).
 
-    With the waiter's ticket, if it has one: a waiter that queues where the attempt has the lock gets a larger one.
+    The name ends with the waiter's ticket, if any: waiters that queue where the attempt has the lock get larger ones.
     """
     return b"%b~%d" % (waiter, number) if ticket is None else b"%b~%d.%d" % (waiter, number, ticket)
 
 
 def has_ticket(owner: bytes) -> bool:
-    """Whether the waiter behind an owner's name had a ticket among several masters, and so a place in their queues."""
+    """Return whether the waiter behind an owner's name had a ticket among several masters, and so a place there."""
     return b"." in owner.partition(b"~")[2]
 
 
 def waiter_name(owner: bytes) -> bytes:
-    """The waiter behind an owner's name."""
+    """Return the waiter behind an owner's name."""
     return owner.partition(b"~")[0]

@@ -1,6 +1,6 @@
-"""What the replies of scripts look like, by the lines of RETURNS in their headers.
+"""Forms of the replies of scripts, by the lines of RETURNS in their headers.
 
-A line has a status, names of fields, and behind two blanks what it means. A reply is an array, the status first, or
+A line has a status, names of fields, and behind two blanks its meaning. A reply is an array, the status first, or
 *words*: one string of status and fields, parted by single blanks. At most one field of these is text.
 """
 
@@ -24,25 +24,25 @@ _OF_16_DIGITS = {"now_us", "token"}
 
 
 def fields_of(status: str, line: str) -> list[str]:
-    """The names of a line's fields, after the status."""
+    """Return the names of a line's fields, after the status."""
     return re.split(r"\s{2,}", line[len(status) :].strip())[0].split()
 
 
 def shape_of(status: str, line: str) -> list[type]:
-    """The types of a line's status and fields."""
+    """Return the types of a line's status and fields."""
     return [bytes, *(_TYPES.get(name, int) for name in fields_of(status, line))]
 
 
 def pattern_of(status: str, line: str) -> re.Pattern[bytes]:
-    """What a reply in words looks like; a group for the status, and one for each field."""
+    """Return the pattern of a reply in words, with a group for the status, and one for each field."""
     fields = [_FIELDS.get(name, _NUMBER) for name in fields_of(status, line)]
     return re.compile(b" ".join([b"(%b)" % status.encode(), *fields]), re.DOTALL)
 
 
 def matcher_of(status: str, line: str) -> Matcher:
-    """Matches a reply in words as it comes over the wire, if it is usual, and all that came; groups as `pattern_of`.
+    """Return a function that matches a usual reply in words, on the wire and alone; groups as in `pattern_of`.
 
-    It is usual where a clock, a token and a ticket have 16 digits, and a name has neither blanks nor line ends in it.
+    In a usual reply, a clock, a token and a ticket have 16 digits, and a name has neither blanks nor line ends in it.
     """
     names = fields_of(status, line)
     words = b" ".join([b"(%b)" % status.encode(), *[_USUAL_FIELDS[name] for name in names]])
@@ -60,4 +60,4 @@ def matcher_of(status: str, line: str) -> Matcher:
 
 
 def match_nothing(_: bytes) -> None:
-    """For a script that gives no reply in words."""
+    """Match nothing: for a script whose usual reply is not in words."""

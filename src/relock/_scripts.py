@@ -1,4 +1,4 @@
-"""The Lua scripts: found, checked, packed.
+"""Lua scripts: found, checked, packed.
 
 Each file of ``lua/`` begins with a header that is parsed here and is the script's signature: Python passes KEYS and
 ARGV by the names that the header gives them, so that swapped arguments can't be written. A script whose header and
@@ -62,13 +62,13 @@ class Parameter(NamedTuple):
 
     @property
     def optional(self) -> bool:
-        """Whether callers may leave it out."""
+        """True if callers may leave the parameter out."""
         return self.meaning.endswith("; optional")
 
 
 @frozen(eq=False, repr=False)  # `load` makes one of each
 class Script:
-    """One Lua command, ready to be sent."""
+    """Script of ``lua/``, ready to be sent as a command."""
 
     name: str
     purpose: str
@@ -83,22 +83,22 @@ class Script:
 
     @cached_property
     def own_arguments(self) -> tuple[str, ...]:
-        """The arguments that a flow gives; the rest belongs to the connection that the script takes."""
+        """Names of the arguments that a flow gives by name; the connection that sends the script adds its own."""
         return tuple(p.name for p in self.arguments if p.name not in (*CONNECTION_ARGUMENTS, REST))
 
     @cached_property
     def connection_arguments(self) -> tuple[str, ...]:
-        """The arguments that only the connection can know: not-after time, incarnation and guard."""
+        """Names of the arguments that only the connection can know: not-after time, incarnation and guard."""
         return tuple(p.name for p in self.arguments if p.name in CONNECTION_ARGUMENTS)
 
     @cached_property
     def shapes(self) -> dict[bytes, list[type]]:
-        """What its replies look like: the types of status and fields, by status."""
+        """Types of the status and the fields of each reply, by status."""
         return {status.encode(): shape_of(status, line) for status, line in self.statuses.items()}
 
     @cached_property
     def match_usual(self) -> Matcher:
-        """Matches the reply of the usual case, the first line of RETURNS, as it comes over the wire: without a parser.
+        """Matcher of the usual reply, the first line of RETURNS, as it comes over the wire: without a parser.
 
         The groups are the status and the fields, of which `usual_types` makes the reply.
         """
@@ -107,11 +107,11 @@ class Script:
 
     @cached_property
     def usual_types(self) -> tuple[type, ...]:
-        """What makes of each group of `match_usual` what it stands for."""
+        """Types by which the groups of `match_usual` become the values that they stand for."""
         return tuple(shape_of(*next(iter(self.statuses.items()))))
 
     def parse_words(self, words: bytes) -> list[Any] | None:
-        """The array that a reply in words stands for; None where this script gives no such reply."""
+        """Return the array that a reply in words stands for; None where this script gives no such reply."""
         status = words.partition(b" ")[0]
         pattern = self._words.get(status)
         found = None if pattern is None else pattern.fullmatch(words)
@@ -119,28 +119,28 @@ class Script:
 
     @cached_property
     def _words(self) -> dict[bytes, re.Pattern[bytes]]:
-        """What its replies in words look like, by status."""
+        """Patterns of the replies in words, by status."""
         lines = {status.encode(): (status, line) for status, line in self.statuses.items()}
         return {status: pattern_of(*lines[status]) for status in self.in_words}
 
     @cached_property
     def token_places(self) -> dict[bytes, int]:
-        """Where in its replies a fencing token stands, by status.
+        """Index of the fencing token in each reply that has one, by status.
 
-        A token is one above the last one, or a clock, so none is larger than `TOKEN_MAX`. One that is must not be
-        believed: the next one would have to be larger still, and Lua can't count beyond 2**53.
+        A token is one above the last one, or a clock, so none is larger than `TOKEN_MAX`. A larger one must
+        not be believed: the next one would have to be larger still, and Lua can't count beyond 2**53.
         """
         fields = {status.encode(): fields_of(status, line) for status, line in self.statuses.items()}
         return {status: 1 + names.index("token") for status, names in fields.items() if "token" in names}
 
     @cached_property
     def gives(self) -> bool:
-        """Whether it may give a hold or lengthen one: what counts only once enough replicas have it."""
+        """True if the script may give a hold or lengthen one, which counts only once enough replicas have it."""
         return not {"granted", "extended", "healed"}.isdisjoint(self.statuses)
 
     @cached_property
     def uncounted(self) -> "Script":
-        """The same for a server whose PUBLISH does not count all who listen: it passes nobody over as deaf."""
+        """Script for a server whose PUBLISH does not count all listeners: it passes no waiter over as deaf."""
         source = self.source.replace(_COUNTS, _COUNTS_NOT)
         if source == self.source:
             return self
@@ -148,17 +148,17 @@ class Script:
 
     @cached_property
     def connection_argument_count(self) -> int:
-        """0, 1 (the not-after time) or 3 (the not-after time, the incarnation and the guard): what every header has."""
+        """Number of these arguments: 0, 1 (the not-after time) or 3 (with the incarnation and the guard)."""
         return len(self.connection_arguments)
 
     @cached_property
     def is_vote(self) -> bool:
-        """Whether a master must know which of its incarnations it is asked as: it may have none of its votes there."""
+        """True if a call names the master's incarnation: the master must have a vote in that one."""
         return "incarnation" in self.connection_arguments
 
     @cached_property
     def sha_bytes(self) -> bytes:
-        """Its name among the scripts that a master knows, as it goes over the wire."""
+        """Name of the script among those that a master knows, as it goes over the wire."""
         return self.sha.encode()
 
     @cached_property
@@ -170,7 +170,7 @@ class Script:
         return tuple(p.name for p in self.keys if not p.optional)
 
     def call(self, keys: LockKeys, *rest: bytes | str | int, **arguments: bytes | str | int) -> "Call":
-        """A call of this script: its own arguments by name, those of ``...`` after them.
+        """Return a call of this script: its own arguments by name, those of ``...`` after them.
 
         Raises:
             TypeError: the names are not those of the header.
@@ -185,9 +185,9 @@ class Script:
         return Call(self, keys, own, b"".join([_bulk(_encode(item)) for item in rest]), len(rest))
 
     def prepare(self, **arguments: bytes | str | int) -> "Prepared":
-        """A call that is made again and again: all of its own arguments but the first, which comes with each call.
+        """Return a call to be made again and again, without the first of its own arguments, which comes with each call.
 
-        The last may be missing as well: `Prepared.completed` adds it.
+        The last one may be missing as well: `Prepared.completed` adds it.
 
         Raises:
             TypeError: the names are not those of the header.
@@ -197,9 +197,9 @@ class Script:
         return Prepared(self, b"".join([_bulk(_encode(value)) for value in arguments.values()]))
 
     def usual_head(self, keys: LockKeys, *, guarded: bool) -> bytes:
-        """The beginning of the command on the wire, EVALSHA and the keys.
+        """Return the beginning of the command on the wire: EVALSHA and the keys.
 
-        Its frame is the same for all locks whose keys are of the same length; a guarded one names the prefix as well.
+        The frame is the same for all locks whose keys are of the same length; a guarded one names the prefix as well.
         """
         lock = keys.lock
         key = (len(lock), keys.prefix) if guarded else len(lock)
@@ -210,7 +210,7 @@ class Script:
         return lock.join(frame)
 
     def head(self, keys: LockKeys, command: bytes, body: bytes, rest: int, *, guarded: bool) -> bytes:
-        """The beginning of a command with `rest` arguments for ``...``."""
+        """Return the beginning of a command with `rest` arguments for ``...``."""
         return keys.lock.join(self._frame(keys, command, body, rest, guarded=guarded))
 
     def _frame(self, keys: LockKeys, command: bytes, body: bytes, rest: int, *, guarded: bool) -> Frame:
@@ -228,7 +228,7 @@ class Script:
 
 
 class Call(NamedTuple):
-    """One script with its keys and arguments, packed: what a flow asks of every master.
+    """Script with its keys and arguments, packed: what a flow asks of every master.
 
     The arguments that only a connection can know (not-after time, incarnation, guard) are missing: they come between
     `own` and `rest`.
@@ -241,7 +241,7 @@ class Call(NamedTuple):
     rest_count: int = 0
 
     def pack(self, connection_arguments: bytes, guarded: bool, source: bool = False) -> bytes:
-        """The command as bytes for the wire; `source` for a master that does not know the script."""
+        """Return the command as bytes for the wire; with `source`, for a master that does not know the script."""
         script, keys, own, rest, rest_count = self
         if source:
             head = script.head(keys, b"EVAL", script.source, rest_count, guarded=guarded)
@@ -253,21 +253,21 @@ class Call(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A call of which only the keys and the first argument are missing; or the last one as well, until `completed`."""
+    """Call without the keys and the first argument; without the last argument as well, until it is `completed`."""
 
     script: Script
     others: bytes
 
     def completed(self, last: int) -> "Prepared":
-        """The same with its last argument."""
+        """Return the same call with its last argument."""
         return Prepared(self.script, self.others + _bulk(b"%d" % last))
 
     def call(self, keys: LockKeys, first: bytes) -> Call:
-        """The call with these keys and this first argument."""
+        """Return the call with these keys and this first argument."""
         return Call(self.script, keys, b"$%d\r\n%b\r\n%b" % (len(first), first, self.others))
 
     def pack(self, keys: LockKeys, first: bytes, connection_arguments: bytes, guarded: bool) -> bytes:
-        """What `call` and then `Call.pack` come to."""
+        """Return the same bytes as `Call.pack` of this `call`, without making one."""
         lock = keys.lock
         frame = self.script.frames.get((len(lock), keys.prefix) if guarded else len(lock))
         head = self.script.usual_head(keys, guarded=guarded) if frame is None else lock.join(frame)
@@ -275,7 +275,7 @@ class Prepared(NamedTuple):
 
 
 def pack_argument(value: bytes) -> bytes:
-    """One argument on the wire."""
+    """Return one argument as it goes over the wire."""
     return _bulk(value)
 
 
@@ -311,7 +311,7 @@ def _read(path: Traversable) -> str:
 
 @cache
 def load(name: str, folder: Traversable | None = None) -> Script:
-    """The script ``lua/NAME.lua``, read and checked when it is first needed.
+    """Return the script ``lua/NAME.lua``, read and checked when it is first needed.
 
     Raises:
         ScriptError: the file is missing, or its header and its body disagree.
@@ -339,7 +339,7 @@ def load(name: str, folder: Traversable | None = None) -> Script:
 
 
 def load_all() -> None:
-    """Loads every script now, so that no call reads a file: after an upgrade in place it would be another version's."""
+    """Load every script now, so that no call reads a file: after an upgrade in place it would be another version's."""
     for name in script_names():
         load(name)
 
@@ -349,13 +349,13 @@ def _sha(source: bytes) -> str:
 
 
 def script_names() -> list[str]:
-    """The names of all scripts, in alphabetical order."""
+    """Return the names of all scripts, in alphabetical order."""
     names = [path.name for path in find_folder().iterdir()]
     return sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua"))
 
 
 def _split(path: Traversable, text: str) -> tuple[str, dict[str, tuple[str, ...]], str]:
-    """A file's purpose, the lines of each section of its header, and its body."""
+    """Return a file's purpose, the lines of each section of its header, and its body."""
     head, _, body = text.partition("\n\n")
     lines = [line.removeprefix("--") for line in head.splitlines()]
     sections: dict[str, list[str]] = {}
@@ -393,7 +393,7 @@ def _parameters(path: Traversable, kind: str, sections: dict[str, tuple[str, ...
 
 
 def _check_order(path: Traversable, arguments: tuple[Parameter, ...]) -> None:
-    """A call's own arguments come first, then those of its connection, then the rest: so they are joined."""
+    """Check that a call's own arguments come first, then its connection's, then the rest: they are joined so."""
     names = [p.name for p in arguments]
     known = [name for name in names if name in CONNECTION_ARGUMENTS]
     own = [name for name in names if name not in (*known, REST)]
@@ -409,7 +409,7 @@ def _fragment(folder: Traversable, name: str) -> str:
 def _statuses(
     path: Traversable, sections: dict[str, tuple[str, ...]], body: str, source: str
 ) -> tuple[dict[str, str], frozenset[bytes]]:
-    """The lines of RETURNS by status, without quotation marks, and the statuses of those that had some.
+    """Return the lines of RETURNS by status, without quotation marks, and the statuses of those that had some.
 
     Arrays may stand in a fragment. Words may not: what a fragment joins in this way is a message.
     """

@@ -1,4 +1,4 @@
-"""What `synchronized` makes of a function: one that holds a lock while it runs."""
+"""Decorators of `synchronized`: a function holds a lock while it runs."""
 
 import contextlib
 import functools
@@ -25,10 +25,10 @@ _AN_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")  # what `object.__repr__` en
 
 
 def check_template(template: object) -> str:
-    """The template, if it can be the name of a lock.
+    """Return the template, if it can be the name of a lock.
 
     Raises:
-        TypeError: it is no str; a function shows that the decorator was written without a name.
+        TypeError: the template is no str; a function shows that the decorator was written without a name.
         ConfigurationError: no lock can be called so.
     """
     if callable(template):
@@ -41,7 +41,7 @@ def check_template(template: object) -> str:
 def decorator(
     template: str, lock_of: Callable[[str], contextlib.AbstractContextManager[Any]]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator: the function runs while it holds what `lock_of` gives for the name that `template` makes."""
+    """Return a decorator: the function runs while it holds what `lock_of` gives for the name that `template` makes."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         is_proxy, shown = _known_as(function)
@@ -65,7 +65,7 @@ def decorator(
 def coroutine_decorator(
     template: str, lock_of: Callable[[str], contextlib.AbstractAsyncContextManager[Any]]
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """As `decorator`, for coroutine functions: each runs while it holds the lock, in whichever task awaits it."""
+    """Return a decorator of coroutine functions: each holds the lock while it runs, in whichever task awaits it."""
 
     def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         is_proxy, shown = _known_as(function)
@@ -83,7 +83,7 @@ def coroutine_decorator(
 
 
 def _known_as(function: Any) -> tuple[bool, str]:
-    """Whether a function makes up what it is asked for, and what it is called."""
+    """Return whether a function is a proxy, which makes up any attribute, and the name by which people know it."""
     is_proxy = not isinstance(getattr(function, "__name__", ""), str)
     # A `functools.partial` has no name either.
     return is_proxy, repr(function) if is_proxy else getattr(function, "__qualname__", repr(function))
@@ -98,7 +98,7 @@ _CONTEXT_MANAGERS = tuple(
 
 
 def _check_runs_when_called(function: Callable[..., object], shown: str) -> None:
-    """Refuses what would run after the call, without the lock: also an object whose ``__call__`` does."""
+    """Refuse a function that would run after the call, without the lock; also an object whose ``__call__`` does."""
     if isinstance(function, type):
         raise TypeError(f"synchronized: {shown} is a class: decorate its methods, each for itself")
     if isinstance(function, staticmethod) or not callable(function):  # a static method would become a usual one
@@ -120,7 +120,7 @@ def _check_runs_when_called(function: Callable[..., object], shown: str) -> None
 
 
 def _check_is_coroutine_function(function: Callable[..., object], shown: str) -> None:
-    """Refuses what is not awaited, or would run after it was."""
+    """Refuse a function that is not awaited, or whose body would run after it was."""
     if isinstance(function, type):
         raise TypeError(f"synchronized: {shown} is a class: decorate its methods, each for itself")
     stages = [stage for called in (function, type(function).__call__) for stage in _stages(called)]
@@ -140,9 +140,9 @@ def _is_generator_function(function: object) -> bool:
 
 
 def _stages(function: Any) -> Iterator[Any]:
-    """A function, and those that it was made of by decorators and `functools.partial`, from the outside.
+    """Yield a function, and those that it was made of by decorators and `functools.partial`, from the outside.
 
-    A proxy may have any attribute that it is asked for, and a new one each time: so there is an end.
+    A proxy may have any attribute that it is asked for, and a new one each time: so the number of stages is limited.
     """
     for _ in range(STAGES_MAX):
         if function is None:
@@ -152,7 +152,7 @@ def _stages(function: Any) -> Iterator[Any]:
 
 
 def _is_to_run(result: Any) -> bool:
-    """Whether it must be awaited, and is no task or future of asyncio that is done."""
+    """Return whether `result` must be awaited, and is no task or future of asyncio that is done."""
     return not (_is_future(result) and result.done()) and inspect.isawaitable(result)
 
 
@@ -162,9 +162,9 @@ def _is_future(result: object) -> bool:
 
 
 def _refuse(result: Any, shown: str) -> Never:
-    """Refuses a call that has not run its function: that would run without the lock later. Now it never runs.
+    """Refuse the `result` of a call that has not run its function, which would run later, without the lock.
 
-    Only the call shows it: a decorator may run the coroutine function that it was given, or only pass it on.
+    Now the function never runs. Only the call shows this: a decorator may run a coroutine function, or pass it on.
     """
     done = ""
     if isinstance(result, Coroutine | Generator):
@@ -185,7 +185,7 @@ def _refuse(result: Any, shown: str) -> Never:
 
 
 def _has_begun(result: Any) -> bool:
-    """Whether a coroutine or generator has run some of its body: to close it would run more of that."""
+    """Return whether a coroutine or generator has run some of its body: closing it would run more of the body."""
     if inspect.iscoroutine(result):
         return inspect.getcoroutinestate(result) != inspect.CORO_CREATED
     return inspect.isgenerator(result) and inspect.getgeneratorstate(result) != inspect.GEN_CREATED
@@ -195,7 +195,7 @@ def _has_begun(result: Any) -> bool:
 
 
 def _names(template: str, function: Callable[..., object], shown: str) -> Callable[..., str]:
-    """What makes a lock's name of `template` and the arguments of a call of `function`."""
+    """Return a function that makes a lock's name from `template` and the arguments of a call of `function`."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # as of some of Python's own functions
@@ -239,7 +239,7 @@ def _fields(template: str) -> set[str]:
 
 
 def _used(template: str) -> Iterator[str]:
-    """The arguments that a template uses, those within its format specifications included."""
+    """Yield the arguments that a template uses, those within its format specifications included."""
     for _, name, specification, _ in string.Formatter().parse(template):
         if name is not None:
             yield name.partition(".")[0].partition("[")[0]

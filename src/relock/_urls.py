@@ -7,7 +7,7 @@ _HOSTS = re.compile(r"([^:/?#]+://)([^/?#]*,[^/?#]*)(.*)", re.DOTALL)
 
 
 def split_url(url: str) -> SplitResult:
-    """As `urlsplit`, also where several hosts have commas between them.
+    """Split a URL as `urlsplit` does, also where several hosts have commas between them.
 
     The Pythons of 2025 and later refuse an IPv6 address behind another host: a bracket must begin the host.
 
@@ -40,12 +40,12 @@ def fault_of(url: str) -> str | None:
 
 
 def is_path(rest: str) -> bool:
-    """Return True if what follows ``unix://`` names a file: credentials may come before it, a host may not."""
+    """Return whether what follows ``unix://`` names a file: credentials may come before it, a host may not."""
     before, slash, path = rest.partition("?")[0].partition("/")
     return bool(slash and path) and (not before or before.endswith("@"))
 
 
 def is_port(host: str) -> bool:
-    """Return True if a host has no port, or one that can be."""
+    """Return whether a host has no port, or a possible one."""
     port = host.rpartition("]")[2].partition(":")[2]
     return not port or (port.isdecimal() and 1 <= int(port) <= 65535)

@@ -1,4 +1,4 @@
-"""The client for tasks of event loops: where their locks come from, and what one can ask about them."""
+"""Client for tasks of event loops: where their locks come from, and what one can ask about them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -49,7 +49,7 @@ def _running_loop_of(foregrounds: dict[asyncio.AbstractEventLoop, Foreground]) -
 
 
 class _OwnClient(Client):
-    """The client of an `AsyncClient` that was given none; users know it by the name of that."""
+    """The client of an `AsyncClient` that was given none; its ``repr`` says `AsyncClient`."""
 
     def __repr__(self) -> str:
         return super().__repr__().replace("relock.Client", "relock.AsyncClient")
@@ -104,7 +104,7 @@ class AsyncClient:
 
     @property
     def _session(self) -> Session:
-        """Return what the client has in this process."""
+        """Session of the client in this process."""
         return self._client._session
 
     def _check_open(self) -> None:
@@ -112,7 +112,7 @@ class AsyncClient:
             raise ClientClosedError("the client is closed: make a new one")
 
     def _foreground(self) -> Foreground:
-        """Return what the running loop does for the client's tasks; raises `ClientClosedError` once it was closed."""
+        """Return the foreground of the running loop; raise `ClientClosedError` once the client was closed."""
         if self._is_closed:
             self._check_open()
         loop: Any = running_loop()
@@ -133,7 +133,7 @@ class AsyncClient:
         return OnLoop(callback, self._loop)
 
     def _forget_closed_loops(self) -> None:
-        """What their tasks have left is ended."""
+        """Forget the loops that are closed, and end what their tasks have left."""
         for loop in [loop for loop in self._foregrounds.copy() if loop.is_closed()]:
             foreground = self._foregrounds.pop(loop, None)
             if foreground is not None and foreground.session is self._session:
@@ -143,7 +143,7 @@ class AsyncClient:
 
     @lists(LockArguments)
     def lock(self, name: str, *, cancel_on_lost: bool = False, **options: Unpack[LockArguments]) -> AsyncLock:
-        """A lock; sends nothing. What is None is as the client says.
+        """Return a lock; sends nothing. An option that is None is as the client says.
 
         Args:
             name: any non-empty str that has a UTF-8 form and does not begin with ``}``.
@@ -176,7 +176,7 @@ class AsyncClient:
     def synchronized(
         self, template: str, *, cancel_on_lost: bool = False, **lock_options: Unpack[LockArguments]
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
-        """A decorator for coroutine functions: one runs while it holds the lock that `template` names.
+        """Return a decorator for coroutine functions: one runs while it holds the lock that `template` names.
 
         Args:
             template: the lock's name; ``"orders:{order_id}"`` uses the function's argument ``order_id``.
@@ -199,7 +199,7 @@ class AsyncClient:
     # Looking --------------------------------------------------------------------------------------------------------
 
     async def info(self, name: str) -> LockInfo:
-        """Who has the lock, and who waits: what a quorum of the masters agree on.
+        """Return the holder and the waiters of a lock, as a quorum of the masters agree on them.
 
         Raises:
             QuorumError: too few masters answered.
@@ -210,7 +210,7 @@ class AsyncClient:
 
     @awaited
     async def force_release(self, name: str) -> bool:
-        """Ends any hold of `name`; see `AsyncLock.force_release`.
+        """End any hold of `name`, as `AsyncLock.force_release` does.
 
         Raises:
             QuorumError: too few masters answered.
@@ -221,7 +221,7 @@ class AsyncClient:
         return bool(released)
 
     async def names(self, pattern: str = "*") -> AsyncIterator[str]:
-        """The names that are held or waited for on any master, in no order, each once.
+        """Iterate over the names that are held or waited for on any master, in no order, each once.
 
         Args:
             pattern: a glob for the whole name, as in Redis: ``*``, ``?`` (one byte), ``[ab]``, ``[a-c]``, ``[^ab]``; a
@@ -238,7 +238,7 @@ class AsyncClient:
                 yield name
 
     async def check(self) -> tuple[str, ...]:
-        """Connects, and returns what is wrong with these masters, in words; empty when all is well.
+        """Connect, and return what is wrong with these masters, in words; empty when all is well.
 
         A master that does not answer is named too, while a quorum of the others does.
 
@@ -250,7 +250,7 @@ class AsyncClient:
         return await self._on_thread(self._client.check)
 
     def statistics(self) -> Statistics:
-        """Counts so far, and the state of each master; no I/O."""
+        """Return the counts so far, and the state of each master; no I/O."""
         return self._client.statistics()
 
     async def _on_thread(self, function: Callable[[], T]) -> T:
@@ -259,10 +259,10 @@ class AsyncClient:
     # The end --------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends the waits of tasks and the connections of all loops, and closes a `Client` of its own.
+        """End the waits of tasks and the connections of all loops; close the `Client`, if none was given.
 
-        A `Client` that was given stays open. For a loop that stands still it waits a node timeout at most, and two more
-        where calls of its tasks are under way.
+        A `Client` that was given stays open. For a loop that stands still, this waits a node timeout at most, and two
+        more where calls of the loop's tasks are under way.
 
         Holds are not released, because a task may still be inside: their leases run out, and a later
         `AsyncLock.release` ends them locally. Where a `Client` was given, that release ends them on the masters, too.
@@ -280,7 +280,7 @@ class AsyncClient:
         await self._while(lambda: any(foreground.is_open for foreground in ends))
 
     async def _while(self, is_so: Callable[[], bool]) -> None:
-        """Waits while `is_so()`, for a node timeout at most: another loop may stand still."""
+        """Wait while `is_so()` is true, for a node timeout at most: another loop may stand still."""
         session = self._session
         until = session.clock() + session.node_timeout
         while is_so() and session.clock() < until:

@@ -1,4 +1,4 @@
-"""The lock's door for tasks of an event loop: the class people use, with the docstrings they read."""
+"""Door of a lock for tasks of an event loop: the class people use, with the docstrings they read."""
 
 import asyncio
 import math
@@ -24,22 +24,22 @@ from relock.lock import NOT_PASSED, acquiring, longest_wait
 
 
 class AsyncLockClient(HasSession, Protocol):
-    """What a lock needs of the client that made it."""
+    """Part of a client that its locks use."""
 
     _is_closed: bool
 
     def _foreground(self) -> Foreground:
-        """What the running loop does for the client's tasks; `ClientClosedError` once it was closed."""
+        """Return the foreground of the running loop; raise `ClientClosedError` once the client was closed."""
 
     async def info(self, name: str) -> LockInfo:
-        """Who has the lock, and who waits."""
+        """Return the holder and the waiters of the lock `name`."""
 
     async def force_release(self, name: str) -> bool:
-        """Ends whatever hold there is."""
+        """End any hold of the lock `name`."""
 
 
 class AsyncLock(Holding):
-    """A distributed lock for tasks: reentrant, fair, renewed while its owner lives. Made by `AsyncClient.lock`.
+    """Distributed lock for tasks: reentrant, fair, renewed while its owner lives. Made by `AsyncClient.lock`.
 
     A hold belongs to the task that *calls* `acquire`, or to ``owner=``; all lock objects of one client with the same
     name and owner share it. So ``asyncio.wait_for(lock.acquire(), 5)`` gives it to the caller. A child task is another
@@ -77,10 +77,10 @@ class AsyncLock(Holding):
     def acquire(
         self, blocking: bool = True, timeout: float = NOT_PASSED, **_unknown: Never
     ) -> Coroutine[Any, Any, bool]:
-        """Takes the lock, or one more level of it if the caller has it. The caller is the task that calls this.
+        """Take the lock, or one more level of it if the caller has it. The caller is the task that calls this.
 
-        The call sends nothing; whoever awaits what it returns has it carried out, once. Before that it is neither true
-        nor false: ``if lock.acquire():`` without ``await`` raises `TypeError`, and so it is with each member that is
+        The call sends nothing; what it returns is carried out when it is awaited, once. Before that, it is neither true
+        nor false: ``if lock.acquire():`` without ``await`` raises `TypeError`, and so does each member that is
         awaited.
 
         Args:
@@ -90,7 +90,7 @@ class AsyncLock(Holding):
                 the event loop stood still for as long.
 
         Returns:
-            True if the caller has it now, False if *somebody else* has it.
+            True if the caller has the lock now, False if *somebody else* has it.
 
         Raises:
             ValueError: a timeout below 0 other than -1, NaN, or any with ``blocking=False``.
@@ -111,7 +111,7 @@ class AsyncLock(Holding):
         return AwaitedCall(self._take(who, limit))
 
     async def _take(self, who: Who, limit: float, *, must: bool = False) -> bool:
-        """Return whether the caller has it now; raise `AcquireTimeoutError` where it `must`, and has it not."""
+        """Return whether the caller has the lock now; if it has not and `must`, raise `AcquireTimeoutError`."""
         foreground = self._client._foreground()
         until = foreground.session.clock() + limit
         while True:
@@ -139,11 +139,11 @@ class AsyncLock(Holding):
         return False
 
     def release(self) -> Coroutine[Any, Any, None]:
-        """Gives back one level; the last one ends the hold, whatever the masters do, and whatever cancels the caller.
+        """Give back one level; the last one ends the hold, whatever the masters do, and whatever cancels the caller.
 
-        What it returns must be awaited, or made a task: else nothing is given back.
+        The coroutine that this returns must be awaited, or made a task: else nothing is given back.
 
-        Fewer than a quorum that confirm it are an event and a log line, no error: the lease runs out by itself.
+        If fewer than a quorum confirm it, there is an event and a log line, no error: the lease runs out by itself.
 
         Raises:
             NotOwnedError: the caller holds nothing.
@@ -154,7 +154,7 @@ class AsyncLock(Holding):
         return Begun(self._release(who), partial(self._release_unbegun, who))
 
     def _release_unbegun(self, who: Who) -> None:
-        """A task was made of a release, and cancelled before it began."""
+        """Give back a level for a release that was made a task, and was cancelled before it began."""
         self._client._session.interrupted_of_tasks.give_up(CallRecord(), self.name, who, 1)
 
     async def _release(self, who: Who) -> None:
@@ -187,7 +187,7 @@ class AsyncLock(Holding):
             interrupted.give_up(record, self.name, who, 1)
 
     def _release_of_closed_client(self, record: CallRecord, who: Who) -> None:
-        """The client asks nobody any more: the session's background ends the hold, if it was not closed as well."""
+        """Have the session's background give back a level, if the session is open: the client asks nobody any more."""
         session = self._client._session
         hold = session.holds.get((self.name, who.key))
         if hold is None or hold.count == 0:
@@ -198,7 +198,7 @@ class AsyncLock(Holding):
             session.interrupted_of_tasks.give_up(record, self.name, who, 1)
 
     async def __aenter__(self) -> Self:
-        """Takes the lock, waiting for the lock's own ``timeout=`` at most.
+        """Take the lock, waiting for the lock's own ``timeout=`` at most.
 
         Raises:
             AcquireTimeoutError: somebody else had it for all that time. The body does not run.
@@ -234,7 +234,7 @@ class AsyncLock(Holding):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Gives back one level; an exception of the body is never hidden, nor does it hide an error of leaving.
+        """Give back one level; an exception of the body is never hidden, nor does it hide an error of leaving.
 
         Beside an exception of the body, the errors below are a note on that exception and a warning in the log. They
         are raised where the body succeeded, where it was cancelled because the hold was lost, and where a generator is
@@ -270,10 +270,10 @@ class AsyncLock(Holding):
     # Asking the masters ---------------------------------------------------------------------------------------------
 
     def ensure(self, seconds: float = 0.0) -> Coroutine[Any, Any, int]:
-        """Checks that the caller's hold is valid for `seconds` more; usually that sends nothing.
+        """Check that the caller's hold is valid for `seconds` more; usually, send nothing.
 
-        One case does, and is why this is awaited: a releaser has just handed the lock over, its lease is 3 s at first,
-        and `seconds` is more than what is left of these. Then the masters are asked for the full lease, once.
+        One case sends a request, and is why this is awaited: a releaser has just handed the lock over, its lease is 3 s
+        at first, and `seconds` is more than what is left of these. Then the masters are asked for the full lease, once.
 
         Args:
             seconds: what must be left at least, from 0.
@@ -282,7 +282,7 @@ class AsyncLock(Holding):
             The fencing token of the hold, to go with what must not happen twice.
 
         Raises:
-            LockLostError: it was lost, or has less left than that; in the second case it goes on.
+            LockLostError: the hold was lost, or has less left than that; in the second case it goes on.
             NotOwnedError: the caller holds nothing.
             TypeError, ConfigurationError: `seconds` is no number of seconds from 0.
             RuntimeError: it is called outside a task, without ``owner=``.
@@ -301,14 +301,14 @@ class AsyncLock(Holding):
         return hold.token
 
     def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, float]:
-        """Renews the caller's hold now, on a quorum.
+        """Renew the caller's hold now, on a quorum.
 
         Args:
             ttl: the lease from now on, in seconds from 0.05 to 10 years; later renewals use the larger ttl. None for
                 the hold's own. The lease never gets shorter than it was.
 
         Returns:
-            `remaining()` after it.
+            `remaining()` after the renewal.
 
         Raises:
             NotOwnedError: the caller holds nothing.
@@ -329,7 +329,7 @@ class AsyncLock(Holding):
 
     @awaited
     async def locked(self) -> bool:
-        """Whether anybody has the lock; asks the masters. True unless a quorum says that it is free.
+        """Ask the masters whether anybody has the lock. Return True unless a quorum says that the lock is free.
 
         Raises:
             QuorumError: too few masters answered.
@@ -337,17 +337,17 @@ class AsyncLock(Holding):
         return (await self._client.info(self.name)).held
 
     async def info(self) -> LockInfo:
-        """Who has the lock and who waits; see `AsyncClient.info`."""
+        """Return the holder and the waiters of the lock, as `AsyncClient.info` does."""
         return await self._client.info(self.name)
 
     @awaited
     async def force_release(self) -> bool:
-        """An operator's way to end any hold of the lock: the queue goes on, tokens go on rising.
+        """End any hold of the lock, as an operator's way out: the queue goes on, tokens go on rising.
 
         The owner is not asked; it learns with its next renewal, nested acquire or release that the hold is lost.
 
         Returns:
-            Whether anybody held it.
+            True if anybody held the lock.
 
         Raises:
             QuorumError: too few masters answered.

@@ -1,4 +1,4 @@
-"""The client: where locks come from, and what one can ask about them."""
+"""Client: where locks come from, and what one can ask about them."""
 
 import logging
 import os
@@ -54,14 +54,14 @@ _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
 @frozen
 class MasterState:
-    """What a client knows of one master.
+    """State of one master, as a client knows it.
 
     Attributes:
-        address: where it is; never holds a password.
-        version: the server's, once connected.
-        down: why it does not answer, or None.
-        vote_in: seconds until it has a vote again; 0.0 when it has one, as far as this client knows.
-        problems: what is wrong with it, in words.
+        address: where the master is; never holds a password.
+        version: the server's version, once connected.
+        down: why the master does not answer, or None.
+        vote_in: seconds until the master has a vote again; 0.0 when it has one, as far as this client knows.
+        problems: what is wrong with the master, in words.
         connections: how many this client has open for calls, renewals and undoing, and in event loops; a subscription
             is one more.
         idle_connections: how many of these nobody uses at this moment.
@@ -101,8 +101,8 @@ class Statistics:
 class Client:
     """Locks on one Redis or Valkey master, or on a quorum of several independent ones.
 
-    Making one checks the arguments and sends nothing; it connects when it is first used. It may be shared by
-    threads: make one, keep it, and `close` it. One that is dropped open ends once nothing is held, and says so by a
+    Making one checks the arguments and sends nothing; it connects when it is first used. A client may be shared
+    by threads: make one, keep it, and `close` it. One that is dropped open ends once nothing is held, and says so by a
     ``ResourceWarning``. After ``fork()`` the child's copy works as a fresh client that holds nothing.
 
     Args:
@@ -134,7 +134,7 @@ class Client:
         self._warn()
 
     def _warn(self) -> None:
-        """Says once what works, but promises less than one might think."""
+        """Warn once of what works, but promises less than one might think."""
         guard, ttl = self._options.guard_for(len(self._nodes)), self._options.ttl
         short = f"restart_guard={guard} is below the ttl of {ttl} s: a lease that a restart forgot may outlast it"
         number = warning_of_number(len(self._nodes))
@@ -147,7 +147,7 @@ class Client:
 
     @lists(LockArguments)
     def lock(self, name: str, **options: Unpack[LockArguments]) -> Lock:
-        """A lock; sends nothing. What is None is as the client says.
+        """Return a lock; sends nothing. An option that is None is as the client says.
 
         Args:
             name: any non-empty str that has a UTF-8 form and does not begin with ``}``.
@@ -188,7 +188,7 @@ class Client:
     def synchronized(
         self, template: str, **lock_options: Unpack[LockArguments]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """A decorator: the function runs while it holds the lock that `template` names.
+        """Return a decorator: the function runs while it holds the lock that `template` names.
 
         Args:
             template: the lock's name; ``"orders:{order_id}"`` uses the function's argument ``order_id``.
@@ -203,8 +203,8 @@ class Client:
                 to be awaited: a coroutine that has not begun is closed, a task or future cancelled. For an option that
                 there is not, or of a wrong type; for a function in the place of the template.
 
-        A `RelockWarning`, once for each function: the name has the address of an object in it, because an argument has
-        no ``__str__`` of its own. Each process, and each object, then has a lock of its own.
+        A `RelockWarning`, once for each function, says that the name has the address of an object in it, because an
+        argument has no ``__str__`` of its own. Each process, and each object, then has a lock of its own.
         """
         check_template(template)
         check_lock_keywords("synchronized", lock_options)
@@ -214,7 +214,7 @@ class Client:
     # Looking --------------------------------------------------------------------------------------------------------
 
     def info(self, name: str) -> LockInfo:
-        """Who has the lock, and who waits: what a quorum of the masters agree on.
+        """Return the holder and the waiters of a lock, as a quorum of the masters agree on them.
 
         Raises:
             QuorumError: too few masters answered.
@@ -224,7 +224,7 @@ class Client:
         return self._agree(name, session.run(inspect_flows.look(spec, session.clock)))
 
     def _agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:
-        """Return what `answers` to a look come to."""
+        """Return what a quorum of `answers` to a look agree on; raise `QuorumError` if these are too few."""
         self._session.say_warnings(stacklevel=4)
         info = inspect_flows.agree(name, answers)
         if info is None:
@@ -236,7 +236,7 @@ class Client:
         return quorum_error(name, failures, quorum_of(len(answers)), len(answers) - len(failures))
 
     def force_release(self, name: str) -> bool:
-        """Ends any hold of `name`; see `Lock.force_release`.
+        """End any hold of `name`, as `Lock.force_release` does.
 
         Raises:
             QuorumError: too few masters answered.
@@ -248,13 +248,13 @@ class Client:
         return bool(released)
 
     def _agree_on_end(self, name: str, answers: inspect_flows.MasterReplies) -> None:
-        """Raise `QuorumError` where `answers` to a forced release are too few."""
+        """Raise `QuorumError` if `answers` to a forced release are too few."""
         self._session.say_warnings(stacklevel=4)
         if sum(isinstance(answer, list) for answer in answers) < quorum_of(len(answers)):
             raise self._no_quorum(name, answers)
 
     def names(self, pattern: str = "*") -> Iterator[str]:
-        """The names that are held or waited for on any master, in no order, each once.
+        """Iterate over the names that are held or waited for on any master, in no order, each once.
 
         Args:
             pattern: a glob for the whole name, as in Redis: ``*``, ``?`` (one byte), ``[ab]``, ``[a-c]``, ``[^ab]``; a
@@ -288,7 +288,7 @@ class Client:
             raise quorum_error(None, failures, quorum_of(len(self._session.masters)), answered)
 
     def check(self) -> tuple[str, ...]:
-        """Connects, and returns what is wrong with these masters, in words; empty when all is well.
+        """Connect, and return what is wrong with these masters, in words; empty when all is well.
 
         A master that does not answer is named too, while a quorum of the others does.
 
@@ -314,7 +314,7 @@ class Client:
         return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))
 
     def _look_at(self, master: Master) -> str:
-        """Return the run_id. Note missing commands, and that waiters hear of no release."""
+        """Return the run_id of a master. Note if it lacks commands, or if waiters hear of no release there."""
         from relock._doctor.check import KINDS, look_at
 
         with understood():
@@ -325,7 +325,7 @@ class Client:
         return run_id
 
     def statistics(self) -> Statistics:
-        """Counts so far, and the state of each master; no I/O."""
+        """Return the counts so far, and the state of each master; no I/O."""
         session = self._session
         counters = session.counters
         return Statistics(
@@ -344,7 +344,7 @@ class Client:
     # The end --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the watchdog, the waits and relock's own connections; may be called again.
+        """End the watchdog, the waits and relock's own connections; may be called again.
 
         Holds are not released, because a thread may still be inside: their leases run out, and a later
         `Lock.release` ends them locally.
@@ -372,7 +372,7 @@ class Client:
         return f"<{state} relock.Client of {', '.join(self._addresses)}>"
 
     def _after_fork(self) -> None:
-        """In the child: nothing of the parent's is ours, neither its holds nor its connections."""
+        """Begin a fresh session in the child, which has neither the parent's holds nor its connections."""
         parents, self._session = self._session, Session(self._nodes, self._options, self._platform)
         self._session.closed = parents.closed
         parents.abandon_in_child()
@@ -402,7 +402,7 @@ if hasattr(os, "register_at_fork"):
 def synchronized(
     get_client: Callable[[], Client], template: str, **lock_options: Unpack[LockArguments]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """`Client.synchronized` for a client that is made later: a factory's, or another one in each test.
+    """Return the decorator of `Client.synchronized` for a client made later: a factory's, or one in each test.
 
     Args:
         get_client: returns the client; it is called at each call of the decorated function, and never before.

@@ -1,4 +1,4 @@
-"""The lock's door: the class people use, with the docstrings they read."""
+"""Door of a lock for threads: the class people use, with the docstrings they read."""
 
 import math
 import threading
@@ -17,23 +17,23 @@ NOT_PASSED = float("-1")  # the default of `threading.RLock`, as an object of it
 
 
 def acquiring(self: Any, blocking: bool = True, timeout: float = NOT_PASSED) -> object:
-    """Have the parameters of `acquire`, as both doors show it."""
+    """Show the parameters of `acquire`, as both doors take them; never called."""
 
 
 class LockClient(HasSession, Protocol):
-    """What a lock needs of the client that made it."""
+    """Part of a client that its locks use."""
 
     def info(self, name: str) -> LockInfo:
-        """Who has the lock, and who waits."""
+        """Return the holder and the waiters of the lock `name`."""
 
     def force_release(self, name: str) -> bool:
-        """Ends whatever hold there is."""
+        """End any hold of the lock `name`."""
 
 
 class Lock(Holding):
-    """A distributed lock: reentrant, fair, renewed while its owner lives. Made by `Client.lock`.
+    """Distributed lock: reentrant, fair, renewed while its owner lives. Made by `Client.lock`.
 
-    It stands in for `threading.RLock`: `acquire`, `release` and ``with`` behave alike, and a
+    This class stands in for `threading.RLock`: `acquire`, `release` and ``with`` behave alike, and a
     `threading.Condition` takes it. A hold belongs to the calling thread, or to ``owner=``; all lock objects of one
     client with the same name and owner share it.
 
@@ -52,7 +52,7 @@ class Lock(Holding):
 
     @called_as(acquiring)
     def acquire(self, blocking: bool = True, timeout: float = NOT_PASSED, **_unknown: Never) -> bool:
-        """Takes the lock, or one more level of it if the caller has it.
+        """Take the lock, or one more level of it if the caller has it.
 
         Args:
             blocking: False looks once and never queues; with ``fair=True`` that fails while others wait.
@@ -60,7 +60,7 @@ class Lock(Holding):
                 ``timeout=`` counts. A wait ends at its timeout plus at most one ``node_timeout``.
 
         Returns:
-            True if the caller has it now, False if *somebody else* has it.
+            True if the caller has the lock now, False if *somebody else* has it.
 
         Raises:
             ValueError: a timeout below 0 other than -1, NaN, or any with ``blocking=False``.
@@ -99,9 +99,9 @@ class Lock(Holding):
             raise
 
     def release(self) -> None:
-        """Gives back one level; the last one ends the hold, whatever the masters do.
+        """Give back one level; the last one ends the hold, whatever the masters do.
 
-        Fewer than a quorum that confirm it are an event and a log line, no error: the lease runs out by itself.
+        If fewer than a quorum confirm it, there is an event and a log line, no error: the lease runs out by itself.
 
         Raises:
             NotOwnedError: the caller holds nothing.
@@ -127,7 +127,7 @@ class Lock(Holding):
             self._client._session.say_warnings()
 
     def __enter__(self) -> Self:
-        """Takes the lock, waiting for the lock's own ``timeout=`` at most.
+        """Take the lock, waiting for the lock's own ``timeout=`` at most.
 
         Raises:
             AcquireTimeoutError: somebody else had it for all that time. The body does not run.
@@ -156,7 +156,7 @@ class Lock(Holding):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Gives back one level; an exception of the body is never hidden, nor does it hide an error of leaving.
+        """Give back one level; an exception of the body is never hidden, nor does it hide an error of leaving.
 
         Beside an exception of the body, the errors below are a note on that exception and a warning in the log. They
         are raised where the body succeeded, and where a generator is closed in it (`GeneratorExit`).
@@ -197,7 +197,7 @@ class Lock(Holding):
         __aexit__ = __aenter__  # Python looks for both before it calls one
 
     def ensure(self, seconds: float = 0.0) -> int:
-        """Checks, without I/O, that the caller's hold is valid for `seconds` more. It spends nothing.
+        """Check, without I/O, that the caller's hold is valid for `seconds` more. The check spends nothing.
 
         One case sends a request: a releaser has just handed the lock over, its lease is 3 s at first, and `seconds`
         is more than what is left of these. Then the masters are asked for the full lease, once.
@@ -209,7 +209,7 @@ class Lock(Holding):
             The fencing token of the hold, to go with what must not happen twice.
 
         Raises:
-            LockLostError: it was lost, or has less left than that; in the second case it goes on.
+            LockLostError: the hold was lost, or has less left than that; in the second case it goes on.
             NotOwnedError: the caller holds nothing.
             TypeError, ConfigurationError: `seconds` is no number of seconds from 0.
         """
@@ -227,14 +227,14 @@ class Lock(Holding):
     # Asking the masters ---------------------------------------------------------------------------------------------
 
     def extend(self, ttl: float | None = None) -> float:
-        """Renews the caller's hold now, on a quorum.
+        """Renew the caller's hold now, on a quorum.
 
         Args:
             ttl: the lease from now on, in seconds from 0.05 to 10 years; later renewals use the larger ttl. None for
                 the hold's own. The lease never gets shorter than it was.
 
         Returns:
-            `remaining()` after it.
+            `remaining()` after the renewal.
 
         Raises:
             NotOwnedError: the caller holds nothing.
@@ -250,7 +250,7 @@ class Lock(Holding):
         return hold.remaining(session.clock())
 
     def locked(self) -> bool:
-        """Whether anybody has the lock; asks the masters. True unless a quorum says that it is free.
+        """Ask the masters whether anybody has the lock. Return True unless a quorum says that the lock is free.
 
         Raises:
             QuorumError: too few masters answered.
@@ -258,16 +258,16 @@ class Lock(Holding):
         return self._client.info(self.name).held
 
     def info(self) -> LockInfo:
-        """Who has the lock and who waits; see `Client.info`."""
+        """Return the holder and the waiters of the lock, as `Client.info` does."""
         return self._client.info(self.name)
 
     def force_release(self) -> bool:
-        """An operator's way to end any hold of the lock: the queue goes on, tokens go on rising.
+        """End any hold of the lock, as an operator's way out: the queue goes on, tokens go on rising.
 
         The owner is not asked; it learns with its next renewal, nested acquire or release that the hold is lost.
 
         Returns:
-            Whether anybody held it.
+            True if anybody held the lock.
 
         Raises:
             QuorumError: too few masters answered.
@@ -277,10 +277,10 @@ class Lock(Holding):
     # What threading.Condition and CPython's tests expect of an RLock ------------------------------------------------
 
     def _is_owned(self) -> bool:
-        """A condition asks before it waits or notifies. A caller that lost its hold gets `LockLostError`, not False.
+        """Return whether the caller has the lock: a condition asks before it waits or notifies.
 
         Raises:
-            LockLostError: it was lost.
+            LockLostError: the caller's hold was lost; that is an error, not False.
             ConfigurationError: the lock has an ``owner=``.
         """
         if self._named_owner is not None:
@@ -300,10 +300,10 @@ class Lock(Holding):
         return self.hold_count
 
     def _release_save(self) -> tuple[Hold, int]:
-        """Gives up every level, for a condition's wait, whatever has become of the hold.
+        """Give up every level, for a condition's wait, whatever has become of the hold.
 
         The condition has its waiter in its list by now, and would keep it there if this raised: the next `notify`
-        would go to nobody. So a loss that shows here is told by what uses the lock after the wait.
+        would go to nobody. So a loss that shows here is raised by the next use of the lock after the wait.
         """
         hold = self._hold()
         if hold is None or hold.count == 0:
@@ -328,10 +328,10 @@ class Lock(Holding):
         return hold, count
 
     def _acquire_restore(self, saved: tuple[Hold, int]) -> None:
-        """Takes what `_release_save` gave up, at the end of a condition's wait, however long no master answers.
+        """Take again what `_release_save` gave up, at the end of a condition's wait, however long no master answers.
 
         A wait that has timed out is taken off the condition's list only after this. So this does not raise either: if
-        it can't get the lock again, the caller has its levels as those of a lost hold. But it raises an interrupt,
+        the lock can't be taken again, the caller has its levels as those of a lost hold. But an interrupt is raised,
         because nothing may run without the lock then.
         """
         hold, count = saved
@@ -352,14 +352,14 @@ class Lock(Holding):
                 raise
 
     def _at_fork_reinit(self) -> None:
-        """A forked child has a new session, and so holds nothing already."""
+        """Do nothing: a forked child has a new session, and so holds nothing."""
 
     def __reduce__(self) -> Never:
         raise TypeError("a Lock can't be pickled: make one of a client in each process")
 
 
 def longest_wait(longest: float, blocking: bool, timeout: float) -> float:
-    """For how many seconds to wait at most, judged as `threading.RLock.acquire` does; `longest` is the lock's own."""
+    """Return the longest wait (s), judged as `threading.RLock.acquire` does; `longest` is the lock's own."""
     if timeout.__class__ in (float, int):
         if timeout == -1:
             if not blocking:
@@ -371,7 +371,7 @@ def longest_wait(longest: float, blocking: bool, timeout: float) -> float:
 
 
 def _judged(blocking: bool, timeout: float) -> float:
-    """A timeout as `threading.RLock` judges it. This asks a new one, which is free, so nobody waits."""
+    """Return a timeout as `threading.RLock` judges it. This asks a new one, which is free, so nobody waits."""
     try:
         threading.RLock().acquire(bool(blocking), timeout)
     except TypeError:

@@ -1,1 +1,1 @@
-"""What decides: no sockets, no threads, no event loop, no clock, no randomness. Those are passed in."""
+"""Decisions of relock, without sockets, threads, event loop, clock or randomness: those are passed in."""

@@ -1,4 +1,4 @@
-"""The book of holds: what the callers of one client have."""
+"""Book of the holds that the callers of one client have."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, f
 
 
 class Book(dict[HoldKey, Hold]):
-    """Holds by lock name and caller. A dict, because its single operations are atomic: it needs no lock."""
+    """Holds by lock name and caller. The book is a dict, whose single operations are atomic: it needs no lock."""
 
     def of_name(self, name: str) -> list[Hold]:
-        """The holds of the lock `name`, of all callers."""
+        """Return the valid holds of the lock `name`, of all callers."""
         return [hold for (held, _), hold in self.copy().items() if held == name and hold.loss is None]
 
     def all(self) -> list[Hold]:
-        """Every hold, and the lost ones whose owners have not noticed yet."""
+        """Return every hold, lost ones too; forget lost ones whose owners ended, and the oldest beyond `TOLD_MAX`."""
         told = []
         for key, hold in self.copy().items():
             if hold.loss is not None and hold.thread is not None and hold.thread() is None:
@@ -32,13 +32,13 @@ class Book(dict[HoldKey, Hold]):
         return list(self.copy().values())
 
     def has(self, hold: Hold) -> bool:
-        """Whether `hold` is held still: neither released nor lost."""
+        """Return whether `hold` is still held: neither released nor lost."""
         return hold.loss is None and self.get((hold.keys.name, hold.key)) is hold
 
     def not_owned(self, name: str, who: Who) -> NotOwnedError:
         """Return the error for a caller that holds nothing.
 
-        It names the caller of this client that has the lock: often one enters a block and another one leaves it.
+        The error names the caller of this client that has the lock: often one enters a block and another one leaves it.
         """
         caller = caller_name(who.key, who.thread)
         holder = next((caller_name(hold.key, hold.thread) for hold in self.of_name(name)), None)
@@ -50,19 +50,19 @@ class Book(dict[HoldKey, Hold]):
         return NotOwnedError(text, lock=name)
 
     def forget(self, name: str, owners: Sequence[bytes]) -> None:
-        """Nobody has what was granted to `owners`."""
+        """Drop the holds of the lock `name` that were granted to `owners`."""
         for key, hold in self.copy().items():
             if key[0] == name and hold.owner in owners:
                 self.pop(key, None)
 
 
 def stand_in(hold: Hold) -> OwnerKey:
-    """Under which key the hold is kept that stands in for a lost one."""
+    """Return the key of the hold that stands in for `hold`, which was lost."""
     return "stand-in", hold.key
 
 
 def lost_error(hold: Hold) -> LockLostError:
-    """The error for a hold that was lost."""
+    """Return the error for a hold that was lost."""
     loss = hold.loss
     if loss is None:
         raise AssertionError("only a lost hold has a loss")

@@ -37,13 +37,13 @@ class CallRecord:
 
 
 class OvertakenError(Exception):
-    """A call was undone by another caller of its owner while its event loop stood still; it begins anew."""
+    """Error of a call that another caller of its owner undid while its event loop stood still; the call begins anew."""
 
 
 class Enter(NamedTuple):
-    """An effect of a call, beside those of `relock._core.effects`: enter the gate of the call's owner.
+    """Effect of a call, beside those of `relock._core.effects`: enter the gate of the call's owner.
 
-    The owner is one that may call several times at once: an ``owner=``, or a task. One call at a time takes or leaves a
+    Such an owner may call several times at once: an ``owner=``, or a task. One call at a time takes or leaves a
     level, and the others queue at the gate. The answer is a bool: whether the caller is in by `until`. If `until` is
     over already, the caller comes in only where nobody else is inside. By then the `record` has the gate.
     """

@@ -1,4 +1,4 @@
-"""How far a master's clock is ahead of ours: bounds that every reply narrows and time widens."""
+"""Bounds on how far a master's clock is ahead of ours: every reply narrows them, and time widens them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,20 +12,20 @@ PROPOSAL_US_MIN = 10**15  # in the year 2001
 UNKNOWN = NOT_YET = float("inf")
 LEAD_SECONDS = 0.001  # what a request may take beyond the round trips that were seen
 STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the next have not stepped
-# For so long the bounds may go without a new date. Where a step is in doubt, they are farther apart than any reply
-# shows that comes so soon: so that one is looked at.
+# For so long the bounds may go without a new date. Where a step is in doubt, they are farther apart than those of any
+# reply that comes so soon: so that reply is looked at.
 LOOK_SECONDS = 0.02
 
 
 class ClockStep(NamedTuple):
-    """A master's clock and ours moved apart at once.
+    """Step of a clock: a master's clock and ours moved apart at once.
 
     Attributes:
-        seen_at: our time at which the reply was read that showed it.
+        seen_at: our time at which the reply that showed the step was read.
         master: its number.
-        seconds: by so many; above 0, the master's went ahead.
+        seconds: by so many they moved apart; above 0, the master's went ahead.
         shown_us: the master's clock in that reply.
-        after: our time before which it did not happen: the last reply that did not show it was asked for then.
+        after: our time before which the step did not happen: the last reply without it was asked for then.
     """
 
     seen_at: float
@@ -35,7 +35,7 @@ class ClockStep(NamedTuple):
     after: float = float("-inf")
 
     def may_be_one_with(self, other: "ClockStep") -> bool:
-        """Whether the two may have happened at the same moment, as what happens to our own clock does for all."""
+        """Return whether both steps may have happened at the same moment, as those from our own clock do."""
         return self.after <= other.seen_at and other.after <= self.seen_at
 
 
@@ -43,14 +43,14 @@ class ClockStep(NamedTuple):
 class Offset:
     """Bounds on (the master's clock minus ours), in seconds.
 
-    A reply that carries the master's time shows that the difference lay between that time less our clock when the
-    reply was read, and that time less our clock when the request was sent. Between replies the bounds widen by
-    `drift_factor`, because the clocks may run at different rates; and so they did while a reply was under way.
+    A reply carries the master's time. The difference is at least that time less our clock when the reply was read,
+    and at most that time less our clock when the request was sent. Between replies, and while one is under way, the
+    bounds widen by `drift_factor`, because the clocks may run at different rates.
 
-    Replies on two connections may be read in another order than that in which they were given. So where one that was
-    under way together with the last one does not agree with the bounds, the clock has stepped, but nobody knows which
-    way: until the next request, whose reply is newer than either, the bounds are those of both. Where that comes so
-    late that both may have become what it shows, the clock counts as gone ahead.
+    Replies on two connections may be read in another order than that in which they were given. So where a reply that
+    was under way together with the last one does not agree with the bounds, the clock has stepped, but nobody knows
+    which way. Until the reply to the next request, which is newer than either, the bounds are those of both. Where that
+    reply comes so late that both may have become what it shows, the clock counts as gone ahead.
 
     Attributes:
         look_by: our time until which a reply that would make neither bound tighter shows nothing new, and need not be
@@ -72,18 +72,18 @@ class Offset:
 
     @property
     def round_trip(self) -> float:
-        """For how long (s) a request and its reply are under way, as far as the last ones have shown."""
+        """Seconds for which a request and its reply are under way, as far as the last ones have shown."""
         return self.high - self.low
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the clock has stepped, and only the reply to the next request will show which way."""
+        """True if the clock has stepped, and only the reply to the next request will show which way."""
         return self._rivals is not None
 
     def see(self, low: float, high: float, now: float) -> float:
-        """Narrows the bounds. Returns by how many seconds the master's clock stepped, 0.0 if it did not.
+        """Narrow the bounds. Return by how many seconds the master's clock stepped, 0.0 if it did not.
 
-        Bounds that don't overlap the old ones are a step, ahead (above 0) or back (below 0); the most that it may
+        Bounds that don't overlap the old ones are a step, ahead (above 0) or back (below 0). The most that the step may
         have been is returned, as soon as its direction is known.
         """
         asked_at = now - (high - low)
@@ -105,7 +105,7 @@ class Offset:
         return 0.0
 
     def _see_step(self, asked_at: float, low: float, high: float, now: float) -> float:
-        """What a reply comes to that does not agree with the bounds, or comes while a step is in doubt."""
+        """Return the step that a reply shows, where it does not agree with the bounds or a step is in doubt."""
         if asked_at < self.stepped_at:  # Date, then change: the bounds were read, so the date is looked at once more
             return 0.0
         widened = self.drift_factor * (now - self.seen_at)
@@ -131,7 +131,7 @@ class Offset:
         return high - min(*lows, *highs) if went_ahead else low - max(*lows, *highs)
 
     def _begin_to_doubt(self, old: Bounds, new: Bounds, asked_at: float, now: float) -> None:
-        """Two replies that were under way together don't agree: nobody knows which of them came first."""
+        """Note that two replies that were under way together don't agree: nobody knows which of them came first."""
         self.stepped_after = min(asked_at, self._asked_at)
         self.stepped_at = now
         self._rivals = old, new
@@ -139,9 +139,9 @@ class Offset:
         self.seen_at = now  # Widen, then date
 
     def shown_at(self, seconds: float, now: float) -> float:
-        """The earliest of our times at which the master's clock may have shown `seconds`, which it did before `now`.
+        """Return the earliest of our times at which the master's clock, which has shown `seconds`, may have done so.
 
-        `NOT_YET` where it can't have shown that by `now`: it stepped ahead.
+        Return `NOT_YET` where it can't have shown that by `now`: the clock stepped ahead.
         """
         widened = self.drift_factor * (now - self.seen_at)  # the date is read before the bound
         moment = seconds - self.high - widened
@@ -150,22 +150,22 @@ class Offset:
         return now if moment <= now + STEP_SECONDS else NOT_YET
 
     def not_after_us(self, until: float) -> int:
-        """Our time `until` on the master's clock (us, of at most 16 digits), on the early side."""
+        """Return our time `until` on the master's clock (us, of at most 16 digits), on the early side."""
         ahead = until - self.seen_at
         earliest = until + self.low - (self.drift_factor * ahead if ahead > 0 else 0.0)
         # Another thread may just have found another server there, of whose clock nothing is known yet: void at once.
         return min(int(earliest * 1e6), NOT_AFTER_US_MAX) if earliest > 0.0 else 0
 
     def earliest(self, when: float) -> float:
-        """The master's clock at our time `when`, on the early side."""
+        """Return the master's clock at our time `when`, on the early side."""
         ahead = when - self.seen_at
         return when + self.low - (self.drift_factor * ahead if ahead > 0 else 0.0)
 
 
 def propose(offsets: Iterable[Offset], now: float) -> int:
-    """A time (us, in 16 digits) that no master's clock has reached when it acts on a request that is sent `now`.
+    """Return a time (us, in 16 digits) that no master's clock will have reached when it acts on a request sent `now`.
 
-    That is likely, and not sure. 0 where nothing is known of their clocks, or one shows another age.
+    That is likely, and not sure. Return 0 where nothing is known of the clocks, or the time would not have 16 digits.
     """
     ahead = 0.0
     for offset in offsets:

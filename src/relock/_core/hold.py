@@ -1,7 +1,7 @@
-"""One hold: what this client knows of it. Pure state; the clock is passed in.
+"""State of one hold, as this client knows it: no I/O, and the time is passed in.
 
-Safety rests on `Hold.deadline` alone: it is data, compared at every use. A watchdog that sleeps too long costs a
-hold, never exclusion.
+Safety rests on `Hold.deadline` alone: it is data, compared with the clock at every use. A watchdog that sleeps too
+long costs a hold, never exclusion.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,32 +31,32 @@ FOREVER = float("inf")
 
 
 class Hold:
-    """A hold of one owner, from its grant to its end.
+    """Hold of one owner, from its grant to its end.
 
     Attributes:
-        owner: ``<client>:<uuid>`` on the masters.
+        owner: its name on the masters, ``<client>:<uuid>``.
         key: the caller that may use it, in this process.
         thread: the owner, a thread or a task, or None where ``owner=`` names the owner.
         ttl: seconds; later renewals ask for this lease.
-        leased: the last lease that a quorum confirmed, where a longer one was asked for since; None: that is the ttl.
+        leased: the last lease (s) that a quorum confirmed, if a longer one was asked for since; None: that is the ttl.
         settled: a quorum of masters gave the token, so the release need not write it to the others.
         ends: until when each master surely keeps the lease.
         deadline: D, until when a quorum of them does.
         ending: the request that ends it, prepared but for the owner.
-        answers: what each master has said to the acquire so far.
-        bodies: what is told of its loss at once, and does not wait: bodies that are cancelled then.
+        answers: what each master has answered to the acquire so far.
+        bodies: callbacks of bodies that a loss cancels; they are told of it at once, and do not wait.
         count: the hold count.
         wanted: the hold count that the masters must have; the next one as soon as its owner begins to write it.
         renew_at: when the watchdog must renew it; infinity for never (again).
         renew_until: when ``max_hold`` is over.
         late_until: until when a request that gives the hold (back) to a master may still arrive there.
-        healed: a request that gives a master the hold (again) is under way, or was not answered.
+        healed: True if a request that gives a master the hold (again) is under way, or was not answered.
         counts_until: until when a count that is not its own any more may still arrive at a master.
-        settling: its count is being written to the masters again, in the background.
-        is_stalled: its owner is a task of a loop that stands still for too long; it is not renewed meanwhile.
-        is_short: a releaser gave it with a short lease, and no quorum has confirmed more.
-        taker: which task of the owner thread's event loop is inside; None where that does not count.
-        loss: set once, when it was lost.
+        settling: True while its count is written to the masters again, in the background.
+        is_stalled: True while its owner's event loop stands still for too long; the hold is not renewed then.
+        is_short: True if a releaser gave it with a short lease, and no quorum has confirmed more.
+        taker: the task of the owner thread's event loop that is inside; None where that does not count.
+        loss: the `Loss`, set once, when the hold is lost.
     """
 
     __slots__ = (
@@ -160,42 +160,42 @@ class Hold:
 
     @property
     def quorum(self) -> int:
-        """How many masters it takes."""
+        """Number of masters that make a quorum."""
         return self.spec.quorum
 
     @property
     def fence(self) -> int:
-        """The token that the release must write to the masters; 0 where a quorum of them gave it."""
+        """Token that the release must write to the masters; 0 where a quorum of them gave it."""
         return 0 if self.settled else self.token
 
     @property
     def due_at(self) -> float:
-        """When the watchdog has to look at it: at its renewal, and at its deadline at the latest."""
+        """Time at which the watchdog must look at the hold: its renewal or deadline, whichever is first."""
         if self.loss is not None:
             return FOREVER
         return self.renew_at if self.renew_at < self.deadline else self.deadline
 
     @property
     def lacking(self) -> frozenset[int]:
-        """The masters that do not have it, as far as is known."""
+        """Masters that do not have the hold, as far as is known."""
         return frozenset(master for master, end in enumerate(self.ends) if end == NEVER)
 
     @property
     def ahead(self) -> float:
-        """By how many seconds a renewal may come early, to join that of another; one that is under way need not."""
+        """Seconds by which a renewal may come early, to join that of another hold; 0 for a hold with a short lease."""
         return 0.0 if self.is_short else self.lease / AHEAD_PART
 
     @property
     def lease(self) -> float:
-        """For how many seconds it is granted at a time, as far as is known."""
+        """Seconds for which the hold is granted at a time, as far as is known."""
         if self.is_short:
             return self.deadline - self.granted_at
         return self.ttl if self.leased is None else self.leased
 
     def ask_for(self, ttl: float) -> None:
-        """Later renewals ask for this lease (s), if it is longer than before.
+        """Have later renewals ask for a lease of `ttl` seconds, if that is longer than before.
 
-        Until a quorum has confirmed it they come as often as the last one needs: the hold is not to end between two.
+        Until a quorum has confirmed it, renewals come as often as the lease before needs: else the hold might end.
         """
         if ttl > self.ttl:
             before, self.ttl = self.ttl, ttl
@@ -203,11 +203,11 @@ class Hold:
             self.leased = before if self.leased is None else self.leased
 
     def remaining(self, now: float) -> float:
-        """Seconds for which the hold is surely still valid."""
+        """Return the seconds for which the hold is surely still valid."""
         return 0.0 if self.loss else max(0.0, self.deadline - now)
 
     def reason_for_loss(self, now: float) -> str | None:
-        """Why this hold is lost now, or None while it is valid."""
+        """Return why the hold is lost at `now`, or None while it is valid."""
         if now < self.deadline:
             return None
         if self.deadline == NEVER:
@@ -221,7 +221,7 @@ class Hold:
         return EXPIRED if self.renew or self.is_short else NOT_RENEWED
 
     def lose(self, reason: str, now: float) -> Loss | None:
-        """Marks the hold as lost. Returns the loss to be told to the first caller only, so that it is said once."""
+        """Mark the hold as lost. Return the loss to the first caller only, so that it is told once."""
         if self.loss is None:  # Act, then tell: an interrupt may come between the two
             owner = self.owner.decode()
             self.loss = Loss(self.keys.name, owner, self.token, self.count, reason, now - self.granted_at)
@@ -233,11 +233,11 @@ class Hold:
         return self.loss
 
     def belongs_to(self, loop: object) -> bool:
-        """Whether its owner is a task of that event loop."""
+        """Return whether the owner is a task of the event loop `loop`."""
         return runs_on(task_of(self.thread), loop)
 
     def wants_renewal(self, now: float) -> bool:
-        """Whether the watchdog should renew it by now, or so soon that it may as well join this batch."""
+        """Return whether the hold is to be renewed by now, or so soon that it may as well join this batch."""
         if self.loss is not None or self.is_stalled or now >= self.renew_until:
             return False
         if self.thread is not None and self.thread() is None:
@@ -247,10 +247,10 @@ class Hold:
     def count_renewal(
         self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float, ttl: float | None = None
     ) -> bool:
-        """Counts the answers to a renewal for `ttl` seconds (None: the hold's), whose leases last until `end`.
+        """Count the answers to a renewal for `ttl` seconds (None: the hold's), whose leases last until `end`.
 
-        Returns whether a quorum confirmed it. A reply that is processed after the old deadline counts for nothing:
-        the hold is lost by then, and stays so.
+        Return whether a quorum confirmed it. A reply that is processed after the old deadline counts for nothing: the
+        hold is lost by then, and stays so.
         """
         self._count_late_grants()
         is_in_time = now < deadline_of(self.ends, self.quorum)
@@ -275,13 +275,13 @@ class Hold:
         return False
 
     def retry_renewal(self, now: float) -> None:
-        """The renewal failed: the next one comes sooner than it would have."""
+        """Have the next renewal come sooner than it would have, because the last one failed."""
         self.renew_at = now + self.lease / RETRY_PART if self.renew or self.is_short else FOREVER
 
     def drop_absent(self, answers: Sequence[Reply | Failure]) -> None:
-        """A master that says the hold is not there counts no more; silence changes nothing.
+        """Stop counting the masters that say the hold is not there; silence changes nothing.
 
-        A master that counts or extends the hold has granted it, even if nobody has read that reply yet.
+        A master that has counted or extended the hold has granted it, even if nobody has read that grant yet.
         """
         self._count_late_grants()
         for i, answer in enumerate(answers):
@@ -292,7 +292,7 @@ class Hold:
         self._set_deadline()
 
     def _count_late_grants(self) -> None:
-        """A grant that came after a quorum had been enough is as good as theirs; each is counted once."""
+        """Count the grants that came after a quorum had been enough, each once: they are as good as the others."""
         if not self._awaited:
             return
         for i in list(self._awaited):
@@ -303,17 +303,17 @@ class Hold:
                 self._awaited.discard(i)
 
     def _count_late_grant(self, master: int) -> None:
-        """Counts it, unless its lease may have begun before the master's clock went ahead, and has lost the step."""
+        """Count a late grant, unless its lease may have begun before the master's clock went ahead, and is shorter."""
         self._awaited.discard(master)
         step, reply = self._cuts.get(master), self.answers[master][0]
         if step is None or (is_status(reply, b"granted") and reply[1] >= step.shown_us):  # type: ignore[index]
             self._lengthen(master, self.granted_at + self.spec.validity, step)
 
     def _lengthen(self, master: int, end: float, known: ClockStep | None) -> None:
-        """A master keeps the lease until `end`, judged by the last step of its clock that was `known`.
+        """Note that `master` keeps the lease until `end`, judged by the last step of its clock that was `known`.
 
-        Mark, then look: another thread may see a step just now. It shortens this end, or it is seen here; if both, the
-        end is earlier than it need be.
+        Mark, then look: another thread may see a step just now. That thread shortens this end, or the step is seen
+        here; if both, the end is earlier than it need be.
         """
         self.ends[master] = max(self.ends[master], end)
         step = self._cuts.get(master)
@@ -321,14 +321,14 @@ class Hold:
             self.ends[master] -= step.seconds
 
     def _set_deadline(self) -> None:
-        """Works the deadline out again. Mark, then look: of two threads that do so, the last sees what both changed."""
+        """Work the deadline out again. Mark, then look: of two threads that do so, the last sees what both changed."""
         ends: list[float] = []
         while ends != self.ends:
             ends = self.ends.copy()
             self.deadline = deadline_of(ends, self.quorum)
 
     def count_healing(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> None:
-        """Counts the masters that were given the hold again; only before the deadline, as with a renewal."""
+        """Count the leases of the masters that were given the hold again, if the deadline has not passed."""
         self._healed_on = self._healed_on.union([i for i, one in enumerate(answers) if is_status(one, b"healed")])
         if now >= self.deadline:
             return
@@ -340,22 +340,22 @@ class Hold:
 
     @property
     def undo_after(self) -> float:
-        """Return the time after which one undo is enough: no request that gives the hold to a master can arrive.
+        """Time after which one undo is enough: no request that gives the hold to a master can arrive.
 
-        That is at once where it was asked for once, and each master has answered, or was not asked.
+        That is at once where the hold was asked for once, and each master has answered, or was not asked.
         """
         is_waiters = waiter_name(self.owner) != self.owner
         may_arrive = any(isinstance(answer[0], Failure) and answer[0].sent for answer in self.answers)
         return self.late_until if self.healed or is_waiters or may_arrive else NEVER
 
     def may_be_left(self, released: Sequence[Answer]) -> bool:
-        """Whether a master may have the hold still, or get it yet, after it answered `released` to the release.
+        """Return whether a master may still have the hold, or get it yet, by the answers `released` to its release.
 
         * A master that confirmed the release no longer has the hold.
         * A master that says *absent* may still get it, unless the request that gives it the hold is known to have
           failed.
         * A master that was silent at first, and then gave the waiter a place in the queue, may have done so after the
-          release. One that has no vote gives a waiter with a ticket its place, too.
+          release. A master without a vote gives a waiter with a ticket its place, too.
         * A master that did not hear of the release keeps what it has: a place from an earlier request, or the hold, if
           by healing. An *absent* from before the healing may be read after it, so `ends` does not tell.
         * A healing that is under way may arrive after either.
@@ -376,7 +376,7 @@ class Hold:
         return False
 
     def shift(self, step: ClockStep) -> None:
-        """A master's clock ran ahead all at once: its lease ends that much earlier."""
+        """Note that a master's clock went ahead at once: its lease ends earlier by the `step`."""
         self._count_late_grants()
         self._cuts[step.master] = step  # Mark, then look: see `_lengthen`
         self.ends[step.master] -= step.seconds
@@ -384,8 +384,8 @@ class Hold:
 
 
 def _is_of_now(step: ClockStep | None, answer: Any, sent_at: float) -> bool:
-    """Whether a lease that a master confirmed has its full length: its clock has not gone ahead since, by `step`.
+    """Return whether a lease that a master confirmed has its full length: no later `step` of its clock has cut it.
 
-    What was asked before a step was seen may have been answered before the step, and read by another thread.
+    A request from before the step was seen may have been answered before the step, and read by another thread.
     """
     return step is None or sent_at > step.seen_at or answer[1] >= step.shown_us

@@ -1,11 +1,11 @@
-"""What a server says of itself (INFO), and what that makes of it: read and judged here, and nowhere else."""
+"""Reading of INFO, in which a server describes itself, and judging of the server by it."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 
 class ServerInfo(NamedTuple):
-    """What relock goes by of INFO's sections server, replication and memory. What is not said there is empty.
+    """Facts that relock uses of INFO's sections server, replication and memory; empty where INFO lacks them.
 
     Attributes:
         run_id: the process; a restart gives it another one.
@@ -29,27 +29,27 @@ class ServerInfo(NamedTuple):
 
     @property
     def incarnation(self) -> str:
-        """The process and its data set. A server that may have forgotten leases has another one than before."""
+        """Name of the process and its data set. A server that may have forgotten leases has another one than before."""
         return f"{self.run_id}:{self.replication_id}"
 
     @property
     def is_replica(self) -> bool:
-        """Whether its locks are only copies; not where it does not say what it is."""
+        """True if the server's locks are only copies; False where INFO does not name its role."""
         return self.role not in ("", "master")
 
     @property
     def evicts(self) -> bool:
-        """Whether it may drop a lock that is held; not where it does not say."""
+        """True if the server may drop a lock that is held; False where INFO does not name its policy."""
         return self.policy not in ("", "noeviction")
 
 
 def fields_of(text: bytes) -> dict[str, str]:
-    """The fields of an INFO reply."""
+    """Return the fields of an INFO reply."""
     return dict(line.split(":", 1) for line in text.decode(errors="replace").splitlines() if ":" in line)
 
 
 def read_info(text: bytes) -> ServerInfo:
-    """What an INFO reply says."""
+    """Return the facts of an INFO reply."""
     fields = fields_of(text)
     replicas = fields.get("connected_slaves", "")
     return ServerInfo(
@@ -65,10 +65,10 @@ def read_info(text: bytes) -> ServerInfo:
 
 
 def shared_servers(masters: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """The addresses that lead to one server, for each server that has several: it would have as many votes.
+    """Return the addresses that lead to one server, for each server that has several: it would have as many votes.
 
     Args:
-        masters: the address of each, and what tells its server from another. What is empty is not known.
+        masters: the address of each, and what tells its server from another; empty where that is not known.
     """
     by_server: dict[str, list[str]] = {}
     for address, server in masters:
@@ -78,5 +78,5 @@ def shared_servers(masters: Iterable[tuple[str, str]]) -> list[list[str]]:
 
 
 def one_server(addresses: list[str]) -> str:
-    """What is wrong with these, in words."""
+    """Return the text of the error that `addresses` are all of one server."""
     return f"{' and '.join(addresses)} are the same server: name each master once"

@@ -1,4 +1,4 @@
-"""What one lock asks of the masters, worked out once from its options."""
+"""Requests of one lock to the masters, worked out once from its options."""
 
 import math
 from typing import NamedTuple
@@ -20,12 +20,12 @@ TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing; -T: it 
 
 
 class Wording(NamedTuple):
-    """What the requests of a lock say: the same for all locks with the same options.
+    """Arguments of a lock's requests, the same for all locks with the same options.
 
     Attributes:
         fair: a newcomer goes behind the queue.
         hand: a release gives the lock to the first waiter; else it only wakes it.
-        mark: what the names of its waiters end with: the lease that a releaser may give them, if any.
+        mark: the end of its waiters' names: the lease that a releaser may give them, if any.
         taking: the script that takes the lock for one level, prepared but for the owner and the proposed token.
         acquire: the same without such a token, prepared but for the owner.
         enqueue: the script that takes it or a place in the queue of a lone master, for one level, prepared likewise.
@@ -45,11 +45,11 @@ class Wording(NamedTuple):
     extend: Prepared
 
     def acquire_with(self, proposal: int) -> Prepared:
-        """As `acquire`, with a fencing token for all of several masters to give; 0: none."""
+        """Return `acquire` with the fencing token `proposal` for all of several masters to give; 0: none."""
         return self.taking.completed(proposal) if proposal else self.acquire
 
     def release_with(self, fence: int, ttl: float) -> Prepared:
-        """As `release`, where masters must be told the token `fence` (0: a quorum gave it), or of another lease (s)."""
+        """Return `release` for a lease of `ttl` (s) with the token `fence` to tell the masters; 0: a quorum gave it."""
         return self.release.script.prepare(fence=fence, token_ms=token_ms(ttl), hand=self.hand)
 
 
@@ -78,7 +78,7 @@ def _wording(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> Wo
 
 @frozen(eq=False, repr=False)
 class LockSpec:
-    """What every request for one lock has in common; times are seconds.
+    """Common part of all requests for one lock; times are seconds.
 
     Attributes:
         node_timeout: the longest wait for one master in one attempt.
@@ -98,7 +98,7 @@ class LockSpec:
 
     @classmethod
     def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "LockSpec":
-        """The spec of the lock with these keys and options."""
+        """Return the spec of the lock with these keys and options."""
         hands_over = options.fair and client.handoff == "grant"
         # With `min_replicas` a grant counts only once the replicas have it: so the waiter asks for the lock itself.
         takes_grants = hands_over and not client.min_replicas
@@ -118,10 +118,10 @@ class LockSpec:
 
 
 def lease_ms(ttl: float) -> int:
-    """A ttl in whole milliseconds, never less than asked."""
+    """Return a ttl in whole milliseconds, never less than asked."""
     return math.ceil(ttl * 1000)
 
 
 def token_ms(ttl: float) -> int:
-    """For how long a master must remember the token of a lease of `ttl` seconds, in whole milliseconds."""
+    """Return the whole milliseconds for which a master must remember the token of a lease of `ttl` seconds."""
     return lease_ms(ttl) + TOKEN_SPARE_MS

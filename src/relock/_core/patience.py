@@ -1,4 +1,4 @@
-"""The patience of a waiter while no quorum answers, and its pauses between two looks."""
+"""Patience of a waiter while no quorum answers, and its pauses between two looks."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def pause_behind(ahead: int, lease_left: float) -> float:
 
 
 class Patience:
-    """Says when a wait gives up, and how long it sleeps before it looks again."""
+    """Patience of one wait: when it gives up, and how long it sleeps before it looks again."""
 
     def __init__(self, spec: LockSpec, waiter: bytes, clock: Clock, jitter: Callable[[], float]) -> None:
         self._spec = spec

@@ -1,17 +1,17 @@
-"""Answers whether an event loop turns: now and then it is asked, and its own thread answers."""
+"""Pulse of an event loop, which shows whether the loop turns: it is asked now and then, and its thread answers."""
 
 from relock._core.hold import FOREVER
 
 
 class Pulse:
-    """The pulse of one loop. It owns nothing and sends nothing; several threads use it, each by single assignments.
+    """Pulse of one loop. It owns nothing and sends nothing; several threads use it, each by single assignments.
 
     Args:
         limit: seconds after which a loop that stands still has its holds renewed no more.
 
     Attributes:
-        asked_at: when the question that is open was asked; infinity while none is.
-        has_left: since then, places of its waiters were given up.
+        asked_at: the time at which the open question was asked; infinity while there is none.
+        has_left: True if places of the loop's waiters were given up since then.
     """
 
     def __init__(self, limit: float) -> None:
@@ -21,7 +21,7 @@ class Pulse:
         self._is_told = False
 
     def ask(self, now: float) -> bool:
-        """Whether the loop must be asked now; not while it owes an answer."""
+        """Note that the loop is asked now, and return True; return False while the loop owes an answer."""
         if self.asked_at < FOREVER:
             return False
         self._is_told = self.has_left = False
@@ -29,16 +29,16 @@ class Pulse:
         return True
 
     def answer(self) -> bool:
-        """The loop turns; returns whether anything was done because it did not."""
+        """Note that the loop turns; return whether anything was done because it did not."""
         self.asked_at = FOREVER
         return self._is_told or self.has_left
 
     def silent_for(self, now: float) -> float:
-        """For how many seconds it has owed an answer."""
+        """Return the seconds for which the loop has owed an answer."""
         return max(0.0, now - self.asked_at)
 
     def must_be_told(self, now: float, longest: float) -> bool:
-        """Whether it has been silent for `longest` seconds, for the first time since it turned."""
+        """Return whether the loop has been silent for `longest` seconds; True only once until the loop turns again."""
         if self._is_told or self.silent_for(now) < longest:
             return False
         self._is_told = True

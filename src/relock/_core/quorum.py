@@ -1,4 +1,4 @@
-"""Votes and validity: pure arithmetic over what the masters answered.
+"""Votes and validity: pure arithmetic over the masters' answers.
 
 Source of the algorithm: the Redlock page of the Redis documentation, for the acquire. Renewals count so: a master that
 confirmed a request, sent at ``t0``, keeps the lease at least until ``t0 + ttl - drift`` on the client's clock. So the
@@ -43,17 +43,17 @@ def gather_seconds(round_trips: Sequence[float], quorum: int, least: float, most
 
 
 class Grant(NamedTuple):
-    """A quorum granted the hold.
+    """Outcome of an attempt: a quorum granted the hold.
 
     Attributes:
         token: its fencing token, the largest that was granted.
         end: until when it is surely valid.
         ends: until when each master surely keeps it.
         settled: a quorum gave that very token, so the release need not write it to the others.
-        answers: what each master said, or may yet say: the list is the driver's, and it goes on being filled.
-        begins: the moment before which nobody granted it; None: the masters were asked, for the lease of the lock.
+        answers: what each master answered, or may yet answer: the driver goes on filling the list.
+        begins: the moment before which no releaser granted it; None: the masters were asked, for the lease of the lock.
         is_short: a releaser gave it, for less than that lease, which is yet to be asked for.
-        is_repeated: it was asked for under the same name before, and had no answer to that: it may be granted twice.
+        is_repeated: a request under the same name went before and had no answer: the hold may be granted twice.
     """
 
     token: int
@@ -67,14 +67,14 @@ class Grant(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A quorum answered, and somebody else has the lock or comes first.
+    """Outcome of an attempt: a quorum answered, and somebody else has the lock or comes first.
 
     Attributes:
         holder: ``<client>:<uuid>`` of the holder, or None.
         ahead: how many waiters come first.
         lease_left: seconds until the holder's lease ends; below 0 when it has none.
         ticket: the caller's place in the queue, or None when it asked for none. The largest that was proposed.
-        undecided: a master may have granted it all the same: undo before you leave.
+        undecided: a master may have granted the lock all the same: undo before you leave.
         placed: a quorum has written that ticket, and no master that has answered has another one, or has granted it.
     """
 
@@ -87,13 +87,13 @@ class Refused(NamedTuple):
 
 
 class NoQuorum(NamedTuple):
-    """Too few masters answered.
+    """Outcome of an attempt: too few masters answered.
 
     Attributes:
         failures: those that failed.
         answered: how many answered with a vote.
         vote_in: seconds until enough masters that answered without a vote get it; None when that is not enough.
-        granted: a minority granted it.
+        granted: a minority granted the lock.
         away: a master has not said when it votes: it may be back before the others have their votes.
     """
 
@@ -173,10 +173,10 @@ def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: fl
 def judge_handed(
     grants: Sequence[Handed], masters: Sequence[str], quorum: int, now: float, *, ttl: float, drift_factor: float
 ) -> Grant | None:
-    """The hold that a releaser gave, as far as `grants` of one name show; None where they are too few, or too late.
+    """Return the hold that a releaser gave, by the `grants` of one name; None where they are too few, or too late.
 
-    `ttl` (s) is the lease of the lock. What was given counts from the grant, never from the arrival of its message: see
-    `relock._core.clocks.Offset.shown_at`.
+    `ttl` (s) is the lease of the lock. What was given counts from the grant, whose time
+    `relock._core.clocks.Offset.shown_at` works out, never from the arrival of its message.
     """
     ends = [NEVER] * len(masters)
     answers: list[Answer] = [()] * len(masters)
@@ -232,13 +232,13 @@ def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused
 
 
 def _vote_in(votes_in: list[float], answered: int, masters: int) -> float | None:
-    """Seconds until a quorum can vote, if those that have answered are enough for that."""
+    """Return the seconds until a quorum can vote; None if those that have answered are not enough for that."""
     missing = quorum_of(masters) - answered
     return sorted(votes_in)[missing - 1] if 0 < missing <= len(votes_in) else None
 
 
 def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided: bool) -> Refused:
-    """Combine the refusals: by the lease that is left, a quorum has the lock free, and so few waiters are ahead."""
+    """Combine the refusals: a quorum has the lock free after `lease_left`, with at most `ahead` waiters before us."""
     lefts, ahead, holders, ticket = [0.0] * granted, [0] * granted, [], None
     placed = granted == 0  # else a place that was taken with the grant is not there any more
     for reply in refusals:

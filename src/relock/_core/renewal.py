@@ -1,10 +1,10 @@
-"""The watchdog as a state machine: which holds to renew, which are lost, and when to look again.
+"""Watchdog as a state machine: which holds to renew, which are lost, and when to look again.
 
-It owns nothing and sleeps nowhere: a driver calls `plan_renewals` whenever the moment has come that the last call
-named, or when a hold is granted that is due before that moment.
+The module owns nothing and never sleeps: a driver calls `plan_renewals` at the moment that the last call named, or when
+a hold is granted that is due before that moment.
 
 Holds that were granted together are due together, for as long as they last. So renewals are spread over the time by
-which one may come early: a few in each write, so that neither a master nor a thread of this process is kept by them.
+which one may come early: a few in each write, so that they keep neither a master nor a thread of this process busy.
 """
 
 import math
@@ -20,12 +20,12 @@ PAUSE_SECONDS = 0.002  # between two writes, at least, while they are few enough
 
 
 class RenewalPlan(NamedTuple):
-    """What the watchdog must do now, and when it must look again.
+    """Plan of the watchdog: what to do now, and when to look again.
 
     Attributes:
         renew: holds whose renewal is due, the shortest leases first.
         lost: holds that are over, each with the reason.
-        look_at: when to plan again; infinity when nothing is held.
+        look_at: when to plan again, for the other holds; infinity when there are none.
     """
 
     renew: tuple[Hold, ...]
@@ -34,7 +34,7 @@ class RenewalPlan(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How renewals are spread.
+    """Pace at which renewals are sent.
 
     Attributes:
         holds: how many one write renews.
@@ -48,10 +48,10 @@ class Pace(NamedTuple):
 
 
 def pace_of(due: Sequence[Hold], now: float, round_seconds: float) -> Pace:
-    """The pace at which none of the holds that are `due` comes later than it might have come early.
+    """Return the pace at which no renewal of the holds that are `due` is later than it might have been early.
 
-    They are in the order of a `RenewalPlan`, so a few short leases do not hurry the rest. The writes get larger only
-    where so many small ones, which take `round_seconds` each, would take too long.
+    The holds are in the order of a `RenewalPlan`, so a few short leases do not hurry the rest. The writes get larger
+    only where so many small ones, which take `round_seconds` each, would take too long.
     """
     seconds = len(due) * min(hold.lease / number for number, hold in enumerate(due, 1)) / AHEAD_PART
     rounds = max(1, int(seconds / (round_seconds + PAUSE_SECONDS)))
@@ -60,7 +60,7 @@ def pace_of(due: Sequence[Hold], now: float, round_seconds: float) -> Pace:
 
 
 def plan_renewals(holds: Iterable[Hold], now: float) -> RenewalPlan:
-    """Sorts `holds` by what must be done with them at `now`."""
+    """Sort `holds` by what must be done with them at `now`."""
     renew: list[Hold] = []
     lost: list[tuple[Hold, str]] = []
     look_at = FOREVER

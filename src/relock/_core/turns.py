@@ -1,7 +1,7 @@
-"""Judging which waiters cannot act, and so lose their places in the queues.
+"""Judgement of which waiters cannot act, and so lose their places in the queues.
 
 A turn is for a waiter that can act. A waiter must look when it is told (woken, or given the lock), and when its own
-time is over. A waiter that does not look is stuck: its thread in a signal handler, say, or its event loop is blocked.
+time is over. A waiter that does not look is stuck: its thread is in a signal handler, say, or its event loop blocks.
 Such a waiter loses its place in the queue, and the others go on. It never loses a hold: one that a releaser gave it for
 a moment ends by itself, or the waiter takes it or gives it back.
 """
@@ -23,7 +23,7 @@ TICKETS_KEPT = 1  # how often a waiter that has missed its turn gets its place b
 
 
 class Waiting(Protocol):
-    """A waiter, as far as judging its turn needs it.
+    """Waiter, as far as judging its turn needs it.
 
     Attributes:
         due_at: the moment since which the waiter must look; infinity where it need not.
@@ -32,7 +32,7 @@ class Waiting(Protocol):
 
     @property
     def due_at(self) -> float:
-        """Time of the local clock."""
+        """Time of the local clock since which the waiter must look."""
 
     @property
     def pulse(self) -> Pulse | None:
@@ -40,7 +40,7 @@ class Waiting(Protocol):
 
 
 class Turns:
-    """The turns of one client's waiters, counted in the time for which the process itself has run.
+    """Turns of one client's waiters, counted in the time for which the process itself has run.
 
     A process that was stopped goes on with all its waiters overdue. No waiter could look during the pause, so the pause
     does not count.
@@ -55,12 +55,12 @@ class Turns:
             self._pauses.append((now, now - due))
 
     def run_for(self, since: float, now: float) -> float:
-        """Return for how many seconds the process has run since `since`."""
+        """Return the seconds for which the process has run since `since`."""
         paused = sum(min(seconds, end - since) for end, seconds in self._pauses if end > since)
         return now - since - paused
 
     def has_missed(self, waiter: Waiting, now: float) -> bool:
-        """Return True where a waiter was told, and has not looked for as long as a turn lasts."""
+        """Return whether `waiter` was told, and has not looked for as long as a turn lasts."""
         due_at = waiter.due_at
         return due_at <= now - TURN_SECONDS and self.run_for(due_at, now) >= TURN_SECONDS
 
@@ -78,6 +78,6 @@ class Turns:
         return asked_at <= now - longest and self.run_for(asked_at, now) >= longest
 
     def next_look(self, waiters: Collection[Waiting], now: float) -> float:
-        """Return when the first waiter that was told by now will have missed its turn; infinity for none."""
+        """Return when the first waiter told by now misses its turn, at least `DOUBT_SECONDS` on; infinity if none."""
         left = [TURN_SECONDS - self.run_for(waiter.due_at, now) for waiter in waiters if waiter.due_at <= now]
         return now + max(DOUBT_SECONDS, min(left, default=float("inf")))

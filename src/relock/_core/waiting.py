@@ -1,8 +1,8 @@
-"""The only wait loop.
+"""Wait loop of all waiters.
 
-Every primitive that waits does it here (but for the first sleep of a client in line, see `judge_queued`): look, and if
-there is nothing to be had, sleep until woken or until the next moment at which another look makes sense. The moments,
-each of which bounds a sleep:
+Every primitive that waits does so here, but for the first sleep of a client in line, which `judge_queued` returns. The
+loop looks, and if the lock is not to be had, it sleeps until woken or until another look makes sense. These moments
+bound a sleep:
 
 * the end of the caller's timeout;
 * the end of the holder's lease, for the head of the queue: nobody publishes when a lease runs out;
@@ -14,7 +14,7 @@ There are two names. The *waiter* stands in the queue, under one name for the wh
 gets the lock. On a lone master they are the same. Among several masters, an attempt may end with a minority of grants.
 The wait gives these back at once, and the next attempt asks under a new owner's name. So neither a request nor an undo
 of the attempt before can touch what the next one gets, however late it arrives. A hold that a releaser gives has a name
-of its own, too: see `relock._core.flows.accept`.
+of its own, too, and `relock._core.flows.accept` takes it over.
 
 The place in the queue is agreed by Skeen's algorithm (Birman and Joseph, "Reliable Communication in the Presence of
 Failures", 1987). Each master proposes a ticket. The largest that a quorum proposed is the ticket, and is written to all
@@ -75,21 +75,21 @@ class Wait(NamedTuple):
     missed: Callable[[bytes], int] = lambda _waiter: 0
 
     def take_call(self, owner: bytes) -> Call:
-        """Takes the lock for `owner` if it is free and nobody else's turn."""
+        """Return the call that takes the lock for `owner` if it is free and nobody else's turn."""
         return take_call(self.spec, owner, self.levels, self.propose())
 
 
 def propose_ticket(ahead_us: int) -> int:
-    """A ticket for all of several masters to take, where `ahead_us` lies just above their clocks; 0 for none.
+    """Return a ticket for all of several masters to take, where `ahead_us` lies just above their clocks; 0 for none.
 
-    It lies far above these, so that a master gives it also to a request that comes late: else another one.
+    It lies far above the clocks, because a master that a request reaches late would else give another ticket.
     """
     ticket = ahead_us + TICKET_AHEAD_US
     return ticket if TICKET_AHEAD_US < ticket < TICKETS_END else 0
 
 
 def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until: float, now: float) -> Park | None:
-    """The first sleep of a waiter, if a lone master has queued it and there is nothing else to do by `now`; else None.
+    """Return the first sleep of a waiter, if a lone master has queued it and nothing else is to do by `now`; else None.
 
     `acquire` would begin with the same sleep; it does whatever comes after.
     """
@@ -109,10 +109,10 @@ def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until
 def acquire(
     wait: Wait, first: First | None = None, grants: Sequence[Handed] | None = None
 ) -> Generator[Effect, Any, Outcome]:
-    """Looks until the lock is granted, the timeout is over, or patience is; leaves nothing behind.
+    """Look until the lock is granted, the timeout is over, or patience is; leave nothing behind.
 
-    A grant was made to the last of the wait's `owners`. Where the caller has looked once before, this goes on from
-    what it found; where the caller has slept in its place, too, from the `grants` that woke it.
+    A grant was made to the last of the wait's `owners`. A caller that has looked once before passes what it found as
+    `first`, and one that has slept in its place, too, the `grants` that ended the sleep: the wait goes on from there.
     """
     spec, clock = wait.spec, wait.clock
     now = clock()
@@ -129,7 +129,7 @@ def acquire(
 
 @define(eq=False, repr=False)
 class _Waiting:
-    """A wait after its first look."""
+    """State of a wait that one look does not end."""
 
     wait: Wait
     limit: float
@@ -148,11 +148,11 @@ class _Waiting:
 
     @property
     def owner(self) -> bytes:
-        """The name under which the masters are asked for the lock."""
+        """Name under which the masters are asked for the lock."""
         return self.wait.owners[-1]
 
     def begin_in_line(self, first: First | None, grants: Sequence[Handed] | None) -> Generator[Effect, Any, Outcome]:
-        """Asks for a place in the queue with the first look, if wake-ups are subscribed to; then goes on as `run`."""
+        """Ask for a place in the queue with the first look, if wake-ups are subscribed to; then go on as `run` does."""
         if first is None:
             yield from self._listen()
         else:
@@ -161,7 +161,7 @@ class _Waiting:
         return outcome if isinstance(outcome, Grant) else (yield from self.run(outcome, answers, grants))
 
     def _listen(self) -> Generator[Effect, Any, None]:
-        """Subscribes; from then on the masters may be asked for a place."""
+        """Subscribe to wake-ups; from then on the masters may be asked for a place."""
         wait, spec = self.wait, self.wait.spec
         until = min(wait.until, wait.clock() + spec.node_timeout)
         self.listening = bool((yield Listen(spec.keys, wait.waiter, until)))
@@ -172,7 +172,7 @@ class _Waiting:
                 self._rename()
 
     def _note_missed(self) -> None:
-        """Drops the ticket of a waiter that has missed more than one turn: it queues behind the others."""
+        """Drop the ticket of a waiter that has missed another turn, and more than one: it queues behind the others."""
         wait = self.wait
         before, self.missed = self.missed, wait.missed(wait.waiter)
         if self.missed > max(before, TICKETS_KEPT) and self.ticket is not None:
@@ -184,7 +184,7 @@ class _Waiting:
     def run(
         self, outcome: Outcome, answers: Sequence[Answer], grants: Sequence[Handed] | None = None
     ) -> Generator[Effect, Any, Outcome]:
-        """Looks again and again; see `acquire`."""
+        """Look again until the wait is over, as `acquire` describes."""
         wait, spec, clock = self.wait, self.wait.spec, self.wait.clock
         patience = Patience(spec, wait.waiter, clock, wait.jitter)
         while not isinstance(outcome, Grant):
@@ -231,9 +231,9 @@ class _Waiting:
         return now < self.wait.until or (now < self.limit and not self.wait.is_crowded())
 
     def _judge_end(self, outcome: Refused | NoQuorum) -> Refused | NoQuorum:
-        """Return what the wait has come to: a refusal, too, if a quorum has said so once and the last look had no time.
+        """Return the outcome of the wait: a refusal, too, if a quorum has refused once and the last look had no time.
 
-        The masters are well then, as far as anybody knows: this client has too much to do, or its process was stopped.
+        The masters are well then, as far as is known: this client has too much to do, or its process was stopped.
         """
         if self.refusal is None or isinstance(outcome, Refused):
             return outcome
@@ -244,7 +244,7 @@ class _Waiting:
         return self.refusal if had_no_time or outcome.lacked_time(was_short=was_short) else outcome
 
     def _clear_up(self) -> Generator[Effect, Any, None]:
-        """The hold has another name than the waiter, of which nothing may be left: others would queue behind it."""
+        """End what may be left of the waiter, as the hold has another name: others would queue behind the waiter."""
         wait, spec, now = self.wait, self.wait.spec, self.wait.clock()
         for until, answers in self._open_doubts(now):
             yield Undo(spec.keys, wait.waiter, spec.ttl, until, answers)
@@ -252,7 +252,7 @@ class _Waiting:
             yield Undo(spec.keys, wait.waiter, spec.ttl, now + spec.node_timeout)
 
     def _take_over(self, grants: Sequence[Handed], outcome: Refused | NoQuorum) -> Generator[Effect, Any, Grant | None]:
-        """Takes the lock that a releaser has given; gives back what is too little, or too late, or not heard of."""
+        """Take the lock that a releaser has given; give back what is too little, or too late, or not heard of."""
         by_name: dict[bytes, list[Handed]] = {}
         for grant in grants:
             if grant.owner not in self.declined:
@@ -268,7 +268,7 @@ class _Waiting:
         return None
 
     def _decline_unheard(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
-        """Gives back what two looks have shown to be given, with a pause between them for the message."""
+        """Give back a hold that two looks have shown to be given, with a pause between them for the message."""
         holder = outcome.holder.encode() if isinstance(outcome, Refused) and outcome.holder else b""
         if not self._is_given(holder):
             self.unheard = None
@@ -282,7 +282,7 @@ class _Waiting:
         return waiter_name(holder) == self.wait.waiter and holder not in self.wait.owners
 
     def _decline(self, name: bytes) -> Generator[Effect, Any, None]:
-        """Gives back what a releaser has given under `name`, for good: also where that arrives only later."""
+        """Give back what a releaser has given under `name`, for good: also where that arrives only later."""
         spec = self.wait.spec
         self.declined |= {name}
         until = self._soon()
@@ -290,7 +290,7 @@ class _Waiting:
         yield Undo(spec.keys, name, spec.ttl, until, stays=True, ticket=self.ticket)
 
     def _doubt(self, until: float, answers: Sequence[Answer]) -> None:
-        """Remembers what may put the waiter into a queue as late as `until`."""
+        """Remember answers to a request that may put the waiter into a queue as late as `until`."""
         if self.ticket is not None or self.proposed:
             now = self.wait.clock()
             self.doubts = [doubt for doubt in self.doubts if now < doubt[0]]
@@ -326,9 +326,9 @@ class _Waiting:
         return enqueue_call(spec, self.owner, wait.levels, ticket)
 
     def _settle(self, answers: Sequence[Answer]) -> Generator[Effect, Any, None]:
-        """Gives back what a minority may have granted where the outcome is undecided, before anybody sleeps on it.
+        """Give back what a minority may have granted where the outcome is undecided, before the waiter sleeps.
 
-        What was granted goes at once; what a slow master may have granted, once that is known. A lone master is asked
+        A known grant is given back at once, and that of a slow master once it is known. A lone master is asked
         again under the same name instead: what it may have granted is then still ours.
         """
         spec = self.wait.spec
@@ -349,18 +349,19 @@ class _Waiting:
         self._rename()
 
     def _soon(self) -> float:
-        """Until when masters are waited for that are asked now; what they have not heard by then is undone later."""
+        """Return the time until which a request sent now is waited for; what masters miss by then is undone later."""
         return min(self.wait.clock() + self.wait.spec.node_timeout, self.limit)
 
     def _rename(self) -> None:
-        """Later attempts ask under a new owner's name; what is still under way for the old one can't touch them."""
+        """Give later attempts a new owner's name: what is still under way for the old one can't touch them."""
         owners = self.wait.owners
         owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket or self.proposed or None))
 
     def _leave(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
-        """Gives up the place in the queue: before the caller goes on if masters answer in time, else in the background.
+        """Give up the place in the queue: before the caller goes on if masters answer in time, else in the background.
 
-        What is still under way to a slow master may come after that, on another connection: then it is told once more.
+        A request under way to a slow master may arrive after that, on another connection: then that master is told
+        once more.
         """
         if not self.listening and not self.undecided:
             return

@@ -1,4 +1,4 @@
-"""What examines masters, for `relock doctor` and for `Client.check`.
+"""Examination of masters, for `relock doctor` and for `Client.check`.
 
-It stands on the runtime, which knows nothing of it.
+This package stands on the runtime, which knows nothing of it.
 """

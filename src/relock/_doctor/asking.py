@@ -9,7 +9,7 @@ from relock._runtime.net.raw_connection import RawConnection
 
 
 def ask(raw: RawConnection, *words: str | int | bytes) -> Any:
-    """The reply.
+    """Send a command; return the reply.
 
     Raises:
         redis.RedisError, OSError: the server refuses, or the connection breaks.
@@ -19,7 +19,7 @@ def ask(raw: RawConnection, *words: str | int | bytes) -> Any:
 
 
 def try_to_ask(raw: RawConnection, *words: str | int | bytes) -> Any:
-    """The reply, or the server's refusal as a value; a connection that breaks is raised."""
+    """Send a command; return the reply, or the server's refusal as a value. Raise if the connection breaks."""
     try:
         return ask(raw, *words)
     except redis_errors.ConnectionError:
@@ -29,7 +29,7 @@ def try_to_ask(raw: RawConnection, *words: str | int | bytes) -> Any:
 
 
 def close(raw: RawConnection) -> None:
-    """Closes it; that the other side is gone is no matter any more."""
+    """Close the connection; that the other side is gone is no matter any more."""
     try:
         raw.disconnect()
     except NETWORK_ERRORS:

@@ -23,7 +23,7 @@ def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, dict[str, str
         The run_id, empty where INFO is refused; and in words what is wrong with the `KINDS`.
 
     Raises:
-        redis.RedisError, OSError: it can't be reached, or refuses more than that.
+        redis.RedisError, OSError: the master can't be reached, or refuses more than that.
     """
     listener = node.raw_connection(timeout)
     try:

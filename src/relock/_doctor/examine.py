@@ -1,4 +1,4 @@
-"""What ``doctor`` asks of each master: whether everything that relock will need works there, tried rather than assumed.
+"""Examination of each master by ``doctor``: all that relock will need is tried there, rather than assumed.
 
 The lock scripts run on a scratch lock of a random name, which nobody else can be using, and whose keys all have a short
 TTL. Nothing else is written.
@@ -18,7 +18,7 @@ from relock._runtime.net.slots import Range, members
 
 
 def examine_all(nodes: Sequence[Node], prefix: str, timeout: float) -> list[Examination]:
-    """Each master, as `examine`; of a cluster, each node that serves slots."""
+    """Examine each master, as `examine` does; of a cluster, each node that serves slots."""
     cluster = nodes[0].cluster
     if cluster is None:
         return [examine(node, prefix, timeout, len(nodes)) for node in nodes]
@@ -34,14 +34,14 @@ def examine_all(nodes: Sequence[Node], prefix: str, timeout: float) -> list[Exam
 def examine(
     node: Node, prefix: str, timeout: float, masters: int = 1, ranges: Sequence[Range] | None = None
 ) -> Examination:
-    """Everything about one master; what fails is a finding, never an exception.
+    """Examine one master; what fails is a finding, never an exception.
 
     Args:
         node: the master.
-        prefix: that of the locks' keys and channels, on which a user's rights may depend.
+        prefix: the prefix of the locks' keys and channels, on which a user's rights may depend.
         timeout: seconds to wait for each reply.
-        masters: of how many it is one.
-        ranges: of slots that it serves, as a node of a cluster.
+        masters: the number of masters, of which this is one.
+        ranges: the slots that it serves, as a node of a cluster.
     """
     found = Examination(node.address)
     if ranges is not None:

@@ -1,4 +1,4 @@
-"""What is found: of each master, and how bad it is."""
+"""Findings about each master, and how bad each is."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ CLOCK_OFFSET_SECONDS_MAX = 1.0  # two clocks that differ by more are worth a not
 
 
 class Verdict(StrEnum):
-    """How bad a finding is. Only *wrong* makes doctor fail; *note* is what to know, and perhaps to change."""
+    """Severity of a finding. Only *wrong* makes doctor fail; *note* is what to know, and perhaps to change."""
 
     OK = "ok"
     NOTE = "note"
@@ -20,7 +20,7 @@ class Finding:
     """One thing that was looked at.
 
     Attributes:
-        check: what, in a word or two.
+        check: what was looked at, in a word or two.
         says: what was found.
         advice: what to do about it; empty where there is nothing to do.
     """
@@ -61,5 +61,5 @@ class Examination:
     findings: list[Finding] = field(factory=list)
 
     def add(self, check: str, verdict: Verdict, says: str, advice: str = "") -> None:
-        """One more finding."""
+        """Add one more finding."""
         self.findings.append(Finding(check, verdict, says, advice))

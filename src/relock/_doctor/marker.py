@@ -25,7 +25,7 @@ class Marker:
 
     Attributes:
         incarnation: the server that the marker names.
-        until: when the vote begins (s, on the master's clock).
+        until: time (s, on the master's clock) at which the vote begins.
         guard: for how long (s) the master has no vote after a restart; None where the marker is damaged.
         set_by: the client that has set this guard; empty where that is not known.
         set_at: when that client has set it (s, on the master's clock); None where that is not known.
@@ -43,7 +43,7 @@ class Marker:
 
     @property
     def vote_in(self) -> float:
-        """Seconds until the master has a vote, if it still is the server that the marker names."""
+        """Time (s) until the master has a vote, if it still is the server that the marker names."""
         return min(max(self.until - self.now, 0.0), self.guard or 0.0)
 
     @property

@@ -38,7 +38,7 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
 
 @define
 class Scratch:
-    """A lock that nobody uses, two owners that want it, and the channel of their client."""
+    """Lock that nobody uses, two owners that want it, and the channel of their client."""
 
     raw: RawConnection
     prefix: str
@@ -57,11 +57,11 @@ class Scratch:
         self.channel = client_channel(self.prefix, self.client)
 
     def owner(self, name: str) -> str:
-        """One of the owners."""
+        """Return the owner with this name."""
         return f"{self.client}:{name}"
 
     def call(self, script: str, owner: str, *rest: str | int) -> Any:
-        """Runs a script as `owner`; returns its status, or the server's refusal."""
+        """Run a script as `owner`; return its status, or the server's refusal."""
         loaded = load(script)
         values = SCRIPT_ARGUMENTS | {"owner": owner, "client": self.client}
         call = loaded.call(self.keys, *rest, **{name: values[name] for name in loaded.own_arguments})
@@ -78,7 +78,7 @@ class Scratch:
             return error
 
     def steps(self) -> Iterator[tuple[str, Any, str]]:
-        """Each script, what it answered, and what it should have."""
+        """Run each script; give its name, what it answered, and what it should have answered."""
         one, two = self.owner("1"), self.owner("2")
         yield "acquire", self.call("acquire", one), "granted"
         yield "enqueue", self.call("enqueue", two), "queued"
@@ -97,7 +97,7 @@ class Scratch:
 
 
 def try_locks(node: Node, scratch: Scratch, found: Examination, timeout: float) -> None:
-    """Runs each script once, while a second connection listens for the wake-up that the release publishes."""
+    """Run each script once, while a second connection listens for the wake-up that the release publishes."""
     listener = node.raw_connection(timeout)
     try:
         listener.connect()
@@ -119,7 +119,7 @@ def _subscribe(listener: RawConnection, scratch: Scratch, found: Examination) ->
 
 
 def refusal_to_subscribe(listener: RawConnection, prefix: str, client: str) -> Finding | None:
-    """Has `listener` subscribe to the channel of `client`; what is wrong if that is refused."""
+    """Let `listener` subscribe to the channel of `client`; return what is wrong if that is refused, else None."""
     reply = try_to_ask(listener, "SUBSCRIBE", client_channel(prefix, client))
     if not isinstance(reply, Exception):
         return None
@@ -143,7 +143,7 @@ def _count_receivers(raw: RawConnection, listener: RawConnection, scratch: Scrat
 
 
 def _ask_who_listens(raw: RawConnection, scratch: Scratch, found: Examination) -> None:
-    """Only a release past many dead waiters does, and it does without."""
+    """Try PUBSUB NUMSUB: only a release past many dead waiters uses it, and does without it where it is refused."""
     counts = try_to_ask(raw, "PUBSUB", "NUMSUB", scratch.channel)
     if isinstance(counts, Exception):
         advice = "allow this user PUBSUB NUMSUB, or let a release past many dead waiters take longer"
@@ -172,7 +172,7 @@ def _run_scripts(scratch: Scratch, found: Examination) -> None:
 
 
 def _await_wake_up(listener: RawConnection, found: Examination, timeout: float) -> None:
-    """The message of the release to the next in the queue, from inside a script."""
+    """Wait for the message of the release to the next in the queue, which a script sends."""
     if any(finding.check == "scripts" and finding.verdict is not Verdict.OK for finding in found.findings):
         return
     if listener.can_read(timeout) and listener.read_response()[2].startswith(b"wake "):

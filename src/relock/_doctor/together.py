@@ -1,4 +1,4 @@
-"""What only shows when all masters are looked at together."""
+"""Findings that only a look at all masters together shows."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from relock._runtime.net.parse import warning_of_number
 
 
 def compare(examinations: Sequence[Examination]) -> list[Finding]:
-    """What only shows when all masters are looked at together."""
+    """Return the findings that only a look at all masters together shows."""
     if len(examinations) == 1 or any(one.slots is not None for one in examinations):
         return []  # the nodes of a cluster are one master
     number = warning_of_number(len(examinations))
@@ -23,7 +23,7 @@ def _same_servers(examinations: Sequence[Examination]) -> Iterator[Finding]:
 
 
 def _clocks(examinations: Sequence[Examination]) -> Iterator[Finding]:
-    """How far the masters' clocks are apart: bounds, because a reply takes its time."""
+    """Judge how far the masters' clocks are apart: by bounds, because a reply takes its time."""
     known = [(one.address, *one.clock_offset) for one in examinations if one.clock_offset is not None]
     pairs = [
         (low - other_high, high - other_low, address, other)

@@ -1,1 +1,1 @@
-"""The drivers: redis-py, threads and later an event loop live here and nowhere else."""
+"""Runtime: it carries out what the core's flows ask for, with redis-py, threads and event loops."""

@@ -1,15 +1,15 @@
-"""This machine, as what the runtime runs on."""
+"""Machine of this process, as the platform of the runtime."""
 
 from relock._runtime.background.telling import Log
 from relock._runtime.platform import Platform
 
 
 class Machine(Platform):
-    """A platform with a log."""
+    """Platform with a log."""
 
     @property
     def log(self) -> Log:  # type: ignore[override]
-        """What writes the log; made when it is first needed. No lock guards that: the caller may be interrupted."""
+        """Writer of the log, made when it is first needed. No lock guards that: the caller may be interrupted."""
         made: Log | None = self.__dict__.get("_log")
         return made or self.__dict__.setdefault("_log", Log(self))
 

@@ -1,6 +1,6 @@
-"""What the runtime takes from the machine: a clock, threads, what threads wait with, sockets, and chance.
+"""Platform of the runtime: a clock, threads, what threads wait with, sockets, and chance.
 
-Nothing else in this package waits, sleeps or draws a number by any other way. So a simulation that brings a platform of
+Nothing in this package waits, sleeps or draws a number in any other way. So a simulation that brings a platform of
 its own decides everything that happens, and runs the very code that runs in production.
 """
 
@@ -32,46 +32,46 @@ CLOCK: Clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time,
 
 
 class LogWriter(Protocol):
-    """Writes the log without ever waiting for a handler; see `relock._runtime.background.telling.Log`."""
+    """Writer of the log that never waits for a handler, such as `relock._runtime.background.telling.Log`."""
 
     dropped: int
 
     def debug(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
-        """See `logging.Logger.debug`."""
+        """Log for debugging, as `logging.Logger.debug` does."""
 
     def warning(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
-        """See `logging.Logger.warning`."""
+        """Log a warning, as `logging.Logger.warning` does."""
 
     def error(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
-        """See `logging.Logger.error`."""
+        """Log an error, as `logging.Logger.error` does."""
 
     def write(self, logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
-        """See `logging.Logger.log`."""
+        """Log at `level`, as `logging.Logger.log` does."""
 
     def warn(self, text: str) -> None:
-        """Issues a `RelockWarning` for a background thread."""
+        """Issue a `RelockWarning` for a background thread."""
 
     def settle(self, seconds: float) -> None:
-        """Waits until all that was handed in before is told, `seconds` at most."""
+        """Wait until all that was handed in before is written, `seconds` at most."""
 
 
 class Platform:
     """Threads of this process, and the sockets and clocks of this machine; `Machine` adds the log.
 
     Attributes:
-        log: what writes the log: nobody else does, so that nobody waits for a handler.
-        clock: seconds that only rise.
+        log: the only writer of the log, so that nothing else waits for a handler.
+        clock: returns seconds that only rise.
         queue: makes a `queue.SimpleQueue`, which may be used at any moment, also by an interrupted thread.
         poller: makes a `select.poll`.
-        waker: makes what ends such a poll.
+        waker: makes a `Waker`, which ends such a poll.
         sleep: sleeps for so many seconds.
         chance: draws a number from 0 to 1.
-        who: who calls.
-        loop: the event loop that the caller's thread runs, or None.
-        task: what that loop runs; None where there is none.
-        open_channel: the channel of an open connection.
-        loop_channel: the same once an event loop watches it.
-        loop_watch: what has an event loop watch a socket of another thread's.
+        who: returns the owner that the calling thread is.
+        loop: returns the event loop that the calling thread runs, or None.
+        task: returns what that loop runs; None where there is none.
+        open_channel: makes the channel of an open connection.
+        loop_channel: makes such a channel that an event loop watches.
+        loop_watch: has an event loop watch a socket of another thread's.
     """
 
     log: LogWriter
@@ -89,14 +89,14 @@ class Platform:
     loop_watch: Callable[..., LoopWatch] = LoopWatch
 
     def random_hex(self, count: int) -> str:
-        """`count` bytes that nobody else draws, in hex."""
+        """Return `count` random bytes, which nobody else draws, in hex."""
         return os.urandom(count).hex()
 
     def start(self, target: Callable[[], object], name: str) -> None:
         """Start a daemon thread.
 
         Raises:
-            RuntimeError: there can't be another one, or it would be a greenlet, in which a wait would never end.
+            RuntimeError: there can't be another thread, or it would be a greenlet, in which a wait would never end.
         """
         text = replaced_threads()
         if text is not None:
@@ -104,5 +104,5 @@ class Platform:
         threading.Thread(target=target, name=name, daemon=True).start()
 
     def current(self) -> Any:
-        """The thread that calls, to be joined by another one."""
+        """Return the calling thread, to be joined by another one."""
         return threading.current_thread()

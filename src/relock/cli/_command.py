@@ -1,12 +1,12 @@
 """The command of ``relock run``: a child process that waits for its go, and dies with its parent.
 
 It is forked *before* the lock is asked for, while this process has no other thread yet. A fork later, beside the
-library's threads, could deadlock the child on a lock that another thread held at that moment (which is why
-``preexec_fn`` of `subprocess` is unsafe with threads). It also makes the kernel bind the parent-death signal to the
-main thread: Linux sends that signal when the *thread* that forked ends, not the process.
+library's threads, could deadlock the child on a lock that another thread held at that moment; this is why
+``preexec_fn`` of `subprocess` is unsafe with threads. The early fork also makes the kernel bind the parent-death signal
+to the main thread: Linux sends that signal when the *thread* that forked ends, not the process.
 
 Until its go the child is this program, blocked on a pipe. It then executes the command; if the pipe is closed instead,
-it leaves without having done anything.
+the child exits without having done anything.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _IGNORED_BY_PYTHON = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFS
 
 
 class Command:
-    """A command that is ready to go; signals and waits for it without ever touching another process."""
+    """Child process that becomes the command at its go; no signal and no wait ever touches another process."""
 
     def __init__(self, pid: int, gate: int) -> None:
         self.pid = pid
@@ -37,7 +37,7 @@ class Command:
 
     @classmethod
     def prepare(cls, words: Sequence[str]) -> Self:
-        """Forks the child; call it from the main thread, before there are others."""
+        """Fork the child; call it from the main thread, before there are others."""
         die_with_parent = parent_death_signal()
         parent = os.getpid()
         gate_read, gate_write = os.pipe()
@@ -52,26 +52,26 @@ class Command:
             os._exit(ExitCode.NOT_EXECUTABLE)  # never back into the caller's code, whatever happened
 
     def go(self, token: int) -> None:
-        """Executes the command, with the fencing token in its environment."""
+        """Execute the command, with the fencing token in its environment."""
         with contextlib.suppress(BrokenPipeError):  # it was killed while it waited; `poll` says by what
             os.write(self._gate, b"%d\n" % token)
         self._close_gate()
 
     def cancel(self) -> None:
-        """There is no go, or no supervision any more: the child must not be left behind."""
+        """Kill the child, if it has not ended: without a go, or without supervision, it must not be left behind."""
         self._close_gate()
         if self.poll() is None:
             self.send(signal.SIGKILL)
             self._reap(0)
 
     def poll(self) -> int | None:
-        """The exit code once the command has ended, None while it runs."""
+        """Return the exit code once the command has ended, None while it runs."""
         if self.exit_code is None:
             self._reap(os.WNOHANG)
         return self.exit_code
 
     def send(self, signum: int) -> None:
-        """Signals the command, unless it was reaped: until then its pid is nobody else's."""
+        """Signal the command, unless it was reaped: until then its pid is nobody else's."""
         if self.exit_code is None:
             with contextlib.suppress(PermissionError):  # it runs as another user now (sudo), out of our reach
                 os.kill(self.pid, signum)
@@ -89,7 +89,7 @@ class Command:
 
 
 def parent_death_signal() -> Callable[[], None] | None:
-    """What makes the kernel kill the calling process when its parent dies; None where there is no such thing.
+    """Return a function that has Linux kill the calling process when its parent dies; None on other systems.
 
     The signal is SIGKILL: without a parent, nobody renews the lock, and nobody would follow a
     SIGTERM up before the lease ends.
@@ -102,7 +102,7 @@ def parent_death_signal() -> Callable[[], None] | None:
 
 
 def _be_the_command(words: Sequence[str], gate: int, die_with_parent: Callable[[], None] | None, parent: int) -> None:
-    """In the child: waits for the go, and becomes the command. Comes back only if there is none."""
+    """Wait, in the child, for the go, and become the command; exit if there is no go, or no such command."""
     for signum in _DEFAULT_IN_CHILD:
         if signal.getsignal(signum) != signal.SIG_IGN:  # nohup, or a background job of a script: that stays
             signal.signal(signum, signal.SIG_DFL)

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What ``relock`` exits with on its own account; ``relock run`` passes its command's exit code on.
+    """Exit codes of ``relock`` itself; ``relock run`` passes its command's exit code on.
 
     Codes of sysexits.h are used where one fits, because few commands use those for anything else. For a lost lock there
     is none, so it has the first number above them.
@@ -45,12 +45,12 @@ MEANINGS = (
 
 
 def of_signal(signum: int) -> int:
-    """What a shell reports for a command that signal `signum` ended."""
+    """Return the exit code that a shell reports for a command that signal `signum` ended."""
     return ExitCode.SIGNALLED + signum
 
 
 def _table() -> str:
-    r"""A code a line, behind the mark that keeps click from folding lines."""
+    r"""Return a line for each code, behind the mark that keeps click from folding lines."""
     lines = [f"{code.value:>5}  {meaning}" for code, meaning in MEANINGS]
     return "\n".join(["\b", "Exit codes:", *lines, "128+n  signal n ended relock; run: or the command"])
 

@@ -1,4 +1,4 @@
-"""The group of commands. Each is imported when it is used: starting one must not cost what another needs."""
+"""The group of commands. Each command is imported when it is used: starting one must not cost what another needs."""
 
 import importlib
 import logging
@@ -18,15 +18,15 @@ _COMMANDS = ("run", "status", "ls", "release", "doctor", "guard", "bench", "demo
 class Commands(click.Group):
     """A group that imports its commands late, and reports the library's errors as one line and an exit code.
 
-    Ctrl-C that no command handles is an exit code as well: 1, which click gives it, is an answer of some commands.
+    Ctrl-C that no command handles gets an exit code of its own: click's is 1, which is an answer of some commands.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands that there are."""
+        """Return the names of the commands that there are."""
         return [name for name in _COMMANDS if self.get_command(ctx, name) is not None]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        """The command in the module of its name; None where this installation does not have it."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's names
+        """Return the command in the module of its name; None where this installation does not have it."""
         if cmd_name not in _COMMANDS:
             return None
         module = f"relock.cli.{cmd_name}"
@@ -39,7 +39,7 @@ class Commands(click.Group):
         return command if isinstance(command, click.Command) else None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command."""
+        """Run the command; turn an error of the library, and Ctrl-C, into an exit code."""
         try:
             return super().invoke(ctx)
         except RelockError as error:

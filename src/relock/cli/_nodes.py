@@ -31,7 +31,7 @@ class Where:
         return f"<{len(self.urls)} masters, prefix {self.prefix!r}>"
 
     def client(self, **options: Any) -> Client:
-        """A client of these masters.
+        """Return a client of these masters.
 
         Raises:
             ConfigurationError: they, or the options, can't work.
@@ -39,12 +39,12 @@ class Where:
         return Client(list(self.urls), prefix=self.prefix, **options)
 
     def options(self) -> ClientOptions:
-        """The options that such a client has by default."""
+        """Return the options that a client with this prefix has by default."""
         return ClientOptions(prefix=self.prefix)
 
 
 def node_options(command: F) -> F:
-    """Adds ``--node`` and ``--prefix``; the command gets a `Where` as ``where``."""
+    """Add ``--node`` and ``--prefix``; the command gets a `Where` as ``where``."""
 
     def gather(ctx: click.Context, _parameter: click.Parameter, prefix: str) -> Where:
         return Where(urls_of(ctx.params.pop("node"), os.environ), prefix)
@@ -71,12 +71,12 @@ def node_options(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    """Adds ``--json``; the command gets ``as_json``."""
+    """Add ``--json``; the command gets ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(command)
 
 
 def urls_of(given: Sequence[str], environment: "os._Environ[str] | dict[str, str]") -> tuple[str, ...]:
-    """The URLs to use, from the options or else from the environment, with the environment's credentials in them."""
+    """Return the URLs from the options, or else from the environment, with the environment's credentials in them."""
     for i, url in enumerate(given, 1):
         _refuse_password(url, i)
     source = "--node" if given else "RELOCK_NODES"
@@ -90,7 +90,7 @@ def urls_of(given: Sequence[str], environment: "os._Environ[str] | dict[str, str
 
 
 def _refuse_password(url: str, number: int) -> None:
-    """A password on a command line is refused, not warned of.
+    """Refuse a password on a command line, instead of warning of it.
 
     Every user of the machine can read it there (``ps``), and the shell's history keeps it. A warning would come after
     the fact, each time; a refusal comes once, when the command line is written.
@@ -104,7 +104,7 @@ def _refuse_password(url: str, number: int) -> None:
 
 
 def _split(url: str, where: str) -> SplitResult:
-    """The parts of a URL; the error for one that can't be read never quotes it, because it may hold a password."""
+    """Return the parts of a URL; the error for an unreadable one never quotes it, because it may hold a password."""
     try:
         parts = split_url(url)
         _ = parts.port if "," not in parts.netloc else None
@@ -117,7 +117,7 @@ def _split(url: str, where: str) -> SplitResult:
 
 
 def _with_credentials(url: str, where: str, username: str, password: str) -> str:
-    """The URL, with the credentials of the environment if it has no password of its own."""
+    """Return the URL, with the credentials of the environment if it has no password of its own."""
     parts = _split(url, where)
     has_own = parts.password is not None or "password" in parse_qs(parts.query)  # other secrets are no logins
     if has_own or not (username or password):

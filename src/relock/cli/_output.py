@@ -1,4 +1,4 @@
-"""What the commands print: plain text that can't take over a terminal, JSON, and errors of one line."""
+"""Output of the commands: plain text that can't take over a terminal, JSON, and errors of one line."""
 
 import atexit
 import contextlib
@@ -37,19 +37,19 @@ else:
 
 
 class CommandFailed(click.ClickException):
-    """An end with one line on stderr and an exit code."""
+    """End of a command with one line on stderr and an exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance, and says so
 
     def show(self, file: Any = None) -> None:  # noqa: ARG002 - click's signature
-        """Prints the line."""
+        """Print the line."""
         say(self.message)
 
 
 def failed(error: RelockError) -> CommandFailed:
-    """An error of the library, as the command line reports it."""
+    """Return an error of the library as the command line reports it."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.WRONG)
     if isinstance(error, ConfigurationError) and error.option in _ON_THE_COMMAND_LINE:
         code = ExitCode.USAGE
@@ -57,9 +57,9 @@ def failed(error: RelockError) -> CommandFailed:
 
 
 def never_wait_for_stderr() -> None:
-    """From now on nobody waits until what goes to stderr is read: but at the end of the process, for a second.
+    """Write to stderr without waiting for its reader from now on, but for a second at the end of the process.
 
-    It starts a thread, so call it after a fork.
+    This starts a thread, so call it after a fork.
     """
     with contextlib.suppress(AttributeError, OSError):  # there is no stderr, or it is no file: nothing to wait for
         scribe = Scribe(sys.stderr.fileno())
@@ -76,17 +76,17 @@ def _print_to_stderr(line: str) -> None:
 
 
 def say(message: str) -> None:
-    """One line for people, on stderr. In ``run``, stdout belongs to the command."""
+    """Print one line for people on stderr. In ``run``, stdout belongs to the command."""
     _print_to_stderr(f"relock: {printable(message)}")
 
 
 def printable(text: str) -> str:
-    """`text` on one line and without control characters: other users choose the names that this lists."""
+    """Return `text` on one line and without control characters: other users choose the names of locks."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
 
 
 def print_json(value: Any, *, err: bool = False) -> None:
-    """One JSON document on one line."""
+    """Print one JSON document on one line."""
     if err:
         _print_to_stderr(json.dumps(value))
     else:
@@ -94,7 +94,7 @@ def print_json(value: Any, *, err: bool = False) -> None:
 
 
 def show_warnings() -> None:
-    """What the library warns of becomes one line on stderr; each text once, as the library sees to itself."""
+    """Print each warning of the library as one line on stderr; the library itself gives each text only once."""
     show_others = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -108,7 +108,7 @@ def show_warnings() -> None:
 
 
 class Seconds(_ParamType):
-    """A finite number of seconds within bounds; click's own type takes NaN for any number."""
+    """Type of an option: a finite number of seconds within bounds. Click's own type accepts NaN."""
 
     name = "seconds"
 
@@ -116,7 +116,7 @@ class Seconds(_ParamType):
         self._low, self._high = low, high
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number, or the error that says what would be right."""
+        """Return the number; fail with an error that says what would be right."""
         try:
             seconds = float(value)
         except ValueError:

@@ -1,7 +1,7 @@
-"""Writes lines to stderr on a thread of its own, so that nobody waits for their reader.
+"""Writer of lines to stderr on a thread of its own, so that nobody waits for their reader.
 
 A terminal can be stopped (Ctrl-S), and a pipe be full because its reader sleeps: then a write lasts until that is over.
-That the descriptor doesn't block would be no way out: it is a property of the open file, which the command shares.
+A descriptor that doesn't block would be no way out: that is a property of the open file, which the command shares.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ FLUSH_SECONDS = 1.0
 
 
 class Scribe:
-    """The thread, and what it is yet to write."""
+    """Thread that writes lines, and the lines that it is yet to write."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -24,14 +24,14 @@ class Scribe:
         threading.Thread(target=self._run, name="relock-stderr", daemon=True).start()
 
     def write(self, line: bytes) -> None:
-        """Has `line` written, after those before it; returns at once."""
+        """Have `line` written after those before it, or drop it if `LINES_MAX` wait; return at once."""
         if self._waiting.qsize() < LINES_MAX:
             self._waiting.put(line)
         else:
             self._dropped += 1
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Waits until what was handed in before is written, `seconds` at most."""
+        """Wait until what was handed in before is written, `seconds` at most."""
         done = threading.Event()
         self._waiting.put(done)
         done.wait(seconds)
@@ -48,7 +48,7 @@ class Scribe:
                 one.set()
 
     def _write(self, line: bytes) -> None:
-        """Not through `sys.stderr`: the end of the interpreter would wait for the thread that writes there."""
+        """Write a line, not through `sys.stderr`: the interpreter's end would wait for the thread that writes there."""
         with contextlib.suppress(OSError):  # it may be closed, its reader gone: nothing that matters fails for that
             while line:
                 try:

@@ -15,7 +15,7 @@ _WAKE = 0  # the byte that is no signal
 
 
 class Interrupted(BaseException):
-    """A signal ended the wait for the lock. Like KeyboardInterrupt, nothing but its addressee may catch it."""
+    """Signal that ended the wait for the lock. As with KeyboardInterrupt, nothing but its addressee may catch it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -24,7 +24,7 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise `Interrupted` in the main thread for the first signal that ends programs; pass over all later ones."""
+    """Raise `Interrupted` in the main thread for the first signal that ends programs; ignore all later ones."""
     seen: list[int] = []
 
     def handle(signum: int, _frame: FrameType | None) -> None:
@@ -62,8 +62,8 @@ def signals_put_off() -> Iterator[None]:
 class Signals:
     """The signals of this process, in the order in which they came.
 
-    The handlers only raise (until `collect` is called) or do nothing at all: from then on Python's own C handler
-    writes each signal's number into a pipe, and `wait` reads them there. SIGCHLD is among them, so that one
+    The handlers only raise (until `collect` is called) or do nothing at all: Python's own C handler writes each
+    signal's number into a pipe, and `wait` reads the numbers there. SIGCHLD is among them, so that one
     `select` without polling notices the end of a child at once.
     """
 
@@ -74,7 +74,7 @@ class Signals:
         self._raising = True
 
     def install(self) -> None:
-        """Takes the signals over; those that this process was told to ignore (nohup, ``&``) stay ignored."""
+        """Take the signals over; those that this process was told to ignore (nohup, ``&``) stay ignored."""
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for signum in (*FORWARDED, signal.SIGCHLD):
             if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
@@ -90,12 +90,12 @@ class Signals:
         self._raising = False
 
     def wait(self, seconds: float) -> list[int]:
-        """The signals since the last call; sleeps until there is one, or `wake`, for `seconds` at most."""
+        """Return the signals since the last call; sleep until there is one, or `wake`, for `seconds` at most."""
         ready, _, _ = select.select([self._read], [], [], max(0.0, seconds))
         return [number for number in os.read(self._read, 4096) if number != _WAKE] if ready else []
 
     def wake(self) -> None:
-        """Ends a `wait`; may be called by any thread."""
+        """End a `wait`; any thread may call this."""
         with contextlib.suppress(BlockingIOError):  # full, so the thread that waits wakes anyway
             os.write(self._write, bytes([_WAKE]))
 

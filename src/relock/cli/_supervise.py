@@ -1,4 +1,4 @@
-"""Watches a command while a lock is held for it, and ends the command in time if the lock can't be kept."""
+"""Supervision of a command while a lock is held for it: if the lock can't be kept, the command is ended in time."""
 
 import signal
 from typing import Protocol, Self
@@ -15,25 +15,25 @@ SLEEP_SECONDS_MIN = 0.001  # no limit is met to the last digit: never spin until
 
 
 class Supervised(Protocol):
-    """What is needed of a child process."""
+    """Child process, as far as `supervise` needs it."""
 
     def poll(self) -> int | None:
-        """The exit code once it has ended, None while it runs."""
+        """Return the exit code once the process has ended, None while it runs."""
 
     def send(self, signum: int) -> None:
-        """Signals it."""
+        """Signal the process."""
 
 
 class Kept(Protocol):
-    """What is needed of a lock."""
+    """Lock, as far as `supervise` needs it."""
 
     def remaining(self) -> float:
-        """Seconds for which it is surely still held."""
+        """Return the seconds for which the lock is surely still held."""
 
 
 @frozen
 class Limits:
-    """How much before the end of the lease (s) the command gets SIGTERM, and SIGKILL.
+    """Times (s) before the end of the lease at which the command gets SIGTERM, and SIGKILL.
 
     SIGKILL takes its time too: it is sent a moment before the end, not at it.
     """
@@ -43,14 +43,14 @@ class Limits:
 
     @classmethod
     def of(cls, ttl: float, grace: float) -> Self:
-        """The limits for a lease of `ttl` seconds."""
+        """Return the limits for a lease of `ttl` seconds."""
         return cls(grace, min(KILL_SECONDS_MAX, ttl / KILL_TTL_PART))
 
 
 def supervise(command: Supervised, lock: Kept, signals: Signals, limits: Limits) -> bool:
-    """Returns when the command has ended: whether it was ended because the lock could not be kept.
+    """Watch the command to its end; return whether it was told to end because the lock could not be kept.
 
-    The lease's end is looked at anew after every sleep, so it does not matter why one was late.
+    The lease's end is looked at anew after every sleep, so it does not matter why a sleep was late.
     """
     sent = 0
     while command.poll() is None:
@@ -69,7 +69,7 @@ def supervise(command: Supervised, lock: Kept, signals: Signals, limits: Limits)
 
 
 def _seconds_to_sleep(left: float, sent: int, limits: Limits) -> float:
-    """Until the next limit. The end of the command, a signal and the loss of the lock all end the sleep."""
+    """Return the seconds until the next limit. A signal, the command's end or the lock's loss ends the sleep."""
     if sent == signal.SIGKILL:
         return LOOK_AGAIN_SECONDS
     return max(left - (limits.kill if sent else limits.grace), SLEEP_SECONDS_MIN)

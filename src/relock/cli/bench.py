@@ -20,7 +20,7 @@ WORKERS_MAX = 500
 
 
 def _counts(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
-    """The numbers of workers."""
+    """Return the numbers of workers."""
     words = text.split(",")
     if not all(word.strip().isdecimal() and 2 <= int(word) <= WORKERS_MAX for word in words):
         raise click.BadParameter(f"{text!r} is no list of numbers from 2 to {WORKERS_MAX}, such as 2,8,32")
@@ -84,7 +84,7 @@ def bench(
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Says on a terminal what is going on."""
+    """Show on a terminal what is going on."""
     with Console(stderr=True).status("") as status:
         yield lambda text: status.update(f"relock bench: {text}")
 

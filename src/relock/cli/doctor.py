@@ -1,4 +1,4 @@
-"""``relock doctor``: whether these masters can keep a promise."""
+"""``relock doctor``: an examination of the masters, of all that locks need."""
 
 import sys
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def _rows(examinations: Sequence[Examination], together: Sequence[Finding]) -> l
 
 
 def _print_plain(examinations: Sequence[Examination], together: Sequence[Finding]) -> None:
-    """A line for each finding, its parts between tabs: for files, and for grep."""
+    """Print a line for each finding, its parts between tabs: for files, and for grep."""
     for address, finding in _rows(examinations, together):
         parts = (address, finding.verdict.value, finding.check, finding.says, finding.advice)
         click.echo("\t".join(printable(part) for part in parts if part))

@@ -1,4 +1,4 @@
-"""``relock ls``: which locks are held or waited for."""
+"""``relock ls``: the names of the locks that are held or waited for."""
 
 import click
 

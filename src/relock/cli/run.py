@@ -20,7 +20,7 @@ GRACE_SECONDS_MAX = 5.0
 
 @define
 class Report:
-    """What ``--json`` prints at the end, on stderr: stdout belongs to the command."""
+    """Report that ``--json`` prints at the end, on stderr: stdout belongs to the command."""
 
     name: str
     outcome: str = "error"
@@ -31,10 +31,10 @@ class Report:
 
 
 class RunCommand(click.Command):
-    """Takes what follows NAME and the first word of COMMAND for words of COMMAND, options too."""
+    """Command that takes what follows NAME and the first word of COMMAND for words of COMMAND, options too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the ``--`` before COMMAND where the caller has not."""
+        """Put the ``--`` before COMMAND where the caller has not, and parse."""
         options = [param for param in self.params if isinstance(param, click.Option) and not param.is_flag]
         takes_value = {name for option in options for name in option.opts}
         position, names = 0, 0
@@ -127,7 +127,7 @@ class Runner:
     limits: Limits
 
     def run(self, words: tuple[str, ...], wait_seconds: float | None) -> int:
-        """Returns the exit code; whatever happens, the child has ended and the lock is not held any more."""
+        """Run the command; return the exit code. Whatever happens, the child ends and the lock is no longer held."""
         ignore_terminal_stop()
         command = Command.prepare(words)  # before there are threads
         signals = Signals()
@@ -145,7 +145,7 @@ class Runner:
             command.cancel()
 
     def _take(self, lock: Lock, wait_seconds: float | None, signals: Signals) -> None:
-        """Takes the lock, or raises: `Interrupted` with nothing left in the queue."""
+        """Take the lock, or raise `CommandFailed` or `Interrupted`, with nothing left in the queue."""
         started_at = time.monotonic()
         try:
             taken = lock.acquire(timeout=-1 if wait_seconds is None else wait_seconds)
@@ -160,7 +160,7 @@ class Runner:
             raise CommandFailed(f"somebody else has the lock {self.report.name!r}", ExitCode.NOT_AVAILABLE)
 
     def _hold(self, lock: Lock, command: Command, signals: Signals) -> int:
-        """Runs the command to its end, and releases the lock."""
+        """Run the command to its end, and release the lock; return the exit code."""
         started_at = time.monotonic()
         token = lock.token
         lost = token is None
@@ -182,7 +182,7 @@ class Runner:
 
 
 def _tell(event: Event) -> None:
-    """What the user should know while it runs, a line each; on a thread of the library."""
+    """Print what the user should know while the command runs, a line each; on a thread of the library."""
     if isinstance(event, MasterDown):
         say(f"{event.master} does not answer: {event.why}")
     elif isinstance(event, MasterBack):

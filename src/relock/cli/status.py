@@ -1,4 +1,4 @@
-"""``relock status``: who has a lock, and who waits."""
+"""``relock status``: the holder of a lock, and its waiters."""
 
 import math
 from typing import Any
@@ -43,7 +43,7 @@ def _as_json(info: LockInfo) -> dict[str, Any]:
 
 
 def _as_text(info: LockInfo) -> str:
-    """A line for each thing, the names of the things in a column."""
+    """Return a line for each thing, the names of the things in a column."""
     lease = f"{info.ttl:.3f} s left" if math.isfinite(info.ttl) else "without an end"
     holder = info.owner or ("another library's lock" if info.held else "nobody")
     lines = [("lock", info.name), ("holder", holder)]

@@ -1,6 +1,6 @@
 """Tests without a server: relock on virtual masters, in virtual time. Needs the extra ``testing``.
 
-`local_server` gives a real one to those tests that need it; the fixture `relock_server` is that, and needs no extra.
+`local_server` gives a real server to tests that need one; so does the fixture `relock_server`, which needs no extra.
 
 `Lab` is for tests of code that uses relock. relock itself is tested on the same virtual masters, by a simulator in the
 `tests` of its repository.

@@ -1,4 +1,4 @@
-"""How Redis reads a command's arguments, and its errors where it can't.
+"""Readers of a command's arguments: they read them as Redis does, and raise its errors where it can't.
 
 A script gives text or numbers; Redis turns the numbers into text before it reads them. This module knows no keys.
 """
@@ -28,7 +28,7 @@ class ReplyError(Exception):
 
 
 def as_text(value: Argument) -> bytes:
-    """An argument as Redis gets it: numbers of a script with up to 17 digits."""
+    """Return an argument as Redis gets it: a script's number is written with up to 17 digits."""
     if type(value) is bytes:
         return value
     if type(value) is int or type(value) is float:
@@ -37,7 +37,7 @@ def as_text(value: Argument) -> bytes:
 
 
 def as_integer(value: Argument, error: str = NO_INTEGER) -> int:
-    """An argument that must be a whole number of 64 bits."""
+    """Read an argument as a whole number of 64 bits; raise `ReplyError` with the text `error` if it is none."""
     if type(value) is int and abs(value) < EXACT_MAX:
         return value
     text = as_text(value)
@@ -47,14 +47,14 @@ def as_integer(value: Argument, error: str = NO_INTEGER) -> int:
 
 
 def sum_of(number: int, step: int) -> int:
-    """The sum that INCR and its like store; it must fit into 64 bits, too."""
+    """Return the sum that INCR and its like store; raise `ReplyError` if it does not fit into 64 bits."""
     if not -INTEGER_MAX - 1 <= number + step <= INTEGER_MAX:
         raise ReplyError(OVERFLOW)
     return number + step
 
 
 def as_score(value: Argument, error: str = NO_FLOAT) -> float:
-    """An argument that must be a number, or an infinity."""
+    """Read an argument as a number or an infinity; raise `ReplyError` with the text `error` if it is neither."""
     if type(value) is float and not isnan(value):  # its 17 digits would say the same
         return value
     text = as_text(value)
@@ -67,14 +67,14 @@ def as_score(value: Argument, error: str = NO_FLOAT) -> float:
 
 
 def as_bound(value: Argument) -> tuple[float, bool]:
-    """The bound of a range of scores, and whether the range excludes it."""
+    """Read the bound of a range of scores; return it, and whether the range excludes it."""
     text = as_text(value)
     is_open = text.startswith(b"(")
     return as_score(text[is_open:], NO_RANGE), is_open
 
 
 def limit_of(options: tuple[Argument, ...]) -> tuple[int, int]:
-    """The offset and the count of LIMIT; -1: all."""
+    """Return the offset and the count of LIMIT; a negative count stands for all."""
     if not options:
         return 0, -1
     if len(options) != 3 or as_text(options[0]).upper() != b"LIMIT":
@@ -86,7 +86,7 @@ _ONLY_GET = (b"GET",)
 
 
 def set_options(options: tuple[Argument, ...]) -> tuple[tuple[bytes, ...], int | None]:
-    """The words of SET's options without PX, and the milliseconds of PX or None."""
+    """Return the words of SET's options without PX, and the milliseconds of PX or None."""
     if len(options) == 3 and options[0] == b"PX" and options[2] == b"GET":  # the one way in which scripts call it
         return _ONLY_GET, _lifetime(options[1])
     words = tuple([as_text(option).upper() for option in options])
@@ -104,7 +104,7 @@ def set_options(options: tuple[Argument, ...]) -> tuple[tuple[bytes, ...], int |
 
 
 def _lifetime(value: Argument) -> int:
-    """The milliseconds of PX."""
+    """Return the milliseconds of PX; raise `ReplyError` if they are not above 0."""
     ttl_ms = as_integer(value)
     if ttl_ms <= 0:
         raise ReplyError("ERR invalid expire time in 'set' command")

@@ -5,7 +5,7 @@ from attrs import define
 
 @define
 class Conditions:
-    """How the network is. A part is a number from 0 to 1.
+    """Conditions of the network. A part is a number from 0 to 1.
 
     Attributes:
         delay: seconds that a message takes on average.

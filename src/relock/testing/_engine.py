@@ -1,4 +1,4 @@
-"""Runs the scripts of ``lua/`` on virtual masters: a Lua of the version that Redis has, with what Redis gives a script.
+"""Engine that runs the scripts of ``lua/`` on virtual masters: Redis's version of Lua, with what Redis gives a script.
 
 The texts are those that relock sends. ``redis.call`` goes to the methods of a `Store`.
 
@@ -200,7 +200,7 @@ FAILED = 0  # the second value of an error; a reply has text or nothing there
 
 
 class Engine:
-    """One Lua for any number of virtual masters; not for two threads at a time."""
+    """Lua interpreter for any number of virtual masters; not for two threads at a time."""
 
     def __init__(self) -> None:
         self._lua = LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False)
@@ -212,9 +212,9 @@ class Engine:
         self._runners: dict[int, Any] = {}
 
     def _command(self, name: str) -> Callable[..., Any]:
-        """The function that Lua calls for a command. It works on the store of the script that runs now.
+        """Return the function that Lua calls for a command; it works on the store of the script that runs now.
 
-        So Lua keeps no store alive, though masters come and go by the million.
+        Lua thus keeps no store alive, though masters come and go by the million.
         """
         method = getattr(Store, name)
 
@@ -235,7 +235,7 @@ class Engine:
         return ask_for_status if KINDS.get(name.upper()) == STATUS else ask
 
     def run(self, script: Script, store: Store, keys: Sequence[bytes], arguments: Sequence[bytes]) -> ScriptReply:
-        """Runs a script on this store; returns its reply as redis-py does.
+        """Run a script on this store; return its reply as redis-py does.
 
         Raises:
             ReplyError: the script ended with an error; what it wrote before that stays.
@@ -257,7 +257,7 @@ class Engine:
 
 @cache
 def shared_engine() -> Engine:
-    """The engine of this process: it compiles each script once, however many masters come and go."""
+    """Return the engine of this process, which compiles each script once, however many masters come and go."""
     return Engine()
 
 
@@ -271,7 +271,7 @@ def _reply_single(kind: int, value: Any) -> ScriptReply:
 
 
 def _reply_list(items: Sequence[Any]) -> list[Any]:
-    """An array ends before its first nil, as Redis reads it."""
+    """Return an array as a reply, which ends before its first nil, as Redis reads it."""
     reply = []
     for item in items:
         if item is None:
@@ -281,7 +281,7 @@ def _reply_list(items: Sequence[Any]) -> list[Any]:
 
 
 def _reply_item(value: Any) -> Any:
-    """One value of a script as a reply: fractions are cut off, true becomes 1, false and nil become None."""
+    """Return one value of a script as a reply: fractions are cut off, true becomes 1, false and nil become None."""
     if value is None or value is False:
         return None
     if type(value) is bytes or type(value) is int:
@@ -292,7 +292,7 @@ def _reply_item(value: Any) -> Any:
 
 
 def _reply_table(table: Any) -> Any:
-    """A table within a table. An error is not raised there: it becomes a value, and so does a status."""
+    """Return a table within a table as a reply. An error there is not raised: it becomes a value, as a status does."""
     if table[b"err"] is not None:
         return ReplyError(table[b"err"].decode(errors="replace"))
     if table[b"ok"] is not None:

@@ -1,4 +1,4 @@
-"""For tests of code that uses relock: virtual masters and clients, in virtual time."""
+"""Lab for tests of code that uses relock: virtual masters and clients, in virtual time."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,11 +32,11 @@ class VirtualClient(Client):
 
 
 class Lab:
-    """Virtual masters, and functions that use locks on them. It needs no server, and waits take no real time.
+    """Virtual masters, and functions that use locks on them. A lab needs no server, and waits take no real time.
 
     Functions that use a client run inside `run`, each as a thread of its own. The lab changes from one to another only
-    where they wait for relock or call `sleep`. Code that waits in another way, with `time.sleep` or for a real thread,
-    takes real time, and stops all the others meanwhile.
+    where a function waits for relock or calls `sleep`. Code that waits in another way, with `time.sleep` or for a real
+    thread, takes real time, and stops all the others meanwhile.
 
     Args:
         masters: how many masters there are.
@@ -60,11 +60,11 @@ class Lab:
 
     @property
     def now(self) -> float:
-        """Seconds of virtual time since the beginning."""
+        """Virtual time (s) since the beginning."""
         return self._world.now
 
     def client(self, name: str = "client", **options: Unpack[ClientArguments]) -> Client:
-        """A client in a process of its own, which `crash` and `pause` of that name can strike.
+        """Return a client in a process of its own, which `crash` and `pause` of that name can strike.
 
         Args:
             name: what the client is called, unless ``client_name`` says otherwise.
@@ -88,7 +88,7 @@ class Lab:
             server.master.read("HSET", key, b"no_vote_until_us", b"0", b"guard_ms", b"%d" % guard_ms)
 
     def run(self, *functions: Callable[[], Any], within: float = 60 * MINUTE_SECONDS) -> list[Any]:
-        """Runs functions side by side to their ends; returns what they return, in their order.
+        """Run functions side by side to their ends; return what they return, in their order.
 
         Args:
             functions: they take no arguments.
@@ -126,18 +126,18 @@ class Lab:
             del current_task().owner  # so that its thread counts as ended: no watchdog renews its hold
 
     def sleep(self, seconds: float) -> None:
-        """Inside `run`: lets virtual time pass for the calling function."""
+        """Let virtual time pass for the calling function, inside `run`."""
         current_task().process.sleep(seconds)
 
     def crash(self, name: str) -> None:
-        """The process of the client with this name ends, as by SIGKILL.
+        """End the process of the client with this name, as by SIGKILL.
 
         A function ends where it uses that client next; `run` returns None for it.
         """
         self._process_of(name).crash()
 
     def pause(self, name: str, seconds: float) -> None:
-        """The process of the client with this name stands still for a while, as by SIGSTOP."""
+        """Stop the process of the client with this name for so many seconds, as by SIGSTOP."""
         process = self._process_of(name)
         process.pause()
         self._world.after(seconds, process.resume)
@@ -149,7 +149,7 @@ class Lab:
         raise ValueError(f"no client of this lab is called {name!r}")
 
     def close(self) -> None:
-        """Ends everything that still runs: functions end where they wait, and release nothing on their way out."""
+        """End everything that still runs: functions end where they wait, and release nothing on their way out."""
         for process in self._processes:
             process.is_dead = True  # first: or a function that ends would wait for ever for the reply to its release
         for process in self._processes:

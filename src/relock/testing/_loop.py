@@ -134,7 +134,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         self.watch(fd, self._process.channels[fd], partial(callback, *args))
 
     def remove_reader(self, fd: Any) -> bool:
-        """Watch that number no more; return whether it was watched."""
+        """Stop watching that number; return whether it was watched."""
         found = self._readers.pop(fd, None)
         if found is not None:
             found[1].cancel()
@@ -157,7 +157,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
             asyncio._set_running_loop(None)
 
     def _turn(self) -> None:
-        """Waits for something to do, and does all of it that is there now."""
+        """Wait for something to do, and do all of it that is there now."""
         self._wait()
         steps = [self._take_readable, self._take_due]
         if self._timers_first:
@@ -196,7 +196,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
 
 
 class VirtualLoopWatch(LoopWatch):
-    """A virtual connection of another thread's that a `VirtualLoop` watches."""
+    """Watch of a `VirtualLoop` over a virtual connection that belongs to another thread."""
 
     def __init__(self, loop: VirtualLoop, fileno: int, readable: Callable[[], object]) -> None:
         self._loop: VirtualLoop = loop
@@ -204,7 +204,7 @@ class VirtualLoopWatch(LoopWatch):
         loop.add_reader(fileno, readable)
 
     def forget(self) -> None:
-        """Forget the connection."""
+        """Forget the connection, without telling the loop."""
         self._own.clear()
 
 
@@ -229,7 +229,7 @@ class VirtualLoopChannel(LoopChannel):
         self._loop.watch(self.fileno, self._raw, readable)
 
     def unwatch(self) -> None:
-        """Have the loop look at the connection no more."""
+        """Stop the loop from looking at the connection."""
         self._loop.remove_reader(self.fileno)
 
     def is_pending(self) -> bool:

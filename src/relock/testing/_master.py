@@ -26,7 +26,7 @@ Subscriber = Callable[[bytes, bytes], object]
 
 
 class VirtualMaster:
-    """One master that exists only here.
+    """Master that exists only in this process.
 
     Attributes:
         incarnation: its run id; a new one with each restart.
@@ -48,7 +48,7 @@ class VirtualMaster:
         self.have_data_of(incarnation, NO_REPLID)
 
     def have_data_of(self, replid: str, before: str) -> None:
-        """Sets the replication id of its data, and the one that they had before; `NO_REPLID` if they had none."""
+        """Set the replication id of its data, and the one that they had before; `NO_REPLID` if they had none."""
         self.replid, self._replid_before = replid, before
         self._describe()
 
@@ -60,7 +60,7 @@ class VirtualMaster:
     # Requests -------------------------------------------------------------------------------------------------------
 
     def run(self, script: Script | str, keys: Sequence[bytes], arguments: Sequence[bytes]) -> ScriptReply:
-        """Runs a script, or the shipped one of that name; then hands out what it has published.
+        """Run a script, or the shipped one of that name; then hand out what it has published.
 
         Raises:
             ReplyError: it ended with an error; what it wrote and published before that stays.
@@ -77,12 +77,12 @@ class VirtualMaster:
     def execute(
         self, call: Call, not_after_us: int, incarnation: bytes, guard_ms: int, *, guarded: bool | None = None
     ) -> ScriptReply:
-        """Runs a call with what a connection adds to it, as `relock._runtime.masters.connections.Connection` does.
+        """Run a call with what a connection adds to it, as `relock._runtime.masters.connections.Connection` does.
 
         The call names the master's marker if it is `guarded`: by default, if there is a guard.
 
         Raises:
-            ReplyError: see `run`.
+            ReplyError: the script ended with an error, as in `run`.
         """
         script = call.script
         known = script.connection_argument_count
@@ -92,7 +92,7 @@ class VirtualMaster:
         return self.run(script, keys(call.keys), arguments)
 
     def read(self, command: str, *arguments: bytes | int) -> Any:
-        """One command outside of any script, and its reply as redis-py gives it; it may write as well.
+        """Execute one command outside of any script, even one that writes; return its reply as redis-py gives it.
 
         Raises:
             ReplyError: the command's error.
@@ -109,12 +109,12 @@ class VirtualMaster:
     # Pub/Sub --------------------------------------------------------------------------------------------------------
 
     def subscribe(self, channel: bytes, subscriber: Subscriber) -> None:
-        """PUBLISH counts this subscriber from now on. It gets each message as soon as the script has ended."""
+        """Add a subscriber, which PUBLISH counts from now on; it gets each message as soon as the script has ended."""
         self._subscribers.setdefault(channel, []).append(subscriber)
         self._count_listeners(channel)
 
     def unsubscribe(self, channel: bytes, subscriber: Subscriber) -> None:
-        """Undoes a `subscribe`; does nothing if a restart has done so."""
+        """Undo a `subscribe`; do nothing if a restart has undone it."""
         subscribers = self._subscribers.get(channel, [])
         if subscriber in subscribers:
             subscribers.remove(subscriber)
@@ -128,7 +128,7 @@ class VirtualMaster:
             del self._subscribers[channel], self._store.listeners[channel]
 
     def _deliver(self) -> None:
-        """Hands out what was published: after the script, as a server does, so that subscribers may ask the master."""
+        """Hand out what was published: after the script, as a server does, so that subscribers may ask the master."""
         published = self._store.published
         if self._replicate is not None and (published or self._store.has_written):
             self._replicate(published.copy())
@@ -142,13 +142,13 @@ class VirtualMaster:
     # What happens to a master ---------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """What it holds now, for a restart on old data."""
+        """Return what the master holds now, for a restart on old data."""
         return self._store.snapshot()
 
     def restart(self, incarnation: str, snapshot: Snapshot | None = None) -> None:
-        """It crashed and starts again: empty, or with what a snapshot held and has not expired since.
+        """Restart the master as after a crash: empty, or with what a snapshot held and has not expired since.
 
-        It has no subscribers any more.
+        The master loses its subscribers.
         """
         self._become(incarnation)
         self._subscribers.clear()
@@ -159,34 +159,34 @@ class VirtualMaster:
 
     @property
     def replicate(self) -> Callable[[list[Message]], object] | None:
-        """What is called for the replicas, see `VirtualMaster`."""
+        """Function that is called for the replicas, as `VirtualMaster` describes; None while there are none."""
         return self._replicate
 
     @replicate.setter
     def replicate(self, replicate: Callable[[list[Message]], object] | None) -> None:
-        """A replica begins to follow it, or none does any more."""
+        """Set the function when a replica begins to follow the master, or None when none does any more."""
         self._replicate = replicate
         self._store.is_replicated = replicate is not None
 
     def follow(self, snapshot: Snapshot, messages: Sequence[Message] = ()) -> None:
-        """Does what a replica does: takes over what its master holds, and hands out what its master published."""
+        """Act as a replica: take over what its master holds, and hand out what its master published."""
         self._store.load(snapshot)
         for channel, message in messages:
             self._hand_out(channel, message)
 
     @property
     def is_replica(self) -> bool:
-        """Whether it refuses every write."""
+        """True if the master is a replica, which refuses every write."""
         return self._store.is_read_only
 
     @is_replica.setter
     def is_replica(self, is_replica: bool) -> None:
-        """Makes it a replica, or a master, from now on."""
+        """Turn the server into a replica, or into a master, from now on."""
         self._store.is_read_only = is_replica
         self._describe()
 
     def info(self, *sections: bytes) -> bytes:
-        """INFO, or what it says in these sections."""
+        """Return the reply to INFO, or the part of it in these sections."""
         texts = {
             b"server": b"# Server\r\nredis_version:7.4.0\r\nredis_mode:standalone\r\nrun_id:%b\r\n"
             % self.incarnation.encode(),
@@ -197,34 +197,34 @@ class VirtualMaster:
         return b"\r\n".join(text for section, text in texts.items() if section in asked)
 
     def flush(self) -> None:
-        """FLUSHALL: it holds nothing any more, and is otherwise the same."""
+        """Forget all keys and keep all else, as FLUSHALL does."""
         self._store.clear()
 
     @property
     def is_full(self) -> bool:
-        """Whether it is out of memory: a script whose first write needs some is refused."""
+        """True if the master is out of memory: it refuses a script whose first write needs some."""
         return self._store.is_full
 
     @is_full.setter
     def is_full(self, is_full: bool) -> None:
-        """It runs out of memory, or has some again."""
+        """Let the master run out of memory, or have some again."""
         self._store.is_full = is_full
 
     # What it holds --------------------------------------------------------------------------------------------------
 
     def keys(self) -> list[bytes]:
-        """The keys that have not expired, in alphabetical order."""
+        """Return the keys that have not expired, in alphabetical order."""
         self._store.begin(self._clock_us())
         return self._store.keys()
 
     def contents(self, key: bytes) -> Any:
-        """A key's value: bytes, a dict of a hash, a list of a sorted set's members with their scores; or None."""
+        """Return a key's value: bytes, a dict of a hash, a list of a sorted set's members and scores; or None."""
         self._store.begin(self._clock_us())
         return self._store.contents(key)
 
 
 def unpack_arguments(packed: bytes) -> list[bytes]:
-    """The arguments that a `Call` has packed for the wire."""
+    """Return the arguments that a `Call` has packed for the wire."""
     arguments, at = [], 0
     while at < len(packed):
         start = packed.index(b"\r\n", at) + 2
@@ -239,7 +239,7 @@ _getters: dict[tuple[str, bool], _KeysGetter] = {}
 
 
 def _keys_getter(script: Script, guarded: bool) -> _KeysGetter:
-    """A function that gives the keys of a script, in the script's order."""
+    """Return a function that gives the keys of a script, in the script's order."""
     getter = _getters.get((script.sha, guarded))
     if getter is None:
         names = [parameter.name for parameter in script.keys if guarded or not parameter.optional]
@@ -248,7 +248,7 @@ def _keys_getter(script: Script, guarded: bool) -> _KeysGetter:
 
 
 def _getter(names: Sequence[str]) -> _KeysGetter:
-    """A function that gives a tuple of these keys: `attrgetter` does so only for two or more."""
+    """Return a function that gives a tuple of these keys: `attrgetter` does so only for two or more."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda keys: tuple([getattr(keys, name) for name in names])

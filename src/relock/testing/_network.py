@@ -51,7 +51,7 @@ class VirtualConnection(RawConnection):
     # What redis-py's connections do -----------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """See `RawConnection`."""
+        """Open the connection, after a delay; raise redis-py's error if the server is down or out of reach."""
         process, server = self.process, self.server
         seconds = 2 * self._delay()
         process.sleep(min(seconds, self.timeout))
@@ -66,7 +66,7 @@ class VirtualConnection(RawConnection):
         process.channels[self.fileno] = self
 
     def disconnect(self) -> None:
-        """See `RawConnection`."""
+        """Close the connection, and wake the tasks that wait to read from it."""
         if self.is_open:
             self.is_open = False
             self.process.connections.pop(self, None)
@@ -74,19 +74,19 @@ class VirtualConnection(RawConnection):
         self._wake()
 
     def close_copy(self) -> None:
-        """Closes one copy of the socket. The server sees the end once the last copy is closed."""
+        """Close one copy of the socket. The server sees the end once the last copy is closed."""
         self.copies -= 1
         if not self.copies:
             self._end_at_server()
 
     def let_go(self) -> None:
-        """Drops the copy of a process that has died. The connection breaks with the last copy."""
+        """Drop the copy of a process that has died. The connection breaks with the last copy."""
         self.copies -= 1
         if not self.copies:
             self.end()
 
     def _end_at_server(self) -> None:
-        """The end arrives after all that was sent before. The server still does that, though no client waits for it."""
+        """Let the server see the end, after all that was sent before: it does that, though no client waits for it."""
         world = self.world
         world.at(max(self._arrives_at, world.now + self._delay()), self._server_sees_the_end)
 
@@ -97,7 +97,7 @@ class VirtualConnection(RawConnection):
         self.subscriptions.clear()
 
     def end(self) -> None:
-        """Breaks the connection. Each side notices after a delay. Requests under way may still arrive, replies not."""
+        """Break the connection. Each side notices after a delay. Requests under way may still arrive, replies not."""
         self.is_broken = True
         world = self.world
         if world.chance() < BREAKS_LATE:
@@ -107,19 +107,19 @@ class VirtualConnection(RawConnection):
         world.after(self._delay(), self._wake)
 
     def pack_commands(self, commands: Sequence[Sequence[str | int | bytes]]) -> list[bytes]:
-        """See `RawConnection`."""
+        """Return commands as bytes of the wire, in a list of one."""
         return [b"".join(_pack(tuple(words)) for words in commands)]
 
     def send_command(self, *words: str | int | bytes, check_health: bool = True) -> None:  # noqa: ARG002
-        """See `RawConnection`."""
+        """Pack a command, and send it."""
         self.send(_pack(words))
 
     def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:  # noqa: ARG002
-        """See `RawConnection`."""
+        """Send a packed command."""
         self.send(b"".join(command))
 
     def read_response(self, *, disconnect_on_error: bool = True) -> Any:  # noqa: ARG002
-        """See `RawConnection`."""
+        """Return the next reply, waiting for it until the timeout; raise the reply if it is an error."""
         if not self.can_read(self.timeout):
             raise redis_errors.TimeoutError("Timeout reading from socket")
         reply = self._take()
@@ -128,7 +128,7 @@ class VirtualConnection(RawConnection):
         return reply
 
     def can_read(self, timeout: float) -> bool:
-        """See `RawConnection`."""
+        """Wait for a reply or the end, `timeout` seconds at most; return whether one of them is there."""
         until = self.process.local() + timeout
         while not self.is_readable():
             left = until - self.process.local()
@@ -142,19 +142,19 @@ class VirtualConnection(RawConnection):
     # What channels and pollers do -----------------------------------------------------------------------------------
 
     def open_channel(self, timeout: float) -> Channel:
-        """The connection as a `Channel`."""
+        """Return a `Channel` of the connection."""
         return VirtualChannel(self, timeout)
 
     def is_readable(self) -> bool:
-        """Whether a reply is there, or the end."""
+        """Return whether a reply is there, or the end."""
         return bool(self._inbox) or self.is_broken or not self.is_open
 
     def watch(self, parking: Parking) -> None:
-        """Wakes the tasks that wait for something to read."""
+        """Have `parking` woken when there is something to read."""
         self._watching.append(parking)
 
     def take_all(self) -> list[Any]:
-        """All replies that are there."""
+        """Take all replies that are there; raise redis-py's `ConnectionError` if there are none."""
         replies = [self._take(), *self._inbox]
         self._inbox.clear()
         return replies
@@ -165,7 +165,7 @@ class VirtualConnection(RawConnection):
         raise redis_errors.ConnectionError("the server closed the connection")
 
     def send(self, packed: bytes) -> None:
-        """Bytes for the server."""
+        """Send bytes to the server."""
         if self.process.is_dead:
             return
         if self.is_broken or not self.is_open:
@@ -189,14 +189,14 @@ class VirtualConnection(RawConnection):
             server.receive(self, commands)
 
     def send_back(self, replies: Sequence[Any]) -> None:
-        """Replies for the client, in one message."""
+        """Send replies to the client, in one message."""
         world = self.world
         self._comes_back_at = max(self._comes_back_at, world.now + self._delay())
         world.at(self._comes_back_at, partial(self._come_back, replies))
         self._cut()
 
     def publish(self, channel: bytes, payload: bytes) -> None:
-        """A published message for the client."""
+        """Send a published message to the client; by the `Conditions`, it may be lost, late, or sent twice."""
         conditions = self.server.conditions
         if conditions.drops and self.world.chance() < conditions.drops:
             return
@@ -208,7 +208,7 @@ class VirtualConnection(RawConnection):
             self.server.repeat(partial(self.send_back, message))
 
     def _cut(self) -> None:
-        """Breaks the connection, with some of the messages."""
+        """Break the connection by chance: with the part `cuts` of the messages."""
         cuts = self.server.conditions.cuts
         if cuts and self.world.chance() < cuts:
             self.end()
@@ -224,7 +224,7 @@ class VirtualConnection(RawConnection):
             parking.wake()
 
     def _delay(self) -> float:
-        """The delay of one message: exponentially distributed, and longer for those that straggle."""
+        """Return the delay (s) of one message: exponentially distributed, and longer for those that straggle."""
         conditions, chance = self.server.conditions, self.world.chance
         seconds = -conditions.delay * log(1.0 - chance())
         if conditions.straggles and chance() < conditions.straggles:
@@ -233,7 +233,7 @@ class VirtualConnection(RawConnection):
 
 
 class VirtualChannel(Channel):
-    """See `Channel`."""
+    """Channel of a virtual connection."""
 
     def __init__(self, raw: VirtualConnection, timeout: float) -> None:
         self._raw = raw
@@ -245,11 +245,11 @@ class VirtualChannel(Channel):
         self.take_now = self._take_now
 
     def parse(self, taken: bytes | list[Any]) -> list[Any]:
-        """See `Channel`. What was taken is one string as bytes of the wire, or a list of replies."""
+        """Return the replies in `taken`, which is one string as bytes of the wire, or a list of replies."""
         return [taken.split(b"\r\n")[1]] if isinstance(taken, bytes) else taken
 
     def _take(self) -> bytes | list[Any]:
-        """The replies that are there: as bytes of the wire if it is one string, the usual case, else as a list."""
+        """Wait for replies; return them as bytes of the wire if there is one string, the usual case, else as a list."""
         if not self._raw.can_read(self._timeout):
             raise redis_errors.TimeoutError("Timeout reading from the master")
         replies = self._raw.take_all()
@@ -267,7 +267,7 @@ class VirtualChannel(Channel):
 
 
 def node_of(process: Process, servers: Sequence[Server], number: int) -> Node:
-    """The node of a process for the address `number`. Each connection goes to the present server at that address."""
+    """Return a process's node for the address `number`; each connection goes to the present server at that address."""
 
     def connect(**options: Any) -> VirtualConnection:
         return VirtualConnection(process, servers[number], **options)
@@ -278,7 +278,7 @@ def node_of(process: Process, servers: Sequence[Server], number: int) -> Node:
 
 @lru_cache(4096)
 def _pack(words: tuple[str | int | bytes, ...]) -> bytes:
-    """A command as redis-py packs it. Cached, because each connection that opens sends the same commands."""
+    """Return a command as redis-py packs it; cached, because each connection that opens sends the same commands."""
     packed = [b"*%d\r\n" % len(words)]
     for word in words:
         text = word if isinstance(word, bytes) else str(word).encode()

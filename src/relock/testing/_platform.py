@@ -1,7 +1,7 @@
 """The platform of a virtual process, in place of the one of a real process in `relock._runtime.platform`.
 
-The runtime's own code runs on it unchanged, with tasks as its threads. Here are the queues, locks and polls of these
-tasks, and all else that they take from the machine.
+The runtime's own code runs on it unchanged, with tasks as its threads. Here are the queues, polls and wakers of
+these tasks, and all else that they take from the machine.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from relock.testing._process import Parking, Process, current_task
 
 
 class VirtualQueue:
-    """A `queue.SimpleQueue` for tasks."""
+    """Queue for tasks, in place of a `queue.SimpleQueue`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -30,13 +30,13 @@ class VirtualQueue:
         self._waiting: deque[Parking] = deque()
 
     def put(self, item: Any) -> None:
-        """See `queue.SimpleQueue`."""
+        """Add an item, and wake a task that waits for one."""
         self._items.append(item)
         while self._waiting and not self._waiting.popleft().wake():
             pass
 
     def get(self, *, timeout: float | None = None) -> Any:
-        """See `queue.SimpleQueue`."""
+        """Take the first item, waiting for it `timeout` seconds at most; raise `queue.Empty` if none came."""
         until = None if timeout is None else self._process.local() + timeout
         while not self._items:
             left = None if until is None else until - self._process.local()
@@ -48,37 +48,37 @@ class VirtualQueue:
         return self._items.popleft()
 
     def get_nowait(self) -> Any:
-        """See `queue.SimpleQueue`."""
+        """Take the first item; raise `queue.Empty` if there is none."""
         if not self._items:
             raise Empty
         return self._items.popleft()
 
     def empty(self) -> bool:
-        """See `queue.SimpleQueue`."""
+        """Return whether the queue is empty."""
         return not self._items
 
     def qsize(self) -> int:
-        """See `queue.SimpleQueue`."""
+        """Return the number of items."""
         return len(self._items)
 
 
 class VirtualPoller:
-    """A `select.poll` for tasks."""
+    """Poller for tasks, in place of a `select.poll`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._channels: dict[int, Any] = {}
 
     def register(self, fileno: int, events: int) -> None:  # noqa: ARG002
-        """See `select.poll`."""
+        """Add the channel with this number to those that `poll` looks at."""
         self._channels[fileno] = self._process.channels[fileno]
 
     def unregister(self, fileno: int) -> None:
-        """See `select.poll`."""
+        """Remove the channel with this number from those that `poll` looks at."""
         del self._channels[fileno]
 
     def poll(self, milliseconds: float) -> list[tuple[int, int]]:
-        """See `select.poll`."""
+        """Wait until a channel is readable, `milliseconds` at most; return the readable ones, by their numbers."""
         ready = self._ready()
         if not ready and milliseconds > 0:
             parking = Parking(self._process)
@@ -93,7 +93,7 @@ class VirtualPoller:
 
 
 class VirtualWaker:
-    """A `relock._runtime.net.waker.Waker` for tasks."""
+    """Waker for tasks, in place of a `relock._runtime.net.waker.Waker`."""
 
     def __init__(self, process: Process) -> None:
         self.fileno = process.world.fileno()
@@ -102,30 +102,30 @@ class VirtualWaker:
         process.channels[self.fileno] = self
 
     def wake(self) -> None:
-        """See `Waker`."""
+        """End the poll that is under way, or the next one."""
         self._is_set = True
         watching, self._watching = self._watching, []
         for parking in watching:
             parking.wake()
 
     def clear(self) -> None:
-        """See `Waker`."""
+        """Let the next poll wait again."""
         self._is_set = False
 
     def close(self) -> None:
-        """See `Waker`."""
+        """Do nothing: there is no pipe to close."""
 
     def is_readable(self) -> bool:
-        """Whether a poll finds it."""
+        """Return whether a poll would end at once."""
         return self._is_set
 
     def watch(self, parking: Parking) -> None:
-        """Wakes the tasks that poll it."""
+        """Have `parking` woken by the next `wake`."""
         self._watching.append(parking)
 
 
 class VirtualPlatform(Machine):
-    """What the runtime takes from a virtual process."""
+    """Platform of a virtual process."""
 
     chance: Callable[[], float]
     clock: Clock
@@ -158,13 +158,13 @@ class VirtualPlatform(Machine):
         return channel
 
     def random_hex(self, count: int) -> str:
-        """See `Platform`."""
+        """Return `count` bytes of the world's chance, in hexadecimal digits."""
         return f"{self.process.world.random.getrandbits(8 * count):0{2 * count}x}"
 
     def start(self, target: Callable[[], object], name: str) -> None:
-        """See `Platform`."""
+        """Start a task of the process, in place of a thread."""
         self.process.start(target, f"{self.process.name} {name}")
 
     def current(self) -> Any:
-        """See `Platform`."""
+        """Return the task that calls, in place of a thread."""
         return current_task()

@@ -58,7 +58,7 @@ class Process:
         self._backlog: deque[Callable[[], object]] = deque()
 
     def clock(self) -> float:
-        """What its clock shows. Now and then the caller pauses right after the look. In a dead process it ends."""
+        """Return the clock's time. Now and then the caller pauses right after the look; in a dead process it ends."""
         world = self.world
         if self.is_dead and world.in_task():
             raise GreenletExit
@@ -69,32 +69,32 @@ class Process:
         return seen
 
     def local(self, when: float | None = None) -> float:
-        """What its clock shows at a true time, by default now."""
+        """Return what the process's clock shows at a true time, by default now."""
         return self.offset + self.rate * (self.world.now if when is None else when)
 
     def true(self, local: float) -> float:
-        """The true time at which its clock shows `local`; infinity while that clock stands still."""
+        """Return the true time at which the clock shows `local`; infinity while the clock stands still."""
         return (local - self.offset) / self.rate if self.rate else float("inf")
 
     def set_rate(self, rate: float) -> None:
-        """From now on its clock runs at another rate."""
+        """Let the clock run at another rate from now on."""
         self.is_unsteady = True
         self.offset += (self.rate - rate) * self.world.now
         self.rate = rate
 
     def start(self, target: Callable[[], object], name: str, *, waits_without_timer: bool = True) -> "Task":
-        """Starts a task. `waits_without_timer`: whether it may wait without a timer, as a background thread does."""
+        """Start a task. `waits_without_timer`: whether it may wait without a timer, as a background thread does."""
         task = Task(self, target, name, waits_without_timer=waits_without_timer)
         self.tasks.append(task)
         self.later(self._switch_seconds(), task.resume)
         return task
 
     def later(self, seconds: float, action: Callable[[], object]) -> Event:
-        """Does `action` later. If the process is paused then, it waits until that goes on; if it is dead, never."""
+        """Do `action` later. A process that is paused then does it when it goes on, a dead one never."""
         return self.world.after(seconds, lambda: self._do(action))
 
     def put_off(self, action: Callable[[], object]) -> None:
-        """Does `action` when the process goes on."""
+        """Do `action` when the process goes on."""
         self._backlog.append(action)
 
     def _do(self, action: Callable[[], object]) -> None:
@@ -104,9 +104,9 @@ class Process:
             action()
 
     def pause(self, *, stops_clock: bool = False) -> None:
-        """Does what SIGSTOP or a suspend does: nothing happens in it, but its clock goes on.
+        """Stop the process as SIGSTOP or a suspend does: nothing happens in it, but its clock goes on.
 
-        `stops_clock`: its clock stands still as well, like that of a virtual machine that is paused.
+        `stops_clock`: the clock stands still as well, like that of a virtual machine that is paused.
         """
         self.is_paused = True
         if stops_clock and self._stands_since is None:
@@ -114,7 +114,7 @@ class Process:
             self.set_rate(0.0)
 
     def resume(self) -> None:
-        """As SIGCONT."""
+        """Let the process go on, as SIGCONT does."""
         if self._stands_since is not None:
             self.set_rate(self._steady_rate)
             self.stalls.append((self.world.now, self.world.now - self._stands_since))
@@ -126,54 +126,54 @@ class Process:
             self.later(self._switch_seconds(), self._backlog.popleft())
 
     def was_paused_since(self, when: float) -> bool:
-        """Whether it has stood still at some time since the true time `when`."""
+        """Return whether the process has stood still at some time since the true time `when`."""
         return self.is_paused or self._resumed_at >= when
 
     def fork(self, name: str) -> "Process":
-        """A child, on the same machine."""
+        """Return a child, on the same machine."""
         child = Process(self.world, name, rate=self.rate, offset=self.offset)
         child.machine = self.machine
         return child
 
     def stood_still(self, since: float) -> float:
-        """The seconds of all stops of its clock that have ended after `since`, or last still, each in full."""
+        """Return the seconds of all stops of the clock that have ended after `since`, or last still, each in full."""
         lasting = 0.0 if self._stands_since is None else self.world.now - self._stands_since
         return lasting + sum(seconds for ended_at, seconds in self.stalls if ended_at >= since)
 
     def stood_still_between(self, since: float, until: float) -> float:
-        """For how many seconds between these two true times its clock stood still."""
+        """Return for how many seconds between these two true times the clock stood still."""
         now = self.world.now
         lasting = [] if self._stands_since is None else [(now, now - self._stands_since)]
         return sum(max(0.0, min(end, until) - max(end - seconds, since)) for end, seconds in [*self.stalls, *lasting])
 
     def showed(self, when: float) -> float:
-        """What its clock showed at a true time in the past, if nothing but stops has changed its rate since then."""
+        """Return what the clock showed at a true time in the past, if only stops have changed its rate since then."""
         now = self.world.now
         rate = self.rate if self._stands_since is None else self._steady_rate
         return self.local() - rate * (now - when - self.stood_still_between(when, now))
 
     def crash(self) -> None:
-        """As SIGKILL: it never does anything again, and its connections end."""
+        """Kill the process, as SIGKILL does: it never does anything again, and its connections end."""
         self.is_dead = self.world.has_ended = True
         for raw in list(self.connections):
             raw.let_go()
 
     def sleep(self, seconds: float) -> None:
-        """Makes the calling task wait for so many seconds of this process's clock."""
+        """Make the calling task wait for so many seconds of this process's clock."""
         Parking(self).wait(max(0.0, seconds))
 
     def _switch_seconds(self) -> float:
         return self.world.chance() * SWITCH_SECONDS
 
     def end(self) -> None:
-        """Frees the tasks, when the run is over."""
+        """Free the tasks, when the run is over."""
         self.is_dead = True
         for task in self.tasks:
             task.end()
 
 
 class Task:
-    """A thread of a process."""
+    """Thread of a process."""
 
     is_over: bool
     owner: ThreadOwner
@@ -202,29 +202,29 @@ class Task:
             self.greenlet.parent = self.process.world._hub
 
     def interrupt(self, error: BaseException) -> None:
-        """Raises `error` where it waits, as a signal's handler does in a thread. Not to be called from a task."""
+        """Raise `error` where the task waits, as a signal's handler does in a thread. Not to be called from a task."""
         if not self.is_over:
             self.greenlet.throw(error)
 
     def handle(self, handler: Callable[[], object]) -> None:
-        """Runs a signal's handler where the task waits, which goes on after it. Not to be called from a task."""
+        """Run a signal's handler where the task waits, and let it wait on. Not to be called from a task."""
         if not self.is_over:
             self.resume(handler)
 
     def join(self, timeout: float) -> None:
-        """Waits for its end."""
+        """Wait for the end of the task, `timeout` seconds of true time at most."""
         until = self.process.world.now + timeout
         while not self.is_over and self.process.world.now < until:
             self.process.sleep(0.001)
 
     def end(self) -> None:
-        """Ends it where it waits, and so frees what its stack refers to."""
+        """End the task where it waits, and so free what its stack refers to."""
         if not self.is_over and self.greenlet:
             self.greenlet.throw(GreenletExit)
 
 
 def current_task() -> Task:
-    """The task that calls.
+    """Return the task that calls.
 
     Raises:
         RuntimeError: no task calls.
@@ -254,7 +254,7 @@ class Parking:
         self.woken = False
 
     def wait(self, seconds: float | None) -> bool:
-        """Waits for `wake`, `seconds` of this process's clock at most; returns whether it came."""
+        """Wait for `wake`, `seconds` of this process's clock at most; return whether it came."""
         process = self._process
         if process.is_dead:
             raise GreenletExit
@@ -280,14 +280,14 @@ class Parking:
         return self.woken
 
     def _handle(self, handler: Callable[[], object]) -> Any:
-        """Runs a signal's handler; then waits on, unless the wait is over by now. Returns the next handler, if any."""
+        """Run a signal's handler; then wait on, unless the wait is over by now. Return the next handler, if any."""
         self._is_amid = True
         handler()
         self._is_amid = False
         return self._process.world.switch() if self._is_open else None
 
     def wake(self) -> bool:
-        """Wakes the task; returns False if it no longer waits here, or was woken before."""
+        """Wake the task; return False if it no longer waits here, or was woken before."""
         if not self._is_open or self.woken:
             return False
         self.woken = True

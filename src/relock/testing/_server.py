@@ -1,6 +1,6 @@
 """A virtual master with its sockets: the faults that a test can give it, and its replies to commands.
 
-It knows a connection only as a `Peer`: the network itself is in `relock.testing._network`.
+The server knows a connection only as a `Peer`: the network itself is in `relock.testing._network`.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ SPLITS = 0.2  # the part of the writes with several replies that arrive one repl
 
 
 class Peer(Protocol):
-    """What a server knows of a connection.
+    """Connection, as a server sees it.
 
     Attributes:
         process: the one that opened it.
@@ -37,20 +37,20 @@ class Peer(Protocol):
     subscriptions: list[bytes]
 
     def end(self) -> None:
-        """Breaks the connection."""
+        """Break the connection."""
 
     def send_back(self, replies: Sequence[Any]) -> None:
-        """Sends replies to the client, in one message."""
+        """Send replies to the client, in one message."""
 
     def publish(self, channel: bytes, payload: bytes) -> None:
-        """Sends a published message to the client."""
+        """Send a published message to the client."""
 
 
 class Server:
     """A virtual master with its sockets.
 
     Attributes:
-        number: the number of its address.
+        number: the number of the server's address.
         is_up: whether it takes connections; False from a crash to its restart.
         is_stopped: whether it is stopped, as by SIGSTOP; the kernel still takes what clients send.
         accused_at: the true time at which a client last took its vote, because its clock had stepped.
@@ -86,70 +86,70 @@ class Server:
         return f"{self.world.random.getrandbits(160):040x}"
 
     def clock(self) -> float:
-        """What its clock shows, in seconds."""
+        """Return the time (s) on the server's clock."""
         return self.offset + self.rate * self.world.now
 
     def clock_us(self) -> int:
-        """What its clock shows, in microseconds."""
+        """Return the time (µs) on the server's clock."""
         return int((self.offset + self.rate * self.world.now) * 1e6)
 
     # What happens to it ---------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """Ends it, and breaks all its connections."""
+        """End the server, and break all its connections."""
         self.is_up = False
         self.is_stopped = False
         self._held_up.clear()
         self._break_all()
 
     def restart(self, snapshot: Any = None) -> None:
-        """Starts it again, empty or with old data, as a new incarnation."""
+        """Start the server again, empty or with old data, as a new incarnation."""
         self.is_up = True
         self._known.clear()
         self.master.restart(self._new_incarnation(), snapshot)
 
     def stop(self) -> None:
-        """As SIGSTOP."""
+        """Stop the server, as SIGSTOP does."""
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """As SIGCONT: it does all that has arrived meanwhile."""
+        """Let the server go on, as SIGCONT does: it does all that has arrived meanwhile."""
         self.is_stopped = False
         held_up, self._held_up = self._held_up, deque()
         while held_up:
             held_up.popleft()()
 
     def step(self, seconds: float) -> None:
-        """Sets its clock by so many seconds forward, or back if they are negative."""
+        """Set the clock by so many seconds forward, or back if they are negative."""
         self.offset += seconds
 
     def set_rate(self, rate: float) -> None:
-        """From now on its clock runs at another rate."""
+        """Let the clock run at another rate from now on."""
         self.offset += (self.rate - rate) * self.world.now
         self.rate = rate
 
     def forget_scripts(self) -> None:
-        """As SCRIPT FLUSH."""
+        """Forget the scripts, as SCRIPT FLUSH does."""
         self._known.clear()
 
     def kill_connections(self) -> None:
-        """As CLIENT KILL."""
+        """Break all connections, as CLIENT KILL does."""
         self._break_all()
 
     def kill_normal(self) -> None:
-        """As CLIENT KILL TYPE normal: connections with a subscription stay."""
+        """Break the connections without a subscription, as CLIENT KILL TYPE normal does."""
         for raw in list(self.connections):
             if not raw.subscriptions:
                 raw.end()
 
     def drop(self, process: Process) -> None:
-        """Breaks the connections of one process."""
+        """Break the connections of one process."""
         for raw in list(self.connections):
             if raw.process is process:
                 raw.end()
 
     def reach(self, process: Process) -> None:
-        """Ends a process's isolation: messages arrive again. Its connections break, because some were lost on them."""
+        """End a process's isolation: messages arrive again. Its connections break, because some were lost on them."""
         if process.name in self.unreachable:
             self.unreachable.discard(process.name)
             for raw in list(self.connections):
@@ -163,7 +163,7 @@ class Server:
     # Commands -------------------------------------------------------------------------------------------------------
 
     def receive(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> None:
-        """Does the commands that have arrived on a connection: now or, if it is held up, when it goes on."""
+        """Execute the commands that have arrived on a connection: now or, if they are held up, in `go_on`."""
         if not self.is_up:
             return
         if self._is_held_up(raw, commands):
@@ -179,7 +179,7 @@ class Server:
             raw.send_back(replies)
 
     def _is_held_up(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> bool:  # noqa: ARG002
-        """Whether these commands must wait until it goes on."""
+        """Return whether these commands must wait until the server goes on."""
         return self.is_stopped
 
     def _execute(self, raw: Peer, command: Sequence[bytes]) -> Any:
@@ -220,7 +220,7 @@ class Server:
         return reply
 
     def repeat(self, action: Callable[[], object]) -> None:
-        """Does something a second time, at once or later, and counts it."""
+        """Do `action` once more, at once or later, and count it."""
         self.repeated += 1
         seconds = self.world.random.choice(self.conditions.repeated_after)
         if seconds:
@@ -229,9 +229,9 @@ class Server:
             action()
 
     def _run_again(self, incarnation: str, command: Sequence[bytes], asker: Process) -> None:
-        """Runs a request once more, unless the server is stopped, or has ended since.
+        """Run a request once more, unless the server is stopped, or has ended since.
 
-        It never repeats `force_release`: that names no hold, so a second one may end a hold that came after the first.
+        `force_release` is never repeated: it names no hold, so a second one may end a hold that came after the first.
         """
         if self.is_up and not self.is_stopped and self.master.incarnation == incarnation and command[1] not in _BLUNT:
             self._run(command[0].upper(), command, asker)

@@ -15,14 +15,14 @@ class SortedSet:
         self.order: list[tuple[float, bytes]] = []
 
     def put(self, member: bytes, score: float) -> None:
-        """Adds a member, or moves it."""
+        """Add a member, or move it."""
         if member in self.scores:
             self.remove(member)
         self.scores[member] = score
         insort(self.order, (score, member))
 
     def remove(self, member: bytes) -> bool:
-        """Removes a member; returns whether it was there."""
+        """Remove a member; return whether it was there."""
         score = self.scores.pop(member, None)
         if score is None:
             return False
@@ -30,12 +30,12 @@ class SortedSet:
         return True
 
     def rank(self, member: bytes) -> int | None:
-        """How many members come before this one; None if it is not there."""
+        """Return how many members come before this one; None if it is not there."""
         score = self.scores.get(member)
         return None if score is None else bisect_left(self.order, (score, member))
 
     def copy(self) -> "SortedSet":
-        """Another one with the same members."""
+        """Return a new set with the same members."""
         copied = SortedSet()
         copied.scores = dict(self.scores)
         copied.order = list(self.order)
@@ -43,7 +43,7 @@ class SortedSet:
 
 
 def listed(found: list[tuple[float, bytes]], with_scores: bool) -> tuple[bytes, ...]:
-    """Members as a command replies them, `with_scores` each followed by its score."""
+    """Return members as a command replies them, `with_scores` each followed by its score."""
     if not with_scores:
         return tuple([member for _, member in found])
     return tuple([item for score, member in found for item in (member, as_text(score))])

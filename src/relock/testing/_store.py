@@ -1,4 +1,4 @@
-"""What one virtual master stores: a small model of the Redis commands that the scripts use.
+"""Store of one virtual master: a small model of the Redis commands that the scripts use.
 
 Strings, hashes and sorted sets, each with or without an expiry in milliseconds. Replies and errors are those of Redis
 7 and Valkey; scripts call the commands by the names in `COMMANDS`. `begin` tells a `Store` the time, since it reads no
@@ -7,7 +7,7 @@ clock. So time stands still during a script, as it does in Redis since 7.2.
 Modelled: types, and the error where a key has another type; that a key ends with its last member; lazy expiry; that a
 full master refuses writes which take memory, and a replica every write; the order of sorted sets.
 
-Not modelled: databases, options that no script uses, how much memory is in use, eviction, the order of fields in large
+Not modelled: databases, options that no script uses, how much memory is in use, eviction; the order of fields in large
 hashes (here they keep the order in which they came), and the notation of scores beyond 17 digits.
 """
 
@@ -47,13 +47,13 @@ OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 
 @frozen
 class Snapshot:
-    """What a store held at some moment, as an RDB file would: with the times at which keys expire."""
+    """Copy of what a store held at some moment, as in an RDB file: with the times at which keys expire."""
 
     _values: dict[bytes, Any]
     _expiries: dict[bytes, int]
 
     def restore(self) -> tuple[dict[bytes, Any], dict[bytes, int]]:
-        """A new copy of the values, and of the times at which their keys expire."""
+        """Return a new copy of the values, and of the times at which their keys expire."""
         return {key: _copy(value) for key, value in self._values.items()}, dict(self._expiries)
 
 
@@ -66,8 +66,8 @@ class Store:
         published: the messages that the master must deliver: those to channels with subscribers; if `is_replicated`,
             those to any channel.
         is_full: out of memory: it refuses a script whose first write takes memory.
-        is_read_only: it is a replica's: it refuses every write.
-        replication: what INFO says of its role and its replication ids.
+        is_read_only: a replica's store: it refuses every write.
+        replication: what INFO says of the master's role and replication ids.
         is_replicated: a replica follows, and may have subscribers of its own.
         has_written: the script, or the command outside of one, has written.
     """
@@ -85,7 +85,7 @@ class Store:
     _expiries: dict[bytes, int] = Factory(dict)
 
     def begin(self, now_us: int) -> None:
-        """A script, or a command outside of one, begins at this time."""
+        """Begin a script, or a command outside of one, at this time."""
         self._now_us = now_us
         self._now_ms = now_us // 1000
         self.has_written = False
@@ -93,31 +93,31 @@ class Store:
     # The store as a whole -------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forget everything."""
         self._values = {}
         self._expiries = {}
 
     def snapshot(self) -> Snapshot:
-        """What it holds now."""
+        """Return a copy of what the store holds now."""
         return Snapshot({key: _copy(value) for key, value in self._values.items()}, dict(self._expiries))
 
     def load(self, snapshot: Snapshot) -> None:
-        """Holds what a snapshot held; keys that have expired meanwhile are gone."""
+        """Take over what a snapshot held; keys that have expired meanwhile are gone."""
         self._values, self._expiries = snapshot.restore()
 
     def keys(self) -> list[bytes]:
-        """The keys that have not expired, in alphabetical order."""
+        """Return the keys that have not expired, in alphabetical order."""
         return sorted(key for key in list(self._values) if self._find(key) is not None)
 
     def contents(self, key: bytes) -> Any:
-        """A key's value: bytes, a dict of a hash, a list of a sorted set's members with their scores; or None."""
+        """Return a key's value: bytes, a dict of a hash, a list of a sorted set's members and scores; or None."""
         value = self._find(key)
         if isinstance(value, SortedSet):
             return [(member, score) for score, member in value.order]
         return dict(value) if isinstance(value, dict) else value
 
     def _find(self, key: bytes) -> Any:
-        """A key's value, or None. It removes the key if that has expired."""
+        """Return a key's value, or None; remove the key if it has expired."""
         expiry = self._expiries.get(key)
         if expiry is not None and self._now_ms > expiry:
             self._drop(key)
@@ -146,13 +146,13 @@ class Store:
         raise ReplyError(WRONG_TYPE)
 
     def _grow(self) -> None:
-        """Begins a write that takes memory: a full master refuses it, unless its script has written before."""
+        """Begin a write that takes memory: a full master refuses it, unless its script has written before."""
         if self.is_full and not self.has_written and not self.is_read_only:
             raise ReplyError(OUT_OF_MEMORY)
         self._write()
 
     def _write(self) -> None:
-        """Begins a write that takes no memory."""
+        """Begin a write that takes no memory: a replica refuses it."""
         if self.is_read_only:
             raise ReplyError(READ_ONLY)
         self.has_written = True

@@ -60,21 +60,21 @@ class World:
         self._filenos = itertools.count(1000)
 
     def at(self, when: float, action: Callable[[], object]) -> Event:
-        """Does `action` at the true time `when`, which must not be in the past."""
+        """Do `action` at the true time `when`, which must not be in the past."""
         event = [when, next(self._order), action]
         heappush(self._events, event)
         return event
 
     def after(self, seconds: float, action: Callable[[], object]) -> Event:
-        """Does `action` in so many seconds of true time."""
+        """Do `action` in so many seconds of true time."""
         event = [self.now + seconds, next(self._order), action]
         heappush(self._events, event)
         return event
 
     def run(self, until: float, is_over: Callable[[], bool] | None = None) -> None:
-        """Lets events happen until the true time `until`, or until `is_over()`.
+        """Let events happen until the true time `until`, or until `is_over()`.
 
-        That is asked at the beginning, and whenever a task or a process has ended.
+        `is_over` is asked at the beginning, and whenever a task or a process has ended.
         """
         self._hub = getcurrent()
         self.has_ended = True
@@ -93,26 +93,26 @@ class World:
         self.now = until
 
     def switch(self) -> Any:
-        """Hands over from a task to the world, until the task is resumed; returns what that brings along."""
+        """Hand over from a task to the world, until the task is resumed; return what the resumption brings along."""
         return self._hub.switch()
 
     def is_preempted(self) -> bool:
-        """Whether the caller must pause now, after the last of the `looks`: only tasks do."""
+        """Count the `looks` anew after the last one; return whether the caller must pause now: only tasks do."""
         self.looks = self._draw_looks() if self._doomed is None else 1
         return self.in_task()
 
     def doom(self, task: greenlet, error: BaseException, looks: int) -> None:
-        """Raises `error` in `task` at its look number `looks` at a clock, unless `spare` comes first."""
+        """Raise `error` in `task` at its look number `looks` at a clock, unless `spare` comes first."""
         self._doomed = (task, error, looks)
         self.looks = 1
 
     def spare(self, task: greenlet) -> None:
-        """Calls off what `doom` has announced for `task`."""
+        """Call off what `doom` has announced for `task`."""
         if self._doomed is not None and self._doomed[0] is task:
             self._doomed = None
 
     def is_doomed(self) -> bool:
-        """Whether a task is doomed. If it is the caller, this counts its look, and raises the error at the last one."""
+        """Return whether a task is doomed. If it is the caller, count its look, and raise the error at the last one."""
         if self._doomed is None:
             return False
         task, error, looks = self._doomed
@@ -124,21 +124,21 @@ class World:
         return True
 
     def in_task(self) -> bool:
-        """Whether the caller is a task."""
+        """Return whether the caller is a task."""
         return getcurrent() is not self._hub
 
     def _draw_looks(self) -> int:
-        """How many looks at a clock there are until one is followed by a pause."""
+        """Draw the number of looks at a clock until one is followed by a pause."""
         return 1 + int(self.random.expovariate(PREEMPTION))
 
     def note(self, who: str, what: str) -> None:
-        """One line for the timeline of the run."""
+        """Add one line to the timeline of the run."""
         self.log.append((self.now, who, what))
 
     def fileno(self) -> int:
-        """A number for a virtual socket."""
+        """Return a number for a virtual socket."""
         return next(self._filenos)
 
     def timeline(self) -> str:
-        """The run, line by line."""
+        """Return the run, line by line."""
         return "\n".join(f"{when:10.6f}  {who:12} {what}" for when, who, what in self.log)

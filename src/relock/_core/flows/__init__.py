@@ -1,1 +1,1 @@
-"""The flows: one module per primitive, generators that decide over time (see `relock._core.effects`)."""
+"""Flows, one module per primitive: generators that decide over time, as `relock._core.effects` describes."""

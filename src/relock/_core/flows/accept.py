@@ -1,7 +1,7 @@
-"""The waiter's side of a hand-off in one hop: a releaser's script has given it the lock, and a message said so.
+"""Waiter's side of a hand-off in one hop: a releaser's script has given the lock to the waiter, and a message said so.
 
-The lease that it was given is short, because nobody would know of it if the message were lost. The watchdog asks for
-the full one a moment later, if the hold is still there by then: see `relock._core.hold.HANDED_SETTLE_SECONDS`.
+The lease is short, because nobody would know of a grant whose message was lost. The watchdog asks for the full lease
+after `relock._core.hold.HANDED_SETTLE_SECONDS`, if the hold is still there by then.
 """
 
 from collections.abc import Generator, Sequence
@@ -16,7 +16,7 @@ from relock._core.quorum import Grant, is_token_safe, judge_handed
 def accept(
     spec: LockSpec, grants: Sequence[Handed], clock: Clock, until: float
 ) -> Generator[Effect, Any, Grant | None]:
-    """Makes the hold of `grants`, which have one name, the caller's; None where that can't be: give it back then.
+    """Accept the hold of `grants`, which have one name, and return it; None if that can't be: then give it back.
 
     `until` is when the caller gives up.
     """

@@ -1,4 +1,4 @@
-"""The outermost acquire: one attempt on all masters."""
+"""Outermost acquire: one attempt on all masters."""
 
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer], float]]
 
 
 def take_call(spec: LockSpec, owner: bytes, count: int, proposal: int) -> Call:
-    """Takes the lock if it is free and nobody else's turn.
+    """Return the call that takes the lock if it is free and nobody else's turn.
 
     `proposal` is a fencing token for all of several masters to give; 0: none.
     """
@@ -49,7 +49,7 @@ def take_call(spec: LockSpec, owner: bytes, count: int, proposal: int) -> Call:
 
 
 def enqueue_call(spec: LockSpec, owner: bytes, count: int, ticket: int) -> Call:
-    """Takes the lock if it is free and the turn of the owner's waiter, which else waits in the queue with `ticket`."""
+    """Return the call that takes the lock if it is free and the waiter's turn, else a place in the queue."""
     if count == 1 and ticket == TICKET_AT_ONCE:
         return spec.wording.enqueue.call(spec.keys, owner)
     return load("enqueue").call(
@@ -83,10 +83,10 @@ def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outco
 
 
 def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First | None = None) -> Attempt:
-    """Asks all masters once, with one of the calls above, unless they have been asked by now: then this goes on.
+    """Make one attempt on all masters with one of the calls above; if they were asked before, go on from `first`.
 
-    `until` is when the caller gives up on silent masters, if that is before the node timeout. Returns
-    the outcome, the answers, which go on being filled, and when the last request was sent.
+    `until` is when the caller gives up on silent masters, if that is before the node timeout. Return the outcome, the
+    answers, which go on being filled, and the time at which the last request was sent.
     """
     before: Sequence[Answer] = ()
     for _ in range(ATTEMPTS_PER_LOOK):
@@ -110,12 +110,12 @@ def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First
 def _remember(
     masters: Sequence[str], before: Sequence[Answer], answers: Sequence[Answer], outcome: Outcome
 ) -> tuple[Outcome, Sequence[Answer]]:
-    """Return the outcome of two requests under one name, where the second may have found masters too late.
+    """Return the outcome of two requests under one name, where the second may have come too late to a master.
 
     Such a master may have granted the first request, and no later answer says so. Its first answer counts then, and the
     answers are those of this moment. Where there is no such master, the answers go on being filled.
 
-    In a grant such a master has no vote, because its lease began before the others': it only may have the hold.
+    In a grant such a master does not count, because its lease began before the others': it only may have the hold.
     """
     first_counts = [
         may_be_granted([first]) and not _is_conclusive(second) for first, second in zip(before, answers, strict=True)
@@ -137,9 +137,9 @@ def _is_conclusive(answer: Answer) -> bool:
 
 
 def write_token(spec: LockSpec, grant: Grant, clock: Clock, until: float) -> Generator[Effect, Any, Outcome]:
-    """Makes a quorum know the token before anybody uses it: their clocks differ by more than the lease.
+    """Write the token to a quorum before anybody uses it: the masters' clocks differ by more than the lease.
 
-    `until` is when the caller gives up.
+    `until` is when the caller gives up. Return the grant, or a `NoQuorum` where that failed.
     """
     call = load("fence").call(spec.keys, fence=grant.token, lease_ms=spec.wording.lease_ms)
     answers = yield Ask((call,), min(until, grant.end, clock() + spec.node_timeout), is_token_known)

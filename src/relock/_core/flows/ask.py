@@ -1,4 +1,4 @@
-"""Small helpers that all flows share."""
+"""Helpers that all flows share."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from relock._core.effects import Answer, Failure, Reply
 
 
 def first_of_each(answers: Sequence[Answer]) -> list[Reply | Failure]:
-    """What each master said to the only call of an `Ask`."""
+    """Return the reply or failure of each master for the only call of an `Ask`."""
     return [answer[0] for answer in answers]
 
 
 def nth_of_each(answers: Sequence[Answer], n: int) -> list[Reply | Failure]:
-    """What each master said to call `n` of an `Ask`."""
+    """Return the reply or failure of each master for call `n` of an `Ask`."""
     return [answer[n] for answer in answers]

@@ -1,7 +1,7 @@
 """Renewals: of one hold, because its owner asks, or of many, because the watchdog does; and healing.
 
-A master that does not have a hold which a quorum has just confirmed has forgotten it (it restarted, say), or was away
-when it was granted: it is given the hold again. What a quorum has forgotten is lost and never put back.
+A master may lack a hold that a quorum has just confirmed: it has forgotten the hold (after a restart, say), or was away
+at the grant. It is given the hold again. A hold that a quorum has forgotten is lost and never put back.
 """
 
 from collections import defaultdict
@@ -23,12 +23,12 @@ AnswersByHold = list[Sequence[Reply | Failure]]
 def extend(
     holds: Sequence[Hold], clock: Clock, node_timeout: float, *, ends: bool = False
 ) -> Generator[Effect, Any, AnswersByHold]:
-    """Renews the leases of `holds` on all masters in one batch, and counts what they answered.
+    """Renew the leases of `holds` on all masters in one batch, and count the answers.
 
-    A master that is silent is waited for no longer than the shortest of these leases allows: what the others answered
-    counts only before that is over.
+    A silent master is waited for no longer than the shortest of these leases allows: the answers of the others count
+    only before that lease is over.
 
-    Returns what each master said of each hold. For `ends`, see `Ask`.
+    Return the masters' answers for each hold. `ends` is that of `Ask`.
     """
     longest = min((node_timeout, *(hold.spec.node_timeout for hold in holds)))
     ttls = [hold.ttl for hold in holds]  # as they are sent: an owner may ask for a longer one meanwhile
@@ -46,7 +46,7 @@ def extend(
 
 
 def _call(hold: Hold, ttl: float) -> Call:
-    """Renews the lease of a hold."""
+    """Return the call that renews the lease of `hold` for `ttl` seconds."""
     if ttl == hold.spec.ttl:
         return hold.spec.wording.extend.call(hold.keys, hold.owner)
     return load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl), token_ms=token_ms(ttl))
@@ -55,15 +55,15 @@ def _call(hold: Hold, ttl: float) -> Call:
 def heal(
     holds: Sequence[Hold], is_current: Callable[[Hold], bool], clock: Clock, node_timeout: float
 ) -> Generator[Effect, Any, tuple[Hold, ...]]:
-    """Gives `holds`, which a quorum has just confirmed, to the masters that do not have them.
+    """Give `holds`, which a quorum has just confirmed, to the masters that do not have them.
 
-    Only these are asked: what a master had when the quorum confirmed it and has lost since (an operator's
-    `force_release`, say) is not put back, so a quorum that has forgotten a hold meanwhile does not get it again.
+    Only these masters are asked. A hold that another master has lost since (by `force_release`, say) is not put back
+    there: a quorum that has forgotten a hold meanwhile does not get it again.
 
-    `is_current` says whether a hold is held still: a release takes it out of the book before it sends anything.
+    `is_current` says whether a hold is still held: a release takes it out of the book before it sends anything.
 
-    Returns those for which a master has another hold at the moment. It can only be that of an attempt which finds no
-    quorum, so it goes soon; but it may have a quorum if ours was released meanwhile, so it is never put aside.
+    Return the holds for which a master has another hold at the moment. That other hold can only be of an attempt that
+    finds no quorum, so it ends soon. But it may have a quorum if ours was released meanwhile, so it is left in place.
     """
     refused: list[Hold] = []
     lacking: defaultdict[frozenset[int], list[Hold]] = defaultdict(list)
@@ -82,7 +82,7 @@ def _heal_on(
     clock: Clock,
     node_timeout: float,
 ) -> Generator[Effect, Any, list[Hold]]:
-    """Gives `holds` to these masters; returns those that one of them refused."""
+    """Give `holds` to `masters`; return the holds that one of these masters refused."""
     sent_at = clock()
     until = sent_at + node_timeout
     in_doubt = {}  # where an earlier healing was not answered, and may come yet
@@ -113,12 +113,12 @@ def _heal_on(
 
 
 def needs_healing(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
-    """Whether a quorum confirmed the hold in this round, and another master does not have it."""
+    """Return whether a quorum confirmed the hold in this round, and another master does not have it."""
     return is_confirmed(hold, answers) and any(is_status(answer, b"absent") for answer in answers)
 
 
 def is_confirmed(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
-    """Whether a quorum confirmed the hold in this round."""
+    """Return whether a quorum confirmed the hold in this round."""
     extended = 0
     for answer in answers:
         extended += is_status(answer, b"extended")

@@ -1,4 +1,4 @@
-"""The heartbeat of one client for its waiters."""
+"""Heartbeat of one client for its waiters."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ Queue = tuple[LockKeys, Sequence[tuple[int, bytes]]]
 
 
 class HeartbeatReply(NamedTuple):
-    """What the masters said to a heartbeat.
+    """Outcome of the masters' answers to a heartbeat.
 
     Attributes:
-        turns: the owners among ours whose turn it is on a quorum.
+        turns: those of this client's owners whose turn it is on a quorum.
         well: a quorum answered for every queue.
         lease_left: seconds until the first of the holders' leases has ended on a quorum; infinity when none does.
     """
@@ -31,14 +31,14 @@ class HeartbeatReply(NamedTuple):
 
 
 def heartbeat(client: str, queues: Sequence[Queue], until: float) -> Ask:
-    """Sends the heartbeat for the waiters (ticket and owner) of each of `queues`, in one batch."""
+    """Return the request of the heartbeat for the waiters (ticket and owner) of each of `queues`, in one batch."""
     return Ask(tuple(call for keys, waiters in queues for call in _calls(client, keys, waiters)), until)
 
 
 def judge_heartbeat(answers: Sequence[Answer], votes: Sequence[bool]) -> HeartbeatReply:
-    """What the masters said to a heartbeat.
+    """Return the outcome of `answers` to a heartbeat.
 
-    `votes` says which masters have a vote: one that may have forgotten a hold finds every lock free.
+    `votes` says which masters have a vote: a master that may have forgotten a hold finds every lock free.
     """
     quorum = quorum_of(len(answers))
     turns: Counter[bytes] = Counter()

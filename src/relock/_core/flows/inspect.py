@@ -1,4 +1,4 @@
-"""Looking at a lock from outside, and an operator's way to end a hold."""
+"""Inspection of a lock from outside, and an operator's way to end a hold."""
 
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -19,13 +19,13 @@ MasterReplies = Sequence[Reply | Failure]
 
 @frozen
 class LockInfo:
-    """What a quorum of the masters agree on about one lock.
+    """State of one lock, by the replies of a quorum of the masters.
 
     Attributes:
         name: the lock's name.
-        owner: ``<client>:<uuid>`` of the holder; None when it is free, or another library's.
-        hold_count: how many levels the holder has; 0 when it is free, or another library's.
-        ttl: seconds until the lease ends; 0.0 when it is free, infinity for another library's without an end.
+        owner: ``<client>:<uuid>`` of the holder; None when the lock is free, or another library's.
+        hold_count: how many levels the holder has; 0 when the lock is free, or another library's.
+        ttl: seconds until the lease ends; 0.0 when the lock is free, infinity for another library's without an end.
         token: the last fencing token that is remembered; None when there is none.
         queue: the waiters, in the order in which they will be served.
     """
@@ -39,15 +39,15 @@ class LockInfo:
 
     @property
     def held(self) -> bool:
-        """Whether anybody has it."""
+        """True if anybody has the lock."""
         return self.ttl != 0.0
 
 
 def look(spec: LockSpec, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, Any, MasterReplies]:
-    """Asks all masters who has the lock; returns the replies, for `agree`.
+    """Ask all masters for the state of the lock; return the replies, for `agree`.
 
-    A look changes nothing. So where connections that ended under it leave too few replies, all are asked once more, in
-    the same time.
+    A look changes nothing. So if connections that ended under it leave too few replies, all masters are asked once
+    more, in the same time.
     """
     ask = Ask((load("inspect").call(spec.keys, limit=limit),), clock() + spec.node_timeout)
     replies = first_of_each((yield ask))
@@ -65,7 +65,7 @@ def is_worth_another_look(replies: MasterReplies) -> bool:
 
 
 def agree(name: str, answers: MasterReplies) -> LockInfo | None:
-    """What a quorum of `answers` agree on, or None where too few answered."""
+    """Return the lock's state: free if a quorum says so, else with the hold of most masters; None if too few answer."""
     replies = [answer for answer in answers if isinstance(answer, list)]
     quorum = quorum_of(len(answers))
     if len(replies) < quorum:
@@ -82,11 +82,11 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
 
 
 def force_release(spec: LockSpec, clock: Clock) -> Generator[Effect, Any, tuple[bool, MasterReplies]]:
-    """Ends any hold of the lock, and keeps the tokens rising.
+    """End any hold of the lock, and keep the tokens rising.
 
-    Each master that ends a hold takes care of tokens that others gave, also of a hold that was granted since the look.
+    Each master that ends a hold takes care of tokens that others gave, also for a hold that was granted since the look.
 
-    Returns whether a quorum held it, and the answers.
+    Return whether a master ended a hold, and the answers. Nothing is ended if too few masters answered the look.
     """
     answers = yield from look(spec, clock, limit=1)
     info = agree(spec.keys.name, answers)

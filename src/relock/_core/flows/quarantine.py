@@ -1,7 +1,7 @@
-"""Taking a master's vote: its clock stepped, so it may have forgotten leases before their time.
+"""Quarantine of a master, which takes its vote: its clock stepped, so it may have forgotten leases before their time.
 
 A step that a quorum of the masters shows at the same moment is the client's own (a machine that was suspended, say),
-and nobody is accused.
+and no master is accused.
 """
 
 from collections import defaultdict
@@ -18,16 +18,16 @@ NOBODY = "relock clocks"  # a lock that nobody takes
 
 
 def sample(prefix: str, until: float) -> Ask:
-    """Has every master say what time it is there: the driver compares it with what it knew."""
+    """Return a request that has each master reply with its time: the driver compares that with the bounds it knew."""
     return Ask((load("inspect").call(lock_keys(prefix, NOBODY), limit=1),), until)
 
 
 def is_own_step(shown: ClockStep, steps: Sequence[ClockStep], masters: int) -> bool:
-    """Whether a quorum of the masters shows the step that one of them has shown.
+    """Return whether a quorum of the masters shows the step that one of them has shown.
 
-    `steps` are those of a short time; of them, those count that may have happened at the same moment. A machine that
-    stood still twice may show that to some masters in two steps and to others in one: so the sums are compared as well,
-    but only with those of masters that may have shown this step in one of theirs.
+    `steps` are those of a short time. Only those that may have happened at the same moment count. Where the client's
+    machine stood still twice, some masters may show that in two steps, and others in one. So the sums are compared as
+    well, but only with those of masters that may have shown this step in one of theirs.
     """
     own = [step for step in steps if step.master == shown.master]
     sums: defaultdict[int, float] = defaultdict(float)
@@ -45,14 +45,14 @@ def _is_shown(seconds: float, steps: Sequence[tuple[int, float]], masters: int) 
 
 
 def is_undecided(unheard: Set[int], steps: Sequence[ClockStep], masters: int) -> bool:
-    """Whether it may yet turn out that a step was our own: no clock is known to be steady, and some are not heard.
+    """Return whether a step may yet turn out to be our own: no clock is known to be steady, and some are not heard.
 
-    `unheard` are the masters of which nothing is known, and `steps` as above.
+    `unheard` are the masters of which nothing is known; `steps` are as for `is_own_step`.
     """
     return bool(unheard) and len(unheard | {step.master for step in steps}) == masters
 
 
 def quarantine(prefix: str, client: str, incarnation: bytes, until: float) -> Ask:
-    """Takes the vote of the master that `incarnation` names, for everybody and for as long as its guard."""
+    """Return the request that takes the vote of the master that `incarnation` names, for all and during its guard."""
     call = load("quarantine").call(lock_keys(prefix, NOBODY), accused=incarnation, client=client)
     return Ask((call,), until)

@@ -1,4 +1,4 @@
-"""The end of a hold, of one level of it, or of a place in the queue."""
+"""End of a hold, of one level of a hold, or of a place in the queue."""
 
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
@@ -17,21 +17,21 @@ _countings: Cache[int, Prepared] = Cache()
 
 
 def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
-    """Ends the hold of `owner`, and the place of its waiter; the next waiter is woken.
+    """Return the call that ends the hold of `owner` and the place of its waiter, and wakes the next waiter.
 
-    It is not given the lock: nothing but the release of a hold does that.
+    The next waiter is not given the lock: only the release of a hold does that.
     """
     return load("release").call(keys, owner=owner, fence=fence, token_ms=token_ms(ttl), hand=0)
 
 
 class Ending(NamedTuple):
-    """What the masters' answers to the end of a hold come to.
+    """Outcome of the masters' answers to the end of a hold.
 
     Attributes:
         is_lost: a quorum had nothing to end: the hold was lost before.
         is_confirmed: a quorum has ended it.
-        is_awaited: nothing but silence is left to fear: those that are silent may yet show that they have ended it.
-        is_left: a master may have it still, or get it yet: it must be ended once more. False while that is awaited.
+        is_awaited: each master has ended it or is silent, and the silent ones may yet show that they have ended it.
+        is_left: a master may still have it, or get it yet: it must be ended once more. False while that is awaited.
     """
 
     is_lost: bool
@@ -41,7 +41,7 @@ class Ending(NamedTuple):
 
 
 def judge_end(hold: Hold, answers: Sequence[Answer], quorum: int) -> Ending:
-    """What `answers` to the end of a hold come to, where not every master has confirmed it."""
+    """Return the outcome of `answers` to the end of a hold, where not every master has confirmed it."""
     released = count_status(answers, b"released")
     silent = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
     is_awaited = silent > 0 and released + silent == len(answers) and not hold.healed
@@ -54,12 +54,12 @@ def judge_end(hold: Hold, answers: Sequence[Answer], quorum: int) -> Ending:
 
 
 def end_wait(spec: LockSpec, waiter: bytes, until: float) -> Ask:
-    """Ends whatever `waiter` may have got, and its place in the queue."""
+    """Return the request that ends whatever `waiter` may have got, and its place in the queue."""
     return Ask((end_call(spec.keys, waiter, 0, spec.ttl),), until)
 
 
 def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
-    """Ends whatever an attempt of `owner` may have got; its waiter keeps its place, with `ticket` if it has one."""
+    """Return the call that ends what an attempt may have got; the waiter keeps its place, with `ticket` if not 0."""
     return load("give_back").call(
         keys,
         owner=owner,
@@ -70,24 +70,24 @@ def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
 
 
 def give_back(spec: LockSpec, owner: bytes, ticket: int | None, until: float) -> Ask:
-    """Gives back at once, on all masters."""
+    """Return the request that gives back at once, on all masters, what an attempt may have got."""
     return Ask((give_back_call(spec.keys, owner, ticket or 0),), until)
 
 
 def leave_call(keys: LockKeys, owner: bytes) -> Call:
-    """Gives up a place in the queue that nobody waits for any more."""
+    """Return the call that gives up a place in the queue that nobody waits for any more."""
     return load("leave").call(keys, owner=owner)
 
 
 def count_request(count: int) -> Prepared:
-    """Writes a hold count, prepared but for the owner."""
+    """Return the request that writes a hold count, prepared but for the owner."""
     return _countings.get(count) or _countings.keep(count, load("count").prepare(count=count, lease_ms=0))
 
 
 def write_count(
     hold: Hold, count: int, clock: Clock, node_timeout: float, first: Sequence[Answer] | None = None
 ) -> AnswersFlow:
-    """Writes the hold count. Where the masters have been asked once, this goes on from their answers.
+    """Write the hold count. Where the masters have been asked once, go on from the answers in `first`.
 
     The hold is valid until its deadline whatever the masters answer; only *absent* from so many that no quorum is
     left ends it.
@@ -105,7 +105,7 @@ def write_count(
 
 
 def write_counts(counts: Sequence[tuple[Hold, int]], clock: Clock, node_timeout: float) -> AnswersFlow:
-    """Writes the hold counts of several holds in one batch, and waits for all masters. See `write_count`."""
+    """Write the counts of several holds in one batch, as `write_count` does for one, but wait for all masters."""
     script = load("count")
     calls = tuple([script.call(hold.keys, owner=hold.owner, count=count, lease_ms=0) for hold, count in counts])
     for _ in range(2):
@@ -118,11 +118,11 @@ def write_counts(counts: Sequence[tuple[Hold, int]], clock: Clock, node_timeout:
 
 
 class Counting(NamedTuple):
-    """What the masters' answers to a new hold count come to.
+    """Outcome of the masters' answers to a new hold count.
 
     Attributes:
         is_written: every master that has answered has written it.
-        is_awaited: a master is silent: a request to one that had not been heard of for long may have been void.
+        is_awaited: a master is silent: if it had not been heard of for long, the request may have been void.
     """
 
     is_written: bool
@@ -130,15 +130,15 @@ class Counting(NamedTuple):
 
 
 def judge_count(answers: Sequence[Answer]) -> Counting:
-    """What `answers` to a new hold count come to."""
+    """Return the outcome of `answers` to a new hold count."""
     said = [answer for answer in answers if not (isinstance(answer[0], Failure) and answer[0].awaited)]
     return Counting(is_written=not may_be_uncounted(said), is_awaited=len(said) < len(answers))
 
 
 def may_be_uncounted(answers: Sequence[Answer], place: int = 0) -> bool:
-    """Whether a master may have another count than it was told: it was silent, or was told too late.
+    """Return whether a master may have another count than it was told: it was silent, or got the request too late.
 
-    `place` is that of the hold among those whose counts were written.
+    `place` is that of the hold among the holds whose counts were written.
     """
     for answer in answers:
         reply = answer[place]

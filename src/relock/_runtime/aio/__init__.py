@@ -1,1 +1,1 @@
-"""What tasks of an event loop ask for, carried out on that loop; what works in the background stays on its threads."""
+"""Part of a client on event loops: it carries out what tasks ask for; the background stays on its threads."""

@@ -1,4 +1,4 @@
-"""One timer of an event loop for all that must go on at some time, though nothing has come for it."""
+"""Timer of an event loop, shared by all that must go on at some time, though nothing has come for it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class Alarms(ABC, Generic[T]):
-    """Many things, each with a time. Nearly all are taken out before that, so a timer for each would be set in vain.
+    """Things with a time each, and one timer. Nearly all are taken out before, so a timer for each would be in vain.
 
     A look at thousands of them takes a millisecond. So the next look comes after many times as long as the last one
     took, and they may go on late by that, but by no more than `LATE_SECONDS_MAX`. Only the search for what is due
     counts, not what is done about it: that has to be done anyway.
 
     Attributes:
-        due: our time for each. Whoever has put something in takes it out.
+        due: our time for each. The code that has put a thing in takes it out.
     """
 
     due: dict[T, float]
@@ -52,7 +52,7 @@ class Alarms(ABC, Generic[T]):
 
     @abstractmethod
     def over(self, what: T, at: float, now: float) -> None:
-        """The time `at` of `what` is over: it is taken out, or gets another time."""
+        """Act on `what`, whose time `at` is over: take it out, or give it another time."""
 
     def _set_timer(self, at: float) -> None:
         """Set the new timer before the old one is cancelled: where an exception strikes, one of them is left."""

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class AwaitedCall(Coroutine[Any, Any, T]):
-    """A coroutine that raises `TypeError` in ``bool()``: ``if lock.acquire():`` without ``await`` would always be true.
+    """Coroutine that raises `TypeError` in ``bool()``: ``if lock.acquire():`` without ``await`` would always be true.
 
     The doors declare it as a plain `Coroutine`: only for that very type, type checkers report a call that stands alone
     without ``await``.
@@ -31,17 +31,17 @@ class AwaitedCall(Coroutine[Any, Any, T]):
         return self._coroutine.__await__()
 
     def send(self, value: Any, /) -> Any:
-        """Go on; see `collections.abc.Coroutine`."""
+        """Resume the coroutine with `value`."""
         return self._coroutine.send(value)
 
     def throw(self, kind: Any, value: BaseException | object = None, traceback: TracebackType | None = None, /) -> Any:
-        """Go on with an exception; see `collections.abc.Coroutine`. It may be called with the exception alone."""
+        """Raise an exception in the coroutine, as `collections.abc.Coroutine` does, or with the exception alone."""
         if isinstance(kind, BaseException):
             return self._coroutine.throw(kind)
         return self._coroutine.throw(kind, value, traceback)
 
     def close(self) -> None:
-        """End it; see `collections.abc.Coroutine`."""
+        """Close the coroutine."""
         self._coroutine.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -52,14 +52,14 @@ class AwaitedCall(Coroutine[Any, Any, T]):
 
 
 class Begun(AwaitedCall[T]):
-    """A coroutine that does what it must though it is cancelled before its first step.
+    """Coroutine that does what it must though it is cancelled before its first step.
 
-    That happens to a task that was made of it, by ``asyncio.create_task`` or ``asyncio.wait_for``, and then none of its
-    code runs. Awaited directly, it begins at once.
+    That happens to a task that ``asyncio.create_task`` or ``asyncio.wait_for`` has made of the coroutine, and then none
+    of the coroutine's code runs. Awaited directly, it begins at once.
 
     Args:
-        coroutine: what it is otherwise.
-        otherwise: called where an exception is thrown in before the first step.
+        coroutine: the coroutine that runs otherwise.
+        otherwise: called if an exception is thrown in before the first step.
     """
 
     __slots__ = ("_is_begun", "_otherwise")
@@ -74,12 +74,12 @@ class Begun(AwaitedCall[T]):
         return self._coroutine.__await__()
 
     def send(self, value: Any, /) -> Any:
-        """Go on; see `collections.abc.Coroutine`."""
+        """Resume the coroutine with `value`; note that it has begun."""
         self._is_begun = True
         return self._coroutine.send(value)
 
     def throw(self, kind: Any, value: BaseException | object = None, traceback: TracebackType | None = None, /) -> Any:
-        """Go on with an exception; see `collections.abc.Coroutine`."""
+        """Raise an exception in the coroutine; if it has not begun, do what it must."""
         is_begun, self._is_begun = self._is_begun, True
         try:
             return super().throw(kind, value, traceback)

@@ -1,16 +1,16 @@
-"""The body of an ``async with`` that is cancelled when its hold is lost."""
+"""Bodies of an ``async with`` that are cancelled when their hold is lost."""
 
 import asyncio
 from typing import Any
 
 
 class Body:
-    """One body, in the task that enters it.
+    """Body of an ``async with``, in the task that enters it.
 
     The cancellation is told from any other by how often the task has been asked to cancel, as `asyncio.timeout` does.
 
     Attributes:
-        task: that task.
+        task: the task that runs the body.
     """
 
     task: "asyncio.Task[Any]"
@@ -26,7 +26,7 @@ class Body:
         self._is_over = False
 
     def lost(self, _loss: object) -> None:
-        """The hold is lost; called by any thread."""
+        """Have the loop cancel the body, because its hold is lost; any thread may call this."""
         try:
             self._loop.call_soon_threadsafe(self._cancel)
         except RuntimeError:  # the loop is closed, and the body with it
@@ -38,7 +38,7 @@ class Body:
             self.task.cancel()
 
     async def end(self, error: BaseException | None) -> bool:
-        """The body is left, by `error` or without one. Returns whether it was cancelled because its hold was lost.
+        """Leave the body, by `error` or without one; return whether it was cancelled because its hold was lost.
 
         Raises:
             asyncio.CancelledError: the task was cancelled for another reason at the same moment.
@@ -53,7 +53,7 @@ class Body:
         return is_only and isinstance(error, asyncio.CancelledError)
 
     async def _take_pending(self, *, is_only: bool) -> None:
-        """The body ended before it noticed: the cancellation must strike here, and not in what comes after it."""
+        """Let a cancellation strike here that came as the body ended, and not in what comes after the body."""
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""The foreground of a loop where the only master is a Cluster: each call goes to the node that serves its lock."""
+"""Foreground of a loop where the only master is a Cluster: each call goes to the node that serves its lock."""
 
 import asyncio
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from relock._runtime.session.session import Session
 
 
 class ClusterForeground(Foreground):
-    """As `Foreground`, with links to each node, which are made when they are first needed."""
+    """Foreground with links to each node of a Cluster, which are made when they are first needed."""
 
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stall_limit: float, cluster: Cluster) -> None:
         super().__init__(session, loop, stall_limit)
@@ -29,12 +29,12 @@ class ClusterForeground(Foreground):
         return []
 
     def _room(self) -> int:
-        """As that of a lone master, where nobody knows yet to which node a task is about to send something."""
+        """Return the room of the node that has the least: a task that comes may be about to send to any node."""
         rooms = [max([link.room for link in links]) for links in self._links_of.values()]
         return min(rooms, default=IN_FLIGHT_MAX) - self._line.coming
 
     async def ask(self, ask: Ask) -> list[Answer]:
-        """See `Foreground.ask`; calls that a node sends on are sent on, while there is time."""
+        """Ask the nodes that serve the locks; calls that a node redirects are sent on, while there is time."""
         if not ask.ends:
             self.check_open()
         cluster = self._cluster
@@ -59,7 +59,7 @@ class ClusterForeground(Foreground):
         return [routed]
 
     def _send_part(self, part: Part, routed: Routed, ask: Ask) -> Link:
-        """Sends it; returns the link over which its answers come."""
+        """Send a part of the calls to its node; return the link over which the answers come."""
         own = ask._replace(calls=tuple(part.calls_of(routed.calls)), is_certain=None, only=None)
         link, done = self._link_for(part.shard), self.loop.create_future()
         round_ = LoopRound(own, self._clock(), part.no_reply_yet, done=done, links=(link,), spared=0)
@@ -71,7 +71,7 @@ class ClusterForeground(Foreground):
         return link
 
     def _link_for(self, shard: Shard) -> Link:
-        """The one that has the least to do."""
+        """Return the link to a node that has the least to do."""
         links = self._links_of.get(shard)
         if links is None:
             self._leave_retired()
@@ -79,7 +79,7 @@ class ClusterForeground(Foreground):
         return min(links, key=lambda link: link.load)
 
     def _leave_retired(self) -> None:
-        """Closes the links to nodes that serve nothing any more, and owe nothing."""
+        """Close the links to nodes that serve nothing any more, and owe nothing."""
         serving = set(self._cluster.shards.copy().values())
         for shard in [shard for shard in self._links_of if shard not in serving]:
             if not any(link.load for link in self._links_of[shard]):

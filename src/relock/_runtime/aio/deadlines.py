@@ -1,4 +1,4 @@
-"""When tasks that wait for answers must go on without them."""
+"""Deadlines of rounds, when tasks that wait for answers must go on without them."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from relock._runtime.aio.loop_round import LoopRound
 
 
 class Deadlines(Alarms[LoopRound]):
-    """Wakes the askers of one loop whose time is over, once what has come over their links by then is taken.
+    """Deadlines of one loop's rounds: an asker whose time is over is woken, once what has come for it is taken.
 
     Args:
-        late_max: seconds for which masters get more time at most, where the loop comes late.
+        late_max: returns the seconds by which masters get more time at most, where the loop comes late.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, late_max: Callable[[], float]) -> None:
@@ -20,10 +20,10 @@ class Deadlines(Alarms[LoopRound]):
         self._late_max = late_max
 
     def over(self, what: LoopRound, at: float, now: float) -> None:
-        """Its time is over, unless what it waits for has come by now.
+        """Wake the asker of a round whose time is over, once what has come over the round's links by now is taken.
 
         Where the loop comes late to this, the masters get once more the time by which it is late: replies may have
-        waited for it not in the socket, which was full, but behind that.
+        waited for the loop not in the socket, which was full, but behind that.
         """
         for link in what.links:
             link.take()

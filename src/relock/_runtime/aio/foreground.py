@@ -1,4 +1,4 @@
-"""The part of a client on one event loop: it carries out what flows ask for, and never blocks the loop."""
+"""Part of a client on one event loop: it carries out what flows ask for, and never blocks the loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterable
@@ -33,18 +33,18 @@ LANES_MAX = 16  # with ``min_replicas``: connections of one loop to a master
 
 
 class Foreground:
-    """The driver of flows on one loop, with a link to each master. See `relock._core.effects` for the contract.
+    """Driver of flows on one loop, with a link to each master; `relock._core.effects` has the contract.
 
     The watchdog, the janitor and the readers of the subscriptions are threads of the session, so they go on while the
-    loop stands still. While tasks of the loop wait and no thread does, the loop reads the subscriptions itself: see
+    loop stands still. While tasks of the loop wait and no thread does, the loop reads the subscriptions itself, by a
     `LoopReader`.
 
     Args:
         stall_limit: seconds after which a loop that stands still has its holds renewed no more; infinity for never.
 
     Attributes:
-        calls: what tasks ask for.
-        is_closed: no call goes on any more.
+        calls: the calls of tasks, as flows.
+        is_closed: True once no call goes on any more.
         pulse: says whether the loop turns.
     """
 

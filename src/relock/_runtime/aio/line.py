@@ -1,4 +1,4 @@
-"""Where tasks of one loop wait until their requests can be sent."""
+"""Line in which tasks of one loop wait until their requests can be sent."""
 
 import asyncio
 from collections import deque
@@ -10,18 +10,18 @@ from relock._runtime.aio.alarms import TIMER_SECONDS_MAX
 
 
 class Line:
-    """Who is first sends first, but those whose calls are under way go before those that come.
+    """Line of tasks: the first sends first, but those whose calls are under way go before those that come.
 
-    What they learn may spare the others a request: thousands that come at once for a lock that somebody else has would
-    each look at it first, and only then ask for a place in its queue.
+    What calls under way learn may spare the others a request: thousands that come at once for a lock that is taken
+    would each look at the lock first, and only then ask for a place in its queue.
 
     Args:
-        room: how many requests more the masters take now.
+        room: returns how many requests more the masters take now.
 
     Attributes:
-        places: those that wait, and some that wait no more.
-        under_way: how many of the first ones have begun their calls.
-        coming: how many have been told to come, and have not sent anything yet.
+        places: the tasks that wait, and some that wait no more.
+        under_way: how many of the first tasks have begun their calls.
+        coming: how many tasks have been told to come, and have not sent anything yet.
     """
 
     coming: int
@@ -37,7 +37,7 @@ class Line:
         self._room = room
 
     async def wait(self, until: float, *, has_begun: bool) -> None:
-        """Waits for the caller's turn, until the clock's `until` (s) at most."""
+        """Wait for the caller's turn, until the clock's `until` (s) at most."""
         place = self._loop.create_future()
         if has_begun:
             self.places.insert(self.under_way, place)
@@ -66,13 +66,13 @@ class Line:
             self._loop.call_soon(self.make_room)  # if this one sends nothing, no reply would let the next one in
 
     def make_room(self) -> None:
-        """Replies have come: those who are first may send."""
+        """Let the first in line send, as far as the masters take more requests."""
         while self.places and self._room() > 0:
             if _wake(self._next(), True):
                 self.coming += 1
 
     def dismiss(self) -> None:
-        """All go on: the client is closed."""
+        """Let all go on, because the client is closed."""
         while self.places:
             _wake(self._next(), False)
 
@@ -82,7 +82,7 @@ class Line:
 
 
 def _wake(place: "asyncio.Future[bool]", is_coming: bool) -> bool:
-    """Wakes a task in line, whose turn it is or whose time is over; False where it has left."""
+    """Wake a task in line, whose turn it is or whose time is over; return False where the task has left."""
     if place.done():
         return False
     place.set_result(is_coming)

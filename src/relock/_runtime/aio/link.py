@@ -1,14 +1,14 @@
-"""The way of one event loop to one master: a connection that all tasks of the loop share.
+"""Way of one event loop to one master: a connection that all tasks of the loop share.
 
 Requests are pipelined on the connection, and answered in their order: so no release overtakes its acquire. A thread
-opens the connection, for that may take long (TLS, Sentinel, a password). From then on the loop watches its socket.
+opens the connection, because that may take long (TLS, Sentinel, a password). From then on the loop watches its socket.
 
 A loop may be slow, and then replies lie unread in the socket although the master was fast. So a link takes all that has
-come from a master before it judges the master: see `Link.take`. A master that answers one of many requests is not
+come from a master before it judges the master, by `Link.take`. A master that answers one of many requests is not
 silent, however long the others take.
 
 A loop that stands still does not see that the server closes a connection. So a link that was quiet for a moment looks
-before it sends anything: see `Link.look`. The end of a connection with nothing under way is no event; the next request
+before it sends anything, by `Link.look`. The end of a connection with nothing under way is no event; the next request
 opens another one.
 """
 
@@ -43,7 +43,7 @@ QUIET_SECONDS = 0.1  # after which a link looks if its connection is still open,
 
 
 class Link:
-    """The link of one loop to one master.
+    """Link of one loop to one master.
 
     Args:
         line: the tasks that may send when replies have come.

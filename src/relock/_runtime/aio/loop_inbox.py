@@ -1,4 +1,4 @@
-"""What tasks of one loop wait for, put in from any thread."""
+"""Inboxes of the tasks of one loop, into which any thread may put."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,21 +12,21 @@ from relock._runtime.aio.alarms import Alarms
 
 
 class Reads(Protocol):
-    """See `LoopReader`.
+    """Reader of messages for the tasks of a loop, as `LoopReader` is.
 
     Attributes:
-        thread: the identifier of the loop's thread while that acts on a message; else 0.
+        thread: the identifier of the loop's thread while that thread acts on a message; else 0.
     """
 
     thread: int
 
 
 class LoopInbox:
-    """A queue of which one task of a loop takes, and any thread puts into.
+    """Queue from which one task of a loop takes, and into which any thread puts.
 
-    Each step is one operation of a list. Empty, that takes a tenth of a deque's memory; there is one for each task that
-    waits, and most are empty. The task is woken through the loop, so nobody waits for it. A signal handler
-    that runs in the loop's own thread may find the loop asleep, and so wakes it like another thread.
+    Each step is one operation of a list. Empty, a list takes a tenth of a deque's memory; each task that waits has one,
+    and most are empty. The task is woken through the loop, so no thread waits for that. A signal handler that runs in
+    the loop's own thread may find the loop asleep, and so wakes it like another thread.
     """
 
     __slots__ = ("_inboxes", "_items", "_woken")
@@ -42,7 +42,7 @@ class LoopInbox:
         return self._inboxes.pulse
 
     def put(self, item: Any, /) -> None:
-        """Adds one more."""
+        """Add an item, and wake the task, if it sleeps."""
         self._items.append(item)
         inboxes = self._inboxes
         if inboxes.reads.thread == get_ident():  # the loop itself has read it, and is awake
@@ -54,25 +54,25 @@ class LoopInbox:
             inboxes.orphaned()
 
     def get(self, *, timeout: float) -> Any:
-        """See `Inbox`: no thread waits here."""
+        """Raise `NotImplementedError`: no thread waits here, and a task awaits `take`."""
         raise NotImplementedError("a task awaits `take`")
 
     def get_nowait(self) -> Any:
-        """The next one; ``queue.Empty`` where there is none."""
+        """Return the next item; raise ``queue.Empty`` where there is none."""
         try:
             return self._items.pop(0)
         except IndexError:
             raise Empty from None
 
     def empty(self) -> bool:
-        """Whether there is none."""
+        """Return whether there is no item."""
         return not self._items
 
     async def take(self, until: float) -> Any:
-        """The next one, as soon as there is one, until the clock's `until` (s) or a moment later.
+        """Return the next item, as soon as there is one, until the clock's `until` (s) or a moment later.
 
         Raises:
-            queue.Empty: none has come.
+            queue.Empty: no item has come.
         """
         try:
             woken = self.sleep(until)
@@ -83,7 +83,7 @@ class LoopInbox:
         return self.get_nowait()
 
     def sleep(self, until: float) -> "asyncio.Future[None] | None":
-        """What its task awaits until there is one, or it is `until`; else None. `wake_up` comes after it."""
+        """Return what the task awaits until there is an item, or it is `until`; else None. `wake_up` must follow."""
         inboxes = self._inboxes
         now = inboxes.clock()
         if self._items or until <= now:
@@ -93,23 +93,23 @@ class LoopInbox:
         return woken
 
     def wake_up(self) -> None:
-        """Its task sleeps no more."""
+        """Note that the task sleeps no more."""
         self._woken = None
         self._inboxes.due.pop(self, None)
 
     def ring(self) -> None:
-        """Wakes its task. On the loop's thread."""
+        """Wake the task, if it sleeps. Called on the loop's thread."""
         woken = self._woken
         if woken is not None and not woken.done():
             woken.set_result(None)
 
 
 class Inboxes(Alarms[LoopInbox]):
-    """The common part of one loop's inboxes. Wakes tasks that sleep when their time is over.
+    """Common part of one loop's inboxes: it wakes tasks that sleep when their time is over.
 
     Args:
         reads: knows which thread reads messages for the loop's tasks.
-        pulse: the loop's.
+        pulse: the pulse of the loop.
         orphaned: called when something is put in after the loop was closed: its tasks are gone.
     """
 
@@ -129,6 +129,6 @@ class Inboxes(Alarms[LoopInbox]):
         self.orphaned = orphaned
 
     def over(self, what: LoopInbox, _at: float, _now: float) -> None:
-        """It has slept for long enough."""
+        """Wake the task of an inbox, because it has slept for long enough."""
         self.due.pop(what, None)
         what.ring()

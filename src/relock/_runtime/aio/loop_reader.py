@@ -1,12 +1,12 @@
-"""How an event loop reads the subscriptions of a client while its tasks wait.
+"""Reader of a client's subscriptions on an event loop, while tasks of the loop wait.
 
 `relock._runtime.wakeups.reading` says which of the threads and loops that wait reads for all of them. A loop reads only
-while no thread waits, for a thread that waits does nothing else, and a loop may stand still. It is known there from
-the moment at which its first task sleeps until a moment after the last one has woken: tasks that hand a lock to each
-other sleep thousands of times in a second. Where tasks of another loop wait, it leaves when its last one wakes.
+while no thread waits, because a thread that waits does nothing else, and a loop may stand still. A loop is known there
+from the moment at which its first task sleeps until a moment after the last one has woken: tasks that hand a lock to
+each other sleep thousands of times in a second. If tasks of another loop wait, the loop leaves when its last one wakes.
 
-Whoever finds that the loop stands still ends its term, without its help. That is safe between two messages. So the loop
-claims its term before it reads one, in one step that no other thread can take as well.
+A reader that finds that the loop stands still ends the loop's term without its help. That is safe between two messages.
+So the loop claims its term before it reads one, in one step that no other thread can take as well.
 """
 
 import asyncio
@@ -22,15 +22,16 @@ from relock._runtime.wakeups.term import Term
 
 
 class LoopReader:
-    """One loop, where tasks of it wait. `wake`, `forget`, `is_idle` and `thread` are for any
-    thread; all else is for the loop's, or for whoever finds the loop closed.
+    """Reader on one loop. `wake`, `forget`, `is_idle` and `thread` are for any thread.
+
+    All else is for the loop's thread, or for a thread that finds the loop closed.
 
     Args:
         orphaned: called when the loop turns out to be closed.
 
     Attributes:
         sleepers: how many tasks of the loop sleep until something comes for them.
-        thread: the identifier of the loop's thread while it acts on what it has read; else 0.
+        thread: the identifier of the loop's thread while that acts on what it has read; else 0.
     """
 
     sleepers: int
@@ -57,7 +58,7 @@ class LoopReader:
     # Tasks ----------------------------------------------------------------------------------------------------------
 
     def sleeps(self) -> None:
-        """One task more sleeps."""
+        """Note that one more task sleeps."""
         self.sleepers += 1
         self._has_slept = True
         if not self._is_known:
@@ -65,7 +66,7 @@ class LoopReader:
             self._look()
 
     def woke(self) -> None:
-        """One of them sleeps no more. Where the loop is closed, that is its coroutine's end."""
+        """Note that one task sleeps no more. On a closed loop, that is the end of its coroutine."""
         self.sleepers -= 1
         if self.sleepers or self._loop.is_closed():
             return
@@ -86,12 +87,12 @@ class LoopReader:
             self._leave()
 
     def gave_up(self) -> None:
-        """A task waits no more, and has not got the lock: what may come for it must not wait for this loop."""
+        """Leave if no task sleeps: one waits no more, without the lock, and a message for it must not wait here."""
         if self._is_known and not self.sleepers:
             self._leave()
 
     def close(self) -> None:
-        """Its tasks wait no more. On the loop's thread, or when the loop is closed."""
+        """Read no more. Called on the loop's thread, or when the loop is closed."""
         if self._timer is not None and not self._loop.is_closed():
             self._timer.cancel()
         self._leave()
@@ -105,11 +106,11 @@ class LoopReader:
 
     @property
     def is_idle(self) -> bool:
-        """See `LoopSleeper`."""
+        """True if no task of the loop sleeps, or the loop is closed."""
         return not self.sleepers or self._loop.is_closed()
 
     def wake(self) -> None:
-        """Has the loop look whether it is to read, and what; from any thread, and once, however often it is called."""
+        """Have the loop look whether it is to read, and what; from any thread, and once, however often it is called."""
         if self._is_called and not self._loop.is_closed():
             return
         try:
@@ -122,7 +123,7 @@ class LoopReader:
             raise
 
     def forget(self) -> None:
-        """In a forked child: closes the copies of the parent's sockets."""
+        """Close the copies of the parent's sockets in a forked child."""
         for watch in self._watches:
             watch.forget()
 
@@ -164,7 +165,7 @@ class LoopReader:
             watch.close()
 
     def hear_first(self) -> None:
-        """Acts on what has come by now, before the loop turns to what else has."""
+        """Act on the messages that have come by now, before the loop turns to anything else."""
         term = self._term
         if term is not None:
             for ear in self._ears:
@@ -184,7 +185,7 @@ class LoopReader:
             self._look()
 
     def _read(self, term: Term, ear: Ear) -> bool:
-        """Acts on what has come; False where the loop is to read it no more."""
+        """Act on what has come; return False if the loop is to read it no more."""
         self.thread = get_ident()
         try:
             return self._reading.hear_on(term, ear)

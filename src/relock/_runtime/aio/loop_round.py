@@ -11,26 +11,26 @@ from relock._scripts import Call
 
 
 class Takes(Protocol):
-    """What answers come over; see `Link`."""
+    """Link, as a round sees it: its answers come over that."""
 
     def take(self) -> None:
-        """Takes all that has come by now."""
+        """Take all that has come by now."""
 
 
 class LoopRound(Round):
-    """A round whose asker is woken as soon as its outcome is certain.
+    """Round whose asker is woken as soon as its outcome is certain.
 
     Args:
-        ask: what is asked.
+        ask: the calls, and when to return.
         spared: how many masters need not have answered for the outcome to be certain.
 
     Attributes:
-        asking: see `Connection.request_asking`.
+        asking: the round is sent by `Connection.request_asking`.
         done: what the asker awaits.
-        ends: see `Ask`.
-        is_abandoned: nobody awaits it any more: what was not sent yet need not be.
-        links: what its answers come over.
-        is_late: it has got more time than `until`, for the loop came late.
+        ends: the round ends something, or makes it sure, as `Ask` says.
+        is_abandoned: no task awaits the round any more: what was not sent yet need not be.
+        links: the links over which the answers come.
+        is_late: the round has got more time than `until`, because the loop came late.
     """
 
     __slots__ = (
@@ -71,11 +71,11 @@ class LoopRound(Round):
 
     @property
     def is_awaited(self) -> bool:
-        """See `Round`: other tasks use the same connection."""
+        """True while the asker waits: other tasks use the same connection."""
         return not (self.is_abandoned or self.done.done())
 
     def answered(self, index: int, answer: Answer) -> None:
-        """See `Round`; with this one, the asker may have what it needs."""
+        """Note the answer of a master; wake the asker if it has what it needs now."""
         self.answers[index] = answer
         missing = self.missing = self.missing - 1
         is_certain = self._is_certain
@@ -83,7 +83,7 @@ class LoopRound(Round):
             self.wake()
 
     def miss(self, master: MasterState, failure: Failure) -> None:
-        """`master` does not answer this any more, if it has not."""
+        """Note that `master` does not answer the round any more, if it has not answered."""
         if self.awaits_answer_of(master):
             self.answered(master.index, (failure,) * len(self.calls))
 
@@ -95,7 +95,7 @@ class LoopRound(Round):
         return before
 
     def wake(self) -> None:
-        """Wakes the asker: with what has been answered by now, it goes on."""
+        """Wake the asker, which goes on with what has been answered by now."""
         if not self.done.done():
             self.done.set_result(None)
 
@@ -103,7 +103,7 @@ class LoopRound(Round):
 class LoneRound(LoopRound):
     """Round of one prepared call of a lone master: nearly every round of a task.
 
-    It is packed as it was prepared; its `calls` are made only where somebody asks for them.
+    The call is packed as it was prepared; `calls` are made only where they are asked for.
 
     Args:
         exchange: the call.
@@ -130,16 +130,16 @@ class LoneRound(LoopRound):
 
     @property
     def calls(self) -> Sequence[Call]:  # type: ignore[override]
-        """See `Round`."""
+        """Calls of the round: a single one."""
         return (self._exchange.call(),)
 
     def pack(self, guarded: bool) -> bytes:
-        """See `Round`; only one master is sent it."""
+        """Return the call as bytes for the only master, without the arguments of its connection."""
         request, keys, owner, *_ = self._exchange
         return request.pack(keys, owner, b"", guarded)
 
     def answered(self, index: int, answer: Answer) -> None:
-        """See `LoopRound`: the only answer is enough."""
+        """Note the only answer, and wake the asker."""
         self.answers[index] = answer
         self.missing = 0
         if not self.done.done():

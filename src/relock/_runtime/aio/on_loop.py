@@ -8,13 +8,13 @@ _tasks: "set[asyncio.Task[Any]]" = set()  # a loop keeps none of its tasks alive
 
 
 class OnLoop:
-    """Calls `function` on the loop that uses a client: a coroutine function as a task.
+    """Caller of `function` on the loop that uses a client: of a coroutine function as a task.
 
-    Where no loop uses it at the moment, it calls it on the thread that it is called by; a coroutine function in a loop
-    of its own. Two that call the same function for the same client are equal.
+    Where no loop uses the client at the moment, `function` is called on the calling thread; a coroutine function in a
+    loop of its own. Two that call the same function for the same client are equal.
 
     Args:
-        function: what takes one argument.
+        function: takes one argument.
         loop: finds the loop.
     """
 

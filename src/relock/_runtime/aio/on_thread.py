@@ -1,6 +1,6 @@
-"""What takes long and is rare, done on a thread of its own while a task goes on.
+"""Threads for what takes long and is rare, while a task goes on.
 
-Not on the loop's executor: its threads may all be busy with what waits for a lock.
+The loop's executor is not used: its threads may all be busy with what waits for a lock.
 """
 
 import asyncio

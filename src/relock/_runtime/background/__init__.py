@@ -1,1 +1,1 @@
-"""What runs on threads of its own: renewing, cleaning up, telling."""
+"""Background threads: renewing, cleaning up, telling."""

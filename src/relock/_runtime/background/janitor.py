@@ -1,8 +1,8 @@
-"""The thread for all that must reach the masters but must not keep a caller: undoing, passing on, heartbeats.
+"""Thread for all that must reach the masters but must not keep a caller: undoing, passing on, heartbeats.
 
 The janitor sends an undo at once. It sends the undo again after its not-after time, when the undone request can no
 longer arrive. If a master does not answer, the janitor repeats the undo until the lease has run out by itself. When the
-client is closed, the janitor finishes what is pending: see `Janitor.stop`.
+client is closed, the janitor finishes what is pending, as `Janitor.stop` says.
 
 Tasks that are due together go out together, in one round. Each round waits for all masters, so in rounds of their own
 a slow master would delay each task, and the heartbeats behind them.
@@ -52,7 +52,7 @@ class _Due(NamedTuple):
 
 
 class Janitor(Service):
-    """Carries out tasks in the order in which they are due."""
+    """Thread that carries out tasks in the order in which they are due."""
 
     name = "relock-janitor"
 
@@ -218,7 +218,7 @@ class Janitor(Service):
             silent = frozenset(master for master in asked if isinstance(answers[master][i], Failure))
             done = not silent
             if task.stays and any(is_status(answer[i], b"released") for answer in answers):
-                session.hub.look_again(waiter_name(task.owner))  # of its turn a master tells others only
+                session.hub.look_again(waiter_name(task.owner))  # a master wakes others only
             if done and sent_at > task.not_after:  # sent, not answered: the request may have come in between
                 continue
             if now >= task.give_up_at and not done:

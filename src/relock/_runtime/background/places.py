@@ -1,4 +1,4 @@
-"""The places of one client's waiters in the queues: heartbeats keep them for those that can act, and for no others."""
+"""Places of one client's waiters in the queues: heartbeats keep the places of those that can act, and of no others."""
 
 import logging
 from collections import defaultdict
@@ -33,7 +33,7 @@ class Kept(NamedTuple):
 
 
 class Places:
-    """The places of a session's waiters. The janitor's thread alone calls it."""
+    """Places of a session's waiters; the janitor's thread alone calls the methods."""
 
     def __init__(self, session: SessionView) -> None:
         self._session = session
@@ -61,7 +61,7 @@ class Places:
         return [task for _, task in stuck]
 
     def were_given_up(self, owners: Iterable[bytes]) -> bool:
-        """Log that the waiters among `owners` have lost their places; return True where one can act by now."""
+        """Log that the waiters among `owners` have lost their places; return whether one of them can act by now."""
         session = self._session
         left = [waiter for waiter in map(session.hub.waiters.get, owners) if waiter is not None]
         if not left:
@@ -113,6 +113,6 @@ class Places:
 def beat_pause(lease_left: float) -> float:
     """Return the seconds until the next heartbeat: it comes when the holder's lease ends, if that is soon.
 
-    Nobody publishes when a lease ends. The head of the queue has a timer for that moment, but the head may be dead.
+    No master publishes when a lease ends. The head of the queue has a timer for that moment, but the head may be dead.
     """
     return min(max(lease_left + EXPIRY_SECONDS, HEARTBEAT_SECONDS_MIN), HEARTBEAT_SECONDS)

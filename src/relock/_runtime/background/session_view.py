@@ -1,4 +1,4 @@
-"""The session, as the background threads see it that work for it."""
+"""Session, as its background threads see it."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from relock._runtime.wakeups.hub import Hub
 
 
 class ForegroundView(Protocol):
-    """The driver of the calls of tasks on one event loop, as other threads see it."""
+    """Driver of the calls of tasks on one event loop, as other threads see it."""
 
     pulse: Pulse
 
     @property
     def loop(self) -> object:
-        """The event loop."""
+        """Event loop of the tasks."""
 
     @property
     def is_in_use(self) -> bool:
@@ -30,7 +30,7 @@ class ForegroundView(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Tell if the loop has connections, and end what a loop that is closed has left."""
+        """True if the loop has connections; reading this ends what a loop that is closed has left."""
 
     def close(self) -> None:
         """Have the loop close the connections of its tasks."""
@@ -46,7 +46,7 @@ class ForegroundView(Protocol):
 
 
 class SessionView(Protocol):
-    """A session, as the watchdog and the janitor see it."""
+    """Session, as the watchdog and the janitor see it."""
 
     client_id: str
     clock: Clock
@@ -87,4 +87,4 @@ class SessionView(Protocol):
         """Count a renewal that a quorum has confirmed."""
 
     def emit(self, event: Event) -> None:
-        """Tell an event."""
+        """Tell users of an event."""

@@ -1,4 +1,4 @@
-"""What the janitor is handed."""
+"""Tasks of the janitor."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,15 +15,15 @@ HEAL_SECONDS = 1.0  # for so long a quorum's word is good enough to heal; the ne
 
 
 class UndoTask(NamedTuple):
-    """A hold or a place in the queue to end on every master.
+    """Task to end a hold or a place in the queue on every master.
 
     Attributes:
-        not_after: our time after which nothing of it can arrive any more.
-        give_up_at: our time at which its lease has run out by itself.
-        pause: seconds until it is tried again, if it has to be.
-        stays: its waiter goes on waiting.
-        ticket: of that waiter, which gets its place back where it has lost it to this hold; 0 where it has none.
-        left: the masters that have not confirmed it since nothing can arrive any more; None: all.
+        not_after: our time after which nothing of the undone request can arrive any more.
+        give_up_at: our time at which the hold's lease has run out by itself.
+        pause: seconds until the undo is tried again, if it has to be.
+        stays: True if the waiter goes on waiting.
+        ticket: that waiter's, which gets its place back if it has lost that to this hold; 0 if it has no ticket.
+        left: the masters that have not confirmed the undo since nothing can arrive any more; None: all.
     """
 
     keys: LockKeys
@@ -39,15 +39,15 @@ class UndoTask(NamedTuple):
 
 
 class PendingCheck(NamedTuple):
-    """A look to be taken later at what a slow master, which had not answered yet, leaves in doubt.
+    """Look to be taken later at what a slow master leaves in doubt because it has not answered yet.
 
-    Every release over several masters that comes back at the quorum leaves one, so it is made of nothing that is dear.
+    Every release over several masters that returns at the quorum leaves a check, so a check must be cheap to make.
 
     Attributes:
-        is_left: whether the answers that have come by then leave a doubt.
-        answers: what was asked last, where slow masters' answers go on arriving.
+        is_left: returns whether the answers that have come by then leave a doubt.
+        answers: those to the last request, among which slow masters' answers go on arriving.
         until: our time after which no answer comes any more.
-        task: makes what is then to be done about it.
+        task: makes the task that settles the doubt.
     """
 
     is_left: Callable[[], bool]
@@ -56,31 +56,31 @@ class PendingCheck(NamedTuple):
     task: "Callable[[], UndoTask | Settle]"
 
     def is_open(self, now: float) -> bool:
-        """Whether an answer may yet come that settles it."""
+        """Return whether an answer may yet come that settles the doubt."""
         awaited = any(isinstance(answer[0], Failure) and answer[0].awaited for answer in self.answers)
         return awaited and now < self.until
 
 
 class PassOn(NamedTuple):
-    """A turn that came for a waiter that has left."""
+    """Task to pass on the turn, and give up the place, of a waiter that has left."""
 
     keys: LockKeys
     owner: bytes
 
 
 class Settle(NamedTuple):
-    """A hold whose count on the masters may differ from the true one."""
+    """Task to write a true hold count to the masters, which may have another one."""
 
     hold: Hold
     pause: float = RETRY_SECONDS_MIN
 
 
 class Heal(NamedTuple):
-    """Holds that a quorum has just confirmed, and another master does not have.
+    """Task to heal holds that a quorum has just confirmed, and another master does not have.
 
     Attributes:
-        until: our time after which that was too long ago to go by it.
-        pause: seconds until it is tried again where a master has somebody else's attempt at the moment.
+        until: our time after which the quorum's word is too old to heal by.
+        pause: seconds until the task is tried again where another client's attempt is in the way on a master.
     """
 
     holds: tuple[Hold, ...]
@@ -89,7 +89,7 @@ class Heal(NamedTuple):
 
 
 class Accuse(NamedTuple):
-    """A master that has shown `step`: its clock's, unless a quorum shows the same one, which then was our clock's."""
+    """Task to take a master's vote after `step` of its clock, unless a quorum shows that it was a step of our clock."""
 
     master: MasterState
     step: ClockStep
@@ -98,11 +98,11 @@ class Accuse(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A look at the clocks of all masters: what one of them has published looks as if it had stepped."""
+    """Task to look at the clocks of all masters, after a message that looks as if one of the clocks had stepped."""
 
 
 class GoOn(NamedTuple):
-    """What a caller that has gone could not do yet, and can now; it does not wait."""
+    """Task to `do` what a caller that has gone could not do yet, and can be done now; `do` does not wait."""
 
     do: Callable[[], object]
 

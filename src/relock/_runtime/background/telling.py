@@ -1,15 +1,15 @@
-"""Tells users what has happened, on threads that do nothing else: whatever a user can block is run here.
+"""Threads that do nothing but tell users what has happened: whatever a user can block is run here.
 
 A callback may hang, and so may a handler of the log: on a terminal that nobody reads, on a server that is gone. So none
-of them runs on a thread that renews, undoes, wakes or connects, nor in the midst of a call. They are handed in here, in
-order, and told one after the other. There are three threads, so that one that hangs keeps none of the others: one for
-losses and one for events, of each client, and one for the log, of the process, whose handlers are everybody's.
+runs on a thread that renews, undoes, wakes or connects, nor in the midst of a call. What is to be told is handed in
+here, in order, and told one thing after the other. There are three threads, so that one that hangs stops no other. Each
+client has one for losses and one for events; the process has one for the log, whose handlers all clients share.
 
-What waits is bounded. Where more comes in than is told, the newest is dropped, ordinary things first; it is counted,
-and the log says when that begins, and when it ends how much it was.
+The number of things that wait is bounded. If more come in than are told, the newest are dropped, ordinary things first.
+They are counted: the log says when dropping begins, and when dropping ends, how many were dropped.
 
-What a caller's own thread finds to warn of is not told here, but by that thread: when its call is over, or at once
-where the call is about to do what it should not.
+A warning that a caller's own thread finds is not told here, but by that thread: when its call is over, or at once
+if the call is about to do what it should not.
 """
 
 import atexit
@@ -41,12 +41,12 @@ EXIT_SECONDS = 0.5  # for so long, the end of the interpreter waits for what is 
 LOOK_SECONDS = 0.01
 _tellers: "weakref.WeakSet[Teller]" = weakref.WeakSet()
 
-#: What a record has of the moment and the thread that it was made in.
+#: Fields of a record that tell the moment and the thread in which it was made.
 _OF_ITS_MOMENT = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")
 
 
 class Teller(Service):
-    """One thread that tells what it is handed, in order.
+    """Thread that tells what it is handed, in order.
 
     Attributes:
         dropped: how many things were not told, because too many waited.
@@ -63,7 +63,7 @@ class Teller(Service):
         _tellers.add(self)
 
     def hand(self, tell: Callable[[Any], object], value: object, *, is_ordinary: bool = False) -> None:
-        """Has `tell` called with `value`; returns at once."""
+        """Have `tell` called with `value`; return at once."""
         if self._waiting.qsize() < (ORDINARY_MAX if is_ordinary else WAITING_MAX):
             self._waiting.put((tell, value))
         else:
@@ -85,7 +85,7 @@ class Teller(Service):
             self._platform.log.warning(logger, "%s goes on; %d were dropped", self.name, self.dropped - before)
 
     def step(self) -> None:
-        """Tells the next one; what that raises is told as well, and harms nothing."""
+        """Tell the next thing; an exception that this raises is told as well, and harms nothing."""
         self._tell(*self._waiting.get())
 
     def _tell(self, tell: Callable[[Any], object], value: object) -> None:
@@ -96,11 +96,11 @@ class Teller(Service):
         self._say_what_was_dropped()
 
     def _failed(self, tell: Callable[[Any], object], value: object) -> None:
-        """Within the handling of the error."""
+        """Log that `tell` has failed on `value`, while the error is being handled."""
         self._platform.log.error(logger, "the callback %r failed on %r", tell, value, exc_info=True)
 
     def stop(self) -> None:
-        """Ends the thread after what was handed in before."""
+        """End the thread after it has told what was handed in before."""
         if self.running or not self._waiting.empty():  # its thread may not have come to run yet
             self._waiting.put((self._end, None))
         else:
@@ -110,7 +110,7 @@ class Teller(Service):
         self.stopping = True
 
     def settle(self, seconds: float) -> None:
-        """Waits until all that was handed in before is told, `seconds` at most; never on the thread that tells it."""
+        """Wait until all that was handed in before is told, `seconds` at most; never on the thread that tells it."""
         if (self._waiting.empty() and not self.running) or self.is_caller():
             return
         until, told = self._platform.clock() + seconds, self._platform.queue()
@@ -122,7 +122,7 @@ class Teller(Service):
                 return
 
     def settle_at_exit(self, until: float) -> None:
-        """As `settle`, at the end of the interpreter; nothing where its thread is virtual, or the fork's parent's."""
+        """Settle at the interpreter's end, unless the thread is virtual, or that of a forked child's parent."""
         if not isinstance(self._waiting, SimpleQueue):
             return
         if self._thread is None or self._thread.is_alive():
@@ -130,9 +130,9 @@ class Teller(Service):
 
 
 class Log(Teller):
-    """What is logged; handlers and filters run on its thread. What is disabled costs a look.
+    """Log, on whose thread handlers and filters run; what is disabled costs a look only.
 
-    A record is as one that was logged on the spot: its moment, its thread, its line and its context variables are
+    A record is like one that was logged on the spot: its moment, its thread, its line and its context variables are
     those of the caller. Where no thread can be had (there are too many, or the interpreter is about to end), the caller
     runs the handlers itself: better late than never told.
     """
@@ -142,23 +142,23 @@ class Log(Teller):
         self._is_idle = False
 
     def debug(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
-        """See `logging.Logger.debug`."""
+        """Log at level DEBUG, as `logging.Logger.debug` does."""
         self._write(logger, logging.DEBUG, text, args, exc_info)
 
     def warning(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
-        """See `logging.Logger.warning`."""
+        """Log at level WARNING, as `logging.Logger.warning` does."""
         self._write(logger, logging.WARNING, text, args, exc_info)
 
     def error(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
-        """See `logging.Logger.error`."""
+        """Log at level ERROR, as `logging.Logger.error` does."""
         self._write(logger, logging.ERROR, text, args, exc_info)
 
     def write(self, logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
-        """See `logging.Logger.log`."""
+        """Log at `level`, as `logging.Logger.log` does."""
         self._write(logger, level, text, args, exc_info)
 
     def warn(self, text: str) -> None:
-        """Issues a `RelockWarning` for a background thread. A filter may make an error of it; the log has it too."""
+        """Issue a `RelockWarning` for a background thread; a filter may make an error of it, but the log has it too."""
         self.hand(_warn, text)
 
     def _write(self, logger: logging.Logger, level: int, text: str, args: tuple[Any, ...], exc_info: bool) -> None:
@@ -174,12 +174,12 @@ class Log(Teller):
         context.run(_handle, logger, made, args)
 
     def _failed(self, tell: Callable[[Any], object], value: object) -> None:  # noqa: ARG002
-        """A filter has raised, or a handler that does not keep to the rules: as in any thread, that is printed."""
+        """Print the error of a filter, or of a handler that breaks the rules, as in any thread."""
         if isinstance(sys.exception(), Exception):  # else it is an exit, of what runs there
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), None)))
 
     def ensure(self) -> bool:
-        """Start the thread unless it runs; where that fails, the caller tells what waits."""
+        """Start the thread unless it runs; if that fails, tell what waits on the caller's thread, and return False."""
         if self._running.locked():
             return True
         try:
@@ -198,7 +198,7 @@ class Log(Teller):
             self._tell(*told)
 
     def _run(self) -> None:
-        """Ends when nothing has come for a while: it belongs to no client, so there is nobody to stop it."""
+        """Tell things until none has come for a while: the thread belongs to no client, so no one would stop it."""
         while self._running.acquire(blocking=False):
             self._thread, self._is_idle = self._platform.current(), False
             try:
@@ -210,7 +210,7 @@ class Log(Teller):
                 return
 
     def step(self) -> None:
-        """Tells the next one, if one comes."""
+        """Tell the next thing, if one comes in time."""
         try:
             told = self._waiting.get(timeout=IDLE_SECONDS)
         except Empty:
@@ -219,7 +219,7 @@ class Log(Teller):
             self._tell(*told)
 
     def renew(self) -> None:
-        """In a forked child: its parent tells what waits, and no thread of the parent's is here."""
+        """Begin anew in a forked child: the parent tells what waits, and no thread of the parent's is here."""
         self._running, self._thread = threading.Lock(), None
         self._waiting = self._platform.queue()
         self.dropped = 0
@@ -227,14 +227,15 @@ class Log(Teller):
 
 
 def _is_enabled(logger: logging.Logger, level: int) -> bool:
-    """As `logging.Logger.isEnabledFor`, but without a lock: a thread that configures the log anew has it, and may
-    wait for a handler that hangs.
+    """Return whether `logger` logs at `level`, as `logging.Logger.isEnabledFor` does, but without a lock.
+
+    A thread that configures the log anew has that lock, and may wait for a handler that hangs.
     """
     return not logger.disabled and level > logger.manager.disable and level >= logger.getEffectiveLevel()
 
 
 def _handle(logger: logging.Logger, made: logging.LogRecord, args: tuple[Any, ...]) -> None:
-    """Logs a record like `made`. It is made anew: how records are made is the user's choice, and may take long."""
+    """Log a record like `made`, but made anew: how records are made is the user's choice, and may take long."""
     where = made.pathname, made.lineno
     record = logger.makeRecord(made.name, made.levelno, *where, made.msg, args, made.exc_info, made.funcName)
     record.__dict__.update({name: made.__dict__[name] for name in _OF_ITS_MOMENT if name in made.__dict__})
@@ -242,10 +243,10 @@ def _handle(logger: logging.Logger, made: logging.LogRecord, args: tuple[Any, ..
 
 
 def warn_caller(unsaid: deque[str], stacklevel: int, beside: BaseException | None) -> None:
-    """Warns of all that is `unsaid`, on the thread of a caller whose call has done its work.
+    """Warn of all that is `unsaid`, on the thread of a caller whose call has done its work.
 
-    There a `warnings.showwarning` that hangs harms nobody else, and where a filter makes an error of a warning, the
-    caller undoes what the call has done, as after any other error; but it does not replace the one that is `beside` it.
+    There a `warnings.showwarning` that hangs harms nobody else. Where a filter makes an error of a warning, the caller
+    undoes what the call has done, as after any other error. That error does not replace an exception in `beside`.
     """
     while unsaid:
         try:
@@ -260,16 +261,16 @@ def warn_caller(unsaid: deque[str], stacklevel: int, beside: BaseException | Non
 
 
 def warn_at_once(text: str) -> None:
-    """Warns a caller in the midst of its call, of what the rest of the call is going to do: later is too late.
+    """Warn a caller in the midst of its call of what the rest of the call is going to do: later is too late.
 
-    Of a caller that a `warnings.showwarning` keeps here, others see what they see of any thread that hangs: a grant
-    for it ends with its short lease.
+    A caller that a `warnings.showwarning` keeps here is like any thread that hangs: a grant for it ends with its short
+    lease.
     """
     warnings.warn(text, RelockWarning, stacklevel=_levels_to_the_caller(sys._getframe()))
 
 
 def _levels_to_the_caller(frame: FrameType | None) -> int:
-    """How many frames, from `frame` on, it is up to the caller of relock: a warning should name that line."""
+    """Return the number of frames from `frame` up to the caller of relock, whose line a warning should name."""
     levels = 1
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE:
         frame, levels = frame.f_back, levels + 1

@@ -1,4 +1,4 @@
-"""The watchdog's thread: one for all holds of a client. What it does is decided in `relock._core.renewal`."""
+"""Thread of the watchdog: one for all holds of a client; `relock._core.renewal` decides what the thread does."""
 
 import logging
 from collections import deque
@@ -19,7 +19,7 @@ NOW = 0.0  # on every clock
 
 
 class Watchdog(Service):
-    """Renews holds and notices those that are lost. Safety does not depend on it: see `Hold.deadline`."""
+    """Thread that renews holds and notices lost ones; safety depends on `Hold.deadline`, and not on this thread."""
 
     name = "relock-watchdog"
 
@@ -33,7 +33,7 @@ class Watchdog(Service):
         self._round_seconds = 0.0  # for how long the last renewal took
 
     def watch(self, hold: Hold) -> None:
-        """Sees to it that `hold` is looked at in time; wakes the thread only if it would sleep too long.
+        """Have `hold` looked at in time; wake the thread only if it would sleep too long.
 
         The thread keeps to the moment that it was woken for, also when that hold is gone by then. Otherwise each of
         many short holds would find it asleep for ever, and pay for waking it.
@@ -43,11 +43,11 @@ class Watchdog(Service):
             self._wake(due)
 
     def poke(self) -> None:
-        """Makes it plan now."""
+        """Make the thread plan now; start it if it does not run."""
         self._wake(NOW)
 
     def look_by(self, moment: float) -> None:
-        """Has it plan by then; a thread that does not run is not started for this."""
+        """Have the thread plan by `moment`; do not start it for this."""
         if moment < self._look_at and self.running:
             self._pokes.put(moment)
 
@@ -56,7 +56,7 @@ class Watchdog(Service):
         self.ensure()
 
     def step(self) -> None:
-        """Plans the renewals when it is time, renews some of those that are due, and sleeps until there is more."""
+        """Plan the renewals when it is time, renew some of those that are due, and sleep until there is more."""
         now = self._session.clock()
         if now >= self._look_at or not self._due:
             self._plan_renewals()
@@ -67,7 +67,7 @@ class Watchdog(Service):
         self._sleep(now + self._pace.seconds if self._due else self._look_at)
 
     def _plan_renewals(self) -> None:
-        """Says what is lost, plans how to renew what is due, and when to look again. Closes what nobody needs."""
+        """End lost holds, plan the renewals that are due and the next look, and close connections that nobody needs."""
         session = self._session
         self._look_at = FOREVER  # Mark, then look: a hold that is granted from here on pokes
         now, holds = session.clock(), session.all_holds()
@@ -83,7 +83,7 @@ class Watchdog(Service):
             self._look_at = min(self._look_at, self._pace.until)
 
     def _look_at_loop(self, foreground: ForegroundView, holds: Sequence[Hold], now: float) -> None:
-        """Says that a loop stands still whose tasks have `holds`, and stops their renewal where that is too long."""
+        """Tell users of a loop with `holds` that stands still, and stop the holds' renewal if that lasts too long."""
         if not foreground.is_open or not holds:
             return
         pulse = foreground.pulse
@@ -96,7 +96,7 @@ class Watchdog(Service):
             foreground.feel_pulse()
 
     def _sleep(self, until: float) -> None:
-        """Sleeps until then, or until it must plan again: a poke may hasten that."""
+        """Sleep until `until`, or until the next plan is due, which a poke may hasten."""
         while True:
             wake_at = min(until, self._look_at)
             left = wake_at - self._session.clock()
@@ -107,7 +107,7 @@ class Watchdog(Service):
             self._look_at = min(self._look_at, look_at)
 
     def _renew_some(self) -> None:
-        """Renews the next few, but for those that were released or renewed in the meantime."""
+        """Renew the next few holds, except those that were released or renewed in the meantime."""
         session, began = self._session, self._session.clock()
         some = [self._due.popleft() for _ in range(min(self._pace.holds, len(self._due)))]
         holds = tuple(hold for hold in some if session.is_current(hold) and hold.wants_renewal(began))
@@ -145,6 +145,6 @@ class Watchdog(Service):
         self._pokes.put(NOW)
 
     def stop(self) -> None:
-        """Ends the thread; no hold is renewed any more."""
+        """End the thread; no hold is renewed any more."""
         super().stop()
         self._pokes.put(NOW)

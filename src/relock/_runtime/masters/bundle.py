@@ -8,12 +8,12 @@ from relock._runtime.platform import Platform
 
 
 class Bundle:
-    """A poller that goes on knowing the connections of the round before: those of the next one are mostly the same.
+    """Poller that goes on knowing the connections of the round before: those of the next one are mostly the same.
 
-    It is one caller's at a time. That a connection is in it says nothing of whether it is open still.
+    A bundle is one caller's at a time. A connection in it need not be open still.
 
     Attributes:
-        poll: see `select.poll`.
+        poll: the method `poll` of the poller, as of `select.poll`.
         by_fileno: the connections that are polled.
     """
 
@@ -27,7 +27,7 @@ class Bundle:
         self.by_fileno = {}
 
     def take(self, connections: Sequence[Connection]) -> None:
-        """Polls these from here on, and no others."""
+        """Poll these connections from here on, and no others."""
         before = self.by_fileno
         if [*before.values()] == connections:
             return
@@ -38,6 +38,6 @@ class Bundle:
             self._poller.register(fileno, select.POLLIN)
 
     def drop(self, fileno: int) -> None:
-        """Polls this one no more: it broke."""
+        """Stop polling a connection that broke."""
         del self.by_fileno[fileno]
         self._poller.unregister(fileno)

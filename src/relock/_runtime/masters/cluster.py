@@ -3,7 +3,7 @@
 All keys of a lock are in one slot, so that one node decides on it, and a cluster is one entry for the quorum. Here
 are the nodes, which of them serves which slot, and rounds that go to several of them at once. A node that does not
 serve a slot (any more) does nothing and says who does (``MOVED``, ``ASK``), so that a call may be sent on: it has not
-run. What has its keys on two nodes while they are being moved (``TRYAGAIN``) is for the flow to try again.
+run. A call whose keys are on two nodes while they are being moved (``TRYAGAIN``) is for the flow to try again.
 
 ``PUBLISH`` reaches subscribers on every node, but counts those on one; so the scripts pass nobody over as deaf here.
 """
@@ -44,7 +44,7 @@ _MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY")
 
 @frozen
 class Redirect(Failure):
-    """A node sent the call on, and did nothing else; `asking`: once, because the slot is being moved."""
+    """Failure of a node that sent the call on, and did nothing else; `asking`: once, as the slot is being moved."""
 
     target: "Shard | None" = field(default=None, repr=False, eq=False)
     asking: bool = False
@@ -59,12 +59,12 @@ class Shard(Master):
         self._cluster = cluster
 
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
-        """See `Master.failed`; a replica may have its place by now."""
+        """Return the `Failure`, as `Master.failed` does, and have the slots looked up: a replica may have them."""
         self._cluster.may_have_changed()
         return super().failed(error, sent=sent)
 
     def refused(self, error: redis_errors.ResponseError) -> Failure:
-        """See `Master.refused`; a `Redirect` where another node must be asked."""
+        """Return the `Failure`, as `Master.refused` does, or a `Redirect` where another node must be asked."""
         failure = super().refused(error)
         words = words_of(error)
         if _MAY_HAVE_CHANGED.match(words):
@@ -78,17 +78,17 @@ class Shard(Master):
         return Redirect(failure.master, failure.why, sent=False, target=target, asking=found.asking)
 
     def check_info(self, info: ServerInfo) -> None:
-        """See `Master.check_info`. A node that has become a replica is one that is down: another has its place.
+        """Judge what INFO says, as `Master.check_info` does; a replica counts as down: another node has its slots.
 
         Raises:
-            redis.ConnectionError: it is a replica.
+            redis.ConnectionError: the node has become a replica.
         """
         if info.is_replica:
             raise redis_errors.ConnectionError("it has become a replica: another node of the cluster has its slots")
         super().check_info(info)
 
     def retire(self) -> None:
-        """It serves no slot any more: nothing more is kept open to it. What is under way goes on."""
+        """Close the idle connections to a node that serves no slot any more; what is under way goes on."""
         self._drop_idle()
 
 
@@ -120,11 +120,11 @@ class Cluster(Master, MasterListener):
     # Which node serves what -----------------------------------------------------------------------------------------
 
     def shard_of(self, call: Call) -> "Shard | None":
-        """The node that serves the call's lock, as far as is known; None where no node does."""
+        """Return the node that serves the call's lock, as far as is known; None where no node does."""
         return self._slots[slot_of(call.keys)]
 
     def shard_at(self, host: str, port: int) -> Shard:
-        """The node at that place, as the cluster names it."""
+        """Return the node at that place, as the cluster names it."""
         place = host, port
         shard = self.shards.get(place)
         if shard is None:
@@ -132,22 +132,22 @@ class Cluster(Master, MasterListener):
         return self.shards.setdefault(place, shard)  # another thread may have been faster
 
     def may_have_changed(self) -> None:
-        """Has the next call look again which node serves what."""
+        """Have the next call look again which node serves what."""
         self._stale = True
 
     def moved(self, slot: int, shard: Shard) -> None:
-        """A node says that `shard` serves the slot now."""
+        """Note that `shard` serves the slot now, as a node has said."""
         if self._slots:
             self._slots[slot] = shard
 
     @property
     def knows_slots(self) -> bool:
-        """Whether `look` asks nobody: nothing may have changed, or it has just looked."""
+        """True if `look` would ask nobody: nothing may have changed, or the last look is too recent."""
         is_fresh = not self._stale or self.clock() < self._looked_at + REFRESH_SECONDS_MIN
         return bool(self._slots) and is_fresh
 
     def look(self, until: float) -> None:
-        """Learns which node serves what, where that is not known or may have changed.
+        """Learn which node serves what, where that is not known or may have changed.
 
         Args:
             until: our time after which no further node is asked, if one was.
@@ -169,7 +169,7 @@ class Cluster(Master, MasterListener):
             self.platform.log.debug(logger, "no node of %s could be asked for the slots: %s", self.address, error)
 
     def _learn(self, until: float) -> None:
-        """Asks one source after the other. Each goes to the end of the line: it may be cut off, and know old things."""
+        """Ask one source after the other. Each goes to the end of the line: it may be cut off, and know old things."""
         failure: BaseException | None = None
         for node in sorted(self._sources, key=self._doubts):
             if failure is not None and self.clock() >= until:
@@ -187,7 +187,7 @@ class Cluster(Master, MasterListener):
             raise failure
 
     def _doubts(self, source: Node) -> int:
-        """Nodes that are up are asked first, then those that the user named, at last those that are down."""
+        """Return the rank of a source: nodes that are up come first, then the user's, last those that are down."""
         shards = {shard.address: shard for shard in self.shards.copy().values()}
         shard = shards.get(source.address)
         if shard is None:
@@ -210,7 +210,7 @@ class Cluster(Master, MasterListener):
                 self._retire(place, shard)
 
     def _retire(self, place: Place, shard: Shard) -> None:
-        """The node serves nothing; it may have left the cluster, and then hears of no wake-up either."""
+        """Drop a node that serves nothing: it may have left the cluster, and then hears of no wake-up either."""
         self.shards.pop(place, None)
         shard.retire()
         if self._listener_at is not None and self._listener_at[1] == shard.address:
@@ -233,11 +233,11 @@ class Cluster(Master, MasterListener):
         return raw
 
     def introduce(self, replies: Sequence[Any]) -> bytes:  # noqa: ARG002
-        """See `Master.introduce`: it has no incarnation of its own."""
+        """Return the incarnation as it was, whatever the node has said: a cluster has none of its own."""
         return self.incarnation
 
     def probe(self) -> None:
-        """Looks which node serves what, and connects to each; one that can't be reached is named as a problem.
+        """Look which node serves what, and connect to each; one that can't be reached is named as a problem.
 
         Raises:
             redis.RedisError, OSError: none of them can be reached.
@@ -258,36 +258,36 @@ class Cluster(Master, MasterListener):
             raise failures[0]
 
     def scan(self, pattern: str, count: int) -> Iterator[str]:
-        """The keys that match, on all nodes; see `Master.scan`."""
+        """Yield the keys that match, on all nodes, as `Master.scan` does."""
         self.look(self.clock() + self.node_timeout)
         for shard in list(self.shards.copy().values()):
             yield from shard.scan(pattern, count)
 
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
-        """The `Failure` for what went wrong; which node is down, the nodes say."""
+        """Return the `Failure` for what went wrong; which node is down, the nodes say."""
         return failure_of(self.address, error, sent=sent)
 
     @property
     def connections(self) -> int:
-        """See `Master`."""
+        """Number of the connections to all nodes that are open, or being opened."""
         return sum(shard.connections for shard in self.shards.copy().values())
 
     @property
     def idle_connections(self) -> int:
-        """See `Master`."""
+        """Number of the connections to all nodes that nobody uses."""
         return sum(shard.idle_connections for shard in self.shards.copy().values())
 
     def sweep(self, now: float) -> float:
-        """See `Master.sweep`."""
+        """Close the unused connections to all nodes, as `Master.sweep` does; return when there may be more."""
         return min([shard.sweep(now) for shard in self.shards.copy().values()], default=FOREVER)
 
     def drain(self) -> None:
-        """See `Master.drain`."""
+        """Read what has come for idle connections to any node, as `Master.drain` does."""
         for shard in list(self.shards.copy().values()):
             shard.drain()
 
     def close(self) -> None:
-        """Closes every connection."""
+        """Close every connection to every node."""
         for shard in list(self.shards.copy().values()):
             shard.close()
 
@@ -295,37 +295,37 @@ class Cluster(Master, MasterListener):
 
     @property
     def connection_name(self) -> str:  # type: ignore[override]
-        """See `MasterListener`."""
+        """Name of the client's connections on the server, as its listener gives it."""
         return self._listener.connection_name
 
     def sweep_by(self, moment: float) -> None:
-        """See `MasterListener`."""
+        """Pass on that connections must be looked at by `moment`."""
         self._listener.sweep_by(moment)
 
     def master_down(self, master: MasterState, why: str) -> None:
-        """See `MasterListener`."""
+        """Note that a node does not answer, and pass that on."""
         self._sum_up()
         self._listener.master_down(master, why)
 
     def master_back(self, master: MasterState) -> None:
-        """See `MasterListener`."""
+        """Note that a node answers again, and pass that on."""
         self._sum_up()
         self._listener.master_back(master)
 
     def master_without_vote(self, master: MasterState, seconds: float) -> None:
-        """See `MasterListener`; it does not happen, because there is no guard."""
+        """Pass on that a node has no vote; it does not happen, because there is no guard."""
         self._listener.master_without_vote(master, seconds)
 
     def warn(self, text: str) -> None:
-        """See `MasterListener`."""
+        """Pass on a warning."""
         self._listener.warn(text)
 
     def master_stepped(self, master: MasterState, seconds: float, shown_us: int) -> None:  # noqa: ARG002
-        """See `MasterListener`. Which holds are on that node may have changed, so it costs all of them the time."""
+        """Pass on a node's step as the cluster's: any hold may be on that node, so all of them lose the time."""
         self._listener.master_stepped(self, seconds, shown_us)
 
     def _sum_up(self) -> None:
-        """What is known of the cluster, from what is known of its nodes."""
+        """Sum up what is known of the cluster, from what is known of its nodes."""
         shards = list(self.shards.copy().values())
         self.version = max((shard.version for shard in shards), default="")
         self.down = next((f"{shard.address}: {shard.down}" for shard in shards if shard.down is not None), None)

@@ -18,17 +18,17 @@ Connections = defaultdict[Part, list[Connection]]  # the one that a part goes ov
 
 
 class ClusterFanOut(FanOut):
-    """As `FanOut`, where the only master is a cluster."""
+    """Fan-out where the only master is a cluster."""
 
     def __init__(self, cluster: Cluster, platform: Platform) -> None:
         super().__init__((cluster,), platform)
         self._cluster = cluster
 
     def ask(self, ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
-        """See `FanOut.ask`; calls that a node sends on are sent on, while there is time.
+        """Ask as `FanOut.ask` does; calls that a node sends on are sent on, while there is time.
 
-        What is no call may go to several nodes at once; a call is about one lock, which is on one of them, so that none
-        has connections to one node while it waits in the line for another.
+        A request that is no call may go to several nodes at once. A call is about one lock, which is on one node: so no
+        call has connections to one node while it waits in the line for another.
         """
         try:
             self._cluster.look(ask.until)
@@ -60,7 +60,7 @@ class ClusterFanOut(FanOut):
         *,
         is_call: bool,
     ) -> None:
-        """Writes to all that are connected, connects to the others and writes to them, and only then reads."""
+        """Write to all that are connected, connect to the others and write to them, and only then read."""
         now = self._clock()
         unconnected = []
         for part in parts:
@@ -88,7 +88,7 @@ class ClusterFanOut(FanOut):
 
 
 def _send(part: Part, connections: list[Connection]) -> None:
-    """Sends the calls of a part, if there is a connection."""
+    """Send the calls of a part, if there is a connection."""
     round_ = part.round
     for connection in connections.copy():
         round_.missing = 1

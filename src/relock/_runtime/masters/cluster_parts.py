@@ -1,4 +1,4 @@
-"""Which calls of an `Ask` go to which node of a Cluster, and on to where those send them. Two drivers do the I/O."""
+"""Routes of the calls of an `Ask` to nodes of a Cluster, and on to where those send them. Two drivers do the I/O."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ class Part:
         self.asking = asking
 
     def calls_of(self, calls: Sequence[Call]) -> list[Call]:
-        """Its own among all of the `Ask`."""
+        """Return the part's calls, of all those of the `Ask`."""
         return [calls[place] for place in self.places]
 
     @property
     def no_reply_yet(self) -> list[Answer]:
-        """What its round has until the node has answered."""
+        """Answers of the part's round until the node has answered."""
         return [(*self.shard.no_reply_yet,) * len(self.places)]
 
 
@@ -62,7 +62,7 @@ class Routed(Sequence[Reply | Failure]):
         self.parts = [Part(shard, its, asking=False) for shard, its in places.items()]
 
     def go_on(self) -> bool:
-        """Takes what was answered to its parts; returns whether nodes have sent some calls on, which are parts now."""
+        """Take the answers to the parts; make parts of calls that nodes sent on, and return whether there are any."""
         places: defaultdict[tuple[Shard, bool], list[int]] = defaultdict(list)
         for part in self.parts:
             answers = part.round.answers

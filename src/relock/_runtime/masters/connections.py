@@ -52,27 +52,27 @@ class ConnectionOwner(NamingMaster):
 
     @abstractmethod
     def forget(self, connection: "Connection") -> None:
-        """A connection is closed."""
+        """Forget a connection that is closed."""
 
     @abstractmethod
     def give_back(self, connection: "Connection", now: float) -> None:
-        """The next caller may use the connection."""
+        """Let the next caller use the connection."""
 
     @abstractmethod
     def drop(self, connection: "Connection", round_: Round, error: BaseException) -> None:
-        """A connection broke on which a round was asked."""
+        """Give up a connection that broke while a round was asked on it."""
 
     @abstractmethod
     def put_back(self, connection: "Connection", round_: Round, now: float) -> None:
-        """As `give_back`, after a round was asked on it; not where the master was silent for too long."""
+        """Give back a connection on which a round was asked, unless the master was silent on it for too long."""
 
     @abstractmethod
     def is_drained(self, connection: "Connection", now: float) -> bool:
-        """Whether the replies that a connection owes at `now` have come in the meantime, while nobody read them."""
+        """Read, without waiting, the replies that a connection owes at `now`; return whether all have come."""
 
     @abstractmethod
     def broke(self, connection: "Connection", error: BaseException) -> Failure:
-        """A connection broke: nobody uses it again."""
+        """Give up a connection that broke, and return the `Failure`."""
 
 
 class Connection(Introduced):
@@ -101,7 +101,7 @@ class Connection(Introduced):
     # Requests and replies -------------------------------------------------------------------------------------------
 
     def request(self, round_: Round) -> None:
-        """Sends all calls of a round in one write; what arrives after its `until` is void where that matters."""
+        """Send all calls of a round in one write; what arrives after its `until` is void where that matters."""
         if not round_.is_simple or self._min_replicas or self._unlearned:
             self._send(InFlight.all_of(round_, round_.sent_at), source=self._teaches(round_))
             return
@@ -113,14 +113,14 @@ class Connection(Introduced):
         self.channel.send(packed)
 
     def _teaches(self, round_: Round) -> bool:
-        """Whether a round must be sent with its source, from which the master learns what it did not know."""
+        """Return whether a round must be sent with the source of its scripts, because the master did not know one."""
         names = {call.script.name for call in round_.calls}
         is_unlearned = not self._unlearned.isdisjoint(names)
         self._unlearned -= names
         return is_unlearned
 
     def _own_arguments(self, script: Script, until: float) -> bytes:
-        """What only the connection knows, packed: the not-after time, and for a vote incarnation and guard."""
+        """Pack what only the connection knows: the not-after time, and for a vote the incarnation and the guard."""
         count = script.connection_argument_count
         if not count:
             return b""
@@ -141,12 +141,12 @@ class Connection(Introduced):
         super()._identify()
 
     def _note_marker(self) -> None:
-        """A vote that was given with a guard shows that there was a marker."""
+        """Note that the master has shown its marker, if a vote with a guard was given: that needs one."""
         if self._voted_us and self.guarded:
             self.master.has_shown_marker = True
 
     def _pack_not_after(self, offset: Offset, until: float) -> None:
-        """Packs the not-after time for `until`, for requests of the next moment as well: theirs would be later.
+        """Pack the not-after time for `until`, for requests of the next moment as well: theirs would be later.
 
         Not for longer, because a request that takes most of its time would be void too early; nor when the bounds of
         the clock have changed, be it by a step, by another server, or because a reply has made them tighter.
@@ -158,9 +158,9 @@ class Connection(Introduced):
     def exchange(
         self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
     ) -> Reply | Failure | Pending:
-        """Sends one request at `sent_at` and reads its reply, where nothing is owed: the usual case.
+        """Send one request at `sent_at` and read its reply, where nothing is owed: the usual case.
 
-        Returns what `go_on` needs where there is more to do.
+        Return a `Pending`, which `go_on` needs, where there is more to do.
 
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
@@ -185,12 +185,12 @@ class Connection(Introduced):
         return Pending(round_, replies, now)
 
     def go_on(self, pending: Pending) -> None:
-        """Reads what `exchange` has left to be read. Raises as it does."""
+        """Read what `exchange` has left to be read, and raise as `exchange` does."""
         self._hand_out(pending.replies, pending.now)
         self.read(pending.round)
 
     def read(self, round_: Round) -> None:
-        """Reads until the round has this master's answer, or its time is over; others get theirs as well.
+        """Read until the round has this master's answer or its time is over; other rounds get theirs as well.
 
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
@@ -207,9 +207,9 @@ class Connection(Introduced):
             self.receive()
 
     def request_asking(self, round_: Round) -> None:
-        """As `request`, of a node that is about to get the slot of these calls (``ASK``), and may not know the scripts.
+        """Send a round, as `request` does, to a node that is about to get its slot (``ASK``).
 
-        A slot is asked for before each call; the reply to that says nothing.
+        That node may not know the scripts, so they are sent. ``ASKING`` goes before each call; its reply says nothing.
         """
         self._send(InFlight.all_of(round_, round_.sent_at), source=True, asking=True)
 
@@ -226,19 +226,19 @@ class Connection(Introduced):
         self.channel.send(b"".join(packed))
 
     def _wait_for_replicas(self, until: float) -> bytes:
-        """WAIT, on the connection that wrote, and short enough for its reply to come before `until`."""
+        """Pack a WAIT, for the connection that wrote, short enough for the reply to come before `until`."""
         options = self.master.options
         left = WAIT_PART * (until - self.master.clock())
         words = b"%d" % options.min_replicas, b"%d" % max(1, min(left, options.replica_timeout) * 1000)
         return b"*3\r\n$4\r\nWAIT\r\n" + b"".join(map(pack_argument, words))
 
     def _pack(self, call: Call, until: float, *, source: bool) -> bytes:
-        """The call as bytes, with what only the connection knows."""
+        """Return the call as bytes, with what only the connection knows."""
         own = self._own_arguments(call.script, until)
         return call.pack(own, self.guarded and call.script.is_vote, source)
 
     def receive(self) -> None:
-        """Takes the replies that are there, waiting for the first; each goes to the round that asked for it.
+        """Take the replies that are there, waiting for the first, and give each to the round that asked for it.
 
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
@@ -260,7 +260,7 @@ class Connection(Introduced):
         self._hand_out(channel.parse(taken), now)
 
     def _hand_out(self, replies: Sequence[Any], now: float) -> None:
-        """Gives each reply to the round that asked for it."""
+        """Give each reply to the round that asked for it."""
         in_flight = self.in_flight
         for reply in replies:
             if not in_flight:
@@ -277,7 +277,7 @@ class Connection(Introduced):
         self._is_amid = bool(in_flight) or self.channel.has_part()
 
     def _take(self, reply: Any, sent: InFlight, now: float) -> None:
-        """One of the replies to a request of several calls, or to one with WAIT or ASKING."""
+        """Take one of the replies to a request of several calls, or to one with WAIT or ASKING."""
         place = sent.places.pop()
         if place != NO_PLACE:
             sent.replies[place] = self._judge(reply, sent.round.calls[place].script, sent.sent_at, now)
@@ -291,7 +291,7 @@ class Connection(Introduced):
             self._answer(sent.round, sent.replies, now, is_known=is_known)
 
     def _judge(self, reply: Any, script: Script, sent_at: float, now: float) -> Reply | Failure:
-        """What a reply to a script comes to.
+        """Judge a reply to a script: return the reply itself, or the `Failure` that it comes to.
 
         Raises:
             redis.InvalidResponse: no script gives it: the connection is out of step, or is no master's.
@@ -318,7 +318,7 @@ class Connection(Introduced):
         raise _unknown(reply)
 
     def _credit(self, reply: Reply, offset: Offset, sent_at: float, now: float) -> Reply | Failure:
-        """What a reply of the master is worth, by its clock, which has another sample with it."""
+        """Judge a reply by the master's clock, of which it is a sample: return the reply itself, or a `Failure`."""
         status, seconds, step = reply[0], reply[1] / 1e6, 0.0
         low, high = seconds - now, seconds - sent_at
         if low > offset.low or high < offset.high or now > offset.look_by:  # else it shows nothing new
@@ -331,14 +331,14 @@ class Connection(Introduced):
         return reply
 
     def _from_elsewhere(self) -> Failure:
-        """A reply of a server that another one has replaced, as a socket that was opened since has shown.
+        """Return the `Failure` for a reply of a server that another one has replaced, as a newer socket has shown.
 
-        Whatever it gave counts for nothing, and of its clock nothing is known any more.
+        Whatever that server gave counts for nothing, and of its clock nothing is known any more.
         """
         return Failure(self.master.address, "another server has taken its place")
 
     def _look_into(self, reply: Reply, step: float, sent_at: float, now: float) -> Reply | Failure:
-        """A reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart."""
+        """Judge a reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart."""
         if reply[0] == b"no_vote":
             if self._named_ms < 0 and reply[2] <= reply[1]:
                 return Failure(self.master.address, _FIRST_CONTACT, sent=False)
@@ -361,7 +361,7 @@ class Connection(Introduced):
         return reply
 
     def _count_replicas(self, sent: InFlight, confirmed: Any) -> None:
-        """What was granted or renewed counts only if so many replicas have it as well."""
+        """Let a `Failure` take the place of what was granted or renewed, unless enough replicas have confirmed it."""
         count = confirmed if confirmed.__class__ is int else 0
         if isinstance(confirmed, redis_errors.ResponseError):  # to WAIT; what was granted before it is there
             failure = evolve(self.master.refused(confirmed), sent=True)
@@ -380,11 +380,11 @@ class Connection(Introduced):
         return self.master.refused(error)
 
     def _answer(self, round_: Round, replies: Sequence[Reply | Failure], now: float, *, is_known: bool) -> None:
-        """Hands a complete answer over; scripts that the master did not know, and so did not run, are sent first.
+        """Hand over a complete answer, or first send the scripts that the master did not know, and so did not run.
 
-        Not behind a later request: that may end what this one would begin, and the caller has gone on anyway. The next
-        request that uses such a script brings its source instead: else a master that is always a little slower than a
-        quorum would never learn it.
+        They are not sent behind a later request: that may end what they would begin, and the caller has gone on anyway.
+        The next request that uses such a script brings its source instead: else a master that is always a little slower
+        than a quorum would never learn it.
         """
         if not is_known and (not self.in_flight or round_.is_awaited):
             unknown = [place for place, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT]
@@ -399,16 +399,16 @@ class Connection(Introduced):
     # Between two uses -----------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Takes what has come for earlier rounds, without waiting. Raises as `read` does."""
+        """Take what has come for earlier rounds, without waiting, and raise as `read` does."""
         while self.channel.wait(0.0):
             self.receive()
 
     def silent_for(self, now: float) -> float:
-        """For how many seconds the master has owed the oldest reply; 0.0 where it owes none."""
+        """Return for how many seconds the master has owed the oldest reply; 0.0 where it owes none."""
         return now - self.in_flight[0].sent_at if self.in_flight else 0.0
 
     def close(self) -> None:
-        """Closes the socket; may be called again, and from another thread."""
+        """Close the socket; may be called again, and from another thread."""
         self._note_marker()
         self.master.forget(self)
         try:

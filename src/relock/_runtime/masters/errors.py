@@ -1,4 +1,4 @@
-"""What breaks a connection."""
+"""Errors that break a connection."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ NETWORK_ERRORS = (redis_errors.RedisError, OSError)
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """What redis-py or we trip over in a reply that no server gives is an error of the connection, like any other.
+    """Turn an error of redis-py or ours over a reply that no server gives into an error of the connection.
 
     Raises:
         redis.RedisError: instead of an error that says nothing about a master.

@@ -1,9 +1,9 @@
-"""The fan-out of a round: the calls of one `Ask` on their way to all masters at once.
+"""Fan-out of a round: the calls of one `Ask` on their way to all masters at once.
 
 The calls are written to every master before any reply is read, and the reply that is there first is read first. A round
 is over when its outcome is certain, or its time. A connection that still owes its reply goes back to the pool and takes
-the next request behind the one before, so that on one connection a release never overtakes its acquire; the late reply
-then finds its own round. No thread is switched and no connection opened on the way, while a quorum is connected.
+the next request behind the one before. So on one connection a release never overtakes its acquire, and the late reply
+finds its own round. No thread is switched and no connection opened on the way, while a quorum is connected.
 
 Calls share at most ``max_connections`` connections to a master. A call that finds none free waits in a line, within the
 time of its round, and holds no other connection meanwhile. A release is a call like any other. It waits only for the
@@ -32,7 +32,7 @@ GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of
 
 
 class FanOut:
-    """Asks all masters at once."""
+    """Fan-out of requests to all masters at once."""
 
     def __init__(self, masters: tuple[Master, ...], platform: Platform) -> None:
         self._masters = masters
@@ -47,12 +47,12 @@ class FanOut:
             master.line = self._line  # a call that needs several of them at once stands in one line
 
     def ask(self, ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
-        """What the masters have answered when the outcome is certain; what comes later is written into this list.
+        """Ask the masters, and return the answers when the outcome is certain; later ones are written into that list.
 
-        A server that turns out to be no master (a replica, say) is a `ConfigurationError` where that is `strict`. For
-        what gives back or cleans up, or where it was a master before, it is one more master that does not answer.
-        Renewals, undos and heartbeats are no calls (`is_call`): they have connections of their own, and never wait for
-        one.
+        A server that turns out to be no master (a replica, say) raises a `ConfigurationError` if `strict`. For a
+        request that gives back or cleans up, or if the server was a master before, it is one more master that does not
+        answer. Renewals, undos and heartbeats are no calls (`is_call`): they have connections of their own, and never
+        wait for one.
         """
         now = self._clock()
         count = len(ask.calls)
@@ -93,7 +93,7 @@ class FanOut:
     # Opening --------------------------------------------------------------------------------------------------------
 
     def _only(self, numbers: frozenset[int], answers: list[Answer]) -> Sequence[Master]:
-        """The masters with these numbers; the others' answers say that they were not asked."""
+        """Return the masters with these numbers; the others' answers say that they were not asked."""
         for index, master in enumerate(self._masters):
             if index not in numbers:
                 answers[index] = (Failure(master.address, "it was not asked", sent=False),) * len(answers[index])
@@ -102,7 +102,7 @@ class FanOut:
     def _get(
         self, masters: Sequence[Master], round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
     ) -> None:
-        """Gets what `connections` lacks of `masters`, or does without: their answers say why."""
+        """Get the connections to `masters` that `connections` lacks, or do without: the answers say why."""
         is_over = False
         while not is_over:
             if (
@@ -124,15 +124,15 @@ class FanOut:
                 round_.fail(owner, owner.asked_late if round_.sent_at >= round_.until else owner.asked_shortly)
 
     def _is_to_wait(self, masters: Sequence[Master], connections: Sequence[Connection]) -> bool:
-        """Whether others came first, or have what is needed, and will give it back."""
+        """Return whether a call must wait: others came first, or have what is needed, and will give it back."""
         return bool(masters[0].line.waiting) or bool(_without_room(masters, connections))
 
     def _wait_in_line(self, masters: Sequence[Master], round_: Round, connections: list[Connection]) -> bool:
-        """Waits for connections, or for room to open them, behind the calls before it, and holds none meanwhile.
+        """Wait for connections, or for room to open them, behind the calls before this one, and hold none meanwhile.
 
-        Returns whether it was served: with connections to all of `masters` that have no room for another one; else it
-        has none. A master that hangs keeps the connections on which it was asked; if a
-        quorum of the others has free ones, that delays a call by `CROWDED_SECONDS` at most.
+        Return whether the call was served: to all of `masters`, or later to a quorum of them, there is a connection, or
+        room for one. Else it has none. A master that hangs keeps the connections on which it was asked; if a quorum of
+        the others has free ones, that delays a call by `CROWDED_SECONDS` at most.
         """
         self._give_back(round_, connections)
         line = masters[0].line
@@ -155,7 +155,7 @@ class FanOut:
     def _takes_turn(
         self, line: Line, place: Place, masters: Sequence[Master], connections: list[Connection], content_at: float
     ) -> bool:
-        """Whether it has what it needs: it is first, or has waited so long that a quorum is enough."""
+        """Take connections if the call is first, or has waited until a quorum will do; return whether they suffice."""
         now = self._clock()
         is_content = now >= content_at and len(masters) > 1
         if not is_content and not line.is_first(place, now):
@@ -173,9 +173,9 @@ class FanOut:
     def _do_without(
         self, masters: Sequence[Master], round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
     ) -> bool:
-        """Does without the absent ones of `masters` where the others are enough, else opens connections to them first.
+        """Do without the absent ones of `masters` where the others are enough, else open connections to these first.
 
-        A quorum is enough; where only some masters must be asked, those that are connected are. Returns False where a
+        A quorum is enough; where only some masters must be asked, those that are connected are. Return False where a
         call has to wait until there is room for another connection.
         """
         unconnected = _unconnected(masters, connections)
@@ -202,7 +202,7 @@ class FanOut:
     def _open_here(
         self, master: Master, round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
     ) -> bool:
-        """Opens a connection; returns False where there is no room for one."""
+        """Open a connection; return False where there is no room for one."""
         try:
             connection = master.open_for_call() if is_call else master.open()
             if connection is None:
@@ -227,9 +227,9 @@ class FanOut:
         strict: bool,
         is_call: bool,
     ) -> bool:
-        """Opens connections to the absent masters, all at once; when a quorum is there, the others have as long again.
+        """Open connections to the absent masters, all at once; when a quorum is there, the others have as long again.
 
-        Returns False where other calls have what was opened meanwhile, and there is no room for more.
+        Return False where other calls have what was opened meanwhile, and there is no room for more.
         """
         reports: SimpleQueue[tuple[Master, Failure | ConfigurationError | None]] = self._platform.queue()
         waiting = dict.fromkeys(unconnected)  # in their order
@@ -265,7 +265,7 @@ class FanOut:
         *,
         strict: bool,
     ) -> Failure:
-        """What a master's reconnector reports, as a `Failure`, unless the caller has to know of a mistake."""
+        """Return a reconnector's report as a `Failure`, unless the caller has to know of a mistake: then raise that."""
         if isinstance(trouble, Failure):
             return trouble
         if strict:
@@ -274,7 +274,7 @@ class FanOut:
         return master.misconfigured(trouble)
 
     def _pick_up(self, waiting: dict[Master, None], connections: list[Connection], *, is_call: bool) -> None:
-        """Takes connections to the masters that are waited for: opened for us, or given back by others meanwhile."""
+        """Take connections to the masters that are waited for: opened for us, or given back by others meanwhile."""
         now = self._clock()
         for master in list(waiting):
             connection = master.check_out(now) if is_call else master.check_out_own(now)
@@ -316,7 +316,7 @@ class FanOut:
         self._bundles.append(bundle)
 
     def _give_back(self, round_: Round, connections: list[Connection]) -> None:
-        """Returns the connections to their pools, but for those whose masters have been silent for too long."""
+        """Put the connections back into their pools, but for those whose masters have been silent for too long."""
         now = self._clock()
         while connections:
             connection = connections.pop()  # Let go, then share: in its pool it may be another caller's at once
@@ -329,7 +329,7 @@ def _unconnected(masters: Sequence[Master], connections: Sequence[Connection]) -
 
 
 def _without_room(masters: Sequence[Master], connections: Sequence[Connection]) -> list[Master]:
-    """The masters to which a connection is needed, where none is there and none may be opened.
+    """Return the masters to which a connection is needed, where none is there and none may be opened.
 
     Of several masters, one whose connections are all idle and owe too many replies is none of these: it is left to be
     slow.

@@ -27,10 +27,10 @@ def numbers_of(reply: Any, count: int) -> list[int]:
 
 
 def guard_of_others(master: MasterState, marker: Any, incarnation: bytes, guard_ms: int) -> int | None:
-    """The guard (ms) that the marker of other clients names; None where there is no marker.
+    """Return the guard (ms) that the marker of other clients names; None where there is no marker.
 
-    Where another program has written the marker, that is the caller's own guard: the scripts take such a marker for
-    one that is missing, and begin that guard.
+    Where another program has written the marker, return the caller's own guard: the scripts take such a marker for one
+    that is missing, and begin that guard.
 
     Raises:
         redis.RedisError: the reply is an error, or no field.
@@ -54,7 +54,7 @@ def guard_of_others(master: MasterState, marker: Any, incarnation: bytes, guard_
 
 
 def _guard_of(marker: Any) -> int | None:
-    """The guard (ms) that a marker names; None where that can be no guard.
+    """Return the guard (ms) that a marker names; None where that can be no guard.
 
     Raises:
         redis.RedisError: it is an error, or no field.
@@ -72,7 +72,7 @@ class NamingMaster(MasterState):
     @property
     @abstractmethod
     def naming(self) -> tuple[tuple[str, ...], ...]:
-        """The commands that give a new connection its name on the server; none without a name."""
+        """Commands that give a new connection its name on the server; none without a name."""
 
 
 class Introduced:
@@ -101,7 +101,7 @@ class Introduced:
         self._identity_head = self._identity_tail = b""  # with a guard: what the time of the last vote stands between
 
     def open(self) -> None:
-        """Connects and learns what a script must be told of this socket.
+        """Connect, and learn what a script must be told of this socket.
 
         Raises:
             redis.RedisError, OSError: the master can't be reached, or refuses.
@@ -131,7 +131,7 @@ class Introduced:
         self.channel = self.master.platform.open_channel(self.raw, self.master.node_timeout)
 
     def _see_clock(self, sent_at: float) -> None:
-        """The first sample of the master's clock, unless another thread has found another server there meanwhile."""
+        """Take the first sample of the master's clock, unless another thread has found another server there since."""
         incarnation, offset = self.master.known
         if incarnation == self.incarnation:
             seconds, now = self._opened_us / 1e6, self.master.clock()
@@ -156,7 +156,7 @@ class Introduced:
         self._identity_tail = b"\r\n" + guard
 
     def _learn_marker(self, marker: Any) -> None:
-        """Obeys the marker that another client has left, and takes the larger guard."""
+        """Obey the marker that another client has left, and take the larger guard."""
         found_ms = guard_of_others(self.master, marker, self.incarnation, self.guard_ms)
         if found_ms is None:
             return

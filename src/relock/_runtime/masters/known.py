@@ -1,6 +1,6 @@
-"""What is known of one master: which server it is, how its clock goes, whether it has a vote, and the guard.
+"""State of one master: which server it is, how its clock goes, whether it has a vote, and the guard.
 
-Nothing is sent or read here. What has a connection says what the connection has shown.
+Nothing is sent or read here: the classes that have connections say what these have shown.
 """
 
 import logging
@@ -34,7 +34,7 @@ STEPS_MAX = 64  # of a clock that steps all the time, what is remembered
 
 
 class Known(NamedTuple):
-    """What is known of the server that is the master now: one value, so that nobody mixes two servers' up.
+    """Server that is the master now: one value, so that no thread mixes up what is known of two servers.
 
     Attributes:
         incarnation: its run id and its replication id; `UNKNOWN`, or `NAMELESS` where it refuses INFO.
@@ -46,7 +46,7 @@ class Known(NamedTuple):
 
 
 class MasterListener:
-    """What a master tells its owner.
+    """Listener to what masters report; the methods do nothing here.
 
     Attributes:
         connection_name: the name of our connections on the server, where the user has given none; may be empty.
@@ -55,44 +55,44 @@ class MasterListener:
     connection_name: str = ""
 
     def sweep_by(self, moment: float) -> None:
-        """A connection was opened: by then (our time) a thread, if there is one, must look which nobody needs."""
+        """Have a thread, if there is one, look by `moment` (our time) which connections nobody needs."""
 
     def master_down(self, master: "MasterState", why: str) -> None:
-        """It does not answer."""
+        """Note that the master does not answer."""
 
     def master_back(self, master: "MasterState") -> None:
-        """It answers again."""
+        """Note that the master answers again."""
 
     def master_without_vote(self, master: "MasterState", seconds: float) -> None:
-        """It may have forgotten leases, and has no vote for `seconds` more."""
+        """Note that the master may have forgotten leases, and has no vote for `seconds` more."""
 
     def master_moved(self, master: "MasterState") -> None:
-        """Another server is the master now, or it is not known which is."""
+        """Note that another server is the master now, or that it is not known which one is."""
 
     def warn(self, text: str) -> None:
-        """Something deserves a `RelockWarning`, at a moment when that can do no harm."""
+        """Issue a `RelockWarning` at a moment when that can do no harm."""
 
     def check_independent(self, master: "MasterState") -> None:
-        """A socket was opened to it: a `ConfigurationError` if the server is another master, too."""
+        """Raise a `ConfigurationError` if the server to which a socket was opened is another master, too."""
 
     def master_judged(self, master: "MasterState") -> None:
-        """A connection to it was opened: it has taken the credentials, and can be used."""
+        """Note that a connection was opened: the master has taken the credentials, and can be used."""
 
     def larger_guard(self, found_ms: int) -> None:
-        """Other clients protect these locks for longer, on all masters."""
+        """Note that other clients protect these locks for longer (`found_ms`): that holds on all masters."""
 
     def clock_in_doubt(self, master: "MasterState") -> None:
-        """Its clock seems to have stepped: a new sample must show whether it has."""
+        """Note that the master's clock seems to have stepped: a new sample must show whether it has."""
 
     def master_stepped(self, master: "MasterState", seconds: float, shown_us: int) -> None:
-        """Its clock went ahead by `seconds` (back, if below 0) all at once, or ours stood still for so long.
+        """Note that the master's clock stepped ahead by `seconds` (back, if below 0), or ours stood still for so long.
 
-        It showed `shown_us` then.
+        The master's clock showed `shown_us` then.
         """
 
 
 class MasterState(ABC):
-    """What is known of one master, and what follows from it."""
+    """State of one master, as far as it is known, and what follows from it."""
 
     address: str
     clock: Clock
@@ -134,37 +134,37 @@ class MasterState(ABC):
     @property
     @abstractmethod
     def is_one_of_several(self) -> bool:
-        """Whether a quorum of masters decides."""
+        """True if a quorum of masters decides."""
 
     @abstractmethod
     def give_up_others(self, incarnation: bytes) -> None:
-        """Sockets that lead to any other server than this one are of no use any more."""
+        """Give up the idle sockets that lead to any other server than this one: they are of no use any more."""
 
     @property
     def incarnation(self) -> bytes:
-        """See `Known`."""
+        """Incarnation of the server, as in `Known`."""
         return self.known.incarnation
 
     @property
     def offset(self) -> Offset:
-        """See `Known`."""
+        """Bounds on how far the master's clock is ahead of ours, as in `Known`."""
         return self.known.offset
 
     @property
     def is_named(self) -> bool:
-        """Whether it is known which server it is."""
+        """True if it is known which server the master is."""
         return self.known.incarnation not in (UNKNOWN, NAMELESS)
 
     def introduce(self, replies: Sequence[Any]) -> bytes:
-        """Which incarnation a socket leads to that was just opened, for calls or for a subscription.
+        """Return the incarnation of the server that a new socket leads to, be it for calls or for a subscription.
 
-        Where that is another one than that of the sockets before it, the master has moved, and they are given up.
+        If the sockets before it lead to another one, the master has moved, and they are given up.
 
         Args:
-            replies: what it said to `introduction`; an error is an exception among them.
+            replies: what the server said to `introduction`; an error is an exception among them.
 
         Raises:
-            ConfigurationError: it is a replica, or it refuses INFO where that is needed.
+            ConfigurationError: the server is a replica, or it refuses INFO where that is needed.
         """
         refused = next((reply for reply in replies if isinstance(reply, BaseException)), None)
         if refused is not None:
@@ -180,7 +180,7 @@ class MasterState(ABC):
         return incarnation
 
     def see_incarnation(self, incarnation: bytes) -> None:
-        """The server that is the master now. Sockets to any other are of no use any more."""
+        """Note which server is the master now; sockets to any other are of no use any more."""
         if incarnation != self.known.incarnation:
             # Mark, then look: of two threads that connect to one server, one sees the other.
             self.known = Known(incarnation, Offset(self.options.drift_factor))
@@ -189,12 +189,12 @@ class MasterState(ABC):
         self._listener.check_independent(self)
 
     def demoted(self, incarnation: bytes) -> None:
-        """A server that a socket leads to says that it is a replica; if it was the master, none is known now."""
+        """Note that the server of this incarnation is a replica; if it was the master, none is known now."""
         if incarnation == self.known.incarnation:
             self.see_incarnation(UNKNOWN)
 
     def check_info(self, info: ServerInfo) -> None:
-        """Judges what INFO says: a replica is refused, a policy that evicts is warned of."""
+        """Judge what INFO says: refuse a replica or a node of a Cluster, and warn of a policy that evicts."""
         if self.marker is not None and info.mode == "cluster":
             raise ConfigurationError(
                 f"{self.address} is a node of a Cluster: name it as redis+cluster://host:port", option="nodes"
@@ -213,7 +213,7 @@ class MasterState(ABC):
             self.problems.pop("eviction", None)
 
     def info_refused(self, error: BaseException) -> None:
-        """Without INFO nobody knows a restart, a replica or an evicting policy."""
+        """Refuse a master without INFO if a guard needs it, else warn: a replica or an evicting policy goes unseen."""
         if self.guard_ms > 0:
             raise ConfigurationError(
                 f"{self.address} refuses INFO ({error}), and restart_guard={self.options.restart_guard} needs it: "
@@ -224,7 +224,7 @@ class MasterState(ABC):
 
     @property
     def may_begin_guard(self) -> bool:
-        """Return True if scripts may begin a guard where they find no marker."""
+        """True if scripts may begin a guard where they find no marker."""
         return self.is_quorum_judged or self.has_shown_marker
 
     def note_judged(self) -> None:
@@ -233,7 +233,7 @@ class MasterState(ABC):
         self._listener.master_judged(self)
 
     def larger_guard_found(self, found_ms: int) -> None:
-        """Another client protects these locks for longer: that holds for all."""
+        """Take over the larger guard of another client, for all masters, and warn of it."""
         self._listener.larger_guard(found_ms)
         self._warn(
             "guard",
@@ -250,14 +250,14 @@ class MasterState(ABC):
         self._listener.warn(text)
 
     def refused(self, error: redis_errors.ResponseError) -> Failure:
-        """The `Failure` for a script that the master answered with an error."""
+        """Return the `Failure` for a script that the master answered with an error."""
         self.platform.log.debug(logger, "%s refused a script: %s", self.address, error)
         return failure_of(self.address, error, sent=True)
 
     def without_vote(self, now_us: int, until_us: int, now: float) -> None:
-        """It refused to vote until `until_us` on its clock, which showed `now_us`.
+        """Note that the master refused to vote until `until_us` on its clock, which showed `now_us`.
 
-        That may have been long ago, if nobody has read from the connection since. What is known of its clock tells.
+        The reply may be old, if nobody has read from the connection since: what is known of the clock tells.
         """
         vote_at = min(now + (until_us - now_us) / 1e6, until_us / 1e6 - self.offset.low)
         is_news = vote_at > max(self.vote_at + GUARD_NEWS_SECONDS, now)
@@ -266,10 +266,11 @@ class MasterState(ABC):
             self._listener.master_without_vote(self, vote_at - now)
 
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
-        """The earliest of our times at which it may have made the grant of a message that came at `arrived_at`.
+        """Return the earliest of our times at which a grant can have been made whose message came at `arrived_at`.
 
-        Minus infinity where our samples of its clock say nothing of that: they are another server's, or it stepped a
-        moment ago, or the grant seems to lie in the future. Then its clock has stepped, and a new sample must show it.
+        Minus infinity where our samples of the master's clock say nothing of that: they are another server's, or the
+        clock stepped a moment ago, or the grant seems to lie in the future. In the last case the clock has stepped, and
+        a new sample must show that.
         """
         seconds = granted_us / 1e6
         known, offset = self.known
@@ -282,14 +283,14 @@ class MasterState(ABC):
         return moment
 
     def doubt_clock(self) -> None:
-        """Its clock has stepped, and a new sample must show which way: the holds must know at once."""
+        """Report that the master's clock has stepped, and a new sample must show which way: holds must know at once."""
         self._listener.clock_in_doubt(self)
 
     def stepped(self, seconds: float, reply: Reply) -> Reply | Failure:
-        """Its clock and ours moved apart by `seconds` at once: among several, what it gives counts for nothing then.
+        """Note that the master's clock and ours moved apart by `seconds` at once; return what `reply` then comes to.
 
-        Nor does it afterwards, until every lease is over that it may have ended early, or the step was ours: that its
-        vote is taken from it takes a moment, and may fail.
+        Among several masters, what the master gives counts for nothing until every lease is over that it may have ended
+        early, or the step was ours: taking its vote from it takes a moment, and may fail.
         """
         trusted_from = self.offset.stepped_at
         if self.is_one_of_several:
@@ -306,7 +307,7 @@ class MasterState(ABC):
         return Failure(self.address, f"its clock and ours moved apart by {seconds:+.3f} s at once")
 
     def trust(self, shown_us: int) -> None:
-        """It was our own clock, when it showed `shown_us`. Any other step may still be its own."""
+        """Trust the master again after the step at `shown_us`, which our own clock made; other steps still count."""
         for distrust in self._distrusted.copy():
             if distrust[0] == shown_us:
                 with suppress(ValueError):  # forgotten by now, as the first of too many
@@ -317,17 +318,17 @@ class MasterState(ABC):
             self.trusted_from = max([self.offset.stepped_at, *[until for _, until in left]])
 
     def lacks_replicas(self, confirmed: int) -> Failure:
-        """The `Failure` for a grant that too few replicas have."""
+        """Return the `Failure` for a grant that too few replicas have."""
         wanted = self.options.min_replicas
         return Failure(self.address, f"NOREPLICAS: {confirmed} of {wanted} replicas confirmed in time")
 
 
 def server_of(incarnation: bytes) -> bytes:
-    """The process that an incarnation is of: with its first replica, it gets another name and has all its data."""
+    """Return the run id of an incarnation: a first replica changes the incarnation, but not the process or its data."""
     return incarnation.partition(b":")[0]
 
 
 def as_guard_ms(field: bytes) -> int | None:
-    """What a marker's `guard_ms` says, or None where it says nothing that a guard can be."""
+    """Return the guard (ms) that a marker's `guard_ms` names, or None where that can be no guard."""
     found_ms = int(field) if field.isdigit() and len(field) < 16 else GUARD_MS_END
     return found_ms if found_ms < GUARD_MS_END else None

@@ -35,12 +35,12 @@ class Place:
         self.wakes: SimpleQueue[None] = platform.queue()
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps until it is woken, and not for long."""
+        """Sleep until woken, for `seconds` or `LOOK_SECONDS` at most."""
         with suppress(Empty):
             self.wakes.get(timeout=max(0.0, min(seconds, LOOK_SECONDS)))
 
     def calm(self) -> None:
-        """The reasons to look that there were up to now are none."""
+        """Drop the reasons to look that there were up to now."""
         with suppress(Empty):
             while True:
                 self.wakes.get_nowait()
@@ -59,25 +59,25 @@ class Line:
         self.waiting: deque[weakref.ref[Place]] = deque()
 
     def place(self, until: float) -> Place:
-        """A place for a call that waits until `until` at most; it is not in line yet."""
+        """Return a place for a call that waits until `until` at most; the place is not in line yet."""
         return Place(until, self._platform)
 
     def join(self, place: Place) -> None:
-        """Puts it at the end of the line."""
+        """Put a place at the end of the line."""
         self.waiting.append(weakref.ref(place))
 
     def leave(self, place: Place) -> None:
-        """Takes it out, wherever it stands; the one that is first now looks."""
+        """Take a place out of the line, wherever it stands, and wake the first one."""
         with suppress(ValueError):
             self.waiting.remove(weakref.ref(place))
         self.wake()
 
     def is_first(self, place: Place, now: float) -> bool:
-        """Whether no place before it still waits at `now`."""
+        """Return whether `place` is the first in line that still waits at `now`."""
         return self._first(now) is place
 
     def wake(self) -> None:
-        """There may be a connection now: the first in line looks."""
+        """Wake the first in line, which looks for a connection: there may be one now."""
         first = self._first(float("-inf"))
         if first is not None and first.wakes.empty():
             first.wakes.put(None)

@@ -1,4 +1,4 @@
-"""What is alive of many objects, for any thread to look at while others add and drop some.
+"""Weak set of objects, for any thread to look at while others add and drop some.
 
 A `weakref.WeakSet` is written in Python, and its iteration goes wrong where another thread has it forget one object and
 add another in between: then one of the rest is passed over, and nothing tells.
@@ -12,21 +12,21 @@ T = TypeVar("T")
 
 
 class Living(Generic[T]):
-    """A set of objects that does not keep them alive. Each step is one operation of a set of references."""
+    """Set of objects that does not keep them alive. Each step is one operation of a set of references."""
 
     def __init__(self) -> None:
         self._references: set[ref[T]] = set()
 
     def add(self, one: T) -> None:
-        """Takes it in, until it dies or is discarded."""
+        """Add an object, until it dies or is discarded."""
         self._references.add(ref(one, self._references.discard))
 
     def discard(self, one: T) -> None:
-        """It belongs to the set no more, if it does."""
+        """Remove an object, if it is in the set."""
         self._references.discard(ref(one))
 
     def __iter__(self) -> Iterator[T]:
-        """Those that are alive at this moment, each kept alive until its turn is over."""
+        """Yield the objects that are alive at this moment, and keep each one alive until its turn is over."""
         for reference in list(self._references):
             one = reference()
             if one is not None:

@@ -1,4 +1,4 @@
-"""What a client's nodes make of masters: several for a quorum, one, or a Cluster as one."""
+"""Masters of a client, made from its nodes: several for a quorum, one, or a Cluster as one."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from relock._runtime.platform import Platform
 def make_masters(
     nodes: Sequence[Node], options: ClientOptions, platform: Platform, listener: MasterListener
 ) -> tuple[Master, ...]:
-    """One master for each of `nodes`, in their order.
+    """Make one master of each of `nodes`, in their order, or one of a whole Cluster.
 
     Raises:
         ConfigurationError: the options can't work with a cluster.
@@ -27,13 +27,13 @@ def make_masters(
 
 
 def make_fan_out(masters: tuple[Master, ...], platform: Platform) -> FanOut:
-    """What asks these masters."""
+    """Make the fan-out that asks these masters."""
     first = masters[0]
     return ClusterFanOut(first, platform) if isinstance(first, Cluster) else FanOut(masters, platform)
 
 
 def lone_master(masters: tuple[Master, ...]) -> Master | None:
-    """The only one of `masters`, where it can be asked without a detour; None where calls need `make_fan_out`.
+    """Return the only one of `masters` if it can be asked without a detour; None where calls need `make_fan_out`.
 
     Which node of a Cluster is asked depends on the call, and a grant that waits for replicas has two replies.
     """

@@ -33,31 +33,31 @@ class Master(Pool):
 
     @property
     def is_one_of_several(self) -> bool:
-        """See `MasterState.is_one_of_several`."""
+        """True if a quorum of masters decides: only then does a master have a reconnector."""
         return self.reconnector is not None
 
     # Where it can't be asked ----------------------------------------------------------------------------------------
 
     def open_later(self, reports: "SimpleQueue[Report] | None", *, is_call: bool) -> None:
-        """Has a connection opened in the background, for a call or beside them; what comes of it goes to `reports`."""
+        """Have the reconnector, if there is one, open a connection for a call or beside these, and tell `reports`."""
         check_threads()  # here, too: a caller whose threads are greenlets would wait for the reconnector for ever
         if self.reconnector is not None:
             self.reconnector.want(reports, is_call=is_call)
 
     def unconnected(self) -> Failure:
-        """Why the master can't be asked right now: nothing has been sent to it."""
+        """Return the `Failure` for a master that can't be asked right now: nothing has been sent to it."""
         why = self.down
         if why is None and self.is_crowded:
             return self.out_of_time()
         return Failure(self.address, why or "it is being connected, or has not answered for a while", sent=False)
 
     def out_of_time(self) -> Failure:
-        """Why a call did not ask it that has waited for a connection: nothing has been sent."""
+        """Return the `Failure` for a call that waited in vain for a connection: nothing has been sent."""
         why = self.down or f"it was not asked: no connection was free in time (max_connections={self._connections_max})"
         return Failure(self.address, why, sent=False, no_time=self.down is None)
 
     def turned_out(self, error: ConfigurationError) -> None:
-        """It can't be used: a mistake in the configuration, or, if it could be used before, one more way to be down."""
+        """Note a mistake in the configuration; if the master could be used before, that is one more way to be down."""
         self._answers_since = None
         if not self.was_sound:
             self.config_error = error
@@ -66,13 +66,13 @@ class Master(Pool):
             self._listener.master_down(self, self.down)
 
     def misconfigured(self, error: ConfigurationError) -> Failure:
-        """The `Failure` for a master that turned out to be none; if it was one before, it may be one again."""
+        """Return the `Failure` for a server that turned out to be no master; if it was one before, it may be again."""
         return Failure(self.address, str(error), permanent=not self.was_sound, sent=False)
 
     # Commands of its own --------------------------------------------------------------------------------------------
 
     def probe(self) -> None:
-        """Opens a connection, which checks the master, and keeps it.
+        """Open a connection, which checks the master, and keep it.
 
         Raises:
             redis.RedisError, OSError: it can't be reached.
@@ -81,13 +81,13 @@ class Master(Pool):
         self.give_back(self.open(), self.clock())
 
     def open_ahead(self) -> None:
-        """Opens a connection for a call that waits for one, if there is room for it. Raises as `probe` does."""
+        """Open a connection for a call that waits for one, if there is room for it. Raises as `probe` does."""
         connection = self.open_for_call()
         if connection is not None:
             self.give_back(connection, self.clock())
 
     def scan(self, pattern: str, count: int) -> Iterator[str]:
-        """The keys that match the glob `pattern`, by SCAN on a connection of its own; a key may come twice.
+        """Yield the keys that match the glob `pattern`, by SCAN on a connection of its own; a key may come twice.
 
         Raises:
             redis.RedisError, OSError: it can't be reached, or refuses.
@@ -122,9 +122,9 @@ class Master(Pool):
             close()
 
     def ask_again(self, ask: Callable[[], T]) -> T:
-        """Returns what `ask` returns, which changes nothing on the master.
+        """Call `ask`, which changes nothing on the master, and return its result.
 
-        Where a connection ends under it, it is called once more, unless a node timeout is over by then.
+        If the connection breaks, `ask` is called once more, unless a node timeout is over by then.
         """
         until = self.clock() + self.node_timeout
         try:
@@ -154,7 +154,7 @@ NOTHING = Wish()  # only wakes the thread
 
 
 class Reconnector(Service):
-    """Opens connections to one master in the background: when one is wanted, and again and again while it is down."""
+    """Thread that opens connections to one master: when one is wanted, and again and again while the master is down."""
 
     name = "relock-reconnector"
 
@@ -166,10 +166,11 @@ class Reconnector(Service):
         self._is_idle = True  # it sleeps until somebody wants something
 
     def want(self, reports: SimpleQueue[Report] | None, *, is_call: bool) -> None:
-        """Opens one connection and puts it into the pool; what came of it goes to `reports`. Returns at once.
+        """Have one connection opened and put into the pool, and the outcome into `reports`; return at once.
 
-        Of calls that come at once, each may find room for a connection. A call that wants one after the last was opened
-        gets none, and waits for those of the others.
+        Only where no thread can be started, a call with `reports` opens it before it returns. Of calls that come at
+        once, each may find room for a connection. A call that wants one after the last was opened gets none, and waits
+        for those of the others.
         """
         # The call that finds the master down wakes it. If an interrupt comes between, the next call does.
         trying = (self._master.down is not None and not self._is_idle) or not self._wanted.empty()
@@ -180,12 +181,12 @@ class Reconnector(Service):
                 self._serve(self._wanted.get_nowait())
 
     def probe(self) -> None:
-        """The master has just gone down: tries it now, and again and again until it is back."""
+        """Try the master, which has just gone down, now and again and again until it is back."""
         self._wanted.put(Wish())
         self.ensure()
 
     def step(self) -> None:
-        """Waits until a connection is wanted or the master must be tried again, and opens one."""
+        """Wait until a connection is wanted or the master must be tried again, and open one."""
         self._is_idle = self._master.down is None
         try:
             wish = self._wanted.get(timeout=None if self._is_idle else self._pause())
@@ -224,7 +225,7 @@ class Reconnector(Service):
         return None
 
     def _tell_all(self, trouble: Failure | ConfigurationError) -> None:
-        """A caller that asked meanwhile need not wait for the same."""
+        """Report the trouble to the callers that asked meanwhile, which need not wait for the same."""
         while True:
             try:
                 reports = self._wanted.get_nowait().reports
@@ -238,6 +239,6 @@ class Reconnector(Service):
         self._wanted.put(NOTHING)
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         super().stop()
         self.wake()

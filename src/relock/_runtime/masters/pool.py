@@ -37,10 +37,10 @@ UNUSED_SECONDS = 30.0  # a connection that was not needed for so long is closed,
 
 
 class Prober(Protocol):
-    """Tries a master that is down, in the background."""
+    """Thread that tries a master that is down."""
 
     def probe(self) -> None:
-        """The master has just gone down."""
+        """Try the master, which has just gone down."""
 
 
 class Pool(ConnectionOwner):
@@ -84,13 +84,13 @@ class Pool(ConnectionOwner):
         self.config_error = None  # why it was never a master that can be used
 
     def give_up_others(self, incarnation: bytes) -> None:
-        """See `MasterState.give_up_others`."""
+        """Give up the idle connections that lead to any other server than this one."""
         for connection in [*self._idle, *self._own_idle]:
             if connection.incarnation != incarnation:
                 self._drop(connection)
 
     def check_out(self, now: float, idle: deque[Connection] | None = None) -> Connection | None:
-        """A connection that is open and idle, for the caller alone; None where there is none, or each owes too much."""
+        """Return an idle, open connection for the caller alone; None where there is none, or each owes too much."""
         if idle is None:
             idle = self._idle
         for _ in range(self._connections_max + 1):
@@ -113,9 +113,9 @@ class Pool(ConnectionOwner):
     def exchange(
         self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
     ) -> Sequence[Answer] | None:
-        """Asks this master alone for what was prepared: the usual case, where it is well and nothing is in the way.
+        """Ask this master alone for what was prepared: the usual case, where it is well and nothing is in the way.
 
-        Returns its answer, which goes on being filled; None where nothing was sent: take the general way.
+        Return its answer, which goes on being filled; None where nothing was sent: take the general way.
         """
         if self.line.waiting or until - sent_at < PATIENT_PART * self.node_timeout:
             return None
@@ -149,14 +149,14 @@ class Pool(ConnectionOwner):
         return answer.round.answers
 
     def drop(self, connection: Connection, round_: Round, error: BaseException) -> None:
-        """A connection broke: whatever the master has not answered of `round_` by now, it does not answer any more."""
+        """Give up a connection that broke: what the master has not answered of `round_` by now has failed."""
         failure = self.broke(connection, error)
         if round_.awaits_answer_of(self):
             round_.missing -= 1
             round_.fail(self, failure)
 
     def put_back(self, connection: Connection, round_: Round, now: float) -> None:
-        """Takes a connection back on which `round_` was asked, unless the master has been silent on it for too long."""
+        """Take back a connection on which `round_` was asked, unless the master has been silent on it for too long."""
         in_flight = connection.in_flight
         if connection.is_retired:
             connection.close()
@@ -170,11 +170,11 @@ class Pool(ConnectionOwner):
             round_.fail(self, self.broke(connection, redis_errors.TimeoutError("Timeout waiting for a reply")))
 
     def check_out_own(self, now: float) -> Connection | None:
-        """As `check_out`, for what has connections of its own: one of these, where there is none for everybody."""
+        """Check out a connection for everybody, or if there is none, one for what has connections of its own."""
         return self.check_out(now) or self.check_out(now, self._own_idle)
 
     def _is_sound(self, connection: Connection) -> bool:
-        """Whether a connection that was idle for a while is open still: the server may have closed it."""
+        """Return whether a connection that was idle for a while is open still; close it if the server has closed it."""
         try:
             if not connection.channel.wait(0.0):  # nothing is owed, so what can be read is the end, or a mistake
                 return True
@@ -184,7 +184,7 @@ class Pool(ConnectionOwner):
         return False
 
     def is_drained(self, connection: Connection, now: float) -> bool:
-        """Whether the replies that a connection owes at `now` have come in the meantime, while nobody read them.
+        """Read, without waiting, the replies that a connection owes at `now`; return whether all have come.
 
         A script that turns out to be unknown is sent while they are read, if nothing is owed behind it, and the
         connection has its time to answer that.
@@ -196,7 +196,7 @@ class Pool(ConnectionOwner):
         return not connection.in_flight or connection.in_flight[0].sent_at >= now
 
     def open(self) -> Connection:
-        """A new connection, for the caller alone, and afterwards for everybody, as long as there is room among those.
+        """Open a connection for the caller alone; afterwards it is for everybody, as long as there is room among those.
 
         Raises:
             redis.RedisError, OSError: the master can't be reached, or refuses.
@@ -209,18 +209,18 @@ class Pool(ConnectionOwner):
         return self._opened(connection)
 
     def open_for_call(self) -> Connection | None:
-        """A new connection, for the caller alone; None where as many are open as may be. Raises as `open` does."""
+        """Open a connection for the caller alone; None where as many are open as may be. Raises as `open` does."""
         connection = self._admitted()
         return None if connection is None else self._opened(connection)
 
     def open_for_loop(self) -> Connection:
-        """A new connection that an event loop keeps, and closes: it is none of the pool's. Raises as `open` does."""
+        """Open a connection that an event loop keeps and closes: it is none of the pool's. Raises as `open` does."""
         connection = Connection(self, self.raw_connection(), is_own=True)
         self._loop_connections.add(connection)
         return self._opened(connection)
 
     def _admitted(self) -> Connection | None:
-        """A connection for everybody that is not open yet; None where there is no room for it.
+        """Return a connection for everybody that is not open yet; None where there is no room for it.
 
         Mark, then look: of callers that come at once, the last one sees the places of all.
         """
@@ -249,27 +249,27 @@ class Pool(ConnectionOwner):
 
     @property
     def has_room(self) -> bool:
-        """Whether another connection may be opened for a call."""
+        """True if another connection may be opened for a call."""
         return len(self._connections) < self._connections_max
 
     @property
     def is_full(self) -> bool:
-        """Whether a call that came now would find no connection, and may open none."""
+        """True if a call that came now would find no connection, and may open none."""
         return not self._idle and not self.has_room
 
     @property
     def is_crowded(self) -> bool:
-        """Whether as many connections are open as may be, and calls have some of them, which they will give back."""
+        """True if as many connections are open as may be, and calls have some of them, which they will give back."""
         return not self.has_room and len(self._connections) > len(self._idle)
 
     def forget(self, connection: Connection) -> None:
-        """A connection is closed: its place is another one's."""
+        """Forget a connection that is closed: its place is free for another one."""
         self._own_connections.discard(connection)
         self._connections.discard(connection)
         self._loop_connections.discard(connection)
 
     def _sweep_later(self) -> None:
-        """One more connection is open: when it may have been idle for so long, a look shows whether all are needed."""
+        """Plan a sweep for when a connection just opened may have been idle for too long: some may not be needed."""
         if self.connections > 1:
             moment = self.clock() + UNUSED_SECONDS
             self.sweep_at = min(self.sweep_at, moment)
@@ -281,7 +281,7 @@ class Pool(ConnectionOwner):
 
     @property
     def naming(self) -> tuple[tuple[str, ...], ...]:
-        """What gives a new connection its name on the server, so that people see whose it is; nothing without one.
+        """Commands that name a new connection on the server, for people to see whose it is; none without a name.
 
         Where that is refused, the connection has none, and all goes on.
         """
@@ -294,7 +294,7 @@ class Pool(ConnectionOwner):
         return self.node.raw_connection(self.node_timeout)
 
     def give_back(self, connection: Connection, now: float) -> None:
-        """The next caller may use the connection; what it owes, it may go on owing."""
+        """Let the next caller use the connection; what it owes, it may go on owing."""
         if connection.incarnation != self.known.incarnation:
             connection.close()
             return
@@ -311,17 +311,17 @@ class Pool(ConnectionOwner):
             self.sweep(now)
 
     def _has_answered(self, now: float) -> None:
-        """It is down, and has answered: perhaps nobody needs another connection, and no reconnector opens one."""
+        """Count a master that is down as back if it goes on answering, as no reconnector finds that out."""
         if self._answers_since is None:
             self._answers_since = now
         elif now - self._answers_since > RETRY_SECONDS_MAX:  # else it might be down and back with each call
             self._is_back()
 
     def sweep(self, now: float) -> float:
-        """Closes the connections that nobody has needed for `UNUSED_SECONDS`; returns when there may be more.
+        """Close the connections that nobody has needed for `UNUSED_SECONDS`; return when there may be more.
 
-        Where so many were in use at once that the stack of the idle ones was taken down to some depth, those below were
-        not needed, and have lain there since. The last one is kept, for a caller that comes once in a while.
+        The idle connections are a stack: those at its bottom were not needed even when most were in use at once. The
+        last one is kept, for a caller that comes once in a while.
         """
         self._close_unused(self._idle, now, keep=1)
         self._close_unused(self._own_idle, now, keep=0)
@@ -348,7 +348,7 @@ class Pool(ConnectionOwner):
                 connection.close()
 
     def drain(self) -> None:
-        """Takes what has come for idle connections that nobody has used for a moment, though they owe replies."""
+        """Read what has come for idle connections that have owed a reply for `DRAIN_SECONDS` or longer."""
         now = self.clock()
         for idle in (self._idle, self._own_idle):
             for connection in list(idle):
@@ -368,20 +368,20 @@ class Pool(ConnectionOwner):
             idle.append(connection)
 
     def _ended(self, connection: Connection, error: BaseException) -> None:
-        """Give an idle connection up: that says something of the master only where it owes a reply."""
+        """Give up an idle connection: its end says something of the master only if it owes a reply."""
         if connection.in_flight:
             self.broke(connection, error)
         else:
             connection.close()
 
     def broke(self, connection: Connection, error: BaseException) -> Failure:
-        """A connection broke, or the master went silent on it: nobody uses it again."""
+        """Give up a connection that broke, or on which the master went silent, and return the `Failure`."""
         connection.close()
         failure = self.failed(error, sent=True)
         return evolve(failure, broken=True) if is_break(error) else failure
 
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
-        """The `Failure` for a connection that broke or was never made.
+        """Return the `Failure` for a connection that broke or was never made, and note that the master is down.
 
         Idle ones to the same server are suspect, unless only a new one was refused: our holds live on by those.
         """
@@ -403,33 +403,33 @@ class Pool(ConnectionOwner):
                     idle.pop().close()
 
     def _drop(self, connection: Connection) -> None:
-        """Closes a connection unless somebody uses it: then its next reply shows that it is of no use."""
+        """Close a connection unless somebody uses it: then its next reply shows that it is of no use."""
         with suppress(ValueError):
             (self._own_idle if connection.is_own else self._idle).remove(connection)
             connection.close()
 
     @property
     def connections(self) -> int:
-        """How many of the pool's are open, or being opened."""
+        """Number of the pool's connections that are open, or being opened."""
         return len(self._connections) + len(self._own_connections)
 
     @property
     def loop_connections(self) -> int:
-        """How many event loops have."""
+        """Number of the connections that event loops have."""
         return len(self._loop_connections)
 
     @property
     def idle_connections(self) -> int:
-        """How many of these nobody uses."""
+        """Number of the pool's connections that nobody uses."""
         return len(self._idle) + len(self._own_idle)
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anybody has a connection, and waits for an answer on it."""
+        """True if a caller has, or is opening, one of the pool's connections."""
         return self.connections > self.idle_connections
 
     def close(self) -> None:
-        """Closes every connection, also those that other threads open at the moment."""
+        """Close every connection of the pool, also those that other threads open at the moment."""
         self._is_closed = True  # Mark, then look: a connection that is opened from here on closes itself
         for connection in [*self._connections, *self._own_connections]:
             connection.close()
@@ -437,7 +437,7 @@ class Pool(ConnectionOwner):
         self._own_idle.clear()
 
     def abandon(self) -> None:
-        """In a forked child: closes the copies of the parent's sockets, without a word to the server.
+        """Close, in a forked child, the copies of the parent's sockets, without a word to the server.
 
         redis-py closes without a shutdown where the process is not the one that connected.
         """

@@ -1,4 +1,4 @@
-"""The calls that masters are asked together, and what of them is owed."""
+"""Rounds: the calls that masters are asked together, and the replies that are owed to them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -44,32 +44,33 @@ class Round:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether its asker waits for it, though others have sent requests behind it.
+        """True if the asker waits for the answer, though others have sent requests behind the round.
 
-        Not where a connection is one caller's at a time: who sends something behind a round does not wait for it.
+        False where a connection is one caller's at a time: a caller that sends something behind a round does not wait
+        for that round.
         """
         return False
 
     def answered(self, index: int, answer: Answer) -> None:
-        """Master number `index` has answered."""
+        """Note the answer of master number `index`."""
         self.answers[index] = answer
         self.missing -= 1
 
     def pack(self, guarded: bool) -> bytes:
-        """A simple round's call as bytes, but for what the connection adds: packed once for all masters."""
+        """Return a simple round's call as bytes, but for what the connection adds: packed once for all masters."""
         packed = self.packed[guarded] = self.calls[0].pack(b"", guarded)
         return packed
 
     def awaits(self, master: MasterState) -> None:
-        """It is going to be asked, whatever has failed before: from here on it may have done what it is asked."""
+        """Note that the master is about to be asked: from here on it may have run the calls, whatever failed before."""
         self.answers[master.index] = (*master.no_reply_yet,) * len(self.calls)
 
     def awaits_answer_of(self, master: MasterState) -> bool:
-        """Whether the master has not answered: it owes a reply, or nothing was sent."""
+        """Return whether the master has not answered: it owes a reply, or nothing was sent."""
         return any(isinstance(reply, Failure) and reply.awaited for reply in self.answers[master.index])
 
     def fail(self, master: MasterState, failure: Failure) -> None:
-        """The master was not asked, or does not answer."""
+        """Note that the master was not asked, or does not answer."""
         self.answers[master.index] = (failure,) * len(self.calls)
 
 
@@ -88,9 +89,9 @@ class Pending(NamedTuple):
 
 
 class InFlight:
-    """A request without its replies: when it was sent, and where each one that is still to come belongs, last first.
+    """Request whose replies are to come: when it was sent, and where each reply that is missing belongs, last first.
 
-    A simple round that is sent for the first time needs none: it stands for itself.
+    A simple round that is sent for the first time needs no `InFlight`: it stands for itself.
     """
 
     __slots__ = ("places", "replies", "round", "sent_at")
@@ -103,6 +104,6 @@ class InFlight:
 
     @classmethod
     def all_of(cls, round_: Round, sent_at: float) -> "InFlight":
-        """All calls of a round, sent at `sent_at`."""
+        """Return the request for all calls of a round, sent at `sent_at`."""
         count = len(round_.calls)
         return cls(round_, sent_at, [None] * count, list(range(count))[::-1])

@@ -1,1 +1,1 @@
-"""What names, finds and reaches a server: URLs, sockets, and why a server gave no answer."""
+"""URLs, addresses and sockets of servers, and the failures of servers that gave no answer."""

@@ -3,10 +3,10 @@
 redis-py's own way costs more than the wire and the server together, so once a connection is open its socket is used
 directly. hiredis parses what comes, or a parser in Python where hiredis is not installed.
 
-The socket blocks, and its limit is the kernel's (SO_RCVTIMEO): a limit of Python's would cost another system call for
-each request and each reply. TLS has Python's: its layer takes the kernel's for a call to be made again, without end.
-A signal makes the kernel's begin anew, since Python makes the call again when the handler has returned. So what
-must be back in time polls first: a poll goes on with the time that is left.
+The socket blocks, and its time limit is the kernel's (SO_RCVTIMEO): a limit of Python's would cost another system call
+for each request and each reply. TLS has a limit of Python's: its layer would repeat a call that the kernel's has ended.
+After a signal's handler, Python repeats the call, and the kernel's limit begins anew. So a caller that must be back in
+time polls first: a poll goes on with the time that is left.
 """
 
 import os
@@ -36,20 +36,20 @@ _LONG_LIST = re.compile(rb"[*~>|]\d{8}")
 
 
 class Channel:
-    """One connection, open, and in exclusive use.
+    """Open connection in exclusive use.
 
     Attributes:
-        send: sends whole commands; ``redis.RedisError`` or ``OSError`` where it broke, or takes no more.
-        fileno: what to poll.
-        ready: whether something can be received within so many milliseconds, as a truth value.
-        take: what has come, as it came; waits for the first bytes, for the connection's timeout at most. `parse` makes
-            replies of it. ``redis.RedisError`` or ``OSError`` where it broke, or nothing came in time.
+        send: sends whole commands; ``redis.RedisError`` or ``OSError`` where the connection broke, or takes no more.
+        fileno: the descriptor to poll.
+        ready: returns a true value if something can be received within so many milliseconds.
+        take: returns what has come, unparsed; waits for the first bytes, for the connection's timeout at most.
+            ``redis.RedisError`` or ``OSError`` where the connection broke, or nothing came in time.
         take_now: as `take`, but never waits: ``BlockingIOError`` if nothing is there. None over TLS, where `fileno`
             does not tell when something is there.
-        parse: the replies that are complete with what was taken; an error reply is a `redis.ResponseError` in the list.
-            The list may be empty: go on waiting. ``redis.RedisError`` where the connection was closed, or that is no
-            reply of a master.
-        has_part: whether `parse` has been given a part of a reply whose rest is yet to be taken.
+        parse: returns the replies that are complete with what was taken; an error reply is a `redis.ResponseError` in
+            the list. The list may be empty: go on waiting. ``redis.RedisError`` where the connection was closed, or
+            what was taken is no reply of a master.
+        has_part: returns whether `parse` has been given a part of a reply whose rest is yet to be taken.
     """
 
     send: Callable[[bytes], object]
@@ -61,11 +61,11 @@ class Channel:
     has_part: Callable[[], bool] = bool  # never
 
     def is_pending(self) -> bool:
-        """Return whether something was read that `take` has not given away, and `fileno` does not tell of."""
+        """Return whether bytes were read that `take` has not returned yet, and polling `fileno` does not show."""
         return False
 
     def receive(self) -> list[Any]:
-        """The replies that are complete by now; see `take` and `parse`. ``redis.TimeoutError`` if none came in time."""
+        """Take and parse what comes; return the complete replies. ``redis.TimeoutError`` if nothing came in time."""
         try:
             taken = self.take()
         except (BlockingIOError, TimeoutError):
@@ -78,7 +78,7 @@ class Channel:
 
 
 class SocketChannel(Channel):
-    """Straight to the socket."""
+    """Channel that uses the socket directly."""
 
     def __init__(self, raw: RawConnection, sock: socket.socket, timeout: float) -> None:
         self._raw = raw  # keeps the socket open
@@ -96,14 +96,14 @@ class SocketChannel(Channel):
 
 
 class HiredisParser:
-    """The parser of hiredis, which refuses what no master sends."""
+    """Parser of hiredis, which refuses what no master sends."""
 
     def __init__(self) -> None:
         reader = hiredis.Reader(replyError=redis_errors.ResponseError)
         self._feed, self._gets, self.has_part = reader.feed, reader.gets, reader.has_data
 
     def parse(self, data: bytes) -> list[Any]:
-        """Return the replies that are complete with `data`; see `Channel`."""
+        """Return the replies that are complete with `data`, as `Channel` describes."""
         if not data:
             raise redis_errors.ConnectionError("the server closed the connection")
         if _LONG_LIST.search(data):
@@ -121,13 +121,13 @@ class HiredisParser:
 
 
 def _check_lengths(data: bytes) -> None:
-    """Refuses a list of more items than any reply has: hiredis makes room for all of them before the first has come.
+    """Refuse a list of more items than any reply has: hiredis makes room for all of them before the first has come.
 
-    For two thousand million that takes seconds, in which no other thread runs either, or all the memory that there is.
-    What only looks like the beginning of such a list, in a name, say, is none.
+    Room for two thousand million takes seconds, in which no other thread runs, or all the memory that there is.
+    Bytes in a string, a name, say, that look like the beginning of such a list are none.
 
     Raises:
-        redis.InvalidResponse: there is one.
+        redis.InvalidResponse: `data` has such a list.
     """
     start = 0
     while start < len(data):
@@ -143,7 +143,7 @@ def _check_lengths(data: bytes) -> None:
 
 
 def open_channel(raw: RawConnection, timeout: float) -> Channel:
-    """The channel of a connection that is open and owes nothing; `timeout` in seconds, for each send and receive.
+    """Return the channel of an open connection with nothing in flight; `timeout` (s) is for each send and receive.
 
     Raises:
         redis.RedisError, OSError: the connection was closed meanwhile.
@@ -155,7 +155,7 @@ def open_channel(raw: RawConnection, timeout: float) -> Channel:
 
 
 def limit(sock: socket.socket, seconds: float) -> None:
-    """No send and no receive takes longer than `seconds`."""
+    """Limit each send and each receive of `sock` to `seconds`."""
     if os.name != "posix" or isinstance(sock, ssl.SSLSocket):
         sock.settimeout(seconds)
         return

@@ -1,4 +1,4 @@
-"""Why a master gave no reply that counts: from redis-py's exceptions to the values that flows see."""
+"""Failures of masters that gave no reply that counts: redis-py's exceptions become the values that flows see."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Failure
 from relock._runtime.net.sentinel import NoMasterError
 
-# What no patience mends, by the beginning of the server's message or by redis-py's type.
+# Failures that waiting does not mend, by redis-py's type or by a part of the message.
 _PERMANENT_TYPES = (
     redis_errors.AuthenticationError,
     redis_errors.AuthenticationWrongNumberOfArgsError,
@@ -18,7 +18,7 @@ _PERMANENT_TYPES = (
     redis_errors.AuthorizationError,
 )
 _NO_RIGHT_IN_SCRIPT = ("executing the script can't", "ACL failure in script")  # the words differ by version
-# A server lacks a command, or has another name for it. Valkey and Redis tell scripts so in words of their own.
+# Messages that a server lacks a command, or has renamed it. To scripts, Valkey and Redis say so in other words.
 _UNKNOWN_COMMAND = ("unknown command", "Unknown command called from", "Unknown Redis command called from")
 _PERMANENT_TEXTS = (
     "DB index is out of range",
@@ -32,7 +32,7 @@ _PERMANENT_TEXTS = (
     *_UNKNOWN_COMMAND,
 )
 
-# Errors that come before a script's first write. After any other one, some of it may have been done.
+# Errors that come before a script's first write. After any other error, a part of the script may have run.
 _NOTHING_WRITTEN = (
     "NOAUTH",
     "NOSCRIPT",
@@ -61,7 +61,7 @@ _FIRST_WORDS: tuple[tuple[type[Exception], str], ...] = (
     (redis_errors.ReadOnlyError, "READONLY"),
 )
 
-# What resolvers say of a name: on Linux with glibc and with musl, on macOS.
+# Messages of resolvers for a name without an address: on Linux with glibc and with musl, on macOS.
 _NO_ADDRESS = (
     "Name or service not known",
     "Temporary failure in name resolution",
@@ -125,7 +125,7 @@ _ADVICE = (
 
 
 def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
-    """The `Failure` of `master` for an exception of redis-py; `sent`: the script may have run, or may yet run."""
+    """Return the `Failure` of `master` for an error of redis-py; `sent`: the script may have run, or may yet run."""
     text = words_of(error)
     if isinstance(error, redis_errors.BusyLoadingError):
         text, sent = f"LOADING: {text}", False
@@ -137,9 +137,9 @@ def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
 
 
 def _advice_on_scheme(master: str, error: BaseException, text: str, sent: bool) -> str:
-    """Advice for a client that asks a plain port for TLS, or the other way round; else nothing.
+    """Return advice for a client that asks a plain port for TLS, or the other way round; else an empty string.
 
-    A plain server waits for the rest of what it takes to be a command; one that speaks TLS closes the connection.
+    A plain server waits for the rest of what looks like a command; a server that speaks TLS closes the connection.
     """
     if any("handshake operation timed out" in str(cause) for cause in _causes(error)):
         return "it did not answer in time; if that port speaks no TLS, write redis:// instead of rediss://"
@@ -151,14 +151,14 @@ def _advice_on_scheme(master: str, error: BaseException, text: str, sent: bool) 
 
 
 def is_break(error: BaseException) -> bool:
-    """Return whether a connection ended: the server neither refused something on it nor was silent."""
+    """Return whether `error` means that a connection ended, and not that the server refused something or was silent."""
     return isinstance(error, redis_errors.ConnectionError | OSError) and not isinstance(error, _NO_BREAKS)
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether no new connection can be had, and that says nothing of the others to that server, from before.
+    """Return whether a new connection failed for a reason that says nothing of the older ones to that server.
 
-    It is up and refused this one, or the request for it never left this machine.
+    The server is up and refused this connection, or the request for one never left this machine.
     """
     refused = isinstance(error, redis_errors.ResponseError | redis_errors.AuthenticationError)
     return refused or _NO_MORE_CONNECTIONS in str(error) or any(map(_is_ours, _causes(error)))
@@ -172,7 +172,7 @@ def _is_tls_mistake(cause: BaseException | None) -> bool:
 
 
 def _is_ours(cause: BaseException | None) -> bool:
-    """Whether it lies with this process or machine: no descriptor or port is left, or the name has no address now."""
+    """Return whether the cause is in this process or machine: no descriptor or port, or no address for the name now."""
     return isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _SHORTAGES)
 
 
@@ -181,19 +181,19 @@ def _causes(error: BaseException) -> tuple[BaseException | None, ...]:
 
 
 def words_of(error: BaseException) -> str:
-    """What a server or a socket said, with the first word that names a server's error."""
+    """Return the message of a server or a socket, with the first word that names a server's error."""
     text = str(error) or type(error).__name__
     word = next((word for kind, word in _FIRST_WORDS if isinstance(error, kind)), "")
     return text if word in text else f"{word} {text}"
 
 
 def is_unknown_command(text: str) -> bool:
-    """Return True if these are a server's words for a command that it does not have, or has by another name."""
+    """Return whether `text` is a server's message about a command that it lacks, or has by another name."""
     return any(sign in text for sign in _UNKNOWN_COMMAND)
 
 
 def with_advice(text: str) -> str:
-    """A server's or a socket's words, and what to do about them."""
+    """Return `text`, the message of a server or a socket, with advice on what to do about it."""
     for sign, advice in _ADVICE:
         if sign in text:
             return f"{text} ({advice})"

@@ -1,6 +1,6 @@
-"""Clients of others by whose settings relock's connections are made: of valkey-py and of ``redis.asyncio``; and a fake.
+"""Clients of valkey-py and ``redis.asyncio``, whose settings relock's connections take, and of fakeredis (refused).
 
-A thread opens each connection, and a loop may watch it then. So nothing of ``redis.asyncio`` is used but the settings.
+A thread opens each connection, and a loop may watch it then. So relock uses nothing of ``redis.asyncio`` but settings.
 """
 
 import inspect
@@ -13,12 +13,12 @@ from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDoma
 from redis.credentials import CredentialProvider
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
-# What connections of valkey-py are given, and those of redis-py don't know, or have of their own.
+# Options of valkey-py's connections that redis-py's don't know, or have of their own.
 _OF_VALKEY_ALONE = (
     *("parser_class", "lib_name", "lib_version", "command_packer", "client_cache", "cache_enabled", "cache_max_size"),
     *("cache_ttl", "cache_policy", "cache_deny_list", "cache_allow_list"),
 )
-# The same for those of redis.asyncio. Some are of the client, and some can only be awaited.
+# The same for redis.asyncio's connections. Some options are the client's, and some can only be awaited.
 _OF_TASKS_ALONE = (
     *("parser_class", "encoder_class", "connection_class", "connection_pool", "max_connections", "response_callbacks"),
     *("orig_host_address", "orig_socket_timeout", "orig_socket_connect_timeout"),
@@ -28,26 +28,26 @@ _NONE_MEANS_NONE = "ssl_cert_reqs"  # no certificate is asked for; None for any 
 
 
 class ValkeyClient(Protocol):
-    """A client of valkey-py, as far as type checkers need to tell it from others: it does not wait for replies."""
+    """Client of valkey-py, as far as type checkers must tell it from others: its methods need not be awaited."""
 
     @property
     def connection_pool(self) -> object:
-        """What its connections are made by."""
+        """Pool that makes the client's connections."""
 
     def close(self) -> None:
-        """Closes them."""
+        """Close the client's connections."""
 
 
 def whole_name(kind: type) -> str:
-    """The name by which a class can be told from others of that name."""
+    """Return the name of a class, with its module unless it is built in, to tell it from others of that name."""
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def refuse_fake(client: object) -> None:
-    """Refuses a client of fakeredis, which has no socket to be waited at.
+    """Refuse a client of fakeredis, which has no socket to wait at.
 
     Raises:
-        TypeError: it is one, or makes connections of such a one.
+        TypeError: `client` is one, or makes connections of fakeredis.
     """
     pool = getattr(client, "connection_pool", None)
     for kind in (type(client), getattr(pool, "connection_class", object)):
@@ -59,13 +59,13 @@ def refuse_fake(client: object) -> None:
 
 
 def is_valkey_client(client: object) -> bool:
-    """Whether it is a client of valkey-py; asked without importing that."""
+    """Return whether `client` is one of valkey-py, without importing valkey-py."""
     valkey: Any = sys.modules.get("valkey")
     return valkey is not None and isinstance(client, valkey.Valkey)
 
 
 def pool_of_tasks(pool: Any) -> ConnectionPool:
-    """What makes connections for threads as this pool of ``redis.asyncio`` makes its own for tasks.
+    """Return a pool that makes connections for threads as `pool` of ``redis.asyncio`` makes them for tasks.
 
     Raises:
         TypeError: its connections are of a class that has no counterpart, or are set up by a function that is awaited.
@@ -74,7 +74,7 @@ def pool_of_tasks(pool: Any) -> ConnectionPool:
 
 
 def connections_of_tasks(kind_for_tasks: type, settings: dict[str, Any]) -> ConnectionPool:
-    """As `pool_of_tasks`, for a class of connections and the settings of these."""
+    """Return a pool as `pool_of_tasks` does, from a class of connections and the connections' settings."""
     kind = _COUNTERPARTS_FOR_TASKS.get(kind_for_tasks)
     provider = settings.get("credential_provider")
     if kind is None or settings.get("redis_connect_func") is not None or _must_be_awaited(provider):
@@ -89,7 +89,7 @@ def connections_of_tasks(kind_for_tasks: type, settings: dict[str, Any]) -> Conn
 
 
 def _must_be_awaited(provider: Any) -> bool:
-    """Whether it gives its credentials to tasks alone."""
+    """Return whether `provider` gives its credentials to tasks alone."""
     if provider is None:
         return False
     get = provider.get_credentials
@@ -106,7 +106,7 @@ _COUNTERPARTS_FOR_TASKS: dict[type, type[Any]] = {
 
 
 def valkeys_pool(pool: Any) -> ConnectionPool:
-    """What makes connections of redis-py as this pool of valkey-py makes its own.
+    """Return a pool that makes connections of redis-py as `pool` of valkey-py makes its own.
 
     Raises:
         TypeError: its connections are of a class that redis-py has no counterpart of.

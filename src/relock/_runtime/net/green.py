@@ -1,4 +1,4 @@
-"""gevent and eventlet, which replace threads and sockets by greenlets. relock supports neither."""
+"""Checks for gevent and eventlet, which replace threads and sockets by greenlets; relock supports neither."""
 
 import queue
 import sys
@@ -13,7 +13,7 @@ _OURS = threading.local, queue.SimpleQueue
 
 
 def patched_by() -> str | None:
-    """Return which of the two has replaced something that relock needs; None where neither has."""
+    """Return which of gevent and eventlet has replaced something that relock needs; None where neither has."""
     for name, module, record in _PATCHERS:
         if module in sys.modules and not _REPLACED.isdisjoint(getattr(sys.modules[module], record, ())):
             return name
@@ -21,7 +21,7 @@ def patched_by() -> str | None:
 
 
 def replaced_threads() -> str | None:
-    """Return what to tell a user whose threads greenlets have replaced since relock was imported, else None.
+    """Return an error text where greenlets have replaced the threads since relock was imported, else None.
 
     relock would have greenlets wait as threads do, which keeps all of them from going on, and would take all of them
     for one owner.
@@ -43,7 +43,7 @@ def check_threads() -> None:
 
 
 def warning_of_greenlets() -> str | None:
-    """Return what a user must know where greenlets are in the place of threads; None where they are not."""
+    """Return a warning where gevent or eventlet has replaced something that relock needs, else None."""
     name = patched_by()
     return (
         None

@@ -16,14 +16,14 @@ UNSENT_BYTES_MAX = 2**20  # a master that takes no more of what it is sent is as
 
 
 class LoopChannel(Channel):
-    """The channel of a connection that was opened by a thread, from the moment at which a loop watches it.
+    """Channel of a connection that a thread has opened, from the moment at which an event loop watches it.
 
-    What the socket does not take at once is kept, and sent when the loop says that it takes more.
+    What the socket does not take at once is kept, and sent when the loop says that the socket takes more.
 
     Args:
-        opened: how the connection was used until now. It owes nothing.
+        opened: the channel of the connection until now, with nothing in flight.
         raw: that connection. Its socket does not block from now on.
-        failed: told what broke it while nobody waits for that.
+        failed: called with the error that breaks the connection while the loop sends what was kept.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class LoopChannel(Channel):
         self._loop.add_reader(self.fileno, readable)
 
     def unwatch(self) -> None:
-        """The loop looks at it no more; before the socket is closed, for its number may be another one's then."""
+        """End the watch, before the socket is closed: another socket may get its number then."""
         if self._sock.fileno() == self.fileno and not self._loop.is_closed():
             self._loop.remove_reader(self.fileno)
             self._loop.remove_writer(self.fileno)

@@ -1,4 +1,4 @@
-"""A socket that belongs to another thread, watched by an event loop."""
+"""Watch of an event loop on a socket that belongs to another thread."""
 
 import asyncio
 import os
@@ -7,10 +7,10 @@ from contextlib import suppress
 
 
 class LoopWatch:
-    """Has `loop` call `readable` while there is something to read at `fileno`. On the loop's thread.
+    """Watch of `loop` on a socket: the loop calls `readable` while there is something to read at `fileno`.
 
-    The loop watches a number of its own for that socket. Its owner may close it at any moment, and what is opened next
-    may get its number while the loop's tables still name the old one.
+    It is made on the loop's thread, and duplicates the descriptor: the socket's owner may close the socket at any
+    moment, and what is opened next may get its number while the loop's tables still name the old one.
 
     Raises:
         OSError: the process may open no more files.
@@ -27,13 +27,13 @@ class LoopWatch:
             raise
 
     def close(self) -> None:
-        """The loop looks at it no more. On the loop's thread, or when the loop is closed; again does no harm."""
+        """End the watch, on the loop's thread or when the loop is closed; to close it again does no harm."""
         if not self._loop.is_closed():
             for own in self._own:
                 self._loop.remove_reader(own)
         self.forget()
 
     def forget(self) -> None:
-        """As `close`, without a word to the loop: in a forked child its tables are those of the parent."""
+        """Close the descriptor and do not tell the loop: a forked child shares the loop's tables with its parent."""
         with suppress(IndexError):
             os.close(self._own.pop())

@@ -1,4 +1,4 @@
-"""One master, as its user names it: how to open a connection to it, and what it is known by."""
+"""Masters as users name them, and what it takes to connect to each."""
 
 import ipaddress
 from collections.abc import Callable
@@ -17,14 +17,14 @@ Place = tuple[str, int]  # host and port
 
 @frozen
 class Node:
-    """One master: how to open a connection to it.
+    """Master as its user names it, with all that a connection to it takes.
 
     Attributes:
         address: for people; never holds a password.
-        servers: what it is known by; two nodes that share one of these are the same master.
-        discovery: what asks the Sentinels for it; None for a server with an address of its own.
-        cluster: where to ask for the nodes of a cluster, which is one master; None for a server.
-        client_name: what the user wants the server to call the connections; empty: nothing.
+        servers: names that tell the master from others; two nodes that share one are the same master.
+        discovery: the search for the master through Sentinels; None for a server with an address of its own.
+        cluster: the nodes to ask first for those of a cluster, which is one master; None for a server.
+        client_name: the user's name for the connections, as the server shows it; empty: none.
     """
 
     address: str
@@ -36,7 +36,7 @@ class Node:
     client_name: str = ""
 
     def raw_connection(self, timeout: float) -> RawConnection:
-        """A connection that is not open yet, and that resends nothing; `timeout` in seconds."""
+        """Return a new connection that is not open yet, and that resends nothing; `timeout` in seconds."""
         found = {} if self.discovery is None else self.discovery.connection_options(timeout)
         raw: RawConnection = self.connection_class(
             **(self.kwargs | found),
@@ -51,18 +51,18 @@ class Node:
 
 
 class Seeds(NamedTuple):
-    """Where a cluster is first asked for its nodes.
+    """Nodes of a cluster that are asked first for all of its nodes.
 
     Attributes:
-        nodes: those that the user named.
-        remap: from the place that the cluster names for a node to the place where this client reaches it.
+        nodes: those that the user, or the user's client, has named.
+        remap: maps the place that the cluster names for a node to the place where this client reaches it.
     """
 
     nodes: tuple[Node, ...]
     remap: Callable[[Place], Place] | None = None
 
     def node_at(self, host: str, port: int) -> Node:
-        """The node that the cluster says is there, to be reached in the same way as the first seed."""
+        """Return the node that the cluster says is at this place, reached in the same way as the first seed."""
         if self.remap is not None:
             host, port = self.remap((host, port))
         seed = self.nodes[0]
@@ -72,12 +72,12 @@ class Seeds(NamedTuple):
 
 
 def host_and_port(host: str, port: int | str) -> str:
-    """Both as in a URL."""
+    """Return host and port as in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def normal(at: str) -> str:
-    """A host and port in the form in which two of them can be compared; nothing is looked up."""
+    """Return a host and port in a form in which two can be compared; look nothing up."""
     host, _, port = at.rpartition(":")
     try:
         host = str(ipaddress.ip_address(host.strip("[]")))

@@ -1,4 +1,4 @@
-"""From what users pass as ``nodes`` to what opens a connection."""
+"""Parser of what users pass as ``nodes``: URLs and clients become a `Node` for each master."""
 
 import itertools
 import os
@@ -27,7 +27,7 @@ from relock._runtime.net.node import Node, Place, Seeds, host_and_port, normal
 from relock._runtime.net.sentinel import SENTINEL_PORT, Discovery
 from relock._urls import fault_of, is_path, split_url
 
-# Of what a connection of redis-py may be given, these would resend, decode or read behind our back.
+# Options of redis-py's connections that would have them resend, decode or read behind relock's back.
 _OVERRIDDEN = (
     "retry",
     "retry_on_error",
@@ -64,7 +64,7 @@ Nodes: TypeAlias = OneNode | Sequence[OneNode]
 
 
 def parse_nodes(nodes: object) -> tuple[Node, ...]:
-    """One `Node` for each master that `nodes` names, in that order.
+    """Return one `Node` for each master that `nodes` names, in that order.
 
     Raises:
         TypeError: `nodes` is no URL, no client of redis-py or valkey-py and no sequence of these.
@@ -87,7 +87,7 @@ def parse_nodes(nodes: object) -> tuple[Node, ...]:
 
 
 def warning_of_number(masters: int) -> str | None:
-    """What an even number of masters is worth, in words; None for an odd one."""
+    """Return a warning that says how many failures an even number of masters tolerates; None for an odd number."""
     if masters % 2:
         return None
     failures = (masters - 1) // 2
@@ -99,7 +99,7 @@ def warning_of_number(masters: int) -> str | None:
 
 
 def _check_distinct(nodes: Sequence[Node]) -> None:
-    """Refuses a server that would have two votes. What has two addresses shows only when it is connected to."""
+    """Refuse a server that is named twice, for two votes; two addresses of one server show only on connecting."""
     for (i, one), (j, other) in itertools.combinations(enumerate(nodes, 1), 2):
         if one.servers & other.servers:
             raise ConfigurationError(
@@ -143,9 +143,9 @@ def _node_of_url(url: str) -> Node:
 
 
 def _node_of_server_url(url: str) -> Node:
-    """Raises `ValueError` for what can't be read.
+    """Return the node of a server's URL; raise `ValueError` for what can't be read.
 
-    Also for what redis-py would pass over in silence: most likely a password that is not encoded.
+    `ValueError` also stands for what redis-py would pass over in silence: most likely a password that is not encoded.
     """
     parts = urlsplit(url)
     parse_qsl(parts.query, strict_parsing=True)
@@ -160,7 +160,7 @@ def _node_of_server_url(url: str) -> Node:
 
 
 def _pool_of_url(url: str) -> ConnectionPool:
-    """As redis-py reads it; but TLS checks the name of the host in every version, unless the URL says otherwise.
+    """Return redis-py's pool for a URL; TLS checks the host's name in every version, unless the URL says otherwise.
 
     redis-py does so by itself from 6.0. Before, any server with a certificate of that authority passed for a master.
     """
@@ -172,8 +172,9 @@ def _pool_of_url(url: str) -> ConnectionPool:
 
 
 def _node_of_sentinel_url(url: str) -> Node:
-    """``redis+sentinel://[user:password@]host[:port],…/service[/db]``; raises `ValueError` for what can't be read.
+    """Return the master of a Sentinel URL; raise `ValueError` for what can't be read.
 
+    The URL is ``redis+sentinel://[user:password@]host[:port],…/service[/db]``.
     The credentials are the master's; the Sentinels' own come as ``sentinel_username`` and ``sentinel_password``.
     """
     parts = split_url(url)
@@ -207,7 +208,7 @@ def _node_of_sentinel(at: str, credentials: dict[str, Any]) -> Node:
 def _sentinel_node(
     service: str, sentinels: Sequence[Node], kind: type[Connection], given: dict[str, Any], **discovery: Any
 ) -> Node:
-    """The master that these Sentinels call `service`; `given`: what connections to it are made with."""
+    """Return the master that these Sentinels call `service`; `given` has the options of connections to the master."""
     left_out = (*_OVERRIDDEN, "host", "port", "connection_pool", "redis_connect_func")
     kwargs = {option: value for option, value in given.items() if option not in left_out}
     places = [host_and_port(sentinel.kwargs["host"], sentinel.kwargs["port"]) for sentinel in sentinels]
@@ -224,7 +225,7 @@ def _sentinel_node(
 
 
 def _node_of_cluster_url(url: str) -> Node:
-    """``redis+cluster://[user:password@]host[:port],…[/0]``; raises `ValueError` for what can't be read."""
+    """Return the node of ``redis+cluster://[user:password@]host[:port],…[/0]``; `ValueError` if that can't be read."""
     parts = split_url(url)
     credentials, at, hosts = parts.netloc.rpartition("@")
     parse_qsl(parts.query, strict_parsing=True)
@@ -249,7 +250,7 @@ def _with_place(template: ConnectionPool, host: str, port: int) -> Node:
 
 
 def _cluster_node(seeds: Sequence[Node], remap: Callable[[Place], Place] | None = None) -> Node:
-    """A cluster, of which these nodes are known; a connection to it is one to the first."""
+    """Return the node of a cluster of which `seeds` are known; a connection to the cluster is one to the first seed."""
     first = seeds[0]
     scheme = next(own for own, of_nodes in _CLUSTER_SCHEMES.items() if first.address.startswith(f"{of_nodes}://"))
     places = ",".join(host_and_port(seed.kwargs["host"], seed.kwargs["port"]) for seed in seeds)
@@ -265,7 +266,7 @@ def _cluster_node(seeds: Sequence[Node], remap: Callable[[Place], Place] | None 
 
 
 def _node_of_cluster_client(client: redis.RedisCluster) -> Node:
-    """The cluster of a client of redis-py, with its settings for connections."""
+    """Return the cluster of a client of redis-py, with the client's settings for connections."""
     given: Any = client  # which has hardly any types
     pool = client.get_redis_connection(given.get_default_node()).connection_pool
     template = ConnectionPool(pool.connection_class)
@@ -302,7 +303,7 @@ def _node_of_client_for_tasks(client: Any) -> Node:
 
 
 def _node_of_cluster_for_tasks(client: Any) -> Node:
-    """The cluster of a client of ``redis.asyncio``; only the nodes that its user named are known before it is used."""
+    """Return the cluster of a client of ``redis.asyncio``, which need not know more nodes yet than its user named."""
     manager = client.nodes_manager
     kind = manager.connection_kwargs.get("connection_class", redis.asyncio.Connection)
     own: dict[str, Any] = {"redis_connect_func": None}  # of that client, which may read from replicas
@@ -334,11 +335,11 @@ def _node_of_valkey_client(client: Any) -> Node:
 
 
 def _node_of_sentinel_pool(pool: Any, ours: Callable[[Any], ConnectionPool] = lambda pool: pool) -> Node:
-    """The master that a client is for which `redis.sentinel.Sentinel.master_for` made, or that of valkey-py.
+    """Return the master of a client that `redis.sentinel.Sentinel.master_for` made, or the same function of valkey-py.
 
     Args:
-        pool: what the client has its connections from.
-        ours: makes a pool of redis-py of one of that library.
+        pool: the client's pool of connections.
+        ours: makes a pool of redis-py from one of the client's library.
     """
     if not pool.is_master:
         raise ConfigurationError(
@@ -358,10 +359,10 @@ def _node_of_sentinel_pool(pool: Any, ours: Callable[[Any], ConnectionPool] = la
 
 
 def _try_out(node: Node, shown: str, *, may_name: bool) -> None:
-    """Makes a connection and does not open it: only that shows options which redis-py's connections don't have.
+    """Make a connection without opening it: only that shows options which redis-py's connections don't have.
 
     Raises:
-        ConfigurationError: it can't be made. The error names an option only if it `may_name` it, and never a value.
+        ConfigurationError: it can't be made. The error names an option only if `may_name` is set, and never a value.
     """
     try:
         node.raw_connection(_TRIAL_SECONDS)
@@ -393,5 +394,5 @@ def _node(pool: ConnectionPool) -> Node:
 
 
 def _given_name(kwargs: dict[str, Any]) -> str:
-    """The ``client_name`` among the options of redis-py's connections, which would spend a round trip on it."""
+    """Return the ``client_name`` among the options of redis-py's connections, which would spend a round trip on it."""
     return str(kwargs.get("client_name") or "")

@@ -1,29 +1,29 @@
-"""What relock uses of a connection of redis-py."""
+"""Connections of redis-py, as far as relock uses them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 
 class RawConnection(Protocol):
-    """What relock uses of a connection of redis-py, in whichever version: nothing that resends or reconnects."""
+    """Raw connection: what any version of redis-py offers, and relock uses; nothing here resends or reconnects."""
 
     def connect(self) -> None:
-        """Opens the socket and authenticates."""
+        """Open the socket and authenticate."""
 
     def disconnect(self) -> None:
-        """Closes the socket."""
+        """Close the socket."""
 
     def pack_commands(self, commands: Sequence[Sequence[str | int | bytes]]) -> list[bytes]:
-        """Commands as bytes for the wire."""
+        """Return commands as bytes for the wire."""
 
     def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
-        """Sends what `pack_commands` made."""
+        """Send what `pack_commands` made."""
 
     def send_command(self, *words: str | int | bytes, check_health: bool = True) -> None:
-        """Packs and sends one command."""
+        """Pack and send one command."""
 
     def read_response(self, *, disconnect_on_error: bool = True) -> Any:
-        """Reads one reply; raises it if it is an error."""
+        """Read one reply and return it; raise it if it is an error."""
 
     def can_read(self, timeout: float) -> bool:
-        """Whether something is there to be read, within `timeout` seconds."""
+        """Return whether something can be read within `timeout` seconds."""

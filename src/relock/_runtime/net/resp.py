@@ -1,7 +1,7 @@
-"""Replies out of bytes, in Python, for where hiredis is not installed.
+"""Parser of replies, in Python, for where hiredis is not installed.
 
 redis-py's own parser reads the socket itself, and waits there for the rest of a reply. Of the protocol (RESP 2, as
-Redis documents it) this has what masters send: lines, numbers, errors, strings and lists.
+Redis documents it) this parser knows what masters send: lines, numbers, errors, strings and lists.
 """
 
 from collections.abc import Generator
@@ -16,7 +16,7 @@ Parsing = Generator[None, None, Any]
 
 
 class Parser:
-    """Takes bytes as they come, and gives the replies that are complete."""
+    """Parser that takes bytes as they come, and gives the replies that are complete."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -27,10 +27,10 @@ class Parser:
         return self._parsing is not None or bool(self._data)
 
     def parse(self, data: bytes) -> list[Any]:
-        """The replies that are complete with `data`; an error among them is a `redis.ResponseError`.
+        """Return the replies that are complete with `data`; an error among them is a `redis.ResponseError`.
 
         Raises:
-            redis.RedisError: the connection was closed, or this is no reply of a master.
+            redis.RedisError: the connection was closed, or `data` is no reply of a master.
         """
         if not data:
             raise redis_errors.ConnectionError("the server closed the connection")
@@ -91,10 +91,10 @@ class Parser:
 
 
 def _number(digits: bytes) -> int:
-    """A number of the protocol.
+    """Return a number of the protocol.
 
     Raises:
-        redis.InvalidResponse: it is none, or longer than any that a master sends.
+        redis.InvalidResponse: `digits` is no number, or longer than any that a master sends.
     """
     if not digits.removeprefix(b"-").isdigit() or len(digits) > DIGITS_MAX:
         raise redis_errors.InvalidResponse(f"no number: {digits!r:.100}")

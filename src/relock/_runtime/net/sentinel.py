@@ -1,5 +1,6 @@
-"""Where the present master of a service is, as its Sentinels say (redis.io, "Guidelines for Redis clients with support
-for Redis Sentinel").
+"""Search for the present master of a service by asking its Sentinels.
+
+The steps are those of redis.io, "Guidelines for Redis clients with support for Redis Sentinel".
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ class NoMasterError(redis_errors.ConnectionError):
     """No Sentinel names a master that is up.
 
     Attributes:
-        errors: what each Sentinel raised; None where it answered, and knows the service.
+        errors: what asking each Sentinel raised; None for a Sentinel that answered, and knows the service.
     """
 
     def __init__(self, text: str, errors: Sequence[BaseException | None]) -> None:
@@ -28,12 +29,12 @@ class NoMasterError(redis_errors.ConnectionError):
 
 
 class Discovery:
-    """Asks the Sentinels of a service where its master is, anew for each connection that is opened.
+    """Search for a service's master: it asks the Sentinels anew for each connection that is opened.
 
     Attributes:
         service: the name by which the Sentinels know the master.
-        sentinels: the address of each Sentinel, for people, and what makes a connection to it; the one that knew the
-            master last comes first.
+        sentinels: the address of each Sentinel, for people, and a function that makes a connection to it; the one that
+            knew the master last comes first.
         min_other_sentinels: a Sentinel that sees fewer others may be cut off, and is not believed.
         master_host: the host to connect to, whatever the Sentinels say; None: the one that they name.
     """
@@ -54,7 +55,7 @@ class Discovery:
         self.master_host = master_host
 
     def connection_options(self, timeout: float) -> dict[str, Any]:
-        """What a `redis.sentinel.SentinelManagedConnection` needs, to find the master when it connects.
+        """Return the options with which a `redis.sentinel.SentinelManagedConnection` finds the master when it connects.
 
         Args:
             timeout: seconds to wait for each Sentinel.
@@ -62,7 +63,7 @@ class Discovery:
         return {"connection_pool": _Finder(self, timeout), "redis_connect_func": _check_role}
 
     def find(self, timeout: float) -> tuple[str, int]:
-        """Host and port of the master.
+        """Return host and port of the master.
 
         Args:
             timeout: seconds to wait for each Sentinel.
@@ -99,7 +100,7 @@ class Discovery:
         return dict(zip(words[::2], words[1::2], strict=True))
 
     def _doubt(self, state: dict[str, str]) -> str | None:
-        """Why the master that a Sentinel names is not to be used, or None."""
+        """Return why the master that a Sentinel names must not be used, or None if it may be."""
         flags = set(state.get("flags", "").split(","))
         if "master" not in flags or flags & {"s_down", "o_down"}:
             return f"it sees no master that is up ({','.join(sorted(flags))})"
@@ -110,7 +111,7 @@ class Discovery:
 
 
 class _Finder:
-    """What redis-py's connection expects of its pool: where to connect to."""
+    """Pool of a Sentinel-managed connection of redis-py, which asks it for the place of the master."""
 
     is_master = True
     check_connection = False
@@ -121,15 +122,15 @@ class _Finder:
         self._timeout = timeout
 
     def get_master_address(self) -> tuple[str, int]:
-        """Host and port of the master; see `Discovery.find`."""
+        """Return host and port of the master, as `Discovery.find` does."""
         return self._discovery.find(self._timeout)
 
 
 def _check_role(raw: Any) -> None:
-    """Authenticates a new connection, and refuses a replica: a Sentinel may not have heard of a failover yet.
+    """Authenticate a new connection, and refuse a replica: a Sentinel may not have heard of a failover yet.
 
     Raises:
-        redis.ConnectionError: it is a replica. No `ConfigurationError`: it will be another server in a moment.
+        redis.ConnectionError: the server is a replica. It is no `ConfigurationError`: the failover will soon be over.
     """
     raw.on_connect()
     raw.send_command("INFO", "replication", check_health=False)

@@ -1,4 +1,4 @@
-"""Which node of a Redis Cluster serves which slot, as its nodes say (redis.io, "Redis cluster specification")."""
+"""Slots of a Redis Cluster, and the nodes that serve them (redis.io, "Redis cluster specification")."""
 
 import re
 from typing import Any, NamedTuple
@@ -13,11 +13,11 @@ from relock._runtime.net.node import Node, Seeds
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
 
 _REDIRECT = re.compile(r"\b(MOVED|ASK) ([0-9]+) (\S*):([0-9]+)")
-_UNKNOWN_HOSTS = (None, b"", b"?")  # what a node says where the host is the one that it was reached at
+_UNKNOWN_HOSTS = (None, b"", b"?")  # a node's words for the host at which it was reached
 
 
 class Range(NamedTuple):
-    """Slots from `first` to `last`, and the master that serves them; an empty host is that of the node that said so."""
+    """Slots from `first` to `last`, and the master that serves them; an empty `host` is that of the node asked."""
 
     first: int
     last: int
@@ -26,7 +26,7 @@ class Range(NamedTuple):
 
 
 class Redirection(NamedTuple):
-    """Another node must be asked: only once, where `asking`; else the slot has moved there."""
+    """Redirection to another node: for one request if `asking`, else for good, since the slot has moved there."""
 
     slot: int
     host: str
@@ -35,16 +35,16 @@ class Redirection(NamedTuple):
 
 
 def slot_of(keys: LockKeys) -> int:
-    """The slot of a lock: all of its keys have the same hash tag."""
+    """Return the slot of a lock, whose keys all have the same hash tag."""
     return key_slot(keys.lock)
 
 
 def ranges_of(node: Node, timeout: float) -> list[Range]:
-    """What `node` knows of the cluster, on a connection of its own; `timeout` in seconds for each step.
+    """Ask `node` for the cluster's ranges of slots, on a new connection; `timeout` is in seconds, for each step.
 
     Raises:
-        redis.RedisError, OSError: it can't be reached, or refuses.
-        ConfigurationError: it is no node of a cluster.
+        redis.RedisError, OSError: `node` can't be reached, or refuses.
+        ConfigurationError: `node` is no node of a cluster.
     """
     raw = node.raw_connection(timeout)
     try:
@@ -62,11 +62,13 @@ def ranges_of(node: Node, timeout: float) -> list[Range]:
 
 
 def members(seeds: Seeds, timeout: float) -> list[tuple[Node, list[Range]]]:
-    """Each node that serves slots, and which, as the first seed says that answers; `timeout` in seconds for each step.
+    """Return the nodes that serve slots, and their slots, as the first seed that answers names them.
+
+    `timeout` is in seconds, for each step.
 
     Raises:
-        redis.RedisError, OSError: none can be reached.
-        ConfigurationError: it is no cluster.
+        redis.RedisError, OSError: no seed can be reached.
+        ConfigurationError: a seed is no node of a cluster.
     """
     failure: BaseException = redis_errors.ConnectionError("no node is named")
     for seed in seeds.nodes:
@@ -89,6 +91,6 @@ def _range(first: int, last: int, master: list[Any]) -> Range:
 
 
 def redirection(words: str) -> Redirection | None:
-    """Where an error sends us, or None for any other error."""
+    """Return the node to which an error redirects the request, or None for any other error."""
     found = _REDIRECT.match(words)
     return found and Redirection(int(found[2]), found[3], int(found[4]), found[1] == "ASK")

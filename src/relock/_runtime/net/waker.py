@@ -1,4 +1,4 @@
-"""Ends another thread's poll."""
+"""Pipe that ends another thread's poll."""
 
 import os
 from contextlib import suppress
@@ -7,10 +7,10 @@ CLEARED_BYTES = 4096
 
 
 class Waker:
-    """A pipe to oneself: whoever polls `fileno` goes on when another thread calls `wake`.
+    """Pipe of a process to itself: a thread that polls `fileno` goes on when another thread calls `wake`.
 
     Attributes:
-        fileno: what to poll; readable from a `wake` until the next `clear`.
+        fileno: the descriptor to poll; readable from a `wake` until the next `clear`.
 
     Raises:
         OSError: the process may open no more files.
@@ -24,17 +24,17 @@ class Waker:
         os.set_blocking(self._end, False)
 
     def wake(self) -> None:
-        """Ends the poll that is under way, or the next one. It never waits: a full pipe wakes as well."""
+        """End the poll that is under way, or the next one; never wait, since a full pipe wakes as well."""
         with suppress(BlockingIOError):
             os.write(self._end, b"\0")
 
     def clear(self) -> None:
-        """Lets the next poll wait again."""
+        """Take bytes out of the pipe, so that the next poll waits again."""
         with suppress(BlockingIOError):
             os.read(self.fileno, CLEARED_BYTES)
 
     def close(self) -> None:
-        """Closes the pipe: nobody may poll it any more. It may be closed again."""
+        """Close the pipe, which no thread may poll any more; closing it again does no harm."""
         ends, self._ends = self._ends, ()
         for end in ends:
             with suppress(OSError):

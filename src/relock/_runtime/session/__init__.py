@@ -1,1 +1,1 @@
-"""One client in one process, for threads."""
+"""Session: all that one client has in one process."""

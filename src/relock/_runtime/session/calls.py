@@ -57,7 +57,7 @@ AtOnce = Callable[[Prepared, LockKeys, bytes, float, float], Sequence[Answer] | 
 
 
 class Calls:
-    """The calls of one session, as flows. Each leaves what it does in the book of holds.
+    """Calls of one session, as flows. Each flow notes what it does in the book of holds.
 
     Args:
         at_once: carries out an `Exchange` with these fields in the call, where nothing is in the way, and returns None
@@ -86,9 +86,9 @@ class Calls:
     def acquire(
         self, record: CallRecord, spec: LockSpec, who: Who, until: float, *, count: int = 1
     ) -> Generator[Step, Any, Outcome | None]:
-        """One more level for the caller: a nested one on its hold, or an outermost one with `count` levels.
+        """Take one more level for the caller: a nested one on its hold, or an outermost one with `count` levels.
 
-        Returns None when the caller has it now, else what the last look found.
+        Return None when the caller has the lock now, else what the last look found.
 
         Raises:
             LockLostError: the caller's hold was lost and it has not left every level yet.
@@ -113,7 +113,7 @@ class Calls:
         return outcome
 
     def _enter_gate(self, record: CallRecord, spec: LockSpec, key: HoldKey, until: float) -> Generator[Step, Any, bool]:
-        """Enter the gate, which one call of an owner passes at a time; at once if that owner has the lock."""
+        """Wait at the owner's gate, a moment at least if that owner has the lock; return whether the caller is in."""
         session = self._session
         hold = session.holds.get(key)
         if hold is not None and hold.count > 0:
@@ -191,7 +191,7 @@ class Calls:
         return None
 
     def _note_wait(self, first: First | None) -> None:
-        """A call is about to wait, for a first look was refused: the client's others line up at once for a second.
+        """Note that a call is about to wait, as a first look was refused: for a second, other calls queue at once.
 
         Perhaps none of them ever sleeps. One connection carries all requests, so the holder's release may come between
         a first look and the place in the queue, which then is a grant.
@@ -200,7 +200,7 @@ class Calls:
             self._session.waited_at = max(self._session.waited_at, first[0])
 
     def _go_without(self, record: CallRecord, spec: LockSpec, came_at: float, outcome: Outcome) -> Outcome:
-        """The caller that came at `came_at` has given up."""
+        """Forget the wait of the caller that came at `came_at` and has given up; return the `outcome`."""
         self._session.hub.forget(record.owners[0])
         record.spec = None  # the flow has left nothing; the error that may follow is no interrupt
         if isinstance(outcome, Refused):
@@ -245,7 +245,7 @@ class Calls:
             session.emit(NotGranted(spec.keys.name, session.clock() - came_at))
 
     def _count_steps(self, hold: Hold) -> None:
-        """Shortens the leases of a new hold by what was seen of the masters' clocks before it was in the book."""
+        """Shorten the leases of a new hold by the steps of masters' clocks that were seen before it was in the book."""
         for step in self._session.steps.copy():
             if step.seconds > 0 and step.seen_at > hold.granted_at:
                 hold.shift(step)
@@ -254,7 +254,7 @@ class Calls:
         """Let the running task or callback in on a level of the thread's hold, unless another task is inside.
 
         Raises:
-            RuntimeError: another one is.
+            RuntimeError: another task is inside.
         """
         taker = still_inside(hold.taker, hold.count)
         if not may_nest(taker, running):
@@ -284,9 +284,9 @@ class Calls:
             hold.callbacks.append(options.on_lost)
 
     def _write_count(self, hold: Hold, count: int) -> Generator[Step, Any, bool]:
-        """Writes the count to the masters; returns whether all of them have it, or are just about to say so.
+        """Write the count to the masters; return whether all of them have it, or are just about to say so.
 
-        What these say is looked at later: a request to one that had not been heard of for long may have been void.
+        What comes later is looked at then: a request to a master that had been silent for long may have been void.
         """
         session = self._session
         hold.wanted = count  # Note, then send: a janitor that is writing another count just now writes again
@@ -310,7 +310,7 @@ class Calls:
     # Release --------------------------------------------------------------------------------------------------------
 
     def release(self, record: CallRecord, name: str, who: Who, *, levels: int = 1) -> Generator[Step, Any, None]:
-        """Leaves `levels` levels (0: all) of the caller's hold.
+        """Leave `levels` levels (0: all) of the caller's hold.
 
         Raises:
             NotOwnedError: the caller holds nothing.
@@ -353,7 +353,7 @@ class Calls:
             raise
 
     def _end(self, hold: Hold) -> Generator[Step, Any, None]:
-        """The last level: the hold ends here and now, and then on the masters."""
+        """End a hold whose last level is left: here and now, and then on the masters."""
         session, keys = self._session, hold.keys
         session.holds.pop((keys.name, hold.key), None)
         if session.closed:
@@ -402,11 +402,11 @@ class Calls:
     # A condition's wait ---------------------------------------------------------------------------------------------
 
     def take_again(self, record: CallRecord, who: Who, hold: Hold, count: int) -> Generator[Step, Any, Outcome | None]:
-        """Takes `count` levels for the owner of `hold`, which a wait has given up; waits until the masters are back.
+        """Take `count` levels for the owner of `hold`, which a wait has given up; wait until the masters are back.
 
-        It is taken as it was before: with the options of its outermost level, and what its other levels have asked for.
-        If that hold was found lost, it is in the book again afterwards, with its levels, for its owner to be told.
-        Another one stands in for it until they are left: what runs after the wait runs with the lock.
+        The new hold has the options of the outermost level of `hold`, and what the other levels have asked for.
+        If `hold` was found lost, it is in the book again afterwards, with its levels, for its owner to be told.
+        Another hold stands in for it until these are left: what runs after the wait runs with the lock.
         """
         spec = evolve(hold.spec, patience=FOREVER)
         if hold.loss is None:
@@ -420,7 +420,7 @@ class Calls:
         return outcome
 
     def _restore(self, hold: Hold, before: Hold) -> Generator[Step, Any, None]:
-        """Gives `hold` what nested levels, or `extend`, had added to the one before: callbacks, and a longer ttl."""
+        """Give `hold` what nested levels, or `extend`, had added to the hold before: callbacks, and a longer ttl."""
         session = self._session
         hold.callbacks[:] = before.callbacks
         if before.ttl > hold.ttl:
@@ -429,12 +429,12 @@ class Calls:
             session.watchdog.watch(hold)
 
     def lose_waited(self, hold: Hold, count: int, error: BaseException) -> None:
-        """The `count` levels of `hold` that a wait gave up are not to be had again: its owner has lost them."""
+        """Report as lost the `count` levels of `hold` that a wait gave up and did not take again."""
         hold.renew_at = FOREVER  # the masters have it no more
         self._book_waited(hold, count)
         self._session.lose(hold, f"a condition's wait gave it up, and did not take it again: {error!r}")
 
     def _book_waited(self, hold: Hold, count: int) -> None:
-        """A hold that has ended has `count` levels again, for its owner to leave."""
+        """Put a hold that has ended into the book again, with `count` levels for its owner to leave."""
         hold.count = count
         self._session.holds[hold.keys.name, hold.key] = hold

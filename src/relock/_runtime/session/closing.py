@@ -1,4 +1,4 @@
-"""The end of a session: waiters leave the queues, calls that are under way end, and threads stop.
+"""End of a session: waiters leave the queues, calls that are under way end, and threads stop.
 
 A session that nobody has closed finishes with the process what is pending on the masters, as `close` does. It does not
 close the client, because handlers of `atexit` that run later may still use that. relock's own handler of `atexit` does

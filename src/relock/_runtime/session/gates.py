@@ -1,4 +1,4 @@
-"""The gates at which callers of one owner queue: one at a time takes or leaves a level of their hold.
+"""Gates at which callers of one owner queue: one at a time takes or leaves a level of their hold.
 
 A caller is a thread, or a task of an event loop. Several callers come at once where they name one ``owner=``, or where
 a task has other tasks carry out its calls. A thread that is inside may come in once more: a signal handler would
@@ -57,7 +57,7 @@ class _Gate:
         self._state = state  # who is inside; and the line, also with places that wait no more: see `first`
 
     def line_up(self, place: _Place) -> None:
-        """Puts a place at the end of the line."""
+        """Put a place at the end of the line."""
         line: deque[ref[_Place]] = self._state.get(_LINE) or self._state.setdefault(_LINE, deque())
         line.append(ref(place))
 
@@ -140,12 +140,12 @@ class _Gate:
         return None
 
 
-#: The gate of a call, the gate's key, who calls, and the place in line, if any. No class: that would cost a call.
+#: The gate of a call, the gate's key, the caller, and the place in line, if any. No class: that would cost a call.
 Admission = tuple[_Gate, HoldKey, object, _Place | None]
 
 
 class Gates:
-    """The gates of one client.
+    """Gates of one client.
 
     Attributes:
         overtake: has a task's call undone in the background, so that it leaves its gate.

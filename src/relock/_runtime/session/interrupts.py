@@ -17,7 +17,7 @@ from relock._runtime.session.keeper import Keeper
 
 
 class _Errand:
-    """A wait at a gate in the place of a call that has ended; in its turn it gives back that call's levels.
+    """Wait at a gate in the place of a call that has ended; in its turn it gives back that call's levels.
 
     A caller that leaves the gate wakes it as any other. Then the janitor looks, so that no caller is kept.
     """
@@ -50,7 +50,7 @@ class _Errand:
 
 
 class Interrupted:
-    """Undoes what calls of one session have left.
+    """Undoing of what interrupted calls of one session have left.
 
     Args:
         may_wait: the callers are threads, which may wait at a gate while they clean up; tasks may not.

@@ -1,6 +1,6 @@
-"""The part of a session that its rooms share: the book of holds, and what goes to the background.
+"""Common part of a session: the book of holds, and what goes to the background.
 
-The book of holds is a dict, whose single operations are atomic, for an interrupt may strike between any two
+The book of holds is a dict, whose single operations are atomic, because an interrupt may strike between any two
 instructions of a caller.
 """
 
@@ -55,18 +55,18 @@ class Counters:
 
 
 class Keeper(Driver):
-    """Keeps the book of holds, and hands to the background what must not keep a caller.
+    """Keeper of the book of holds, which hands to the background what must not keep a caller.
 
     Attributes:
-        foregrounds: what drives flows on event loops.
-        holds: the book.
-        hears: whether anybody wants to hear of events of this level of the log.
+        foregrounds: the drivers of flows on event loops.
+        holds: the book of holds.
+        hears: returns whether anybody wants to hear of events of this level of the log.
         steps: what was seen of the masters' clocks.
         unsaid: what callers must be warned of.
-        waited_at: our time at which somebody began to wait last.
+        waited_at: our time at which a caller last began to wait.
         may_be_handed: whether releasers may give a lock to a waiter of this client.
-        is_closing: closed, but what is handed to the janitor now is still done.
-        is_ending: that is because the interpreter ends.
+        is_closing: True while the session is closed, but what is handed to the janitor is still done.
+        is_ending: True while that is so because the interpreter ends.
     """
 
     client_id: str
@@ -120,16 +120,16 @@ class Keeper(Driver):
         self.has_warned_of_loops = False
 
     def draw_names(self) -> None:
-        """Draws what the names of this client's holds begin with from now on.
+        """Draw the beginning of the names that this client's holds have from now on.
 
-        That is done afresh whenever a connection is opened: a copy of a virtual machine's memory has to open its own,
+        This is done afresh whenever a connection is opened: a copy of a virtual machine's memory has to open its own,
         and its holds then have other names than those of the original.
         """
         head = self.owner_head + self.platform.random_hex(4).encode()
         self.names = map((head + b"%08x").__mod__, self._serials)
 
     def new_name(self, owner: str) -> bytes:
-        """``<client>:<owner>.<uuid>``, which names one hold of an ``owner=`` and never another one."""
+        """Return ``<client>:<owner>.<uuid>``, which names one hold of an ``owner=`` and never another one."""
         name, head = next(self.names), self.owner_head
         return b"%b%b.%b" % (head, readable(owner).encode(), name[len(head) :])
 
@@ -147,7 +147,7 @@ class Keeper(Driver):
             raise ClientClosedError("the client is closed: make a new one")
 
     def begin_park(self, waiter: Waiter, park: Park) -> None:
-        """`waiter` is about to sleep: if it has a ticket, heartbeats are due from now on."""
+        """Note that `waiter` is about to sleep; if it has a ticket, heartbeats are due from now on."""
         if not waiter.parks:
             self.counters.waits += 1
             self.waited_at = self.clock()
@@ -160,7 +160,7 @@ class Keeper(Driver):
             self.check_open()
 
     def warn_if_a_loop_waits(self, name: str) -> None:
-        """Says once that a wait for the lock `name`, which is about to begin, blocks the caller's event loop."""
+        """Warn once that a wait for the lock `name`, which is about to begin, blocks the caller's event loop."""
         if not self.has_warned_of_loops and self.platform.task() is not None:
             self.has_warned_of_loops = True
             text = text_of_wait(name)
@@ -168,17 +168,17 @@ class Keeper(Driver):
             warn_at_once(text)
 
     def enter(self, enter: Enter) -> bool:
-        """Waits at the gate of an owner that may call several times at once."""
+        """Wait at the gate of an owner that may call several times at once; return whether the caller is in."""
         return self.gates.enter(*enter)
 
     def renewed(self) -> None:
-        """A renewal was confirmed by a quorum."""
+        """Count a renewal that a quorum has confirmed."""
         self.counters.renewals += 1
 
     # The book of holds ----------------------------------------------------------------------------------------------
 
     def all_holds(self) -> list[Hold]:
-        """Every hold of this client, and the lost ones whose owners have not noticed yet."""
+        """Return every hold of this client, and the lost ones whose owners have not noticed yet."""
         return self.holds.all()
 
     def is_current(self, hold: Hold) -> bool:
@@ -186,7 +186,7 @@ class Keeper(Driver):
         return self.holds.has(hold)
 
     def check_valid(self, hold: Hold) -> None:
-        """Raises `LockLostError` if `hold` is lost, saying so where nobody has yet."""
+        """Raise `LockLostError` if `hold` is lost; report the loss, unless that has been done."""
         now = self.clock()
         if hold.loss is None:
             reason = hold.reason_for_loss(now)
@@ -196,7 +196,7 @@ class Keeper(Driver):
         raise lost_error(hold)
 
     def lose(self, hold: Hold, reason: str) -> None:
-        """The hold is over. The first to find it says so: to its locks' callbacks, the client's, and the log."""
+        """End a hold that is over. The first to find that tells the locks' callbacks, the client's, and the log."""
         if not self.is_current(hold):
             return
         now = self.clock()
@@ -258,30 +258,30 @@ class Keeper(Driver):
             self.janitor.hand(tasks.Settle(hold))
 
     def heal(self, holds: tuple[Hold, ...]) -> None:
-        """Gives holds that a quorum has just confirmed to the masters that do not have them, in the background."""
+        """Give holds that a quorum has just confirmed to the masters that do not have them, in the background."""
         if holds:
             self.janitor.hand(tasks.Heal(holds, self.clock() + tasks.HEAL_SECONDS))
 
     def sweep(self, now: float) -> float:
-        """Closes connections that nobody has needed for long; returns when there may be more."""
+        """Close connections that nobody has needed for long; return when there may be more."""
         return min(master.sweep(now) for master in self.masters)
 
     def services(self) -> Iterator[Service]:
-        """Give the services: their threads must not be kept from their work."""
+        """Yield the services, whose threads must not be kept from their work."""
         yield from (self.watchdog, self.janitor, *self.hub.subscriptions)
         yield from (master.reconnector for master in self.masters if master.reconnector is not None)
 
     # What is told ---------------------------------------------------------------------------------------------------
 
     def emit(self, event: Event) -> None:
-        """Tells an event to the logger ``relock.events`` and to the client's callback."""
+        """Report an event to the logger ``relock.events`` and to the client's callback."""
         is_ordinary = isinstance(event, _ORDINARY_EVENTS)
         if self.options.on_event is not None:
             self.events.hand(self.options.on_event, event, is_ordinary=is_ordinary)
         self.platform.log.write(event_logger, logging.DEBUG if is_ordinary else logging.WARNING, "%s", event)
 
     def say_warnings(self, stacklevel: int = 3, *, beside: BaseException | None = None) -> None:
-        """Warns a caller, whose call has done its work, of what it has found; see `telling.warn_caller`.
+        """Warn a caller, whose call has done its work, of what was found, as `telling.warn_caller` does.
 
         Args:
             stacklevel: as for `warnings.warn`, where this is the second.

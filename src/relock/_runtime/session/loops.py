@@ -1,4 +1,4 @@
-"""What a caller is told that uses a lock for threads on the thread of an event loop."""
+"""Errors and warnings for a caller that uses a lock for threads on the thread of an event loop."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ INSTEAD = (
 
 
 def inside_already(name: str, taker: Taker | None, running: object) -> RuntimeError:
-    """The error for a task (or callback) that would come in on top of another one of its thread."""
+    """Return the error for a task (or callback) that would come in on top of another one of its thread."""
     first = None if taker is None else taker.task()
     if first is None or _is_done(first):
         who = "a task" if first is None else repr(first)
@@ -24,13 +24,13 @@ def inside_already(name: str, taker: Taker | None, running: object) -> RuntimeEr
 
 
 def _is_done(first: object) -> bool:
-    """Whether it is a task that has ended; `A_CALLBACK` is none, and nobody knows of it."""
+    """Return whether `first` is a task that has ended; `A_CALLBACK` is no task, and its end is not known."""
     done: Callable[[], bool] | None = getattr(first, "done", None)
     return done is not None and done()
 
 
 def text_of_wait(name: str) -> str:
-    """What the caller is told that is about to wait for the lock `name`, and the event loop of its thread with it."""
+    """Return the warning that a wait for the lock `name` blocks the event loop of the caller's thread."""
     return (
         f"this wait for {name!r} blocks the event loop of its thread: nothing else runs there until it ends, and a "
         f"task of that loop that has the lock can't release it. {INSTEAD}"

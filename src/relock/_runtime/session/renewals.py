@@ -1,4 +1,4 @@
-"""The renewals that callers ask for: `Lock.extend`, and the full lease of a hold that was handed over."""
+"""Renewals that callers ask for: `Lock.extend`, and the full lease of a hold that was handed over."""
 
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -15,16 +15,16 @@ CONNECTING_SECONDS_MIN = 0.005  # before a master is asked again that was being 
 
 
 class Renewals:
-    """The renewals of one session that callers ask for, as flows; the watchdog's are its own."""
+    """Renewals of one session that callers ask for, as flows; the watchdog has flows of its own."""
 
     def __init__(self, session: Keeper) -> None:
         self._session = session
 
     def extend(self, hold: Hold, ttl: float | None) -> Generator[Step, Any, list[Failure] | None]:
-        """Renews `hold` now. Returns the failures where no quorum confirmed it, None when one did.
+        """Renew `hold` now. Return the failures if no quorum confirmed the renewal, None if one did.
 
         Raises:
-            LockLostError: it was lost, before or by now.
+            LockLostError: the hold was lost, before or by now.
         """
         session = self._session
         session.check_valid(hold)
@@ -39,10 +39,10 @@ class Renewals:
         return [answer for answer in answers if isinstance(answer, Failure)]
 
     def _renew(self, hold: Hold) -> Generator[Step, Any, Sequence[Reply | Failure]]:
-        """What the masters say to a renewal of `hold`.
+        """Renew `hold`; return what the masters answer.
 
-        They are asked again, for a node timeout, if a quorum fails and a master that seems to be well could not be
-        asked, because no connection to it was free.
+        Without a quorum they are asked again, for a node timeout, if a master that seems to be well could not be asked,
+        because no connection to it was free.
         """
         session = self._session
         until, pause = session.clock() + session.node_timeout, CONNECTING_SECONDS_MIN
@@ -56,17 +56,17 @@ class Renewals:
             pause *= 2
 
     def _is_connecting(self, answers: Sequence[Reply | Failure]) -> bool:
-        """Whether one of the masters could not be asked, though it is not known to be down."""
+        """Return whether one of the masters could not be asked, though it is not known to be down."""
         unasked = [isinstance(answer, Failure) and not answer.sent for answer in answers]
         return any(master.down is None for master, missed in zip(self._session.masters, unasked, strict=True) if missed)
 
     def confirm(self, hold: Hold) -> Generator[Step, Any, float]:
-        """Has the masters confirm the full lease of a hold that a releaser gave; returns what then remains (s).
+        """Have the masters confirm the full lease of a hold that a releaser gave; return what then remains (s).
 
-        A client that was closed asks nobody any more.
+        A client that was closed asks no master any more.
 
         Raises:
-            LockLostError: it was lost by now.
+            LockLostError: the hold was lost by now.
         """
         session = self._session
         if not session.closed:

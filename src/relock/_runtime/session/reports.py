@@ -1,4 +1,4 @@
-"""What the masters and the hub report, and what the session does about it."""
+"""Reports of the masters and the hub, and what the session does about them."""
 
 import logging
 
@@ -17,24 +17,24 @@ logger = logging.getLogger(__name__)
 
 
 class Reports(MasterListener):
-    """Hears of everything that happens to the masters of one session, and to its subscriptions."""
+    """Listener to the masters of one session, as `MasterListener`, and to its hub, as `HubListener`."""
 
     def __init__(self, session: Keeper) -> None:
         self._session = session
 
     @property
     def connection_name(self) -> str:  # type: ignore[override]
-        """See `MasterListener`."""
+        """Name of the session's connections on the servers."""
         return self._session.connection_name
 
     # Of the hub -----------------------------------------------------------------------------------------------------
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
-        """See `relock._runtime.wakeups.hub.HubListener`."""
+        """Have the janitor pass on the turn of a waiter that has left."""
         self._session.janitor.hand(tasks.PassOn(keys, owner))
 
     def unclaimed(self, keys: LockKeys, owner: bytes, token: int) -> None:
-        """See `relock._runtime.wakeups.hub.HubListener`."""
+        """End a hold that a releaser gave to a waiter which has left, unless the hold is in the book."""
         session = self._session
         if not any(hold.owner == owner and hold.loss is None for hold in session.holds.copy().values()):
             session.undo(keys, owner, token, session.options.ttl, session.clock())
@@ -46,38 +46,38 @@ class Reports(MasterListener):
     # Of the masters -------------------------------------------------------------------------------------------------
 
     def clock_in_doubt(self, master: MasterState) -> None:  # noqa: ARG002
-        """See `relock._runtime.masters.known.MasterListener`."""
+        """Have the janitor look at the masters' clocks: one of them seems to have stepped."""
         self._session.janitor.hand(tasks.Sample())
 
     def subscribed(self) -> None:
-        """See `relock._runtime.wakeups.hub.HubListener`."""
+        """Have a heartbeat sent now, if there are waiters: what was published before may be lost."""
         session = self._session
         if session.hub.waiters:
             session.janitor.beat_now()
 
     def master_down(self, master: MasterState, why: str) -> None:
-        """See `relock._runtime.masters.known.MasterListener`; what breaks while we close was closed by us."""
+        """Report that a master is down, but not while the session closes, and its connections with it."""
         session = self._session
         if not session.closed:
             session.emit(MasterDown(None, master.address, why))
 
     def master_back(self, master: MasterState) -> None:
-        """See `relock._runtime.masters.known.MasterListener`."""
+        """Report that a master answers again."""
         self._session.emit(MasterBack(None, master.address))
 
     def master_without_vote(self, master: MasterState, seconds: float) -> None:
-        """See `relock._runtime.masters.known.MasterListener`."""
+        """Report that a master may have forgotten leases, and has no vote for `seconds` more."""
         why = "it restarted, failed over, was flushed or is new, or its clock stepped: it may have forgotten leases"
         self._session.emit(MasterWithoutVote(None, master.address, seconds, why))
 
     def master_moved(self, master: MasterState) -> None:
-        """See `relock._runtime.masters.known.MasterListener`. Nobody is given a lock where a server has no name."""
+        """Have the subscription follow a master that moved. Nobody is given a lock where a server has no name."""
         session = self._session
         session.may_be_handed = all(one.incarnation != NAMELESS for one in session.masters)
         session.hub.subscriptions[master.index].look()
 
     def check_independent(self, master: MasterState) -> None:
-        """See `relock._runtime.masters.known.MasterListener`."""
+        """Draw new names for a new connection; raise `ConfigurationError` if its server is another master, too."""
         session = self._session
         session.draw_names()
         if master.incarnation == NAMELESS:
@@ -95,12 +95,12 @@ class Reports(MasterListener):
                 one.is_quorum_judged = True
 
     def larger_guard(self, found_ms: int) -> None:
-        """See `relock._runtime.masters.known.MasterListener`."""
+        """Use the longer guard of other clients on all masters."""
         for master in self._session.masters:
             master.guard_ms = max(master.guard_ms, found_ms)
 
     def master_stepped(self, master: MasterState, seconds: float, shown_us: int) -> None:
-        """See `relock._runtime.masters.known.MasterListener`. Leases end by the master's clock, so earlier on ours."""
+        """Note a step of a master's clock. Leases end by that clock: if it went ahead, earlier on ours."""
         session = self._session
         step = ClockStep(session.clock(), master.index, seconds, shown_us, master.offset.stepped_after)
         session.steps.append(step)  # Mark, then look: a hold that enters the book from here on looks at the steps
@@ -114,11 +114,11 @@ class Reports(MasterListener):
         session.platform.log.warning(logger, text, master.address, seconds)
 
     def sweep_by(self, moment: float) -> None:
-        """See `relock._runtime.masters.known.MasterListener`."""
+        """Have the watchdog look by `moment` (our time) for connections that nobody needs."""
         self._session.watchdog.look_by(moment)
 
     def warn(self, text: str) -> None:
-        """See `relock._runtime.masters.known.MasterListener`; the call that found it raises it, when it has done."""
+        """Have a `RelockWarning` issued: on a background thread by the log, else by a call that has done its work."""
         session = self._session
         if any(service.is_caller() for service in session.services()):
             session.platform.log.warn(text)

@@ -1,4 +1,4 @@
-"""The session of a client in one process, for threads: what it is made of, from its beginning to its end."""
+"""Session of a client in one process: its parts, its beginning and its end."""
 
 import itertools
 import sys
@@ -25,14 +25,14 @@ from relock._runtime.wakeups.hub import Hub
 
 
 class Session(Keeper):
-    """All that a client has in one process: connections, threads, holds. A forked child makes a new one.
+    """Session: all that a client has in one process: connections, threads, holds. A forked child makes a new one.
 
     Attributes:
-        calls: what threads ask for.
-        renewals: the renewals among that.
-        interrupted: what undoes what an interrupted call of a thread has left.
+        calls: the calls of threads, as flows.
+        renewals: the renewals that callers ask for.
+        interrupted: undoes what an interrupted call of a thread has left.
         interrupted_of_tasks: the same for tasks.
-        reports: what hears of everything that happens to the masters.
+        reports: hears of everything that happens to the masters.
     """
 
     calls: Calls
@@ -64,7 +64,7 @@ class Session(Keeper):
             closing.end_with_process(self)
 
     def close(self) -> None:
-        """Ends threads, waits and connections; leaves the holds to their leases.
+        """End threads, waits and connections; leave the holds to their leases.
 
         A signal handler may call it in the middle of a call. That call can't end before the handler returns. So another
         thread closes the session then, and what the call leaves is ended as well.
@@ -94,7 +94,7 @@ class Session(Keeper):
     def drop(self) -> bool:
         """Have the session end once nothing is held: its client is unreachable, so no call can come.
 
-        A finalizer calls it, at any instruction of any thread. So it takes no lock and waits for nothing. Returns
+        A finalizer calls this, at any instruction of any thread. So this takes no lock and waits for nothing. Return
         whether there is anything to end.
         """
         if self.closed or self.platform is not THREADS or sys.is_finalizing():

@@ -1,1 +1,1 @@
-"""The waiters, and the subscriptions that wake them."""
+"""Waiters, and the subscriptions that wake them."""

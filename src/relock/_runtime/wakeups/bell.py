@@ -1,7 +1,7 @@
-"""Wakes every thread that waits for the same change.
+"""Bell that wakes all threads that wait for the same change.
 
-`threading.Event` does that too, but a caller who waits on one takes the lock inside it. An exception that a signal
-handler raises there can leave this lock taken, and then nobody can set the event any more.
+`threading.Event` does that too, but a thread that waits on one takes the lock inside it. An exception that a signal
+handler raises there can leave this lock taken, and then no thread can set the event any more.
 """
 
 from collections import deque
@@ -14,26 +14,26 @@ from relock._runtime.platform import Platform
 
 
 class Rung(Protocol):
-    """Where a bell is heard."""
+    """Queue that a bell rings."""
 
     def put(self, item: None, /) -> None:
-        """Adds a token."""
+        """Add a token."""
 
     def empty(self) -> bool:
-        """Whether there is none."""
+        """Return whether the queue holds no token."""
 
 
 class Bell:
-    """Waiting threads have a queue each, in which `ring` puts a token; each step is one operation of a deque."""
+    """Bell with a queue for each waiting thread, where `ring` puts a token; each step is one operation of a deque."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._waiting: deque[Rung] = deque()
 
     def wait_for(self, is_so: Callable[[], bool], until: float) -> bool:
-        """Whether `is_so()`, after waiting for it until the clock's `until` (s) at most.
+        """Wait until `is_so()` is true, until the clock's `until` (s) at most; return whether it is.
 
-        Whoever makes it so must call `ring` afterwards.
+        The thread that makes it true must call `ring` afterwards.
         """
         rung: SimpleQueue[None] = self._platform.queue()
         try:
@@ -49,16 +49,16 @@ class Bell:
             self.leave(rung)
 
     def join(self, rung: Rung) -> None:
-        """From now on `rung` gets a token whenever the bell rings, unless one is in it."""
+        """Have `rung` get a token whenever the bell rings, unless one is in the queue."""
         self._waiting.append(rung)
 
     def leave(self, rung: Rung) -> None:
-        """It gets none any more."""
+        """Give `rung` no more tokens."""
         with suppress(ValueError):  # an interrupt came before it was there
             self._waiting.remove(rung)
 
     def ring(self) -> None:
-        """Makes every thread that waits look again."""
+        """Make every thread that waits look again."""
         for rung in self._waiting.copy():
             if rung.empty():  # else its thread has yet to look; or an interrupt has left it here, where nobody reads it
                 rung.put(None)

@@ -1,9 +1,9 @@
-"""What comes on one connection of a subscription, on its way to those that it is for.
+"""Reader of one connection of a subscription, which passes what comes to those that it is for.
 
-A thread of the user's may read here, and an exception may strike it between any two instructions: a signal handler's,
-say. So what has come is in `_taken` until it is parsed, then in `_replies` until it is acted on, and the next reader
-goes on there. Only an exception in the midst of parsing leaves bytes half parsed. Then the connection is given up; when
-another one stands, a heartbeat finds out whose turn it is.
+A thread of the user's may read here, and an exception (a signal handler's, say) may strike that thread between any two
+instructions. So what has come is in `_taken` until it is parsed, then in `_replies` until it is acted on, and the next
+reader goes on there. Only an exception in the midst of parsing leaves bytes half parsed. Then the connection is given
+up; when another one stands, a heartbeat finds out whose turn it is.
 """
 
 from collections import deque
@@ -20,16 +20,16 @@ TRIES_MAX = 3  # of one message: then the connection is given up, or it would fa
 
 
 class Ear:
-    """One connection that is subscribed. One thread at a time reads it: see `relock._runtime.wakeups.reading`.
+    """Subscribed connection, which one thread at a time reads, as `relock._runtime.wakeups.reading` describes.
 
     Args:
         act: acts on one reply. Acting twice on the same one does no harm.
 
     Attributes:
-        call: wakes the thread of the subscription.
+        call: wakes the subscription's thread.
         error: why the connection can't be used any more; None while it can.
         heard: how often something has come.
-        is_led: it is shared with the waiting threads, and its own thread does not read it.
+        is_led: True while the connection is shared with the waiting threads, and its own thread does not read it.
     """
 
     channel: Channel
@@ -52,28 +52,28 @@ class Ear:
 
     @property
     def is_amid(self) -> bool:
-        """Whether something has come that is not acted on yet: the reader is about to, or was struck."""
+        """True if something has come that is not acted on yet: the reader is about to act, or an exception struck."""
         return bool(self._taken or self._replies)
 
     def hear(self, take: Callable[[], Any]) -> None:
-        """Takes what has come, by one of the ways of its channel, and acts on it.
+        """Take what has come, with one of the functions of the channel, and act on it.
 
         Raises:
-            redis.RedisError, OSError: it broke.
+            redis.RedisError, OSError: the connection broke.
         """
         self._taken.extend(starmap(take, _ONCE))  # one step: no handler runs between receiving and storing
         self.heard += 1
         self.act()
 
     def hear_now(self) -> None:
-        """As `hear`, for the leader: never waits, and what is an error of the socket's is one of redis-py's."""
+        """Take what has come and act on it, for the leader: never wait, and raise the socket's errors as redis-py's."""
         take = self.channel.take_now
         try:
             if take is not None:
                 self._taken.extend(starmap(take, _ONCE))
         except OSError as error:
             if error.errno is None:
-                raise  # none of the socket's: a signal handler's
+                raise  # not the socket's: a signal handler's
             if isinstance(error, BlockingIOError):
                 self.act()  # what the last reader has left, if it was struck
                 return
@@ -82,16 +82,16 @@ class Ear:
         self.act()
 
     def act_on(self, replies: Sequence[Any]) -> None:
-        """Acts on what has come before; raises as `act` does."""
+        """Act on replies that came before the ear was made; raise as `act` does."""
         self._replies.extend(replies)
         self.act()
 
     def act(self) -> None:
-        """Acts on all that was taken.
+        """Act on all that was taken.
 
         Raises:
-            redis.RedisError: no server sends this; or an exception has struck in the midst of parsing, or again and
-                again whoever acts on the same reply.
+            redis.RedisError: no server sends this; or an exception has struck in the midst of parsing, or struck every
+                try to act on one reply.
         """
         replies, taken = self._replies, self._taken
         while True:
@@ -112,6 +112,6 @@ class Ear:
             self._is_parsing = False
 
     def fail(self, error: Exception) -> None:
-        """The connection can't be used any more: the thread of the subscription opens another one."""
+        """Note that the connection can't be used any more, and have the subscription's thread open another one."""
         self.error = error
         self.call()

@@ -31,13 +31,13 @@ SERVED_UNSWEPT = 1024  # so many waiters that had their turn may be kept, though
 
 
 class Served(NamedTuple):
-    """A waiter that has had its turn.
+    """Waiter that has had its turn.
 
     Attributes:
-        at: our time of that.
+        at: when it had its turn, on our clock.
         owner: the name of its hold.
-        late_until: for so long (our time), masters may say that they have given that hold.
-        hold: that hold; None once nobody has it, or ends it, any more.
+        late_until: until when, on our clock, masters may say that they have given that hold.
+        hold: returns that hold; None once no thread has it, or ends it, any more.
     """
 
     at: float
@@ -54,32 +54,32 @@ _GRANT = re.compile(  # the uuid, what comes after ~ in the hold's name, token, 
 
 
 class HubListener(Protocol):
-    """What does for the hub what the hub can't do itself."""
+    """Listener that does for the hub what the hub can't do itself."""
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
-        """A waiter that has left was told that it is its turn."""
+        """Pass on the turn that came for the waiter `owner`, which has left."""
 
     def unclaimed(self, keys: LockKeys, owner: bytes, token: int) -> None:
-        """A releaser has given the hold `owner` to a waiter that has left, and perhaps has not taken it.
+        """End the hold `owner`, which a releaser has given to a waiter that has left, unless the waiter has taken it.
 
-        `token` is what the masters must know when it ends: 0, or that of a hold that is just being ended.
+        `token` is the fencing token that the masters must know when it ends: 0, or that of a hold that is being ended.
         """
 
     def subscribed(self) -> None:
-        """A subscription is confirmed (again): what was published before may be lost."""
+        """Note that a subscription is confirmed (again): what was published before may be lost."""
 
     def watch_waiters(self) -> None:
         """Have a heartbeat look after the waiters: one may be unable to act before it first goes to sleep."""
 
 
 class Hub:
-    """All waiters of one client, and a subscription to each master.
+    """Waiters of one client, and a subscription to each master.
 
     Attributes:
         waiters: by their owners' names.
         subscriptions: in the order of the masters.
-        reading: which thread or event loop reads them.
-        confirmed: rings when one of them is confirmed.
+        reading: arranges which thread or event loop reads the subscriptions.
+        confirmed: rings when a subscription is confirmed.
     """
 
     confirmed: Bell
@@ -106,7 +106,7 @@ class Hub:
         self._sweep_at = SERVED_UNSWEPT
 
     def register(self, owner: bytes, keys: LockKeys, inbox: Callable[[], TaskInbox] | None = None) -> Waiter:
-        """The waiter `owner`, from now on found by its wake-ups; `inbox` makes where it hears them: else a queue."""
+        """Return the waiter `owner`, found by its wake-ups from now on; `inbox` makes its inbox, by default a queue."""
         waiter = self.waiters.get(owner)
         if waiter is None:
             if inbox is None:
@@ -120,7 +120,7 @@ class Hub:
         return waiter
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
-        """`owner` waits no more; `served`: because it has had its turn, and its hold is in the book."""
+        """Note that `owner` waits no more; `served` is its hold, in the book already, if it has had its turn."""
         waiter = self.waiters.get(owner)
         if waiter is None:
             return
@@ -141,9 +141,9 @@ class Hub:
             self.reading.gave_up()
 
     def _sweep(self) -> None:
-        """Forgets the waiters that had their turn so long ago that no message can come for them, and no others.
+        """Forget the waiters that had their turn so long ago that no message can come for them, and no others.
 
-        One whose hold goes on is kept: a message for it that comes very late must not end it without its token.
+        A waiter whose hold goes on is kept: a message that comes very late must not end the hold without its token.
         """
         now = self._clock()
         for owner, served in self._served.copy().items():
@@ -152,14 +152,14 @@ class Hub:
         self._sweep_at = SERVED_UNSWEPT + 2 * len(self._served)
 
     def _give_back(self, waiter: Waiter, settled: set[bytes]) -> None:
-        """Has the holds that `waiter` was given ended, but for those that are `settled`."""
+        """Have the holds that `waiter` was given ended, except those that are `settled`."""
         for grant in waiter.handed.copy():
             if grant.owner not in settled:
                 self._listener.unclaimed(waiter.keys, grant.owner, 0)
                 settled.add(grant.owner)
 
     def handed_to(self, waiter: Waiter) -> list[Handed]:
-        """What releasers have given `waiter`. Of what came before its master's clock stepped no time is known."""
+        """Return the grants to `waiter`; a grant from before a step of its master's clock has no known time."""
         grants = waiter.handed.copy()
         for place, grant in enumerate(grants):
             if grant.begins < self._masters[grant.master].trusted_from:
@@ -167,12 +167,12 @@ class Hub:
         return grants
 
     def gather_seconds(self) -> float:
-        """For how long a waiter that one master has given the lock waits for a quorum of them."""
+        """Return for how long (s) a waiter that one master has given the lock waits for a quorum of masters."""
         round_trips = [master.offset.round_trip for master in self._masters]
         return gather_seconds(round_trips, self._quorum, GATHER_SECONDS, self._masters[0].node_timeout)
 
     def listen(self, until: float) -> bool:
-        """Whether a quorum has confirmed the subscription, waiting for that until `until` at most."""
+        """Wait until a quorum has confirmed the subscription, until `until` at most; return whether one has."""
         confirmed = 0
         for subscription in self.subscriptions:
             subscription.ensure()
@@ -180,11 +180,11 @@ class Hub:
         return confirmed >= self._quorum or self.confirmed.wait_for(self.is_confirmed, until)
 
     def is_confirmed(self) -> bool:
-        """Whether a quorum has confirmed the subscription."""
+        """Return whether a quorum has confirmed the subscription."""
         return sum(subscription.is_confirmed for subscription in self.subscriptions) >= self._quorum
 
     def message(self, master: int, payload: bytes) -> None:
-        """Acts on a grant or a wake-up that master number `master` published; ignores anything else."""
+        """Act on a grant or a wake-up that master number `master` published; ignore anything else."""
         found = _GRANT.fullmatch(payload)
         if found is not None:
             self._given(self.subscriptions[master], found)
@@ -212,7 +212,7 @@ class Hub:
             self._given_to_nobody(keys, owner, grant)
 
     def _given_to_nobody(self, keys: LockKeys, owner: bytes, grant: Handed) -> None:
-        """Has a hold ended that was given to a waiter which is not here any more, and has not taken it."""
+        """Have a hold ended that was given to a waiter which is gone, unless it is held, or its release ends it."""
         served = self._served.get(owner, _NOT_SERVED)
         is_taken = served.owner == grant.owner
         if is_taken and self._clock() < served.late_until:
@@ -252,18 +252,18 @@ class Hub:
         return 0 if waiter is None else waiter.missed
 
     def look_again(self, owner: bytes) -> None:
-        """Makes `owner` look again, if it waits here."""
+        """Make `owner` look again, if it waits here."""
         waiter = self.waiters.get(owner)
         if waiter is not None:
             waiter.wake()
 
     def wake_all(self) -> None:
-        """Makes every waiter look again: the masters, or the way to them, have changed."""
+        """Make every waiter look again: the masters, or the way to them, have changed."""
         for waiter in list(self.waiters.values()):
             waiter.wake()
 
     def subscribed(self) -> None:
-        """A subscription is confirmed; see `HubListener.subscribed`."""
+        """Ring `confirmed`, and tell the listener that a subscription is confirmed."""
         self.confirmed.ring()
         self._listener.subscribed()
 
@@ -283,18 +283,18 @@ class Hub:
             self.platform.sleep(CATCH_UP_LOOK_SECONDS)
 
     def stop(self) -> None:
-        """Ends the subscriptions."""
+        """End the subscriptions."""
         for subscription in self.subscriptions:
             subscription.stop()
 
     def join(self, timeout: float) -> None:
-        """Waits for the threads to end, `timeout` seconds at most for each."""
+        """Wait for the threads to end, `timeout` seconds at most for each."""
         for subscription in self.subscriptions:
             subscription.join(timeout)
         self.reading.stop()
 
     def abandon(self) -> None:
-        """In a forked child: closes the copies of the parent's sockets."""
+        """Close the copies of the parent's sockets, in a forked child."""
         for subscription in self.subscriptions:
             subscription.disconnect()
         self.reading.abandon()

@@ -1,4 +1,4 @@
-"""Where one waiter hears that it must look."""
+"""Inboxes of waiters: queues by which they hear that they must look."""
 
 from typing import Protocol
 
@@ -6,28 +6,28 @@ from relock._core.pulse import Pulse
 
 
 class Inbox(Protocol):
-    """Where a waiter hears what it is to look for: a thread's `queue.SimpleQueue`, or what a task awaits."""
+    """Inbox of one waiter: a `queue.SimpleQueue` for a thread, or a queue that a task awaits."""
 
     def put(self, item: int | None, /) -> None:
-        """Adds one more; any thread may, at any moment."""
+        """Add an item; any thread may call this, at any moment."""
 
     def get(self, *, timeout: float) -> int | None:
-        """Waits for the next one, so many seconds at most; ``queue.Empty`` where none comes. Only a thread may."""
+        """Wait for the next item, `timeout` seconds at most; ``queue.Empty`` if none comes. Only a thread may wait."""
 
     def get_nowait(self) -> int | None:
-        """The next one; ``queue.Empty`` where there is none."""
+        """Return the next item; ``queue.Empty`` if there is none."""
 
     def empty(self) -> bool:
-        """Whether there is none."""
+        """Return whether there is no item."""
 
 
 class TaskInbox(Inbox, Protocol):
-    """The inbox of a task.
+    """Inbox of a task.
 
     Attributes:
-        pulse: of its event loop.
+        pulse: that of its event loop.
     """
 
     @property
     def pulse(self) -> Pulse:
-        """Answers whether that loop turns."""
+        """Pulse of the event loop, which shows whether the loop turns."""

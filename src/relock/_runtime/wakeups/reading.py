@@ -1,4 +1,4 @@
-"""The readers of a client's subscriptions: a thread that waits, an event loop, or a thread of each subscription.
+"""Readers of a client's subscriptions: a thread that waits, an event loop, or a thread of each subscription.
 
 A message is for a thread that waits. If another thread reads it, the two have to change places before anything goes on,
 which takes longer than the message was on its way. So one of the waiting threads, the *leader*, polls the sockets for
@@ -65,12 +65,12 @@ _LEADER = "leader"
 
 
 class Sleeper(Protocol):
-    """A waiter, as the reading sees it.
+    """Waiter, as `Reading` sees it.
 
     Attributes:
         wakes: the number of a master that has woken it, or None; or `LEAD`.
-        is_polling: it leads, and polls.
-        is_parked: from before it is known here as one that sleeps until after it is not.
+        is_polling: True while it leads and polls.
+        is_parked: True from before `Reading` knows that it sleeps until after that is forgotten.
     """
 
     wakes: Inbox
@@ -78,15 +78,15 @@ class Sleeper(Protocol):
     is_parked: bool
 
     def wake(self, master: int | None = None) -> None:
-        """Puts one more into `wakes`, and ends its poll."""
+        """Put `master` into `wakes`, and end the waiter's poll."""
 
 
 class _Ring(NamedTuple):
-    """The sockets that the leader polls.
+    """Sockets that the leader polls.
 
     Attributes:
-        made_for: the value of `wanted` for which it was made.
-        poll: waits for the sockets; milliseconds.
+        made_for: the value of `Reading.wanted` for which the ring was made.
+        poll: waits for the sockets, so many milliseconds at most.
         ears: by the numbers of their sockets.
         waker: ends a poll; None where nothing was shared yet.
     """
@@ -101,13 +101,13 @@ _NO_RING = _Ring(None, lambda _: [], {}, None)
 
 
 class Reading:
-    """The shared sockets of one client, and which waiting thread or event loop reads them.
+    """Shared sockets of one client, and the waiting thread or event loop that reads them.
 
     Attributes:
         clock: the client's.
-        left_at: when a leader last left, or a socket was last shared; `NEVER` once it may be taken back
-            at once: the last waiter has given up, the last loop has left, or one was ousted.
-        wanted: another object whenever what is shared has changed.
+        left_at: when a leader last left, or a socket was last shared; `NEVER` once sockets may be taken
+            back at once: the last waiter has given up, the last loop has left, or one was ousted.
+        wanted: replaced by another object whenever what is shared changes.
     """
 
     clock: Clock
@@ -130,12 +130,12 @@ class Reading:
     # A thread that waits --------------------------------------------------------------------------------------------
 
     def next_for(self, waiter: Sleeper, until: float) -> int | None:
-        """Sleeps until `waiter` is woken, and leads meanwhile if no other thread does.
+        """Sleep until `waiter` is woken, and lead meanwhile if no other thread does.
 
-        Returns the number of the master that woke it; None where it must look in any case.
+        Return the number of the master that woke it; None if it must look in any case.
 
         Raises:
-            queue.Empty: nothing has until the clock's `until` (s).
+            queue.Empty: nothing has woken it until the clock's `until` (s).
         """
         waiter.is_parked = True
         while True:
@@ -148,7 +148,7 @@ class Reading:
                 return woken_by
 
     def leave(self, waiter: Sleeper) -> None:
-        """`waiter` sleeps no more."""
+        """Note that `waiter` sleeps no more, and ask another one to lead if nobody does then."""
         self._parked.pop(waiter, None)
         waiter.is_polling = False
         role = self._role
@@ -167,10 +167,10 @@ class Reading:
                 ear.call()
 
     def _lead(self, waiter: Sleeper, until: float) -> bool:
-        """Reads for all until `waiter` is woken, nothing is shared, or it is `until`; not where another one leads.
+        """Read for all until `waiter` is woken, nothing is shared, or it is `until`; not where another one leads.
 
-        Returns False where it was deposed, or has just ended a loop's term: ask again. Else True, also where another
-        one leads.
+        Return False where the waiter was deposed, or has just ended a loop's term: ask again. Else return True, also
+        where another one leads.
         """
         role = self._role
         leader = role.setdefault(_LEADER, waiter)
@@ -204,7 +204,7 @@ class Reading:
         return True
 
     def _resign(self, role: dict[str, object]) -> None:
-        """Let the role go; what was shared meanwhile needs another leader."""
+        """Give up the role, and find another leader if anything is shared."""
         role.pop(_LEADER, None)
         if self._shared:
             self._hand_on()
@@ -256,9 +256,9 @@ class Reading:
     # A loop whose tasks wait ----------------------------------------------------------------------------------------
 
     def try_to_lead(self, loop: LoopSleeper) -> Term | None:
-        """Enters `loop` among those some of whose tasks wait; returns its term if it leads now.
+        """Enter `loop` among those some of whose tasks wait; return its term if it leads now.
 
-        It does where no thread waits, and no other loop reads, but one that need not.
+        A loop leads if no thread waits, and no other loop leads except an idle one, which is ousted.
         """
         self._loops[loop] = None  # Mark, then look
         role = self._role
@@ -281,7 +281,7 @@ class Reading:
         return [*self._shared.copy()]
 
     def hear_on(self, term: Term, ear: Ear) -> bool:
-        """Reads `ear` for the loop that has claimed its `term`; False where that is not to read it any more."""
+        """Read `ear` for the loop that has claimed its `term`; return False if the loop must not read it any more."""
         if ear not in self._shared or self._role.get(_LEADER) is not term:
             return False
         try:
@@ -291,13 +291,13 @@ class Reading:
         return True
 
     def loop_left(self, loop: LoopSleeper) -> None:
-        """No task of `loop` has waited for a moment, or the last one has given up, or the loop is closed."""
+        """Forget `loop`: no task of it has waited for a moment, or the last one has given up, or the loop is closed."""
         self._loops.pop(loop, None)
         self._let_go(self._role, loop)
         self.gave_up()
 
     def _let_go(self, role: dict[str, object], loop: LoopSleeper) -> None:
-        """Ends the term of `loop`, unless it has none, or somebody is ending it."""
+        """End the term of `loop`, unless it has none, or another thread is ending that."""
         leader = role.get(_LEADER)
         if isinstance(leader, Term) and leader.loop is loop and leader.try_claim(loop):
             leader.end()
@@ -305,7 +305,7 @@ class Reading:
             self._resign(role)
 
     def _oust(self, role: dict[str, object], term: Term) -> bool:
-        """Ends the term of a loop; False where it has ended, or where that reads, and lets the role go itself then."""
+        """End a loop's term; return False if that has ended, or the loop reads, and gives up the role itself then."""
         is_ousted = term.try_claim(object())
         if is_ousted:
             role.pop(_LEADER, None)
@@ -330,7 +330,7 @@ class Reading:
         self._hand_on()
 
     def take_back(self, ear: Ear) -> bool:
-        """Takes `ear` back from the waiting threads if none has led for a moment. Returns whether it did."""
+        """Take `ear` back from the waiting threads if none has led for a moment; return whether it was taken back."""
         if self.clock() - self.left_at < VACANT_SECONDS:
             return False
         role = self._role
@@ -344,13 +344,13 @@ class Reading:
         return is_ours
 
     def unshare(self, ear: Ear) -> None:
-        """The leader reads `ear` no more, from its next look on."""
+        """Have the leader read `ear` no more, from the leader's next look on."""
         if ear in self._shared:
             self._shared.pop(ear, None)
             self._changed()
 
     def nap(self, ear: Ear, called: "SimpleQueue[None]", *, is_read: bool, is_unread: bool) -> None:
-        """Sleeps until the thread of `ear`, which is shared, is called, or may have something to do.
+        """Sleep until the thread of `ear`, which is shared, is called, or may have something to do.
 
         `is_read`: a leader has read it between the last two looks; `is_unread`: something lay there at the last one.
         """
@@ -366,14 +366,14 @@ class Reading:
                 self._dozing.pop(ear, None)
 
     def oust_loop(self) -> None:
-        """Takes the role away from a loop that stands still, if one has it: so its ears can be taken back."""
+        """Take the role away from a loop that stands still, if one has it, so that its ears can be taken back."""
         role = self._role
         leader = role.get(_LEADER)
         if isinstance(leader, Term) and self._oust(role, leader):
             self.left_at = NEVER
 
     def depose(self, ear: Ear, error: Exception) -> None:
-        """The leader stands still: every shared connection is given up, for it may be in the midst of reading one."""
+        """Depose a leader that stands still, and give up all shared connections: the leader may be reading one."""
         role: dict[str, object] = {_LEADER: ear}  # so that nobody else leads until these are gone
         deposed, self._role = self._role.get(_LEADER), role
         self._parked.pop(deposed, None)  # type: ignore[call-overload]  # it could not lead before it goes on
@@ -388,7 +388,7 @@ class Reading:
         self._resign(role)
 
     def stop(self) -> None:
-        """Nothing is shared any more. The pipe is closed when the last poll that uses it has returned."""
+        """Forget the sockets and the pipe, which is closed when the last poll that uses the pipe has returned."""
         self._ring, self._wakers = _NO_RING, {}
 
     def abandon(self) -> None:
@@ -408,6 +408,6 @@ class Reading:
             self.rouse()
 
     def rouse(self) -> None:
-        """Ends the leader's poll."""
+        """End the leader's poll."""
         for waker in self._wakers.values():
             waker.wake()

@@ -1,4 +1,4 @@
-"""The subscription to one master."""
+"""Subscription to one master."""
 
 import logging
 from contextlib import suppress
@@ -32,7 +32,7 @@ STRANGERS_MAX = 64  # names of other servers that are remembered
 
 
 class Receiver(Protocol):
-    """What subscriptions tell what they hear: the hub."""
+    """Receiver of what subscriptions hear: the hub."""
 
     client: str
     platform: Platform
@@ -41,26 +41,27 @@ class Receiver(Protocol):
     waiters: dict[bytes, Waiter]
 
     def message(self, master: int, payload: bytes) -> None:
-        """Master number `master` has published something."""
+        """Act on a message that master number `master` has published."""
 
     def subscribed(self) -> None:
-        """A subscription stands (again)."""
+        """Note that a subscription stands (again)."""
 
     def wake_all(self) -> None:
-        """The masters, or the way to them, have changed."""
+        """Make every waiter look again: the masters, or the way to them, have changed."""
 
 
 class Subscription(Service):
-    """The subscription to one master: connected while it is used, and again after every failure.
+    """Subscription to one master: connected while it is used, and again after every failure.
 
-    Its socket leads to one incarnation of the master, and stays there when another server becomes the master: a demoted
-    one keeps its subscribers, answers their pings, and passes on what is published on the new one, where nobody counts
-    them as listening. So a grant that was heard need not have been made: it counts only if it names the incarnation
-    that this socket leads to. And the subscription moves as soon as any other socket finds the master elsewhere.
+    Its socket leads to one incarnation of the master, and stays there when another server becomes the master. A demoted
+    master keeps its subscribers, answers their pings, and passes on what is published on the new one, which does not
+    count them as listening. So a grant that was heard need not have been made: it counts only if it names the
+    incarnation that this socket leads to. And the subscription moves as soon as any other socket finds the master
+    elsewhere.
 
     Attributes:
         index: the number of its master.
-        is_confirmed: while it stands.
+        is_confirmed: True while the subscription stands.
     """
 
     name = "relock-hub"
@@ -88,7 +89,7 @@ class Subscription(Service):
         self._called: SimpleQueue[None] = hub.platform.queue()
 
     def step(self) -> None:
-        """Reads one message, or pings, or connects; or looks after a connection that a waiting thread reads."""
+        """Read one message, or ping, or connect; or look after a connection that the leader reads."""
         try:
             ear = self._ear
             if ear is not None:
@@ -135,7 +136,7 @@ class Subscription(Service):
         self._share(ear)
 
     def _first_replies(self, channel: Channel, count: int) -> list[Any]:
-        """At least `count`, within the time for the master."""
+        """Return at least `count` replies; ``redis.TimeoutError`` if they do not come within the node timeout."""
         until = self._clock() + self._master.node_timeout
         replies: list[Any] = []
         while len(replies) < count:
@@ -157,7 +158,7 @@ class Subscription(Service):
         self._heard, self._heard_at, self._unread_since = ear.heard, self._clock(), None
 
     def _tend(self, ear: Ear) -> None:
-        """Looks after a connection that the leader reads; takes it back if nobody leads, and acts on what was left."""
+        """Look after a connection that the leader reads; take it back if nobody leads, and act on what was left."""
         self._reading.nap(ear, self._called, is_read=self._is_read, is_unread=self._unread_since is not None)
         if ear.error is not None:
             raise ear.error
@@ -168,7 +169,7 @@ class Subscription(Service):
             self._check_is_read(ear)
 
     def _check_is_read(self, ear: Ear) -> None:
-        """Pings where nothing comes; deposes the leader where something has come that it does not read."""
+        """Ping where nothing comes; oust or depose a leader that does not read what has come."""
         now = self._clock()
         self._is_read = ear.heard != self._heard
         if self._is_read:
@@ -190,21 +191,21 @@ class Subscription(Service):
             raise redis_errors.ConnectionError("another server has taken the place of the master")
 
     def _has_moved(self) -> bool:
-        """Whether the master is another server by now, as other sockets have found, or what was heard suggests."""
+        """Return whether another server is the master by now, as other sockets have found or as messages suggest."""
         return self._is_misled or self._incarnation != self._master.incarnation
 
     def look(self) -> None:
-        """Another server may be the master now: the subscription moves there at once; called by any thread."""
+        """Have the subscription move at once if another server is the master now; any thread may call this."""
         if self._ear is not None and self._has_moved():
             self.disconnect()
 
     def doubt(self) -> None:
-        """A server without a name was connected to: none tells whether the subscription is at that one."""
+        """Close the connection unless it is new: a server without a name was found, which may be another one."""
         if self._ear is not None and self._clock() - self._stands_since > BELIEVED_SECONDS:
             self.disconnect()
 
     def _act_on(self, reply: Any) -> None:
-        """Raises `redis.InvalidResponse` for what nobody sends here: what comes next may be cut in two just as well."""
+        """Act on a reply; `redis.InvalidResponse` if no server sends it here: the next may be cut in two as well."""
         match reply:
             case [b"message", _, bytes(payload)]:
                 self._hub.message(self.index, payload)
@@ -214,7 +215,7 @@ class Subscription(Service):
                 raise redis_errors.InvalidResponse(f"no message: {reply!r:.100}")
 
     def _ping(self, channel: Channel) -> None:
-        """Somebody waits and nothing has come for a while: is anybody there?"""
+        """Ping the master if anybody waits here; raise ``redis.TimeoutError`` if the last ping was not answered."""
         if self._pings > self._pongs:
             raise redis_errors.TimeoutError("no answer to a ping")
         if self._hub.waiters:
@@ -223,13 +224,13 @@ class Subscription(Service):
 
     @property
     def is_pong_due(self) -> bool:
-        """Tell if it has not answered a ping, and so may have published what is not heard yet."""
+        """True if the master has not answered a ping, and so may have published what is not heard yet."""
         return self.is_confirmed and self._pings > self._pongs
 
     def ask_for_pong(self) -> bool:
         """Ping, from any thread: the answer comes behind all that was published before.
 
-        Returns False where that can't be asked: one thread must not write to TLS while another one reads.
+        Return False if no ping can be sent: one thread must not write to TLS while another one reads.
         """
         ear = self._ear
         if ear is None or ear.channel.take_now is None:
@@ -240,7 +241,7 @@ class Subscription(Service):
         return True
 
     def _lost(self, error: BaseException) -> None:
-        """Closes the connection; the first time one waits a moment only, then longer and longer."""
+        """Close the connection, and wait before the next one: a moment only at first, then longer and longer."""
         has_stood = self.is_confirmed
         if has_stood and self._clock() - self._stands_since > BELIEVED_SECONDS:
             self._failures = 0  # else each connection may lead elsewhere than the one before
@@ -260,11 +261,11 @@ class Subscription(Service):
                 self._called.get(timeout=left)
 
     def has_vote(self, now: float) -> bool:
-        """Whether what the master says of turns counts: one that may have forgotten a hold finds every lock free."""
+        """Return whether the master's wake-ups count: a master that may have forgotten a hold finds every lock free."""
         return self._master.vote_at <= now
 
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
-        """See `Master.granted_at`; nor does it count from a master without a vote, or from another server than ours."""
+        """Return a grant's time as `Master.granted_at` does; `NEVER` from another server, or one without a vote."""
         if incarnation != self._incarnation:
             self._heard_of(incarnation, arrived_at)
             return NEVER
@@ -274,7 +275,7 @@ class Subscription(Service):
         return master.granted_at(granted_us, incarnation, arrived_at)
 
     def _heard_of(self, incarnation: bytes, now: float) -> None:
-        """Another incarnation has granted something: a replica passes it on, or the server has another name by now.
+        """Have the subscription move after a grant of another incarnation: a replica passed it on, or the name is new.
 
         Or the releaser is behind, and will be for as long as its connections stand: so each name is looked into once.
         """
@@ -288,7 +289,7 @@ class Subscription(Service):
         self.call()
 
     def disconnect(self) -> None:
-        """Closes the socket; from another thread, this ends a read that is under way."""
+        """Close the socket; from another thread, this ends a read that is under way."""
         raw, self._raw = self._raw, None
         ear, self._ear = self._ear, None
         if ear is not None:
@@ -303,11 +304,11 @@ class Subscription(Service):
             self.call()
 
     def call(self) -> None:
-        """Wakes the thread, if it naps."""
+        """Wake the thread, if it naps."""
         self._called.put(None)
 
     def stop(self) -> None:
-        """Ends the thread, wherever it sleeps."""
+        """End the thread, wherever it sleeps."""
         super().stop()
         self.call()
         self.disconnect()

@@ -1,4 +1,4 @@
-"""For how long an event loop reads the subscriptions: until nobody of it waits, or somebody ends that."""
+"""Terms of event loops that read the subscriptions: each lasts until no task of the loop waits, or a thread ends it."""
 
 from typing import Protocol
 
@@ -6,32 +6,33 @@ CLAIM = "claim"
 
 
 class LoopSleeper(Protocol):
-    """An event loop some of whose tasks wait, as the reading sees it.
+    """Event loop some of whose tasks wait, as `Reading` sees it.
 
     Attributes:
-        is_idle: none of them waits any more, or the loop is closed: it need not read, and perhaps does not.
+        is_idle: no task of it waits any more, or the loop is closed: it need not read, and perhaps does not.
     """
 
     @property
     def is_idle(self) -> bool:
-        """See above."""
+        """True if no task of the loop waits any more, or the loop is closed."""
 
     def wake(self) -> None:
-        """Has the loop look whether it is to read, and what; from any thread."""
+        """Have the loop look whether it is to read, and what; any thread may call this."""
 
     def forget(self) -> None:
-        """In a forked child: closes the copies of the parent's sockets."""
+        """Close the copies of the parent's sockets, in a forked child."""
 
 
 class Term:
-    """The time for which a loop has the role, from its beginning to its end.
+    """Term of an event loop: the time for which the loop is the leader.
 
-    Whoever has claimed it may read, and may end it. The loop claims it for each message; who ends it never frees it.
-    So it is ended once, and never while the loop reads; and whoever comes late to that ends no other term.
+    Only the claimant of a term may read in it, and may end it. The loop claims its term for each message; a thread that
+    ends a term never frees it. So a term is ended once, and never while the loop reads; a thread that comes too late to
+    end it ends no other term.
 
     Attributes:
-        loop: whose it is.
-        claim: one value at most, set by `dict.setdefault`.
+        loop: the loop that leads.
+        claim: one value at most, the claimant, set by `dict.setdefault`.
     """
 
     __slots__ = ("claim", "loop")
@@ -44,14 +45,14 @@ class Term:
         self.claim = {}
 
     def try_claim(self, who: object) -> bool:
-        """Claims it for `who`; False where somebody else has. In one step, which no two can take."""
+        """Claim the term for `who`, in one step that no two threads can take; return False if it is claimed already."""
         return self.claim.setdefault(CLAIM, who) is who
 
     def end(self) -> None:
-        """Ends it for good; only who has claimed it may. The claim is its own from now on, so `free` leaves it."""
+        """End the term for good, as its claimant alone may; the term claims itself from now on, so `free` leaves it."""
         self.claim[CLAIM] = self
 
     def free(self, who: object) -> None:
-        """`who` reads no more; what has ended stays claimed."""
+        """Give up the claim of `who`, which reads no more; a term that has ended stays claimed."""
         if self.claim.get(CLAIM) is who:
             self.claim.pop(CLAIM, None)

@@ -1,4 +1,4 @@
-"""One acquire that waits."""
+"""Waiter: one acquire that waits."""
 
 from collections.abc import Callable, Generator
 from queue import Empty
@@ -18,7 +18,7 @@ GATHER_SECONDS = 0.03  # after the first wake-up, wait this long for a quorum; a
 
 @define(eq=False, repr=False)
 class Waiter:
-    """One acquire that waits: its name, its lock, and where to wake it."""
+    """One acquire that waits, with its name, its lock, and the inbox that wakes it."""
 
     owner: bytes
     keys: LockKeys
@@ -36,7 +36,7 @@ class Waiter:
     missed: int = 0  # how often it was told, and did not look for as long as a turn lasts
 
     def wake(self, master: int | None = None) -> None:
-        """Master number `master` says that it is its turn there; None: it must look again in any case."""
+        """Wake the waiter: its turn has come on master number `master`; None: it must look; `LEAD`: it may lead."""
         if master != LEAD:
             self.due_at = min(self.due_at, self.reading.clock())  # Tell, then put
         self.wakes.put(master)
@@ -44,7 +44,7 @@ class Waiter:
             self.reading.rouse()
 
     def give(self, grant: Handed) -> None:
-        """A releaser has given it the lock on one master."""
+        """Note that a releaser has given the waiter the lock on one master, and wake the waiter."""
         self.handed.append(grant)
         self.is_given = True
         self.due_at = min(self.due_at, self.reading.clock())  # Tell, then put
@@ -53,9 +53,9 @@ class Waiter:
             self.reading.rouse()
 
     def park(self, until: float, quorum: int, gathers: Callable[[], float]) -> None:
-        """Sleeps until `quorum` masters have woken it, a moment after the first has, or until the clock's `until` (s).
+        """Sleep until `quorum` masters have woken it, a moment after the first has, or until the clock's `until` (s).
 
-        `gathers` says how long that moment is (s) where one of them has given it the lock. None in `wakes` ends it.
+        `gathers` returns how long that moment is (s) if a master has given it the lock. None in `wakes` ends the sleep.
         """
         reading = self.reading
         try:
@@ -73,7 +73,7 @@ class Waiter:
         self.woke()
 
     def gather(self, until: float, quorum: int, gathers: Callable[[], float]) -> Generator[float, int | None, None]:
-        """Yields until when to wait for what comes into `wakes`, is sent that, and ends when it is time to look."""
+        """Yield each time until which to wait for an item of `wakes`, be sent it, and end when it is time to look."""
         clock = self.reading.clock
         masters: tuple[int, ...] = ()  # used as a set; a real one would take 200 bytes for as long as this waits
         last, first_at = until, None

@@ -1,1 +1,1 @@
-"""What ``relock bench`` is made of: workers that hand a lock to each other, and what their turns amount to."""
+"""Parts of ``relock bench``: workers that hand a lock to each other, and the figures of their turns."""

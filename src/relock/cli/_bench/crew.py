@@ -55,11 +55,11 @@ class Program:
         return told
 
     def stop(self) -> None:
-        """End its job early: each worker ends with its next turn, and leaves nothing behind."""
+        """End the job early: each worker ends with its next turn, and leaves nothing behind."""
         self._process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """End it: in peace, when it has no job, else by force."""
+        """End the program: in peace, when it has no job, else by force."""
         self._in.close()
         self._out.close()
         try:
@@ -69,7 +69,7 @@ class Program:
             self._process.wait()
 
     def kill(self) -> None:
-        """End it by force: it may wait for a lock for ever."""
+        """End the program by force: it may wait for a lock for ever."""
         self._process.kill()
         self.close()
 
@@ -94,10 +94,10 @@ class Played:
 def play(
     parts: Sequence[Part], *, warm_seconds: float, seconds: float, look: Callable[[], Any] = lambda: None
 ) -> Played:
-    """Play a job; `look` is called at both ends of the time that counts, which begins after `warm_seconds`.
+    """Play a job; call `look` at both ends of the time that counts, which begins after `warm_seconds`.
 
     Raises:
-        CrewFailedError: it can't be played.
+        CrewFailedError: the job can't be played.
     """
     for part in parts:
         part.program.send(part.job.line())
@@ -120,7 +120,7 @@ def play(
 
 
 def _at(moment_ns: int, look: Callable[[], Any]) -> tuple[int, Any]:
-    """Look at that moment; return also when that was."""
+    """Wait for that moment and call `look`; return when that was, and what `look` returned."""
     time.sleep(max(0.0, (moment_ns - time.monotonic_ns()) / 1e9))
     seen = look()
     return time.monotonic_ns(), seen

@@ -1,4 +1,4 @@
-"""What turns amount to: hand-offs and their latency, the rate, fairness, and whether two had the lock at once."""
+"""Figures of turns: hand-offs and their latency, the rate, fairness, and whether two had the lock at once."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ T = TypeVar("T", bound=AttrsInstance)
 
 
 class Turn(NamedTuple):
-    """One worker had the lock once; both times (ns) by the clock that all processes of the machine share."""
+    """Turn of one worker with the lock; both times (ns) by the clock that all processes of the machine share."""
 
     worker: int
     acquired_ns: int  # when `acquire` had returned
@@ -29,7 +29,7 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Length (s) of the window."""
         return (self.end_ns - self.begin_ns) / 1e9
 
     def __contains__(self, moment_ns: int) -> bool:
@@ -38,7 +38,7 @@ class Window:
 
 @frozen
 class Figures:
-    """What the turns within a window amount to."""
+    """Figures of the turns within a window."""
 
     turns: int
     handoffs: int  # turns that somebody else had than the turn before
@@ -53,7 +53,7 @@ class Figures:
 
 
 def figures(turns: Iterable[Turn], workers: int, window: Window) -> Figures:
-    """What the turns that began within `window` amount to. `workers` counts also those that had no turn."""
+    """Return the figures of turns within `window`, but count broken promises in all; `workers` includes idle ones."""
     ordered = sorted(turns, key=lambda turn: turn.acquired_ns)
     steps = [(before, after) for before, after in pairwise(ordered) if after.acquired_ns in window]
     latencies_ns = [after.acquired_ns - before.releasing_ns for before, after in steps if _changes_hands(before, after)]
@@ -83,7 +83,7 @@ def _held_ns(turn: Turn, window: Window) -> int:
 
 
 def middle(rounds: Sequence[T]) -> T:
-    """The figures of several rounds as one: counts are added up, of all else the median counts.
+    """Return the figures of several rounds as one: counts are added up, of all else the median counts.
 
     A round in which there is no such figure (NaN) has no say.
     """
@@ -100,13 +100,13 @@ def _median(values: Iterable[float]) -> float:
 
 
 def percentile(values: Sequence[float], rank: float) -> float:
-    """The smallest of the values that `rank` per cent of them do not exceed; NaN of none."""
+    """Return the smallest of the values that `rank` per cent of them do not exceed; NaN of none."""
     if not values:
         return math.nan
     return sorted(values)[max(0, math.ceil(rank / 100 * len(values)) - 1)]
 
 
 def jain(counts: Sequence[int]) -> float:
-    """Jain's index of fairness: the square of the sum over n times the sum of the squares; NaN where all are 0."""
+    """Return Jain's fairness index: the square of the sum over n times the sum of the squares; NaN where all are 0."""
     squares = len(counts) * sum(count * count for count in counts)
     return sum(counts) ** 2 / squares if squares else math.nan

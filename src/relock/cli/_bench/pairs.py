@@ -13,7 +13,7 @@ WARM_PAIRS = 20
 
 @frozen
 class Pairs:
-    """What one pair takes."""
+    """Figures of the pairs that were measured."""
 
     pairs: int
     median_us: float
@@ -22,7 +22,7 @@ class Pairs:
 
 
 def measure_pairs(pair: Callable[[], None], seconds: float) -> Pairs:
-    """Pairs for so long."""
+    """Measure pairs for so many seconds, after some that do not count."""
     for _ in range(WARM_PAIRS):
         pair()
     times_ns: list[int] = []
@@ -42,7 +42,7 @@ def measure_pairs(pair: Callable[[], None], seconds: float) -> Pairs:
 
 
 def measure_lock(lock: Lock, seconds: float) -> Pairs:
-    """Pairs of this lock; if the caller has it already, those are re-entries."""
+    """Measure pairs of this lock; if the caller has it already, those are re-entries."""
 
     def pair() -> None:
         lock.acquire()

@@ -1,4 +1,4 @@
-"""One run of ``relock bench``: relock and the floor, in turn, alone and with others who want the lock."""
+"""One run of ``relock bench``: relock and the floor, in turn, alone and with other workers that want the lock."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ ROUNDS_ALONE, ROUNDS_OF_WORKERS = 5, 3
 
 @frozen
 class BenchPlan:
-    """What to measure."""
+    """Plan of what is measured."""
 
     workers: tuple[int, ...]
     threads: bool
@@ -35,11 +35,11 @@ class BenchPlan:
 
     @property
     def kind(self) -> str:
-        """What the workers are."""
+        """Kind of the workers: threads or processes."""
         return "threads" if self.threads else "processes"
 
     def job(self, where: Where, name: str, workers: int = 1, contestant: str = RELOCK) -> Job:
-        """What so many workers do."""
+        """Return the job of so many workers."""
         return Job(
             contestant=contestant,
             urls=where.urls,
@@ -54,12 +54,12 @@ class BenchPlan:
 
 @frozen
 class Found:
-    """What was measured.
+    """Results of a run.
 
     Attributes:
         alone: pairs while nobody else wants the lock, and re-entries.
         by_workers: hand-offs, by the number of workers.
-        missing: why there is no floor of some, in words.
+        missing: why some figures have no floor, in words.
     """
 
     alone: Mapping[str, Beside[Pairs]]
@@ -68,11 +68,11 @@ class Found:
 
 
 def run(where: Where, plan: BenchPlan, progress: Callable[[str], None]) -> Found:
-    """Everything.
+    """Measure everything.
 
     Raises:
         RelockError: these masters give no lock.
-        CrewFailedError: one of them went away.
+        CrewFailedError: a program or a master went away.
     """
     name = f"relock-bench-{token_hex(4)}"
     with contextlib.ExitStack() as stack:
@@ -119,7 +119,7 @@ def _handed_over(program: Program, jobs: Mapping[str, Job], seconds: float) -> B
 
 
 def _turns(program: Program, job: Job, seconds: float) -> Figures:
-    """What the turns of these workers amount to."""
+    """Let these workers play one round; return the figures of their turns."""
     workers = job.processes * job.threads
     played = play([Part(program, job)], warm_seconds=WARM_SECONDS + WARM_SECONDS_EACH * workers, seconds=seconds)
     return figures(played.turns, workers, played.window)

@@ -27,7 +27,7 @@ from relock.cli._output import printable
 
 
 def show(console: Console, title: str, plan: BenchPlan, found: Found) -> None:
-    """Print the table, and why there is no floor of some."""
+    """Print the table, and why some figures have no floor."""
     table = Table()
     table.add_column(no_wrap=True)
     for head in SUMMARY_HEAD:

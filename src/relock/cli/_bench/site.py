@@ -17,18 +17,18 @@ class Site:
         self._name = job.name
 
     def locker(self) -> "Locker":
-        """One for another worker; the first connects the client."""
+        """Return a lock for another worker, connected; the first call connects the client."""
         lock = self._client.lock(self._name)
         _until_answered(lock)
         return Locker(lock)
 
     def close(self) -> None:
-        """Closes the client."""
+        """Close the client."""
         self._client.close()
 
 
 def _until_answered(lock: Lock) -> None:
-    """While a hundred processes start, a master's answer may take longer than relock waits for it."""
+    """Wait until a quorum answers: while many processes start, that may take longer than relock waits for an answer."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
@@ -48,6 +48,6 @@ class Locker:
         self.release = lock.release
 
     def acquire(self) -> int:
-        """Waits as long as it takes; the fencing token."""
+        """Wait for the lock as long as it takes; return the fencing token."""
         self._lock.acquire()
         return self._lock.token or 0

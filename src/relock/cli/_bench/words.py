@@ -20,7 +20,7 @@ NO_HOPS_OF_SEVERAL = (
 
 
 def handoffs_among(workers: int, kind: str) -> str:
-    """The row of these workers' rate."""
+    """Return the head of the row of these workers' rate."""
     return f"hand-offs among {workers} {kind}"
 
 

@@ -53,7 +53,7 @@ class Job:
 
     @classmethod
     def of(cls, line: str) -> "Job":
-        """Read a line."""
+        """Return the job that a line describes."""
         fields = json.loads(line)
         return cls(**{**fields, "urls": tuple(fields["urls"])})
 
@@ -120,7 +120,7 @@ class Shift:
         return process, pipe
 
     def hear(self, seconds: float) -> list[Any]:
-        """Return what each process says within so many seconds; why it failed where it says nothing."""
+        """Return what each process says within so many seconds; for a silent one, why it failed."""
         deadline = time.monotonic() + seconds
         heard = []
         for _, pipe in self._workers:
@@ -148,7 +148,7 @@ class Shift:
         self._stop[0] = 1
 
     def _work(self, job: Job, enter: Enter, first: int, pipe: Connection) -> None:
-        """Be one process: say that it is ready, work, and tell the turns, or why it failed."""
+        """Run one process: say that it is ready, work, and tell the turns, or why it failed."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it waits for nobody who is gone
         try:
@@ -188,7 +188,7 @@ def _in_threads(lockers: list[tuple[int, Locker]], work: Callable[..., T], *argu
 def warm_up(locker: Locker, worker: int, turned: mmap.mmap) -> None:
     """Take the lock in turn with the others until each has had it once, so that all are connected for waiting, too.
 
-    Where turns are not shared out, some may never have one: nobody waits for that.
+    Where turns are not shared out, some workers may never have one, so the time for this is limited.
     """
     deadline = time.monotonic() + WARM_SECONDS + WARM_SECONDS_EACH * len(turned)
     while 0 in turned[:] and time.monotonic() < deadline:

@@ -13,7 +13,7 @@ SITES: dict[str, Enter] = {RELOCK: Site, ONE_HOP: hops.Site}
 
 
 def enter(job: Job) -> AnySite:
-    """What a process begins a job with."""
+    """Return the site with which a process begins a job."""
     return SITES[job.contestant](job)
 
 

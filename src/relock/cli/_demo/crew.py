@@ -38,7 +38,7 @@ class Crew:
 
     @property
     def alive(self) -> list[str]:
-        """The processes that were not killed."""
+        """Names of the processes that were not killed."""
         return [process for process in self._processes if process not in self.killed]
 
     def start(self, jobs: Sequence[Job]) -> None:

@@ -16,7 +16,7 @@ REFRESHES_A_SECOND = 8
 
 
 class Screen:
-    """Prints one line for each event of the story, with the seconds since the demo began.
+    """Printer of one line for each event of the story, with the seconds since the demo began.
 
     Args:
         plain: print nothing but these lines, also in a terminal.
@@ -31,7 +31,7 @@ class Screen:
 
     @property
     def seconds(self) -> float:
-        """The seconds since the demo began."""
+        """Seconds since the demo began."""
         return time.monotonic() - self._began
 
     def live(self) -> AbstractContextManager[Any]:
@@ -46,7 +46,7 @@ class Screen:
         )
 
     def status(self, text: str) -> None:
-        """Show this below the story from now on."""
+        """Show `text` below the story from now on."""
         self._status = text
 
     def act(self, text: str) -> None:
@@ -63,7 +63,7 @@ class Screen:
         self._print(text, "bold")
 
     def verdict(self, findings: Sequence[Finding], *, stopped: bool) -> None:
-        """Print the findings, and the verdict on them in one line; of a demo that was stopped, without a verdict."""
+        """Print the findings, and one line: the verdict on them, or that the demo was stopped."""
         for finding in findings:
             style = "green" if finding.good else "bold red"
             self._print(f"{'ok ' if finding.good else 'BAD'}  {finding.what}: {finding.counted}", style)

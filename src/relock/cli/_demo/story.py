@@ -47,7 +47,7 @@ def patiently(ask: Callable[[], T], seconds: float) -> T:
 
 @define
 class Story:
-    """Leads the crew through the acts.
+    """Director of the crew through the acts.
 
     Attributes:
         servers: the masters that the demo has started; none with masters of the user, which are left alone.

@@ -84,7 +84,7 @@ def longest_gap(moments: Iterable[float], begin: float, end: float) -> float:
 
 
 def is_soon(seconds: float | None) -> bool:
-    """Return whether something came in time; None: it did not come."""
+    """Return whether something came in time; None stands for never."""
     return seconds is not None and seconds <= LATE_SECONDS_MAX
 
 
@@ -124,7 +124,7 @@ def of_masters(ttl: float, down: float, votes: Sequence[float | None], turns: in
         down: from the kill until the last of them answered again.
         votes: from the kill until each had its vote again; None for one that had none.
         turns: how many updates began before all of them voted again, at most `gap` apart.
-        gap: see `turns`.
+        gap: the longest stretch without the begin of an update.
     """
     text = f"{turns:,} updates meanwhile, at most {gap:.2f} s apart"
     others = Finding("masters killed: the others go on", text, good=turns > 0 and is_soon(gap))

@@ -33,7 +33,7 @@ NO_LOCK = nullcontext(SimpleNamespace(token=0, hold_count=0))
 
 
 class Workers:
-    """The workers of one process; here is what threads and tasks have in common."""
+    """Workers of one process; this class has what threads and tasks have in common."""
 
     client: Any  # a Client for threads, an AsyncClient for tasks
 

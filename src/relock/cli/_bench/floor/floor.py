@@ -1,4 +1,4 @@
-"""The floor of one run of ``relock bench``: what of it can be measured on these masters, and why the rest can't be."""
+"""Floor of one run of ``relock bench``: the parts that can be measured on these masters, and why others can't be."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ NO_HIREDIS = "hiredis is not installed, and the floor's replies are read by it: 
 
 
 class Floor:
-    """Whoever has made it must `close` it, also where `open` was interrupted: then nothing stays on the masters.
+    """Floor of one run. Call `close` after it, also where `open` was interrupted: then nothing stays on the masters.
 
     Attributes:
         pair: an uncontended pair; None where there is none.
@@ -29,7 +29,7 @@ class Floor:
         self.missing: list[str] = []
 
     def open(self) -> None:
-        """Connects, and tries all that is measured later."""
+        """Connect, and try all that is measured later."""
         if not HAS_HIREDIS:
             self.missing.append(NO_HIREDIS)
             return
@@ -40,7 +40,7 @@ class Floor:
             self._try("a hand-off", self._try_hops)
 
     def close(self) -> None:
-        """Deletes what is left of it."""
+        """Close the sockets, and delete what the floor has left."""
         for bare in self._sockets:
             bare.close()
         if HAS_HIREDIS:

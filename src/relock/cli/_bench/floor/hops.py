@@ -15,7 +15,7 @@ LEASE_MS = 10_000
 
 
 class OneHop:
-    """The release gives the lock to the head of the queue, and the message says so."""
+    """Lock that a release gives to the head of the queue, with a message that says so."""
 
     LEAVE = FOLDER / "grant.lua"
 
@@ -31,41 +31,41 @@ class OneHop:
         return packed("EVALSHA", sha, 2, self._keys.lock, self._keys.queue, self.me, LEASE_MS)
 
     def close(self) -> None:
-        """Closes its sockets."""
+        """Close both sockets."""
         self._commands.close()
         self._messages.close()
 
     def enter(self) -> bool:
-        """Takes the lock if it is free and nobody waits, else a place in the queue; which of them."""
+        """Take the lock if it is free and nobody waits, else a place in the queue; return whether it took the lock."""
         return bool(self._commands.call(self._enter))
 
     def acquire(self) -> int:
-        """At once if the lock is free, else when the message comes."""
+        """Take the lock at once if it is free, else wait for the message; return 0, as there is no fencing token."""
         if not self.enter():
             self._messages.receive()
         return 0
 
     def release(self) -> None:
-        """One script."""
+        """Release the lock with one script."""
         self._commands.call(self._leave)
 
 
 class Site:
-    """What the workers of one process share: nothing."""
+    """Stand-in for a client: the workers of one process share nothing."""
 
     def __init__(self, job: Job, kind: type[OneHop] = OneHop) -> None:
         self._job, self._kind = job, kind
 
     def locker(self) -> OneHop:
-        """One for another worker."""
+        """Return a lock for another worker."""
         return self._kind(self._job)
 
     def close(self) -> None:
-        """The sockets end with their process."""
+        """Do nothing: the sockets end with their process."""
 
 
 def rehearse(job: Job) -> None:
-    """One hand-off, which goes through every path of the scripts: whatever a master refuses, it refuses here.
+    """Play one hand-off, which goes through every path of the scripts: whatever a master refuses, it refuses here.
 
     Raises:
         relock.cli._bench.floor.masters.FLOOR_ERRORS: it refuses something, or can't be reached.

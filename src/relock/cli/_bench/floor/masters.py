@@ -1,7 +1,7 @@
-"""Where the floor is measured: the masters of a job, reached as relock reaches them, and keys beside its lock.
+"""Masters of a job, on which the floor is measured, reached as relock reaches them, and keys beside the job's lock.
 
 redis-py opens each connection, so that passwords, TLS, unix sockets, databases and Sentinels need nothing of their own
-here; from then on nothing but its socket is used. A Cluster is the node that serves the lock.
+here; from then on nothing but its socket is used. Of a Cluster, only the node that serves the lock is used.
 """
 
 import socket
@@ -24,12 +24,12 @@ FLOOR_ERRORS = (*NETWORK_ERRORS, RefusedError, ConfigurationError)
 
 
 class FloorKeys(NamedTuple):
-    """What the floor has on a master, in the slot of the job's lock and below its prefix.
+    """Keys of the floor on a master, in the slot of the job's lock and below its prefix.
 
     Attributes:
         pair: the key of the pairs.
-        lock: that of the lock that is handed over.
-        queue: its waiters. It has no time to live, because the floor does the least; it is gone when nobody waits.
+        lock: the key of the lock that is handed over.
+        queue: the key of the waiters, without a time to live, as the floor does the least; gone when nobody waits.
         channel: what the names of the waiters' channels begin with.
     """
 
@@ -40,7 +40,7 @@ class FloorKeys(NamedTuple):
 
 
 def floor_keys(job: Job) -> FloorKeys:
-    """Those beside the lock of a job."""
+    """Return the floor's keys beside the lock of a job."""
     lock = lock_keys(job.prefix, job.name).lock
     return FloorKeys(
         lock + b":floor-pair", lock + b":floor", lock + b":floor-queue", client_channel(job.prefix, job.name)
@@ -48,10 +48,10 @@ def floor_keys(job: Job) -> FloorKeys:
 
 
 def bare_sockets(job: Job, timeout: float | None = TIMEOUT_SECONDS) -> list[BareSocket]:
-    """One to each master of a job; none of them waits for longer than `timeout` seconds, if there is one.
+    """Open a bare socket to each master of a job; none waits for longer than `timeout` seconds, unless that is None.
 
     Raises:
-        redis.RedisError, OSError: one can't be reached, or refuses.
+        redis.RedisError, OSError: a master can't be reached, or refuses.
         ConfigurationError: the URLs can't work.
     """
     return [_bare_socket(node, timeout) for node in _nodes_of(job)]
@@ -79,7 +79,7 @@ def _bare_socket(node: Node, timeout: float | None) -> BareSocket:
 
 
 def sweep(job: Job) -> None:
-    """Deletes what a floor that ended too early has left; what can't be deleted is gone after its lease."""
+    """Delete what a floor that ended too early has left; locks that can't be deleted are gone after their lease."""
     with suppress(*FLOOR_ERRORS):
         for bare in bare_sockets(job):
             with closing(bare):

@@ -23,13 +23,13 @@ class Asked:
 
 
 def with_small_scripts(bare: BareSocket, key: str | bytes) -> Asked:
-    """The floor's two scripts, loaded."""
+    """Load the floor's two scripts; return the socket with them."""
     take, give = (bare.load((FOLDER / name).read_bytes()) for name in ("take.lua", "give.lua"))
     return Asked(bare, packed("EVALSHA", take, 1, key, OWNER, LEASE_MS), packed("EVALSHA", give, 1, key, OWNER))
 
 
 def pair_of_one(asked: Asked) -> Pair:
-    """A pair on one master."""
+    """Return a function that does a pair on one master."""
 
     def pair() -> None:
         asked.bare.call(asked.take)
@@ -39,7 +39,7 @@ def pair_of_one(asked: Asked) -> Pair:
 
 
 def pair_at_the_quorum(masters: Sequence[Asked]) -> Pair:
-    """A pair that writes to all masters and reads whoever is ready, until enough have answered."""
+    """Return a function that does a pair: it writes to all masters, and reads whichever is ready up to a quorum."""
     by_fileno = {master.bare.fileno(): master for master in masters}
     poller = select.poll()
     for fileno in by_fileno:

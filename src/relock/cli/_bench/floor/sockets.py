@@ -15,11 +15,11 @@ CHUNK_BYTES = 65536
 
 
 class RefusedError(Exception):
-    """A master answered with an error: nothing that should be measured."""
+    """A master's error reply: nothing that should be measured."""
 
 
 def packed(*words: str | bytes | int) -> bytes:
-    """A command as bytes."""
+    """Return a command as bytes."""
     command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # it takes more than its stub says
     return command
 
@@ -34,20 +34,20 @@ class BareSocket:
         self._owed = 0
 
     def fileno(self) -> int:
-        """The socket's, to wait for it."""
+        """Return the socket's number, to wait for it."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Closes the socket."""
+        """Close the socket."""
         self._socket.close()
 
     def call(self, command: bytes) -> Any:
-        """Sends a command; its reply."""
+        """Send a command; return its reply."""
         self._socket.sendall(command)
         return self.receive()
 
     def receive(self) -> Any:
-        """The next reply, or the next message."""
+        """Return the next reply, or the next message."""
         reply = self._reader.gets()
         while reply is False:
             self._reader.feed(self._socket.recv(CHUNK_BYTES) or _closed())
@@ -57,22 +57,22 @@ class BareSocket:
         return reply
 
     def load(self, script: bytes) -> bytes:
-        """Loads a script; its name."""
+        """Load a script; return its name."""
         sha: bytes = self.call(packed("SCRIPT", "LOAD", script))
         return sha
 
     # Without waiting for the reply ----------------------------------------------------------------------------------
 
     def send(self, command: bytes) -> None:
-        """Sends a command, whose reply is owed."""
+        """Send a command, whose reply is owed."""
         self._socket.sendall(command)
         self._owed += 1
 
     def has_answered(self) -> bool:
-        """Takes what has come; whether no reply is owed any more.
+        """Take what has come; return whether no reply is owed any more.
 
         Raises:
-            RefusedError: one of them is an error.
+            RefusedError: a reply is an error.
         """
         self._reader.feed(self._socket.recv(CHUNK_BYTES) or _closed())
         while (reply := self._reader.gets()) is not False:
