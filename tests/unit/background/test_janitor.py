@@ -16,7 +16,7 @@ from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.patience import EXPIRY_SECONDS
 from relock._keys import lock_keys
-from relock._runtime.background.janitor import BATCH, CHECK_SECONDS, Janitor
+from relock._runtime.background.janitor import BATCH, CHECK_SECONDS, OUTDATED_SECONDS, Janitor
 from relock._runtime.background.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, UndoTask
 from relock._runtime.machine import THREADS, Machine
 from relock._runtime.wakeups.reading import Reading
@@ -434,6 +434,31 @@ def queued(number: int) -> Waiter:
     waiter = Waiter(b"me:%d" % number, KEYS, SimpleQueue(), Reading(THREADS))
     waiter.tickets[:] = [number]
     return waiter
+
+
+@pytest.mark.usefixtures("idle")
+def test_a_count_that_another_one_has_followed_is_replaced_while_a_master_is_silent() -> None:
+    """The janitor's request may reach masters after the owner's newer one: a quorum then has the older count."""
+    asked: list[Ask] = []
+    session: Any = FakeSession(Failure("redis://a", "it is silent", awaited=True))
+
+    def run(flow: Any) -> Any:
+        asked.append(next(flow))
+        answers = session.ask_shielded(asked[0])
+        is_certain = asked[0].is_certain
+        assert is_certain is not None
+        assert not is_certain(answers), "it waits for all masters"
+        hold.wanted = 1
+        assert is_certain(answers), "a quorum has answered, and another count is right"
+        return answers
+
+    session.run_shielded = run
+    hold: Any = SimpleNamespace(keys=KEYS, owner=WAITER, count=2, wanted=2, settling=True, counts_until=9.0)
+    hold.remaining = lambda _now: 1.0
+    janitor = Janitor(session)
+    janitor._act(Settle(hold, pause=2.0))
+    (due,) = janitor._due
+    assert (due.at, due.task) == (session.now + OUTDATED_SECONDS, Settle(hold))
 
 
 @pytest.mark.usefixtures("idle")

@@ -105,12 +105,19 @@ def write_count(
 
 
 def write_counts(counts: Sequence[tuple[Hold, int]], clock: Clock, node_timeout: float) -> AnswersFlow:
-    """Write the counts of several holds in one batch, as `write_count` does for one, but wait for all masters."""
+    """Write the counts of several holds in one batch, as `write_count` does for one.
+
+    Wait for all masters, but only for a quorum once another count is right: this one may have come after that.
+    """
+
+    def is_outdated(_answers: Sequence[Answer] = ()) -> bool:
+        return any(hold.wanted != count for hold, count in counts)
+
     script = load("count")
     calls = tuple([script.call(hold.keys, owner=hold.owner, count=count, lease_ms=0) for hold, count in counts])
     for _ in range(2):
-        answers = yield Ask(calls, clock() + node_timeout)
-        if not any(is_status(reply, b"void") for answer in answers for reply in answer):
+        answers = yield Ask(calls, clock() + node_timeout, is_outdated)
+        if is_outdated() or not any(is_status(reply, b"void") for answer in answers for reply in answer):
             break
     for i, (hold, _) in enumerate(counts):
         hold.drop_absent(nth_of_each(answers, i))

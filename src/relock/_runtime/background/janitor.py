@@ -39,6 +39,9 @@ BATCH = 100  # tasks that are carried out together, before the next look at what
 CHECK_SECONDS = 0.1  # between two looks at what slow masters have answered
 CLOSING_CHECK_SECONDS = 0.005  # the same while the client is being closed, and somebody waits for that
 CLOSING_TRIES = 10  # of an undo in a node timeout, while the client is being closed and a master does not answer
+OUTDATED_SECONDS = (
+    0.02  # before a count is written again that may have come after a newer one, while a master is silent
+)
 NOT_AFTER_SLACK_SECONDS = 0.001  # an undo is repeated so long after its not-after time
 SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
 HEARTBEAT_SLACK_SECONDS = 0.05  # not worth waking the thread for
@@ -293,12 +296,12 @@ class Janitor(Service):
     def _look_after(self, task: Settle, count: int, sent_at: float, *, is_left: bool) -> None:
         """Do what is left after a `count` was written: by now another count may be right, or may yet arrive."""
         hold, now = task.hold, self._session.clock()
+        if hold.wanted != count:
+            self._later(now + (OUTDATED_SECONDS if is_left else 0.0), Settle(hold))
+            return
         if is_left:
             if not self._is_closing:
                 self._later(now + task.pause, Settle(hold, min(2 * task.pause, RETRY_SECONDS_MAX)))
-            return
-        if hold.wanted != count:
-            self._later(now, task)
             return
         hold.settling = False  # Mark, then look: another count that is to be settled from now on is handed in
         if sent_at <= hold.counts_until and not self._is_closing:
