@@ -87,7 +87,7 @@ class Ask(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Send one prepared request for `owner` to all masters: the usual step of a call, which drivers do the short way.
+    """Send one prepared request for `owner` to all masters: the usual step of a call.
 
     Answered as an `Ask` of that one call is: with a list of one `Answer` for each master. Leases and time limits count
     from `sent_at`, the moment of the effect.

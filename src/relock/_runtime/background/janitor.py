@@ -39,9 +39,7 @@ BATCH = 100  # tasks that are carried out together, before the next look at what
 CHECK_SECONDS = 0.1  # between two looks at what slow masters have answered
 CLOSING_CHECK_SECONDS = 0.005  # the same while the client is being closed, and somebody waits for that
 CLOSING_TRIES = 10  # of an undo in a node timeout, while the client is being closed and a master does not answer
-OUTDATED_SECONDS = (
-    0.02  # before a count is written again that may have come after a newer one, while a master is silent
-)
+OUTDATED_SECONDS = 0.02  # before an outdated count is written anew, while a master is silent
 NOT_AFTER_SLACK_SECONDS = 0.001  # an undo is repeated so long after its not-after time
 SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
 HEARTBEAT_SLACK_SECONDS = 0.05  # not worth waking the thread for
