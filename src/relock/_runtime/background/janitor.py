@@ -13,6 +13,7 @@ import itertools
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from relock._core.flows import release
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.flows.extend import heal
 from relock._core.flows.quarantine import is_own_step, is_undecided, quarantine, sample
-from relock._core.hold import FOREVER
+from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import NEVER, is_status
 from relock._owner import waiter_name
 from relock._runtime.background.places import Places, beat_pause
@@ -70,6 +71,7 @@ class Janitor(Service):
         self._closes_by = NEVER  # once it is closing: when the time for what is pending is over
         self._checks: deque[PendingCheck] = deque()
         self._checks_at = FOREVER  # when the next look at them is due; set by this thread alone
+        self._rechecks: set[Hold] = set()  # the holds for which one is planned
         self._deeds: dict[type[Any], Callable[[Sequence[Any]], None]] = {
             GoOn: self._go_on,
             UndoTask: self._undo,
@@ -302,9 +304,16 @@ class Janitor(Service):
                 self._later(now + task.pause, Settle(hold, min(2 * task.pause, RETRY_SECONDS_MAX)))
             return
         hold.settling = False  # Mark, then look: another count that is to be settled from now on is handed in
-        if sent_at <= hold.counts_until and not self._is_closing:
+        if sent_at <= hold.counts_until and hold not in self._rechecks and not self._is_closing:
+            self._rechecks.add(hold)
+            self._later(hold.counts_until + 0.001, GoOn(partial(self._recheck, hold)))
+
+    def _recheck(self, hold: Hold) -> None:
+        """Settle the count again, when no other one can arrive late; a pending one plans a look of its own."""
+        self._rechecks.discard(hold)
+        if not hold.settling:
             hold.settling = True
-            self._later(hold.counts_until + 0.001, task)  # another count may be under way yet, of an interrupted call
+            self._later(self._session.clock(), Settle(hold))
 
     def _heal(self, tasks: Sequence[Heal]) -> None:
         """Heal holds; heal again in a moment where an attempt of another client was in the way.
