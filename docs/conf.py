@@ -8,7 +8,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 SOURCE = DOCS.parent / "src"
-sys.path.insert(0, str(SOURCE))
+sys.path[:0] = [str(SOURCE), str(DOCS / "_ext")]
 
 from relock import __version__, _scripts  # noqa: E402
 
@@ -17,13 +17,15 @@ author = "the relock authors"
 copyright = "the relock authors"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mermaid"]
 exclude_patterns = ["_build", "examples", "_generated"]
 html_theme = "furo"
 html_title = f"relock {version}"
+html_static_path = ["_static"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+myst_fence_as_directive = ["mermaid"]  # code hosts draw such a block by themselves
 
 default_role = "py:obj"
 autodoc_member_order = "bysource"
