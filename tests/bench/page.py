@@ -1,6 +1,6 @@
 """What the documentation shows of ``docs/results/bench.json``; ``python -m bench.page`` in ``tests`` makes it anew.
 
-These are the tables and plots of ``docs/results/benchmark.md``, and a few rows of them in the README and in
+These are the tables and plots of ``docs/results/benchmark.md``, a few figures of them in the README, and a few rows in
 ``docs/concepts/performance.md``. The tables are a part of their page, between two marks, so that they can be read where
 nothing is built; a test compares.
 """
@@ -184,11 +184,38 @@ def _slowest(found: dict[str, Any], kind: str) -> str:
 
 PEERS = ("redis-py Lock", "python-redis-lock", "redislock (Go)", "rueidislock (Go)")
 PEERS_ON_SEVERAL = ("redlock-py", "pottery", "redis-semaphore (Node)", "redlock (Node)", "redsync (Go)")
+SOME_ON_SEVERAL = ("pottery", "redsync (Go)", "redis-semaphore (Node)")
 BESIDE_TASKS = (RELOCK_THREADS, REDIS_PY_TASKS)
+MANY = 32  # processes, in the README
+
+
+def in_three_lines(report: dict[str, Any]) -> str:
+    """Return what the README shows: one master alone, one master with many processes, and several masters."""
+    times = report["pairs"]["one"]["pairs_us"]["split"]
+    alone = ", ".join(f"{name} {micros(times[name])}" for name in (RELOCK, BARE, *PEERS[:2]))
+    rows = where(report["handoffs"], kind="processes")
+    one = where(rows, masters=1, placement="split", section_ms=0.0)
+    several = where(rows, masters=max(row["masters"] for row in rows))
+    masters = several[0]["masters"]
+    return "\n".join(
+        [
+            f"* acquire and release, nobody else wants it: {alone};",
+            f"* hand-offs among {MANY} processes: {_rates_of(one, (ONE_HOP, *PEERS[:2]))};",
+            f"* the same over {masters} masters: {_rates_of(several, SOME_ON_SEVERAL)}.",
+        ]
+    )
+
+
+def _rates_of(rows: Sequence[Row], peers: Sequence[str]) -> str:
+    """Return the hand-offs a second among many workers, ours first."""
+    cell = where(rows, workers=MANY)
+    rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
+    names = {our_way(cell): RELOCK, ONE_HOP: BARE}
+    return ", ".join(f"{names.get(name, name)} {rate(rates[name])}" for name in (our_way(cell), *peers))
 
 
 def in_short(report: dict[str, Any]) -> str:
-    """Return what the README shows: microseconds, and hand-offs a second, on the machine of the run."""
+    """Return microseconds, and hand-offs a second, on the machine of the run."""
     times = report["pairs"]["one"]["pairs_us"]["split"]
     lines = [
         _row(ALONE, times, (RELOCK, BARE), micros, PEERS),
@@ -237,7 +264,7 @@ def _rates(rows: Sequence[Row], peers: Sequence[str], floor: str = ONE_HOP) -> I
 
 
 def for_users(report: dict[str, Any]) -> str:
-    """Return what the page about performance shows: the README's table, and others like it."""
+    """Return what the page about performance shows."""
     judged = goals(report)
     missed = sum(not goal.is_met for goal in judged)
     list_of_them = f"{missed} of {len(judged)} [goals](../results/benchmark.md#goals-and-what-is-missed) are missed."
@@ -257,7 +284,7 @@ def _where_it_ran(report: dict[str, Any]) -> str:
 
 def pages(report: dict[str, Any]) -> dict[Path, str]:
     """Return the pages as they must be."""
-    contents = {PAGE: rendered(report), USERS_PAGE: for_users(report), README: in_short(report)}
+    contents = {PAGE: rendered(report), USERS_PAGE: for_users(report), README: in_three_lines(report)}
     return {path: _with_content(path, content) for path, content in contents.items()}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bench.goals import goals, of_pairs, of_tasks
-from bench.names import LOOP_FLOOR, RELOCK_TASKS, RELOCK_THREADS, TWO_HOPS
+from bench.names import RELOCK_TASKS, RELOCK_THREADS, TWO_HOPS
 from bench.page import MARKS, PAGE, README, USERS_PAGE, in_short, load, pages, rendered
 from bench.rows import middle, of, our_way, where
 
@@ -38,24 +38,6 @@ def test_other_results_change_the_tables_and_nothing_else() -> None:
         begin, end = MARKS[path]
         assert others[path].partition(begin)[0] == page.partition(begin)[0]
         assert others[path].partition(end)[2] == page.partition(end)[2] != ""
-
-
-def test_the_readme_says_what_was_measured_on_five_masters() -> None:
-    said = {goal.what: goal.measured for goal in goals(load())}
-    semaphore = said["5 masters, 8 processes: hand-offs / redis-semaphore (Node)"]
-    redsync = said["5 masters, 32 processes: hand-offs / redsync (Go)"]
-    text = " ".join(README.read_text().split())
-    assert f"{semaphore:.1f} times as many hand-offs as Node's redis-semaphore among 8 processes" in text
-    assert f"{redsync:.1f} times as many as Go's redsync among 32" in text
-
-
-def test_the_readme_says_what_was_measured_of_tasks() -> None:
-    found = load()["aio"]
-    pairs = found["pairs"]["one"]["pairs_us"]["split"]
-    (rate,) = (goal.measured for goal in of_tasks(found) if "a second / bare" in goal.what)
-    text = " ".join(README.read_text().split())
-    assert f"a pair takes {pairs[RELOCK_TASKS] / pairs[LOOP_FLOOR]:.1f} times what its scripts take bare" in text
-    assert f"hand-offs reach {rate:.1f} of one hop on it" in text
 
 
 def test_the_changelog_says_what_memory_a_waiting_task_takes() -> None:
