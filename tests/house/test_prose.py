@@ -1,11 +1,18 @@
-"""Docstrings in plain English: each begins with a verb or a noun, and no sentence is long."""
+"""Docstrings and pages in plain English: docstrings begin with a verb or a noun, and no sentence is long."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src" / "relock"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "relock"
+# Results are made from figures, and a decision is a record of its day.
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if not {"results", "decisions"} & {*page.parts}),
+]
+NO_PROSE = re.compile(r"^(```|:::)[^\n]*\n.*?^\1[^\n]*$|<!--.*?-->|^#.*$|(?<=\])\([^)]*\)", re.MULTILINE | re.DOTALL)
 WORDS_MAX = 30  # of a sentence
 NO_BEGINNING = re.compile(
     r"\W*(Another|As|Does|For|From|Has|How|If|In|It|Its|Lets|Of|See|So|Somebody|Something|That|Those|What|When|Where|Whether|"
@@ -26,9 +33,24 @@ def faults(text: str) -> Iterator[str]:
     for line, found in docstrings(text):
         if first := NO_BEGINNING.match(found):
             yield f"{line}: begins with {first[1]}"
-        for sentence in re.split(r"(?<=[.:;!?])\s+", found):
-            if len(sentence.split()) > WORDS_MAX:
-                yield f"{line}: {len(sentence.split())} words: {sentence[:60]}"
+        yield from (f"{line}: {fault}" for fault in long_sentences(found))
+
+
+def long_sentences(text: str) -> Iterator[str]:
+    """Yield the beginning of each sentence that is too long."""
+    for sentence in re.split(r"(?<=[.:;!?])[*)]*\s+", text):
+        words = sentence.split()
+        if len(words) > WORDS_MAX:
+            yield f"{len(words)} words: {' '.join(words)[:60]}"
+
+
+def blocks(page: str) -> Iterator[str]:
+    """Yield the paragraphs, the items of lists and the cells of tables of a page, without code and headings."""
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", NO_PROSE.sub("", page)):
+        if block.lstrip().startswith("|"):
+            yield from block.replace("\n", " ").split("|")
+        else:
+            yield re.sub(r"^\s*(?:[*-]|\d+\.) ", "", block)
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun_and_their_sentences_are_short() -> None:
@@ -40,3 +62,18 @@ def test_a_docstring_that_is_not_plain_is_found() -> None:
     long = " ".join(["word"] * (WORDS_MAX + 1))
     text = f'"""Module."""\n\ndef a():\n    """Whether it is so."""\n\nclass B:\n    """Class. {long}."""\n'
     assert [*faults(text)] == ["3: begins with Whether", f"6: 31 words: {long[:60]}"]
+
+
+def test_no_sentence_of_a_page_is_long() -> None:
+    found = {
+        str(page.relative_to(ROOT)): [fault for block in blocks(page.read_text()) for fault in long_sentences(block)]
+        for page in PAGES
+    }
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_a_long_sentence_of_a_page_is_found_wherever_it_stands() -> None:
+    long = " ".join(["word"] * (WORDS_MAX + 1))
+    for page in (long, f"* short\n* {long}", f"| a | b |\n|---|---|\n| short | {long} |", f"Short. {long}."):
+        assert [fault for block in blocks(page) for fault in long_sentences(block)] == [f"31 words: {long[:60]}"], page
+    assert [fault for block in blocks(f"```\n{long}\n```\n\n# {long}") for fault in long_sentences(block)] == []

@@ -73,7 +73,7 @@ BUGS = [
         seed=1674,
     ),
     Bug(
-        "a hold is believed for ever",
+        "a hold is believed forever",
         f"{CORE}/hold.py",
         "return 0.0 if self.loss else max(0.0, self.deadline - now)",
         "return 0.0 if self.loss else 1.0",
