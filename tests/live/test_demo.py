@@ -243,12 +243,12 @@ def test_a_demo_that_does_not_get_the_lock_has_a_bad_verdict(server: Server, mon
     monkeypatch.setattr(Client, "lock", refuse)  # in this process: the workers are others
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
     assert done.exit_code == ExitCode.WRONG
-    assert "the story is played to its end: the demo's own hold: refused" in done.stdout
+    assert "the story is played to its end: the demo's own client: refused" in done.stdout
     assert "BAD  one at a time" not in done.stdout, "what was counted counts"
 
 
 def test_a_process_that_ends_is_named_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "work", os.abort)
+    monkeypatch.setattr(crew, "PROGRAM", "import os; os.abort()")
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
     assert done.exit_code == ExitCode.WRONG
     assert re.search(r"the story is played to its end: \w+ ended with exit code", done.stdout)
@@ -290,19 +290,17 @@ def test_a_demo_that_is_ended_ends_workers_whose_event_loop_stands_still(
 
 
 PROCESSES_THAT_GET_CTRL_C_AS_THEY_START = """
-import os, signal, sys, time
+import contextlib, os, signal, time
 from relock.cli._demo.crew import Crew
-from relock.cli._demo.plan import Job, Plan
-if __name__ == "__main__":
-    crew = Crew()
-    with crew.ended_after():
-        crew.start([Job(name, Plan(), ("redis://127.0.0.1:1/0",), "lock", "a") for name in ("alder", "birch")])
-        for process in crew._processes.values():
-            os.kill(process.pid, signal.SIGINT)
-        end = time.monotonic() + 60
-        while not crew.all_told("ready") and not crew.failures and time.monotonic() < end:
-            crew.hear(0.1)
-        sys.exit("; ".join(crew.failures) or not crew.all_told("ready"))
+from relock.cli._demo.plan import Plan
+signal.signal(signal.SIGINT, lambda *_: None)
+with contextlib.closing(Crew()) as crew:
+    crew.start(Plan(processes=("alder", "birch"), urls=("redis://127.0.0.1:1/0",), name="a"))
+    os.killpg(0, signal.SIGINT)
+    end = time.monotonic() + 60
+    while len(crew.told) < 2 and time.monotonic() < end:
+        crew.hear(0.1)
+    assert {*crew.told} == {("ready", "alder"), ("ready", "birch")}
 """
 
 
@@ -312,7 +310,13 @@ def test_ctrl_c_does_not_reach_the_processes_while_they_start(tmp_path: Path) ->
     program.write_text(PROCESSES_THAT_GET_CTRL_C_AS_THEY_START)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=2 * WITHIN, check=False, env=env
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=2 * WITHIN,
+        check=False,
+        env=env,
+        start_new_session=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from relock._servers.server import NoServerError, started
 from relock.cli._demo import verdict
-from relock.cli._demo.crew import Crew
-from relock.cli._demo.plan import Job, Plan
+from relock.cli._demo.crew import Crew, StoryEndedError
+from relock.cli._demo.plan import Plan
 from relock.cli._demo.screen import Screen
-from relock.cli._demo.story import Story, StoryEndedError, patiently
+from relock.cli._demo.story import Story, patiently
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
 from relock.cli._nodes import Where, json_option, urls_of
 from relock.cli._output import CommandFailed, print_json
@@ -81,7 +81,8 @@ def demo(
     if node and masters > 1:
         raise click.UsageError("--masters is for servers that the demo starts; repeat --node for several of your own")
     plan = evolve(PLAN, is_asyncio=is_asyncio)
-    screen = Screen(Console(stderr=as_json), plain=plain or as_json, acts=4 + (masters > 1) + is_asyncio)
+    console = Console(stderr=as_json, force_terminal=False if plain or as_json else None)
+    screen = Screen(console, acts=4 + (masters > 1) + is_asyncio)
     findings: list[verdict.Finding] = []
     signum = None
     try:
@@ -122,22 +123,16 @@ def _run(screen: Screen, plan: Plan, where: Where, masters: int, findings: list[
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relock-demo-")))
         servers = [] if where.urls else stack.enter_context(started(folder, masters))
         where = evolve(where, urls=where.urls or tuple(server.url for server in servers))
-        count = len(where.urls)
+        plan = evolve(plan, urls=where.urls, prefix=where.prefix, name=f"relock-demo-{token_hex(4)}")
+        count = len(plan.urls)
         own = f"{'a server' if count == 1 else f'{count} masters'} of your own"
-        screen.title(f"relock demo, on {f'{servers[0].version}, {count} started for it' if servers else own}")
+        screen.show(f"relock demo, on {f'{servers[0].version}, {count} started for it' if servers else own}", "bold")
         client = stack.enter_context(where.client(ttl=plan.ttl, client_name="demo"))
         patiently(client.check, plan.patience_seconds if servers else 0.0)  # raises what is wrong before workers start
-        name = f"relock-demo-{token_hex(4)}"
-        crew = Crew()
-        story = Story(crew, client, name, plan, screen, folder, servers, findings)
+        crew = stack.enter_context(contextlib.closing(Crew()))
         stack.enter_context(screen.live())
-        stack.enter_context(crew.ended_after())
+        crew.start(plan)
         try:
-            crew.start([Job(process, plan, where.urls, where.prefix, name) for process in plan.processes])
-            story.play()
-        except StoryEndedError:
-            story.counted_so_far()
-            findings.append(verdict.Finding("the story is played to its end", "; ".join(crew.failures), good=False))
-        except Interrupted:
-            story.counted_so_far()
-            raise
+            Story(crew, client, plan, screen, folder / "ledger", servers, findings).play()
+        except StoryEndedError as error:
+            findings.append(verdict.Finding("the story is played to its end", str(error), good=False))

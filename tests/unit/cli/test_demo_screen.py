@@ -16,12 +16,10 @@ STATUS = "12 s · ledger: 1,203 updates, 0 lost · lock: birch for 1.9 s more, 1
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 20)])
 def test_every_word_is_shown_on_a_terminal(width: int, height: int) -> None:
     shown = StringIO()
-    screen = Screen(
-        Console(file=shown, force_terminal=True, width=width, height=height, color_system=None), plain=False, acts=4
-    )
+    screen = Screen(Console(file=shown, force_terminal=True, width=width, height=height, color_system=None), acts=4)
     with screen.live() as live:
         screen.act(SENTENCE)
-        screen.status(STATUS)
+        screen.status = STATUS
         live.refresh()
     screen.verdict([Finding("one at a time", "0 overlaps in 803 updates", good=True)], stopped=False)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", " ", shown.getvalue()).replace("\r", "\n")  # without control codes
@@ -34,7 +32,7 @@ def test_every_word_is_shown_on_a_terminal(width: int, height: int) -> None:
 
 def test_a_demo_that_was_stopped_has_no_verdict() -> None:
     shown = StringIO()
-    screen = Screen(Console(file=shown), plain=True, acts=4)
+    screen = Screen(Console(file=shown), acts=4)
     screen.verdict([Finding("one at a time", "0 overlaps in 803 updates", good=True)], stopped=True)
     assert "0 overlaps in 803 updates" in shown.getvalue()
     assert "counted so far" in shown.getvalue()

@@ -8,14 +8,14 @@ from attrs import evolve
 
 from relock.cli._demo import verdict
 from relock.cli._demo.ledger import Entry
-from relock.cli._demo.verdict import Finding, History, Update, longest_gap
+from relock.cli._demo.verdict import NEVER, Finding, History, Update, longest_gap
 
 TTL = 2.0
 
 
 def update(serial: int, **changes: Any) -> Update:
     moment = float(serial)
-    plain = Update("w.1", serial, 10 + serial, moment, levels=2, levels_after=1, left=moment + 0.5)
+    plain = Update(Entry("w.1", serial, 10 + serial), moment, levels=2, levels_after=1, left=moment + 0.5)
     return evolve(plain, **changes)
 
 
@@ -25,7 +25,7 @@ def under() -> History:
         [update(0), update(1), update(3)],
         [Entry("w.1", 0, 10), Entry("w.1", 1, 11), Entry("k.1", 0, 12), Entry("w.1", 3, 13)],
         killed={"k"},
-        unfinished=[Update("k.1", 0, 12, 2.0, left=2.9)],
+        unfinished=[Update(Entry("k.1", 0, 12), 2.0, left=2.9)],
     )
 
 
@@ -73,9 +73,9 @@ def test_each_fault_under_the_lock_makes_the_verdict_bad(change: Callable[[Histo
 
 
 def test_a_race_that_loses_nothing_shows_nothing() -> None:
-    history = History([update(0), update(1, entered=0.1)], [Entry("w.1", 1, 0)])
+    history = History([update(0), update(1, entered=0.1)], [Entry("w.1", 1, 11)])
     assert bad(verdict.of_no_lock(history)) == []
-    history.entries = [Entry("w.1", 0, 0), Entry("w.1", 1, 0)]
+    history.entries = [Entry("w.1", 0, 10), Entry("w.1", 1, 11)]
     assert bad(verdict.of_no_lock(history)) != []
 
 
@@ -99,23 +99,23 @@ VOTES = "masters back, empty: no vote before every lease is over"
         ([verdict.of_killed_holder(1.4, 1.3)], [HOLDER]),
         ([verdict.of_killed_holder(1.4, 3.5)], [HOLDER]),
         ([verdict.of_killed_holder(0.0, 0.0)], [HOLDER]),
-        ([verdict.of_killed_holder(1.4, None)], [HOLDER]),
+        ([verdict.of_killed_holder(1.4, NEVER)], [HOLDER]),
         ([verdict.of_killed_waiter(3, 0.001)], []),
         ([verdict.of_killed_waiter(3, 2.1)], [WAITER]),
         ([verdict.of_killed_waiter(0, 0.001)], [WAITER]),
-        ([verdict.of_killed_waiter(3, None)], [WAITER]),
+        ([verdict.of_killed_waiter(3, NEVER)], [WAITER]),
         ([verdict.of_cancelled_waiter(0.001, 0.005, 0.001)], []),
         ([verdict.of_cancelled_waiter(2.1, 0.005, 0.001)], [CANCELLED]),
         ([verdict.of_cancelled_waiter(0.001, 2.1, 0.001)], [CANCELLED]),
-        ([verdict.of_cancelled_waiter(0.001, None, 0.001)], [CANCELLED]),
+        ([verdict.of_cancelled_waiter(0.001, NEVER, 0.001)], [CANCELLED]),
         ([verdict.of_cancelled_waiter(0.001, 0.005, 2.1)], [CANCELLED]),
-        ([verdict.of_cancelled_waiter(0.001, 0.005, None)], [CANCELLED]),
+        ([verdict.of_cancelled_waiter(0.001, 0.005, NEVER)], [CANCELLED]),
         (verdict.of_masters(TTL, 0.9, [3.1, 3.2], 500, 0.1), []),
         (verdict.of_masters(TTL, 0.9, [3.1, 3.2], 0, 0.1), [OTHERS]),
         (verdict.of_masters(TTL, 0.9, [3.1, 3.2], 500, 2.1), [OTHERS]),
         (verdict.of_masters(TTL, 0.9, [1.9, 3.2], 500, 0.1), [VOTES]),
         (verdict.of_masters(TTL, 0.9, [3.1, 5.0], 500, 0.1), [VOTES]),
-        (verdict.of_masters(TTL, 0.9, [3.1, None], 500, 0.1), [VOTES]),
+        (verdict.of_masters(TTL, 0.9, [3.1, NEVER], 500, 0.1), [VOTES]),
     ],
 )
 def test_each_fault_makes_the_verdict_bad(findings: list[Finding], wrong: list[str]) -> None:

@@ -1,21 +1,22 @@
 """The processes of the workers: started, heard, killed, and ended whatever happens."""
 
 import contextlib
-import multiprocessing
-import signal
-import time
-from collections.abc import Iterator, Sequence
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+import os
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Pipe, wait
+from subprocess import Popen
 from typing import Any
 
-from attrs import evolve
-
-from relock.cli._demo.plan import Job
+from relock.cli._demo.plan import Plan
 from relock.cli._demo.verdict import History
-from relock.cli._demo.worker import work
 from relock.cli._signals import signals_put_off
+
+PROGRAM = "import sys; from relock.cli._demo.worker import Workers; Workers(int(sys.argv[1])).obey_all()"
+
+
+class StoryEndedError(Exception):
+    """The story can't go on; the error says why."""
 
 
 class Crew:
@@ -24,16 +25,14 @@ class Crew:
     Attributes:
         history: the updates of the present act.
         told: the latest message of each other kind, by kind and process.
-        killed: when each killed process had surely ended.
-        failures: why workers can't go on.
+        killed: the processes that are killed.
     """
 
     def __init__(self) -> None:
-        self.history = History()
+        self.killed: set[str] = set()
+        self.history = History(killed=self.killed)
         self.told: dict[tuple[str, str], Any] = {}
-        self.killed: dict[str, float] = {}
-        self.failures: list[str] = []
-        self._processes: dict[str, SpawnProcess] = {}
+        self._processes: dict[str, Popen[bytes]] = {}
         self._pipes: dict[str, Connection] = {}
 
     @property
@@ -41,81 +40,58 @@ class Crew:
         """Names of the processes that were not killed."""
         return [process for process in self._processes if process not in self.killed]
 
-    def start(self, jobs: Sequence[Job]) -> None:
-        """Start a process for each job; each tells ``ready``. A signal has to wait: half a start could not be ended."""
+    def start(self, plan: Plan) -> None:
+        """Start all processes; each tells ``ready``. A signal has to wait: half a start could not be ended."""
+        # -P and the path: they import what this process imports, and nothing from the folder it happens to run in.
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with signals_put_off():
-            self._start(jobs)
-
-    def _start(self, jobs: Sequence[Job]) -> None:
-        context = multiprocessing.get_context("spawn")
-        resource_tracker.ensure_running()  # first: up to Python 3.12, its start lets the signal in again
-        # Until a process has a session of its own, Ctrl-C reaches it too: it inherits that the signal is blocked.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            for job in jobs:
-                self._pipes[job.process], end = context.Pipe()
-                self._processes[job.process] = context.Process(target=work, args=(job, end), daemon=True)
-                self._processes[job.process].start()
+            for name in plan.processes:
+                self._pipes[name], end = Pipe()
+                self._pipes[name].send((name, plan))
+                command = [sys.executable, "-P", "-c", PROGRAM, str(end.fileno())]
+                # In a session of its own: Ctrl-C is for the demo, which then ends all processes.
+                self._processes[name] = Popen(command, env=env, pass_fds=[end.fileno()], start_new_session=True)
                 end.close()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def order(self, process: str, do: str, *value: object) -> None:
-        """Send an order to a process."""
-        with contextlib.suppress(OSError):  # the process has ended, and `hear` says so
-            self._pipes[process].send((do, value))
-
-    def begin(self, ledger: object, *, locked: bool) -> None:
-        """Begin an act with an empty history, and start all workers."""
-        self.history, self.told = History(), {}
-        for process in self.alive:
-            self.order(process, "start", ledger, locked)
+    def order(self, do: str, *value: object, to: Sequence[str]) -> None:
+        """Send an order to processes."""
+        for process in to:
+            with contextlib.suppress(OSError):  # the process has ended, and `hear` says so
+                self._pipes[process].send((do, value))
 
     def hear(self, seconds: float) -> None:
-        """Take in the messages of all workers; wait for one, at most `seconds`."""
-        pipes = {self._pipes[process]: process for process in self.alive}
-        for pipe in wait(list(pipes), seconds):
-            process = pipes[pipe]  # type: ignore[index]
+        """Take in the messages of all workers; wait for one, at most `seconds`.
+
+        Raises:
+            StoryEndedError: a worker can't go on, or a process has ended.
+        """
+        wait([self._pipes[process] for process in self.alive], seconds)
+        for process in self.alive:
             try:
-                while self._pipes[process].poll():
-                    self._take(process, *self._pipes[process].recv())
+                self._take_in(process)
             except (EOFError, OSError):
-                self._processes[process].join()
-                self.failures.append(f"{process} ended with exit code {self._processes[process].exitcode}")
+                raise StoryEndedError(f"{process} ended with exit code {self._processes[process].wait()}") from None
 
-    def _take(self, process: str, word: str, value: Any) -> None:
-        if word == "updated":
-            self.history.updates.append(value)
-        elif word == "failed":
-            self.failures.append(value)
-        else:
-            self.told[word, process] = value
+    def _take_in(self, process: str) -> None:
+        while self._pipes[process].poll():
+            word, value = self._pipes[process].recv()
+            if word == "updated":
+                self.history.updates.append(value)
+            elif word == "failed":
+                raise StoryEndedError(value)
+            else:
+                self.told[word, process] = value
 
-    def all_told(self, word: str) -> bool:
-        """Return whether every living process has told `word`."""
-        return all((word, process) in self.told for process in self.alive)
-
-    def kill(self, process: str) -> float:
-        """Kill a process with SIGKILL; return when it had surely ended. An update that it had begun is kept."""
+    def kill(self, process: str) -> None:
+        """Kill a process with SIGKILL, and wait until it has surely ended."""
         self._processes[process].kill()
-        self._processes[process].join()
-        ended = time.monotonic()
+        self._processes[process].wait()
         with contextlib.suppress(EOFError, OSError):  # its last messages
-            while self._pipes[process].poll():
-                self._take(process, *self._pipes[process].recv())
-        self.killed[process] = ended
-        self.history.killed.add(process)
-        if ("inside", process) in self.told:
-            self.history.unfinished.append(evolve(self.told["inside", process], left=ended))
-        return ended
+            self._take_in(process)
+        self.killed.add(process)
 
-    @contextlib.contextmanager
-    def ended_after(self) -> Iterator[None]:
-        """End all processes after the block."""
-        try:
-            yield
-        finally:
-            for process in self._processes.values():
-                process.kill()
-            for process in self._processes.values():
-                process.join()
+    def close(self) -> None:
+        """End all processes."""
+        for process in self._processes.values():
+            process.kill()
+            process.wait()

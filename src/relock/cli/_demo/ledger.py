@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """One update in the ledger: the worker, its serial number, and the fencing token (0 without a lock)."""
+    """One update in the ledger: ``process.number`` of the worker, a serial number, the fencing token (0: no lock)."""
 
     worker: str
     serial: int

@@ -1,6 +1,6 @@
-"""The size of the demo, and how long its parts take."""
+"""The size of the demo, how long its parts take, and where it is played."""
 
-from attrs import frozen
+from attrs import field, frozen
 
 
 @frozen(kw_only=True)
@@ -12,6 +12,7 @@ class Plan:
         locked: False plays the acts without the lock: the control of the verdict.
         patience_seconds: the longest wait for an event that should happen at once.
         limit_seconds: the longest that the demo may take.
+        urls: the masters; they may hold passwords. The lock there has this `prefix` and this `name`.
     """
 
     processes: tuple[str, ...] = ("alder", "birch", "cedar", "maple")
@@ -27,14 +28,6 @@ class Plan:
     after_seconds: float = 0.7
     patience_seconds: float = 5.0
     limit_seconds: float = 60.0
-
-
-@frozen
-class Job:
-    """The first message to a process. Its URLs may hold passwords."""
-
-    process: str
-    plan: Plan
-    urls: tuple[str, ...]
-    prefix: str
-    name: str
+    urls: tuple[str, ...] = field(default=(), repr=False)
+    prefix: str = "lock"
+    name: str = ""

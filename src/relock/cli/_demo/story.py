@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from attrs import define, field
+from attrs import define, evolve
 
 from relock import Client, LockInfo, QuorumError, RelockError
 from relock._doctor.marker import look_at_guard
@@ -14,19 +15,16 @@ from relock._runtime.net.parse import parse_nodes
 from relock._servers.server import LocalServer
 from relock.cli._demo import ledger as ledgers
 from relock.cli._demo import verdict
-from relock.cli._demo.crew import Crew
+from relock.cli._demo.crew import Crew, StoryEndedError
 from relock.cli._demo.plan import Plan
 from relock.cli._demo.screen import Screen
-from relock.cli._demo.verdict import Finding, Update
+from relock.cli._demo.verdict import NEVER, Finding, History, Update
+from relock.cli._signals import signals_put_off
 
 T = TypeVar("T")
 POLL_SECONDS = 0.005
 STATUS_SECONDS = 0.1
 LOOK_SECONDS_MAX = 0.5
-
-
-class StoryEndedError(Exception):
-    """The story can't go on; the crew's failures say why."""
 
 
 def process_of(owner: str | None) -> str:
@@ -50,22 +48,18 @@ class Story:
     """Director of the crew through the acts.
 
     Attributes:
+        ledger: the ledger of the present act, in the folder of all.
         servers: the masters that the demo has started; none with masters of the user, which are left alone.
         findings: the findings of the acts that are over.
-        ledger: the ledger of the present act.
-        judge: the function that judges the present act.
     """
 
     crew: Crew
     client: Client
-    name: str
     plan: Plan
     screen: Screen
-    folder: Path
-    servers: Sequence[LocalServer] = ()
-    findings: list[Finding] = field(factory=list)
-    ledger: Path | None = None
-    judge: Callable[[verdict.History], list[Finding]] = verdict.of_no_lock
+    ledger: Path
+    servers: Sequence[LocalServer]
+    findings: list[Finding]
     _released_at: float = 0.0
     _status_at: float = 0.0
 
@@ -75,18 +69,16 @@ class Story:
         Raises:
             StoryEndedError: a worker failed, or the masters did.
         """
-        if len(self.client.statistics().masters) > 1:
+        if len(self.plan.urls) > 1:
             self.screen.say(f"new masters have no vote for {self.plan.ttl:g} s: the demo waits, once")
-            with self.client.lock(self.name, timeout=self.plan.ttl + self.plan.patience_seconds):
+            with self.client.lock(self.plan.name, timeout=self.plan.ttl + self.plan.patience_seconds):
                 pass
-        self._wait(lambda: self.crew.all_told("ready"), self.plan.limit_seconds)
-        self._without_the_lock()
-        self._with_the_lock()
-
-    def counted_so_far(self) -> None:
-        """Judge the present act by the updates that were told so far; unfinished ones count for nothing."""
-        self.crew.history.killed.update(self.crew.alive)
-        self._judge()
+        try:
+            self._wait(lambda: len(self.crew.told) == len(self.crew.alive), self.plan.limit_seconds)  # they are ready
+            self._without_the_lock()
+            self._with_the_lock()
+        except RelockError as error:
+            raise StoryEndedError(f"the demo's own client: {error}") from error
 
     # The acts -------------------------------------------------------------------------------------------------------
 
@@ -95,24 +87,22 @@ class Story:
         kind = "tasks" if plan.is_asyncio else "threads"
         workers = f"{plan.workers * len(plan.processes)} {kind} in {len(plan.processes)} processes"
         self.screen.act(f"without a lock: {workers} read a ledger, think, and write it back")
-        self._begin("without", verdict.of_no_lock, locked=False)
-        self._pause(plan.without_seconds)
-        # By chance, no update may have been lost yet.
-        self._wait(lambda: self._lost() > 0, plan.without_seconds_max - plan.without_seconds)
-        self._end()
+        with self._updates("without", verdict.of_no_lock, locked=False):
+            self._pause(plan.without_seconds)
+            # By chance, no update may have been lost yet.
+            self._wait(lambda: self._lost() > 0, plan.without_seconds_max - plan.without_seconds)
 
     def _with_the_lock(self) -> None:
         statement = "async with client.lock(name)" if self.plan.is_asyncio else "with client.lock(name)"
         self.screen.act(f"with the lock: the same code inside `{statement}`, and nested in it once more")
-        self._begin("with", verdict.of_lock, locked=self.plan.locked)
-        self._pause(self.plan.under_seconds)
-        if len(self.servers) > 1:
-            self._kill_masters()
-        self._kill_a_holder()
-        if self.plan.is_asyncio:
-            self._cancel_a_waiter()
-        self._kill_a_waiter()
-        self._end()
+        with self._updates("with", verdict.of_lock, locked=self.plan.locked):
+            self._pause(self.plan.under_seconds)
+            if len(self.servers) > 1:
+                self._kill_masters()
+            self._kill_a_holder()
+            if self.plan.is_asyncio:
+                self._cancel_a_waiter()
+            self._kill_a_waiter()
 
     def _kill_masters(self) -> None:
         """Kill the largest minority of the masters at once, and restart it empty; the workers notice nothing."""
@@ -128,150 +118,134 @@ class Story:
         back_at = time.monotonic()
         self.screen.say(f"they are back, empty: no vote while leases that they forgot may run, {plan.ttl:g} s")
         votes: dict[int, float] = {}
-        self._wait(lambda: self._note_votes(victims, votes), plan.ttl + plan.patience_seconds)
+
+        def all_vote() -> bool:
+            """Note when each master gets its vote, as its marker says; return whether all have it."""
+            for server in victims:
+                asked = time.monotonic() - killed_at
+                if marker := look_at_guard(parse_nodes(server.url)[0], "lock", LOOK_SECONDS_MAX).marker:
+                    votes.setdefault(server.port, asked + marker.vote_in)
+            return len(votes) == count and time.monotonic() - killed_at > max(votes.values())
+
+        self._wait(all_vote, plan.ttl + plan.patience_seconds)
         until = time.monotonic()
         self._pause(plan.after_seconds)
         turns = [update.entered for update in self.crew.history.updates if killed_at < update.entered < until]
-        ends = [votes[one.port] - killed_at if one.port in votes else None for one in victims]
         gap = verdict.longest_gap(turns, killed_at, until)
-        self.findings += verdict.of_masters(plan.ttl, back_at - killed_at, ends, len(turns), gap)
+        after = [votes.get(server.port, NEVER) for server in victims]
+        self.findings += verdict.of_masters(plan.ttl, back_at - killed_at, after, len(turns), gap)
         self.screen.say(f"{len(votes)} of them vote again; {len(turns):,} updates were made meanwhile")
-
-    @staticmethod
-    def _note_votes(masters: Sequence[LocalServer], votes: dict[int, float]) -> bool:
-        """Note when each master gets its vote, as its marker says; return whether all have it."""
-        for server in masters:
-            asked_at = time.monotonic()
-            if marker := look_at_guard(parse_nodes(server.url)[0], "lock", LOOK_SECONDS_MAX).marker:
-                votes.setdefault(server.port, asked_at + marker.vote_in)
-        return len(votes) == len(masters) and time.monotonic() > max(votes.values())
 
     def _kill_a_holder(self) -> None:
         """Let a hold outlast its lease, because it is renewed; then kill its process, so that nothing renews it."""
         crew, plan, victim = self.crew, self.plan, self.crew.alive[0]
         deed = "blocks its event loop" if plan.is_asyncio else "stays inside"
         self.screen.act(f"a holder {deed} for longer than its lease of {plan.ttl:g} s, then it is killed")
-        crew.order(victim, "stay")
-        if not self._wait(lambda: ("inside", victim) in crew.told, plan.patience_seconds):
-            raise self._failure(f"no worker of {victim} gets in")
-        stay: Update = crew.told["inside", victim]
+        crew.order("stay", to=[victim])
+        stay: Update = self._told("inside", victim, f"no worker of {victim} gets in")
         self._pause(plan.stay_seconds)
         if plan.is_asyncio:
             stood = time.monotonic() - stay.entered
             self.screen.say(f"the event loop of {victim} has stood still for {stood:.2f} s; it still has the lock")
-        killed_at = crew.kill(victim)
-        looked_at, info = time.monotonic(), self._info()
+        crew.kill(victim)
+        killed_at, info = time.monotonic(), self._info()
+        crew.history.unfinished.append(evolve(stay, left=killed_at))
         lease_left = info.ttl if process_of(info.owner) == victim else 0.0
         self.screen.say(f"{victim} is killed (SIGKILL) inside; its lease has {lease_left:.2f} s left")
-        successor = self._first_after(killed_at, lease_left + plan.patience_seconds)
-        intruders = sum(stay.entered < update.entered < killed_at for update in crew.history.updates)
+        handoff = self._next_holder(killed_at, "the kill", lease_left)
         held = killed_at - stay.entered
+        intruders = sum(stay.entered < update.entered < killed_at for update in crew.history.updates)
         self.findings.append(verdict.of_long_hold(plan.ttl, held, intruders, is_blocked=plan.is_asyncio))
-        seconds = None if successor is None else successor.entered - looked_at
-        self.findings.append(verdict.of_killed_holder(lease_left, seconds))
-        if successor is not None:
-            self.screen.say(f"{successor.worker} had the lock {seconds:.2f} s after that")
+        self.findings.append(verdict.of_killed_holder(lease_left, handoff))
 
     def _cancel_a_waiter(self) -> None:
         """Cancel a waiting task whose process goes on: its place in the queue must be gone at once."""
         crew, patience = self.crew, self.plan.patience_seconds
-        self.screen.act("the first waiter is cancelled")
-        with self._held() as queue:
-            victim = process_of(queue[0])
-            crew.order(victim, "cancel")
-            gone_at = time.monotonic() if self._wait(lambda: queue[0] not in self._queue(), patience) else None
-            if not self._wait(lambda: ("cancelled", victim) in crew.told, patience):
-                raise self._failure(f"the call that was cancelled did not end within {patience:g} s")
-            at, call = crew.told["cancelled", victim]
+        with self._held("the first waiter is cancelled") as waiter:
+            victim = process_of(waiter)
+            crew.order("cancel", to=[victim])
+            gone_at = time.monotonic() if self._wait(lambda: waiter not in self._queue(), patience) else NEVER
+            at, call = self._told("cancelled", victim, f"the call that was cancelled did not end within {patience:g} s")
             self.screen.say(f"a task of {victim} is cancelled; its call ended after {1000 * call:.1f} ms")
-        place = None if gone_at is None else gone_at - at
-        self.findings.append(verdict.of_cancelled_waiter(call, place, self._handed_over()))
+        handoff = self._next_holder(self._released_at, "it was left")
+        self.findings.append(verdict.of_cancelled_waiter(call, gone_at - at, handoff))
 
     def _kill_a_waiter(self) -> None:
         """Kill the first waiter with its process: the next living one must not wait for it."""
-        crew = self.crew
-        self.screen.act("the first waiter is killed, with its process")
-        with self._held() as queue:
-            victim = process_of(queue[0])
-            crew.kill(victim)
-            left = [process_of(waiter) for waiter in self._info().queue]
-            dead = next((i for i, process in enumerate(left) if process not in crew.killed), len(left))
+        with self._held("the first waiter is killed, with its process") as waiter:
+            victim = process_of(waiter)
+            self.crew.kill(victim)
+            dead = len([*takewhile(lambda one: process_of(one) in self.crew.killed, self._info().queue)])
             self.screen.say(f"{victim} is killed (SIGKILL): {dead} dead waiters at the head of the queue")
-        self.findings.append(verdict.of_killed_waiter(dead, self._handed_over()))
+        self.findings.append(verdict.of_killed_waiter(dead, self._next_holder(self._released_at, "it was left")))
 
     # Parts of acts --------------------------------------------------------------------------------------------------
 
-    def _begin(self, name: str, judge: Callable[[verdict.History], list[Finding]], *, locked: bool) -> None:
-        self.ledger, self.judge = self.folder / name, judge
-        self.crew.begin(self.ledger, locked=locked)
+    @contextmanager
+    def _updates(self, name: str, judge: Callable[[History], list[Finding]], *, locked: bool) -> Iterator[None]:
+        """Let all workers update a new ledger during the block, then judge that.
 
-    def _end(self) -> None:
-        crew = self.crew
-        for process in crew.alive:
-            crew.order(process, "stop")
-        if not self._wait(lambda: crew.all_told("stopped"), self.plan.patience_seconds):
-            raise self._failure("not all workers have stopped")
-        self._judge()
-        self.screen.say(f"{crew.history.lost():,} of {len(crew.history.updates):,} updates are lost")
-
-    def _judge(self) -> None:
-        """Judge the present act, once."""
-        if self.ledger is not None:
-            self._lost()
-            self.ledger = None
-            self.findings += self.judge(self.crew.history)
+        After an exception, what was told so far is judged; unfinished updates count for nothing.
+        """
+        crew, self.ledger = self.crew, self.ledger.with_name(name)
+        crew.history, crew.told = History(killed=crew.killed), {}
+        crew.order("start", self.ledger, locked, to=crew.alive)
+        try:
+            yield
+            crew.order("stop", to=crew.alive)
+            for process in crew.alive:
+                self._told("stopped", process, "not all workers have stopped")
+        except BaseException:
+            crew.killed.update(crew.alive)
+            raise
+        finally:
+            with signals_put_off():
+                lost = self._lost()
+                self.findings += judge(crew.history)
+        self.screen.say(f"{lost:,} of {len(crew.history.updates):,} updates are lost")
 
     def _lost(self) -> int:
         """Read the ledger; return how many updates are not in it."""
-        history = self.crew.history
-        if self.ledger is not None:
-            history.entries = ledgers.entries(self.ledger)
-        return history.lost()
+        self.crew.history.entries = ledgers.entries(self.ledger)
+        return self.crew.history.lost()
 
     @contextmanager
-    def _held(self) -> Iterator[list[str]]:
-        """Hold the lock in the demo itself, so that everybody else waits; give the queue once its order stays."""
-        try:
-            with self.client.lock(self.name, timeout=self.plan.patience_seconds):
-                self._pause(self.plan.after_seconds)
-                queue = self._queue()
-                if not queue:
-                    raise self._failure("nobody waits for the lock")
-                yield queue
-                self._pause(self.plan.after_seconds)
-                self._released_at = time.monotonic()
-        except RelockError as error:
-            raise self._failure(f"the demo's own hold: {error}") from error
+    def _held(self, heading: str) -> Iterator[str]:
+        """Begin an act with the lock held by the demo itself; give the first waiter once the queue has settled."""
+        self.screen.act(heading)
+        with self.client.lock(self.plan.name, timeout=self.plan.patience_seconds):
+            self._pause(self.plan.after_seconds)
+            queue = self._queue()
+            if not queue:
+                raise StoryEndedError("nobody waits for the lock")
+            yield queue[0]
+            self._pause(self.plan.after_seconds)
+            self._released_at = time.monotonic()
 
-    def _handed_over(self) -> float | None:
-        """Return the seconds from the release until a worker had the lock; None if none had."""
-        successor = self._first_after(self._released_at, self.plan.patience_seconds)
-        if successor is None:
-            return None
-        seconds = successor.entered - self._released_at
-        self.screen.say(f"{successor.worker} had the lock {1000 * seconds:.1f} ms after it was left")
-        return seconds
+    def _next_holder(self, since: float, event: str, lease_left: float = 0.0) -> float:
+        """Return the seconds until the first update began; NEVER if none did. Workers have some time to tell of it."""
+        updates = self.crew.history.updates
+        self._wait(lambda: any(update.entered > since for update in updates), lease_left + self.plan.patience_seconds)
+        self._pause(self.plan.after_seconds)
+        later = [update for update in updates if update.entered > since]
+        if not later:
+            return NEVER
+        first = min(later, key=lambda update: update.entered)
+        self.screen.say(f"{first.entry.worker} had the lock {1000 * (first.entered - since):,.1f} ms after {event}")
+        return first.entered - since
 
     def _queue(self) -> list[str]:
         """Return the waiters whose processes live; dead ones keep their places for some seconds, and delay nobody."""
         return [waiter for waiter in self._info().queue if process_of(waiter) in self.crew.alive]
 
-    def _first_after(self, moment: float, seconds: float) -> Update | None:
-        """Wait for the first update that began after `moment`; return it once workers have had time to tell of it."""
-        self._wait(lambda: self.crew.history.first_after(moment), seconds)
-        self._pause(self.plan.after_seconds)
-        return self.crew.history.first_after(moment)
-
     def _info(self) -> LockInfo:
-        """Look at the lock."""
-        try:
-            return patiently(lambda: self.client.info(self.name), self.plan.patience_seconds)
-        except QuorumError as error:
-            raise self._failure(f"the masters do not answer: {error}") from error
+        return patiently(lambda: self.client.info(self.plan.name), self.plan.patience_seconds)
 
-    def _failure(self, why: str) -> StoryEndedError:
-        self.crew.failures.append(why)
-        return StoryEndedError(why)
+    def _told(self, word: str, process: str, or_else: str) -> Any:
+        """Wait until a process has told `word`, which should happen at once, and return the value."""
+        if not self._wait(lambda: (word, process) in self.crew.told, self.plan.patience_seconds):
+            raise StoryEndedError(or_else)
+        return self.crew.told[word, process]
 
     def _pause(self, seconds: float) -> None:
         self._wait(lambda: False, seconds)
@@ -281,9 +255,7 @@ class Story:
         until = time.monotonic() + seconds
         while not condition():
             if self.screen.seconds > self.plan.limit_seconds:
-                raise self._failure(f"stopped after {self.plan.limit_seconds:g} s")
-            if self.crew.failures:
-                raise StoryEndedError
+                raise StoryEndedError(f"stopped after {self.plan.limit_seconds:g} s")
             if time.monotonic() >= until:
                 return False
             self.crew.hear(POLL_SECONDS)
@@ -295,7 +267,5 @@ class Story:
     def _show_status(self) -> None:
         made, info = len(self.crew.history.updates), self._info()
         lock = f"{process_of(info.owner)} for {info.ttl:.1f} s more" if info.owner else "free"
-        self.screen.status(
-            f"{self.screen.seconds:.0f} s · ledger: {made:,} updates, {self._lost():,} lost · lock: {lock}, "
-            f"{len(info.queue)} wait"
-        )
+        counts = f"ledger: {made:,} updates, {self._lost():,} lost · lock: {lock}, {len(info.queue)} wait"
+        self.screen.status = f"{self.screen.seconds:.0f} s · {counts}"

@@ -1,12 +1,13 @@
 """The verdict of the demo: counted from what the workers told, and from the ledger. Pure functions over values."""
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from attrs import define, field, frozen
 
 from relock.cli._demo.ledger import Entry
 
+NEVER = float("inf")
 EARLY_SECONDS_MAX = 0.05  # masters count leases in whole milliseconds, and were asked at different moments
 LATE_SECONDS_MAX = 2.0  # for a busy machine; a lost wake-up costs 3 s, a dead waiter that is not passed over 10 s
 GUARD_FACTOR_MAX = 1.02  # a guard outlasts a lease by this factor, for clocks that run at different rates
@@ -17,19 +18,16 @@ class Update:
     """One update of the ledger; times in seconds of CLOCK_MONOTONIC, which all processes share.
 
     Attributes:
-        worker: ``process.number``, and `serial` numbers its updates.
-        token: the fencing token of the hold; 0 without a lock.
+        entry: the update's line in the ledger.
         entered: when the worker had the lock, and `left` when it was about to release it.
         levels: the hold count inside the nested hold, and `levels_after` the one after that.
     """
 
-    worker: str
-    serial: int
-    token: int
+    entry: Entry
     entered: float
     levels: int = 0
     levels_after: int = 0
-    left: float = float("inf")
+    left: float = NEVER
 
 
 @define
@@ -43,20 +41,15 @@ class History:
 
     def lost(self) -> int:
         """Return how many updates that were told are not in the ledger."""
-        written = {(entry.worker, entry.serial) for entry in self.entries}
-        return sum((update.worker, update.serial) not in written for update in self.updates)
+        written = set(self.entries)
+        return sum(update.entry not in written for update in self.updates)
 
     def strange(self) -> int:
         """Return how many entries are there twice, or were told by nobody, though their process lives."""
-        told = {(update.worker, update.serial) for update in self.updates}
-        keys = [(entry.worker, entry.serial) for entry in self.entries]
-        untold = {key for key in keys if key not in told and key[0].partition(".")[0] not in self.killed}
-        return len(keys) - len(set(keys)) + len(untold)
-
-    def first_after(self, moment: float) -> Update | None:
-        """Return the first update that began after `moment`."""
-        later = [update for update in self.updates if update.entered > moment]
-        return min(later, key=lambda update: update.entered, default=None)
+        once = set(self.entries)
+        untold = once.difference(update.entry for update in self.updates)
+        unknown = [entry for entry in untold if entry.worker.partition(".")[0] not in self.killed]
+        return len(self.entries) - len(once) + len(unknown)
 
 
 @frozen
@@ -70,11 +63,9 @@ class Finding:
 
 def overlaps(updates: Iterable[Update]) -> int:
     """Return how many updates began before an earlier one was over."""
-    latest, count = float("-inf"), 0
-    for update in sorted(updates, key=lambda update: update.entered):
-        count += update.entered < latest
-        latest = max(latest, update.left)
-    return count
+    ordered = sorted(updates, key=lambda update: update.entered)
+    latest = accumulate((update.left for update in ordered), max)
+    return sum(update.entered < left for update, left in zip(ordered[1:], latest, strict=False))
 
 
 def longest_gap(moments: Iterable[float], begin: float, end: float) -> float:
@@ -83,12 +74,7 @@ def longest_gap(moments: Iterable[float], begin: float, end: float) -> float:
     return max(after - before for before, after in pairwise([begin, *within, end]))
 
 
-def is_soon(seconds: float | None) -> bool:
-    """Return whether something came in time; None stands for never."""
-    return seconds is not None and seconds <= LATE_SECONDS_MAX
-
-
-# One function for each act; all times are in seconds ---------------------------------------------------------------
+# One function for each act; all times are in seconds, and NEVER is one, too ----------------------------------------
 
 
 def of_no_lock(history: History) -> list[Finding]:
@@ -116,24 +102,26 @@ def of_lock(history: History) -> list[Finding]:
     ]
 
 
-def of_masters(ttl: float, down: float, votes: Sequence[float | None], turns: int, gap: float) -> list[Finding]:
+def of_masters(ttl: float, down: float, votes: Sequence[float], turns: int, gap: float) -> list[Finding]:
     """Judge the death of a minority of the masters, which came back empty.
 
     Args:
         ttl: the lease that they may have forgotten.
         down: from the kill until the last of them answered again.
-        votes: from the kill until each had its vote again; None for one that had none.
+        votes: from the kill until each had its vote again.
         turns: how many updates began before all of them voted again, at most `gap` apart.
         gap: the longest stretch without the begin of an update.
     """
-    text = f"{turns:,} updates meanwhile, at most {gap:.2f} s apart"
-    others = Finding("masters killed: the others go on", text, good=turns > 0 and is_soon(gap))
-    what, had = "masters back, empty: no vote before every lease is over", [vote for vote in votes if vote is not None]
-    if len(had) < len(votes):
-        return [others, Finding(what, f"{len(votes) - len(had)} of {len(votes)} have no vote again", good=False)]
-    first, last = min(had), max(had)
-    text = f"down for {down:.2f} s, a vote {first:.2f} to {last:.2f} s after the kill; a lease is {ttl:g} s"
-    return [others, Finding(what, text, good=ttl <= first and is_soon(last - down - GUARD_FACTOR_MAX * ttl))]
+    others = f"{turns:,} updates meanwhile, at most {gap:.2f} s apart"
+    first, last, missing = min(votes), max(votes), votes.count(NEVER)
+    back = f"down for {down:.2f} s, a vote {first:.2f} to {last:.2f} s after the kill; a lease is {ttl:g} s"
+    if missing:
+        back = f"{missing} of {len(votes)} have no vote again"
+    in_time = ttl <= first and last - down - GUARD_FACTOR_MAX * ttl <= LATE_SECONDS_MAX
+    return [
+        Finding("masters killed: the others go on", others, good=turns > 0 and gap <= LATE_SECONDS_MAX),
+        Finding("masters back, empty: no vote before every lease is over", back, good=in_time),
+    ]
 
 
 def of_long_hold(ttl: float, seconds: float, intruders: int, *, is_blocked: bool) -> Finding:
@@ -144,27 +132,25 @@ def of_long_hold(ttl: float, seconds: float, intruders: int, *, is_blocked: bool
     return Finding(what, text, good=seconds > ttl and intruders == 0)
 
 
-def of_killed_holder(lease_left: float, seconds: float | None) -> Finding:
-    """Judge the death of a holder: `seconds` after a look at its lease, the next worker had the lock."""
-    late = float("inf") if seconds is None else seconds - lease_left
-    after = "no next holder" if seconds is None else f"next holder after {seconds:.3f} s"
-    good = lease_left > 0 and late >= -EARLY_SECONDS_MAX and is_soon(late)
-    text = f"lease left {lease_left:.3f} s, {after}"
+def of_killed_holder(lease_left: float, handoff: float) -> Finding:
+    """Judge the death of a holder: how soon after it the lease was over, and the next worker had the lock."""
+    text = f"lease left {1000 * lease_left:,.1f} ms, {_next(handoff)} the kill"
+    good = lease_left > 0 and -EARLY_SECONDS_MAX <= handoff - lease_left <= LATE_SECONDS_MAX
     return Finding("holder killed: its lease ends, the queue goes on", text, good=good)
 
 
-def of_cancelled_waiter(call: float, place: float | None, handoff: float | None) -> Finding:
+def of_cancelled_waiter(call: float, place: float, handoff: float) -> Finding:
     """Judge a cancelled waiter: when its call ended and its place was gone, and how soon the next one got the lock."""
-    gone = "its place stayed" if place is None else f"its place was gone after {1000 * place:.1f} ms"
-    text = f"its call ended after {1000 * call:.1f} ms, {gone}, {_next(handoff)}"
-    return Finding("waiter cancelled: it leaves the queue", text, good=all(map(is_soon, (call, place, handoff))))
+    gone = "its place stayed" if place == NEVER else f"its place was gone after {1000 * place:.1f} ms"
+    text = f"its call ended after {1000 * call:.1f} ms, {gone}, {_next(handoff)} the release"
+    return Finding("waiter cancelled: it leaves the queue", text, good=max(call, place, handoff) <= LATE_SECONDS_MAX)
 
 
-def of_killed_waiter(dead: int, handoff: float | None) -> Finding:
+def of_killed_waiter(dead: int, handoff: float) -> Finding:
     """Judge the death of the first `dead` waiters: how soon after the release the next living one had the lock."""
-    text = f"{dead} dead waiters at the head of the queue, {_next(handoff)}"
-    return Finding("waiter killed: nobody waits for it", text, good=dead > 0 and is_soon(handoff))
+    text = f"{dead} dead waiters at the head of the queue, {_next(handoff)} the release"
+    return Finding("waiter killed: nobody waits for it", text, good=dead > 0 and handoff <= LATE_SECONDS_MAX)
 
 
-def _next(handoff: float | None) -> str:
-    return "no next holder" if handoff is None else f"the next holder {1000 * handoff:.1f} ms after the release"
+def _next(handoff: float) -> str:
+    return "no next holder after" if handoff == NEVER else f"the next holder {1000 * handoff:,.1f} ms after"
