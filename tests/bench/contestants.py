@@ -2,7 +2,9 @@
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +12,7 @@ import redis
 from attrs import frozen
 
 from bench import floors
-from bench.floors import LEASE_SECONDS, TwoHops
+from bench.floors import LEASE_SECONDS, TwoHops, ports_of
 from bench.loop_floors import LoopHops, OwnScripts
 from bench.machine import HAS_UVLOOP
 from bench.names import (
@@ -33,11 +35,11 @@ from bench.names import (
 from bench.peers import ForeignPairs, Peer, Toolchain, built
 from bench.tasks import LoopPairs, RedisPySite, RelockSite, new_uvloop, on_loop
 from relock import Client
-from relock.cli._bench.floor.hops import Site as FloorSite
+from relock.cli._bench.floor import hops
 from relock.cli._bench.floor.pairs import Pair
-from relock.cli._bench.site import Site
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, RELOCKS_HOP
 from relock.cli._bench.work import Job, Locker
+from relock.cli._bench.worker import site
 
 SCRIPTS = frozenset({"evalsha", "eval"})
 OF_RELOCK = SCRIPTS | {"ping", "subscribe"}
@@ -75,8 +77,8 @@ class Contestant:
 
     Attributes:
         pairs: makes uncontended pairs at the masters of these ports; None if they are not measured.
-        enter: the beginning of a process whose workers hand the lock over: a site of `relock.cli._bench.work`, or one
-            of `bench.tasks` in a program for tasks. None if they are of another language, or not measured.
+        enter: the beginning of a process whose workers hand the lock over: an `Enter` of `relock.cli._bench.work`, or
+            a site of `bench.tasks` in a program for tasks. None if they are of another language, or not measured.
         sends: the commands that its clients send, which their scripts do not: these are counted.
         masters: with how many it works.
         kinds: the kinds of workers for which it is measured; of tasks also for its pairs.
@@ -194,39 +196,35 @@ class _RedlockPy:
         self._manager.unlock(self._held)
 
 
-class PeerSite:
-    """The clients of redis-py that the workers of a process share."""
+def _clients(ports: Sequence[int]) -> Clients:
+    return [redis.Redis(port=port, max_connections=1000) for port in ports]
 
-    def __init__(self, ports: Sequence[int], name: str, make: Make) -> None:
-        self._clients = [redis.Redis(port=port, max_connections=1000) for port in ports]
-        self._make, self._name = make, name
 
-    def lock(self) -> Any:
-        """Return another lock."""
-        return self._make(self._clients, self._name)
+@contextmanager
+def _peer_site(make: Make, job: Job) -> Iterator[Callable[[], Locker]]:
+    """Open the clients of redis-py that the workers of a process share."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client) for client in _clients(ports_of(job))]
 
-    def locker(self) -> Locker:
-        for client in self._clients:
-            client.ping()
-        lock = self.lock()
+        def locker() -> Locker:
+            for client in clients:
+                client.ping()
+            lock = make(clients, job.name)
 
-        def acquire() -> int:
-            if not lock.acquire():
-                raise RuntimeError("did not get the lock")
-            return 0
+            def acquire() -> None:
+                if not lock.acquire():
+                    raise RuntimeError("did not get the lock")
 
-        return SimpleNamespace(acquire=acquire, release=lock.release)
+            return SimpleNamespace(acquire=acquire, release=lock.release)
 
-    def close(self) -> None:
-        for client in self._clients:
-            client.close()
+        yield locker
 
 
 def _peer(make: Make, **more: Any) -> Contestant:
     """Return another library of Python."""
     return Contestant(
-        lambda ports: ThreadPairs(_pair(PeerSite(ports, "bench-peer", make).lock())),
-        lambda job: PeerSite(job.ports, job.name, make),
+        lambda ports: ThreadPairs(_pair(make(_clients(ports), "bench-peer"))),
+        partial(_peer_site, make),
         **{"sends": SETS, "polls": True, **more},
     )
 
@@ -257,8 +255,8 @@ def _on_loops() -> dict[str, Contestant]:
     if HAS_UVLOOP:
         found[on_uvloop(LOOP_FLOOR)] = Contestant(on_loop(OwnScripts, new_uvloop), kinds=(TASKS,))
         found[on_uvloop(RELOCK_TASKS)] = Contestant(on_loop(RelockSite, new_uvloop), kinds=(TASKS,))
-    found[THREADS_HOP] = Contestant(None, FloorSite, masters=(1,), kinds=(TASKS,))
-    found[RELOCK_THREADS] = Contestant(_pairs(_relock), Site, OF_RELOCK, kinds=(TASKS,))
+    found[THREADS_HOP] = Contestant(None, hops.site, masters=(1,), kinds=(TASKS,))
+    found[RELOCK_THREADS] = Contestant(_pairs(_relock), site, OF_RELOCK, kinds=(TASKS,))
     found[REDIS_PY_TASKS] = Contestant(on_loop(RedisPySite), RedisPySite, SETS, masters=(1,), polls=True, **tasks)
     return found
 
@@ -268,13 +266,13 @@ CONTESTANTS: dict[str, Contestant] = {
     BARE: Contestant(_pairs(floors.bare), kinds=(LONE, TASKS)),
     FLOOR: Contestant(_pairs(floors.redis_py)),
     OWN_SCRIPTS: Contestant(_pairs(floors.own_scripts), masters=(3, 5)),
-    ONE_HOP: Contestant(None, FloorSite, masters=(1,)),
-    TWO_HOPS: Contestant(None, lambda job: FloorSite(job, TwoHops), masters=(1,)),
+    ONE_HOP: Contestant(None, hops.site, masters=(1,)),
+    TWO_HOPS: Contestant(None, lambda job: hops.site(job, TwoHops), masters=(1,)),
     RELOCK: Contestant(_pairs(_relock)),
     REENTRY: Contestant(_pairs(_reentry), masters=(1,)),
     AFRESH: Contestant(_pairs(_afresh), masters=(1,)),
-    RELOCKS_HOP: Contestant(None, lambda job: Site(job, handoff="grant"), OF_RELOCK),
-    "relock, two hops": Contestant(None, lambda job: Site(job, handoff="wake"), OF_RELOCK),
+    RELOCKS_HOP: Contestant(None, lambda job: site(job, handoff="grant"), OF_RELOCK),
+    "relock, two hops": Contestant(None, lambda job: site(job, handoff="wake"), OF_RELOCK),
     "python-redis-lock": _peer(_python_redis_lock, sends=SETS | {"blpop"}, masters=(1,), polls=False),
     "redis-py Lock": _peer(_redis_py, masters=(1,)),
     "redlock-py": _peer(_RedlockPy, masters=(3, 5)),

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 
@@ -15,7 +16,7 @@ from relock._keys import LockKeys, lock_keys
 from relock._scripts import TOKEN_MAX, Call, Script, load, pack_argument
 from relock.cli._bench.floor import sockets
 from relock.cli._bench.floor.hops import OneHop
-from relock.cli._bench.floor.pairs import Asked, Pair, pair_at_the_quorum, pair_of_one, with_small_scripts
+from relock.cli._bench.floor.pairs import Asked, Pair, pair_of, with_small_scripts
 from relock.cli._bench.floor.sockets import packed
 from relock.cli._bench.work import Job
 
@@ -29,6 +30,11 @@ VOID = pack_argument(b"%d" % TOKEN_MAX)
 UNGUARDED = VOID + pack_argument(b"") + pack_argument(b"0")
 
 
+def ports_of(job: Job) -> list[int]:
+    """Return the ports of the masters of a job, for those who know no URLs."""
+    return [urlsplit(url).port or 6379 for url in job.urls]
+
+
 class BareSocket(sockets.BareSocket):
     """A bare socket to a port of this machine."""
 
@@ -38,13 +44,9 @@ class BareSocket(sockets.BareSocket):
         super().__init__(sock)
 
 
-def _pair_of(masters: Sequence[Asked]) -> Pair:
-    return pair_of_one(masters[0]) if len(masters) == 1 else pair_at_the_quorum(masters)
-
-
 def bare(ports: Sequence[int]) -> Pair:
     """Return a pair of the small scripts over bare sockets, done at the quorum: no lock library can do with less."""
-    return _pair_of([with_small_scripts(BareSocket(port), "bench-bare-floor") for port in ports])
+    return pair_of([with_small_scripts(BareSocket(port), "bench-bare-floor") for port in ports])
 
 
 def redis_py(ports: Sequence[int]) -> Pair:
@@ -92,13 +94,12 @@ class TwoHops(OneHop):
         super().__init__(job)
         self._claim = self._packed(FOLDER / "claim.lua")
 
-    def acquire(self) -> int:
+    def acquire(self) -> None:
         """Take the lock at once if it is free, else by a script of its own when the message has come."""
         if not self.enter():
             self._messages.receive()
             while not self._commands.call(self._claim):
                 self._messages.receive()
-        return 0
 
 
 # relock's own scripts -------------------------------------------------------------------------------------------------
@@ -147,4 +148,4 @@ def with_own_scripts(port: int, *, guarded: bool) -> Asked:
 
 def own_scripts(ports: Sequence[int]) -> Pair:
     """Return a pair of relock's scripts over bare sockets, done at the quorum: no lock of theirs can do with less."""
-    return _pair_of([with_own_scripts(port, guarded=True) for port in ports])
+    return pair_of([with_own_scripts(port, guarded=True) for port in ports])

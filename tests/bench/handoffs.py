@@ -3,7 +3,6 @@
 Everybody plays the same cell of conditions in turn, round after round.
 """
 
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +20,11 @@ from bench.floors import LEASE_SECONDS
 from bench.machine import pin, placed, servers_started
 from bench.names import PROCESSES, THREADS, is_peer
 from bench.quiet import undisturbed
-from relock.cli._bench.crew import CrewFailedError, Part, Program, play, start
-from relock.cli._bench.figures import figures
+from relock.cli._bench.crew import CrewFailedError, Program, play, start
+from relock.cli._bench.figures import without_nan
 from relock.cli._bench.words import RELOCKS_HOP
 from relock.cli._bench.work import Job
 
-WARM_SECONDS, WARM_SECONDS_EACH = 0.1, 0.002  # until all workers are at it
 POLLING_SECONDS = 1.2  # who polls has few turns a second
 TURNS_EACH = 8  # at least, where everybody has as many: or a perfect order would seem unfair
 TURN_SECONDS = 0.001  # what a turn takes at most, beside the critical section, where it is handed over well
@@ -119,7 +117,7 @@ class Bench:
     def let_vote(self) -> None:
         """Have relock look at fresh masters, which have no vote until its guard is over."""
         job = Cell(len(self._servers), "unpinned", THREADS, 1, 0.0).job(RELOCKS_HOP, self._urls)
-        play([Part(self._program(WORKERS), job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
+        play([(self._program(WORKERS), job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
 
     def measure(self, cell: Cell, plan: HandoffPlan) -> list[dict[str, Any]]:
         """A row for each contestant."""
@@ -133,34 +131,33 @@ class Bench:
         return list(rows.values())
 
     def _round(self, cell: Cell, contestant: str, seconds: float) -> dict[str, Any]:
-        warm_seconds = WARM_SECONDS + WARM_SECONDS_EACH * cell.workers
         try:
             with self._parts(cell.job(contestant, self._urls)) as parts:
-                played = play(parts, warm_seconds=warm_seconds, seconds=seconds, look=self._calls)
+                played = play(parts, seconds=seconds, look=self._calls)
         except CrewFailedError as error:
             self.close()
             return {"failed": str(error)}
-        found = figures(played.turns, cell.workers, played.window)
         before, after = played.looks
         sent = sum(after[name] - before[name] for name in CONTESTANTS[contestant].sends)
-        numbers = {**attrs.asdict(found), "commands_per_handoff": sent / max(1, found.handoffs)}
-        return {name: number if math.isfinite(number) else None for name, number in numbers.items()}  # JSON has no NaN
+        return without_nan(
+            {**attrs.asdict(played.figures), "commands_per_handoff": sent / max(1, played.figures.handoffs)}
+        )
 
     @contextmanager
-    def _parts(self, job: Job) -> Iterator[list[Part]]:
+    def _parts(self, job: Job) -> Iterator[list[tuple[Program, Job]]]:
         """Who plays a job, on the CPUs of this process: of another language, a program for each process."""
         toolchain = CONTESTANTS[job.contestant].toolchain
         if toolchain is None:
             program = self._program(CONTESTANTS[job.contestant].program)
             pin(program.pid, os.sched_getaffinity(0))
-            yield [Part(program, job)]
+            yield [(program, job)]
             return
         with ExitStack() as stack:
             parts = []
             for number in range(job.processes):
                 program = toolchain.start()
                 stack.callback(program.kill)  # once it has told its turns, nothing of it is wanted
-                parts.append(Part(program, attrs.evolve(job, processes=1, first_worker=number * job.threads)))
+                parts.append((program, attrs.evolve(job, processes=1, first_worker=number * job.threads)))
             yield parts
 
     def _calls(self) -> Counter[str]:

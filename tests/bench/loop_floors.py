@@ -14,7 +14,7 @@ from typing import Any
 
 import hiredis
 
-from bench.floors import BareSocket, with_own_scripts
+from bench.floors import BareSocket, ports_of, with_own_scripts
 from relock._core.quorum import quorum_of
 from relock.cli._bench.floor.hops import LEASE_MS
 from relock.cli._bench.floor.sockets import CHUNK_BYTES, FOLDER, RefusedError, packed
@@ -89,8 +89,9 @@ class OwnScripts:
 
     def __init__(self, job: Job) -> None:
         self._loop, self._sockets = asyncio.get_running_loop(), list[LoopSocket]()
-        asked = [with_own_scripts(port, guarded=len(job.ports) > 1) for port in job.ports]
-        for one, port in zip(asked, job.ports, strict=True):
+        ports = ports_of(job)
+        asked = [with_own_scripts(port, guarded=len(ports) > 1) for port in ports]
+        for one, port in zip(asked, ports, strict=True):
             one.bare.close()
             self._sockets.append(LoopSocket(self._loop, port))
         takes, gives = [one.take for one in asked], [one.give for one in asked]
@@ -131,7 +132,7 @@ class LoopHops:
     """The scripts of one hop, over the two sockets that the tasks of a loop share."""
 
     def __init__(self, job: Job) -> None:
-        loop, (port,) = asyncio.get_running_loop(), job.ports
+        loop, (port,) = asyncio.get_running_loop(), ports_of(job)
         bare = BareSocket(port)
         self._shas = [bare.load((FOLDER / f"{name}.lua").read_bytes()) for name in ("enter", "grant")]
         bare.close()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from attrs import frozen
+from attrs import asdict, frozen
 from support.spawn import spawn
 
 from relock.cli._bench.crew import Program
@@ -96,16 +96,13 @@ class ForeignPairs:
         self._program = PEERS[contestant].toolchain.start()
         self.pid = self._program.pid
         urls = tuple(f"redis://127.0.0.1:{port}" for port in ports)
-        self._program.send(Job(contestant, urls, f"bench-{time.monotonic_ns()}").line())
+        self._program.send(asdict(Job(contestant, urls, f"bench-{time.monotonic_ns()}")))
         self._program.receive(READY_SECONDS)
 
     def many(self, count: int) -> float:
         """How long (s) so many pairs took."""
-        self._program.send(f'{{"pairs": {count}}}')
-        told = self._program.receive(OVERDUE_SECONDS)
-        if told.get("failed"):
-            raise RuntimeError(told["failed"])
-        return float(told["ns"]) / 1e9
+        self._program.send({"pairs": count})
+        return float(self._program.receive(OVERDUE_SECONDS)["ns"]) / 1e9
 
     def close(self) -> None:
         """Ends the program."""

@@ -77,7 +77,7 @@ def main() -> None:
     gc.freeze()
     while line := sys.stdin.readline():
         try:
-            told = asyncio.run(play(Job.of(line)))
+            told = asyncio.run(play(Job(**json.loads(line))))
         except Exception as error:  # whatever it is, it is told; where that was not expected, nobody goes on
             told = {"ready": False, "turns": [], "failed": f"{type(error).__name__}: {error}"}
         _tell(told)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import redis.asyncio
 
+from bench.floors import ports_of
 from relock import AsyncClient
 from relock.cli._bench.work import Job
 
@@ -49,7 +50,7 @@ class RedisPySite:
     """One client of redis-py's asyncio."""
 
     def __init__(self, job: Job) -> None:
-        (port,) = job.ports
+        (port,) = ports_of(job)
         self._client = redis.asyncio.Redis(port=port, max_connections=1000)
         self._job = job
 

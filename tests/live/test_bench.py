@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,7 @@ from support.bench import WITHIN, environment, figures_of, leftovers, relock_ben
 from support.servers import Server
 from support.until import until
 
-from relock.cli._bench.crew import CrewFailedError, Part, Program, play, start
-from relock.cli._bench.figures import figures
+from relock.cli._bench.crew import CrewFailedError, Program, play, start
 from relock.cli._bench.floor.floor import NO_HIREDIS
 from relock.cli._bench.work import Job
 
@@ -126,10 +126,9 @@ def job(server: Server, name: str, **more: Any) -> Job:
 
 
 def test_workers_hand_over_until_they_are_told_to_end(server: Server, name: str, program: Program) -> None:
-    played = play([Part(program, job(server, name, processes=2, threads=2))], warm_seconds=0.1, seconds=2.0)
-    found = figures(played.turns, 4, played.window)
+    played = play([(program, job(server, name, processes=2, threads=2))], seconds=2.0)
     assert {turn.worker for turn in played.turns} == {0, 1, 2, 3}
-    assert (found.overlaps, found.out_of_order) == (0, 0)
+    assert (played.figures.overlaps, played.figures.out_of_order) == (0, 0)
     assert all(key.endswith(b":token") for key in leftovers(server)), "nobody holds it, and nobody waits"
 
 
@@ -139,16 +138,37 @@ def test_an_interrupted_job_ends_with_everybodys_next_turn(server: Server, name:
 
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        play([Part(program, job(server, name, processes=3))], warm_seconds=0.2, seconds=3600, look=look)
+        play([(program, job(server, name, processes=3))], seconds=3600, look=look)
     assert time.monotonic() - begin < WITHIN
     assert all(key.endswith(b":token") for key in leftovers(server)), "nobody holds it, and nobody waits"
-    again = play([Part(program, job(server, name, processes=2))], warm_seconds=0.1, seconds=1.5)
+    again = play([(program, job(server, name, processes=2))], seconds=1.5)
     assert {turn.worker for turn in again.turns} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("does", "error"),
+    [
+        ("pass", "has ended"),
+        ("print('{\"turns\": [', end='')", "has ended"),
+        ('print(\'{"failed": "a reason"}\')', "a reason"),
+        ("print('[' * 200_000, end='')", "has ended"),
+    ],
+    ids=["nothing", "half a line", "failed", "half of a long line"],
+)
+def test_a_program_that_ends_or_fails_is_an_error(does: str, error: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", does], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with closing(Program(process)) as program, pytest.raises(CrewFailedError, match=error):
+        program.receive(WITHIN)
+
+
+def test_a_program_that_says_nothing_is_an_error(program: Program) -> None:
+    with pytest.raises(CrewFailedError, match="was silent for 0 s"):
+        program.receive(0.0)
 
 
 def test_a_job_that_cannot_be_done_is_an_error_with_the_reason(server: Server, name: str, program: Program) -> None:
     wrong = Job(contestant="relock", urls=(server.url.replace("redis://", "nowhere://"),), name=name, processes=3)
     with pytest.raises(CrewFailedError, match="ConfigurationError"):
-        play([Part(program, wrong)], warm_seconds=0.1, seconds=0.1)
-    played = play([Part(program, job(server, name, processes=2))], warm_seconds=0.1, seconds=1.5)
+        play([(program, wrong)], seconds=0.1)
+    played = play([(program, job(server, name, processes=2))], seconds=1.5)
     assert {turn.worker for turn in played.turns} == {0, 1}

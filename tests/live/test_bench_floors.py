@@ -17,10 +17,9 @@ from support.servers import Server
 from support.tls import Tls
 from support.until import until
 
-from relock.cli._bench.crew import Part, Program, play, start
-from relock.cli._bench.figures import figures
+from relock.cli._bench.crew import Program, play, start
 from relock.cli._bench.floor import hops, pairs, sockets
-from relock.cli._bench.floor.floor import Floor
+from relock.cli._bench.floor.floor import floor_of
 from relock.cli._bench.floor.hops import OneHop
 from relock.cli._bench.floor.masters import FloorKeys, floor_keys
 from relock.cli._bench.run import BenchPlan, run
@@ -42,10 +41,9 @@ def program() -> Iterator[Program]:
 @pytest.mark.parametrize("floor", [ONE_HOP, TWO_HOPS])
 def test_workers_of_a_floor_take_turns_one_at_a_time(server: Server, name: str, program: Program, floor: str) -> None:
     job = Job(floor, (server.url,), name, processes=2, threads=2)
-    played = play([Part(program, job)], warm_seconds=0.1, seconds=2.0)
-    found = figures(played.turns, 4, played.window)
+    played = play([(program, job)], seconds=2.0)
     assert {turn.worker for turn in played.turns} == {0, 1, 2, 3}
-    assert found.overlaps == 0
+    assert played.figures.overlaps == 0
     assert server.cli("EXISTS", *floor_keys(job)[:3]) == 0, "nobody has it, and nobody waits"
 
 
@@ -188,8 +186,7 @@ def test_each_of_the_documented_rights_is_needed_and_a_refusal_leaves_nothing(
 ) -> None:
     server.cli("ACL", "SETUSER", "relock", *rights(1))
     server.cli("ACL", "SETUSER", "relock", f"-{right.partition('|')[0]}")
-    with closing(Floor(Job(RELOCK, (limited,), name))) as floor:
-        floor.open()
+    with floor_of(Job(RELOCK, (limited,), name)) as floor:
         assert not floor.has_hops
         assert (floor.pair is None) == (right == "script|load")
     assert leftovers(server) == {}
@@ -216,8 +213,7 @@ def test_the_floor_over_tls(tls: Tls, name: str) -> None:
 
 def test_masters_without_an_answer_have_no_floor(own_server: Server, name: str) -> None:
     own_server.kill()
-    with closing(Floor(Job(RELOCK, (own_server.url,), name))) as floor:
-        floor.open()
+    with floor_of(Job(RELOCK, (own_server.url,), name)) as floor:
         assert (floor.pair, floor.has_hops, len(floor.missing)) == (None, False, 2)
 
 
@@ -238,6 +234,6 @@ def test_a_floor_that_is_interrupted_while_it_is_tried_leaves_nothing(
 
 
 def test_the_floor_of_the_bench_is_that_of_the_benchmark() -> None:
-    assert CONTESTANTS[ONE_HOP].enter is SITES[ONE_HOP] is hops.Site
+    assert CONTESTANTS[ONE_HOP].enter is SITES[ONE_HOP] is hops.site
     assert vars(floors)["with_small_scripts"] is pairs.with_small_scripts
     assert issubclass(BareSocket, sockets.BareSocket)

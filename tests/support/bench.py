@@ -5,10 +5,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
-from relock.cli._bench.floor.floor import Floor
+from relock.cli._bench.floor.floor import floor_of
 from relock.cli._bench.words import RELOCK
 from relock.cli._bench.work import Job
 from support.servers import Server
@@ -53,8 +52,7 @@ def leftovers(server: Server) -> dict[bytes, int]:
 
 def the_floor_is_all_there(url: str, name: str) -> None:
     """The pairs and the hand-offs of the floor can be measured at one master."""
-    with closing(Floor(Job(RELOCK, (url,), name))) as floor:
-        floor.open()
+    with floor_of(Job(RELOCK, (url,), name)) as floor:
         assert floor.missing == []
         assert floor.has_hops
         assert floor.pair is not None

@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from relock.cli._bench.beside import Beside, in_turn
-from relock.cli._bench.figures import Figures, Turn, Window, figures, jain, middle, percentile
-from relock.cli._bench.pairs import Pairs
+from relock.cli._bench.figures import Beside, Figures, Pairs, Turn, figures, in_turn, jain, middle, percentile
 
-ALL = Window(0, 10**9)
+ALL = range(10**9)
 
 
 def turns(*said: tuple[int, int, int]) -> list[Turn]:
@@ -34,7 +32,7 @@ def test_a_turn_that_stays_with_its_worker_is_a_turn_and_no_handoff() -> None:
 
 
 def test_only_turns_within_the_window_count_and_the_one_before_it_is_where_the_first_comes_from() -> None:
-    found = figures(turns((0, 10, 20), (1, 50, 60), (0, 70, 80), (1, 95, 99)), 2, Window(40_000, 90_000))
+    found = figures(turns((0, 10, 20), (1, 50, 60), (0, 70, 80), (1, 95, 99)), 2, range(40_000, 90_000))
     assert (found.turns, found.handoffs) == (2, 2)
     assert found.turns_per_second == pytest.approx(2 / 50e-6)
     assert found.median_us == 10.0
@@ -75,11 +73,11 @@ def test_a_percentile_is_one_of_the_values(rank: float, value: float) -> None:
 
 
 def test_the_lock_is_in_use_from_an_acquire_to_the_call_of_its_release() -> None:
-    assert figures(turns((0, 0, 100), (1, 500, 900)), 2, Window(0, 1_000_000)).in_use == pytest.approx(0.5)
+    assert figures(turns((0, 0, 100), (1, 500, 900)), 2, range(1_000_000)).in_use == pytest.approx(0.5)
 
 
 def test_only_what_is_within_the_window_counts_as_in_use() -> None:
-    found = figures(turns((0, 0, 300), (1, 350, 400), (0, 900, 1500)), 2, Window(200_000, 1_000_000))
+    found = figures(turns((0, 0, 300), (1, 350, 400), (0, 900, 1500)), 2, range(200_000, 1_000_000))
     assert found.in_use == pytest.approx((100 + 50 + 100) / 800)
 
 

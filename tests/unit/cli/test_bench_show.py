@@ -6,10 +6,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from relock.cli._bench.beside import Beside
-from relock.cli._bench.figures import Figures
+from relock.cli._bench.figures import Beside, Figures, Pairs
 from relock.cli._bench.floor.sockets import FOLDER
-from relock.cli._bench.pairs import Pairs
 from relock.cli._bench.run import BenchPlan, Found
 from relock.cli._bench.show import show
 from relock.cli._bench.words import ALONE, BARE, JAIN, ONE_MORE_LEVEL, REENTRY, RELOCK

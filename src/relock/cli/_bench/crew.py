@@ -1,23 +1,24 @@
 """Programs that play a job together: told what to do, started at one moment, listened to, and ended."""
 
-import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
 from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
-from relock.cli._bench.figures import Turn, Window
+from relock.cli._bench.figures import Figures, Turn, figures
 from relock.cli._bench.work import OVERDUE_SECONDS, READY_SECONDS, Job
 
 LEAD_SECONDS = 0.05  # from the word to begin until the beginning
 END_SECONDS = 5.0
+WARM_SECONDS, WARM_SECONDS_EACH = 0.1, 0.002  # until all workers are at it
 
 
 class CrewFailedError(Exception):
@@ -32,26 +33,24 @@ class Program:
         self._process = process
         self._in: Any = process.stdin
         self._out: Any = process.stdout
-        self._text = b""
 
-    def send(self, line: str) -> None:
+    def send(self, order: object) -> None:
         """Send one line."""
         try:
-            os.write(self._in.fileno(), f"{line}\n".encode())
+            os.write(self._in.fileno(), json.dumps(order).encode() + b"\n")
         except BrokenPipeError:
             raise CrewFailedError("a program has ended") from None
 
     def receive(self, within: float) -> dict[str, Any]:
-        """Return the next line; raise an error if there is none in so many seconds."""
-        deadline = time.monotonic() + within
-        while b"\n" not in self._text:
-            ready, _, _ = select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))
-            more = os.read(self._out.fileno(), 1 << 20) if ready else b""
-            if not more:
-                raise CrewFailedError("a program has ended" if ready else f"a program was silent for {within:g} s")
-            self._text += more
-        line, _, self._text = self._text.partition(b"\n")
+        """Return the answer to an order; raise an error if it says why it failed, or begins in no so many seconds."""
+        if not wait([self._out], within):
+            raise CrewFailedError(f"a program was silent for {within:g} s")
+        line = self._out.readline()
+        if not line.endswith(b"\n"):
+            raise CrewFailedError("a program has ended")
         told: dict[str, Any] = json.loads(line)
+        if told.get("failed"):
+            raise CrewFailedError(told["failed"])
         return told
 
     def stop(self) -> None:
@@ -65,8 +64,7 @@ class Program:
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
 
     def kill(self) -> None:
         """End the program by force: it may wait for a lock for ever."""
@@ -75,48 +73,51 @@ class Program:
 
 
 @frozen
-class Part:
-    """The part of a job that one program does."""
-
-    program: Program
-    job: Job
-
-
-@frozen
 class Played:
     """The result of a job."""
 
     turns: list[Turn]
-    window: Window
-    looks: tuple[Any, Any]  # at both ends of the window
+    figures: Figures  # of the time that counts: begun when everybody was at work, ended while everybody still was
+    looks: tuple[Any, Any]  # at both ends of that time
 
 
 def play(
-    parts: Sequence[Part], *, warm_seconds: float, seconds: float, look: Callable[[], Any] = lambda: None
+    parts: Sequence[tuple[Program, Job]],
+    *,
+    seconds: float,
+    warm_seconds: float = 0.0,
+    look: Callable[[], Any] = lambda: None,
 ) -> Played:
-    """Play a job; call `look` at both ends of the time that counts, which begins after `warm_seconds`.
+    """Play a job, of which each program does a part.
+
+    The time that counts begins when all are warm, after `warm_seconds` at least; `look` is called at both its ends.
 
     Raises:
         CrewFailedError: the job can't be played.
     """
-    for part in parts:
-        part.program.send(part.job.line())
-    for part in parts:
-        if not part.program.receive(READY_SECONDS + END_SECONDS)["ready"]:
-            part.program.send(json.dumps({"begin_ns": 0, "until_ns": 0}))
-            _turns(part)
+    programs, workers = [program for program, _ in parts], sum(job.processes * job.threads for _, job in parts)
+    warm_seconds = max(warm_seconds, WARM_SECONDS + WARM_SECONDS_EACH * workers)
+    for program, job in parts:
+        program.send(asdict(job))
+    for program in programs:
+        program.receive(READY_SECONDS + END_SECONDS)
     begin_ns = time.monotonic_ns() + int(LEAD_SECONDS * 1e9)
     until_ns = begin_ns + int((warm_seconds + seconds) * 1e9)
-    for part in parts:
-        part.program.send(json.dumps({"begin_ns": begin_ns, "until_ns": until_ns}))
+    for program in programs:
+        program.send({"begin_ns": begin_ns, "until_ns": until_ns})
     try:
         from_ns, first = _at(begin_ns + int(warm_seconds * 1e9), look)
         to_ns, last = _at(until_ns, look)
     except BaseException:
-        _call_off(parts)
+        for program in programs:
+            program.stop()
+        for program in programs:
+            with suppress(CrewFailedError):
+                program.receive(END_SECONDS)
         raise
-    turns = [turn for part in parts for turn in _turns(part)]
-    return Played(turns, Window(from_ns, to_ns), (first, last))
+    told = [program.receive(OVERDUE_SECONDS + END_SECONDS) for program in programs]
+    turns = [Turn(*turn) for one in told for turn in one["turns"]]
+    return Played(turns, figures(turns, workers, range(from_ns, to_ns)), (first, last))
 
 
 def _at(moment_ns: int, look: Callable[[], Any]) -> tuple[int, Any]:
@@ -124,22 +125,6 @@ def _at(moment_ns: int, look: Callable[[], Any]) -> tuple[int, Any]:
     time.sleep(max(0.0, (moment_ns - time.monotonic_ns()) / 1e9))
     seen = look()
     return time.monotonic_ns(), seen
-
-
-def _call_off(parts: Sequence[Part]) -> None:
-    """Let each worker end by itself, if it can."""
-    for part in parts:
-        part.program.stop()
-    for part in parts:
-        with contextlib.suppress(CrewFailedError):
-            part.program.receive(END_SECONDS)
-
-
-def _turns(part: Part) -> list[Turn]:
-    told = part.program.receive(OVERDUE_SECONDS + END_SECONDS)
-    if told["failed"]:
-        raise CrewFailedError(told["failed"])
-    return [Turn(*turn) for turn in told["turns"]]
 
 
 def start(module: str) -> Program:

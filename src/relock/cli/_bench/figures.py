@@ -1,12 +1,12 @@
-"""Figures of turns: hand-offs and their latency, the rate, fairness, and whether two had the lock at once."""
+"""Figures of pairs and of turns, as the median of several rounds, and relock's beside those of the bare floor."""
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from attrs import AttrsInstance, fields, frozen
+from attrs import AttrsInstance, asdict, fields, frozen
 
 T = TypeVar("T", bound=AttrsInstance)
 
@@ -21,19 +21,13 @@ class Turn(NamedTuple):
 
 
 @frozen
-class Window:
-    """The time (ns) that counts: begun when everybody was at work, ended while everybody still was."""
+class Pairs:
+    """Figures of pairs of acquire and release while nobody else wants the lock."""
 
-    begin_ns: int
-    end_ns: int
-
-    @property
-    def seconds(self) -> float:
-        """Length (s) of the window."""
-        return (self.end_ns - self.begin_ns) / 1e9
-
-    def __contains__(self, moment_ns: int) -> bool:
-        return self.begin_ns <= moment_ns < self.end_ns
+    pairs: int
+    median_us: float
+    p99_us: float
+    pairs_per_second: float
 
 
 @frozen
@@ -52,51 +46,31 @@ class Figures:
     out_of_order: int  # tokens that are not above the one before
 
 
-def figures(turns: Iterable[Turn], workers: int, window: Window) -> Figures:
+def figures(turns: Iterable[Turn], workers: int, window: range) -> Figures:
     """Return the figures of turns within `window`, but count broken promises in all; `workers` includes idle ones."""
     ordered = sorted(turns, key=lambda turn: turn.acquired_ns)
     steps = [(before, after) for before, after in pairwise(ordered) if after.acquired_ns in window]
-    latencies_ns = [after.acquired_ns - before.releasing_ns for before, after in steps if _changes_hands(before, after)]
+    latencies_ns = [after.acquired_ns - before.releasing_ns for before, after in steps if after.worker != before.worker]
     counts = [0] * workers
     for _, after in steps:
         counts[after.worker] += 1
+    seconds = len(window) / 1e9
     return Figures(
         turns=len(steps),
         handoffs=len(latencies_ns),
-        turns_per_second=len(steps) / window.seconds,
-        handoffs_per_second=len(latencies_ns) / window.seconds,
+        turns_per_second=len(steps) / seconds,
+        handoffs_per_second=len(latencies_ns) / seconds,
         median_us=percentile(latencies_ns, 50) / 1e3,
         p99_us=percentile(latencies_ns, 99) / 1e3,
         jain=jain(counts),
-        in_use=sum(_held_ns(turn, window) for turn in ordered) / (window.end_ns - window.begin_ns),
+        in_use=sum(_held_ns(turn, window) for turn in ordered) / len(window),
         overlaps=sum(after.acquired_ns < before.releasing_ns for before, after in pairwise(ordered)),
         out_of_order=sum(after.token <= before.token for before, after in pairwise(ordered) if after.token),
     )
 
 
-def _changes_hands(before: Turn, after: Turn) -> bool:
-    return before.worker != after.worker
-
-
-def _held_ns(turn: Turn, window: Window) -> int:
-    return max(0, min(turn.releasing_ns, window.end_ns) - max(turn.acquired_ns, window.begin_ns))
-
-
-def middle(rounds: Sequence[T]) -> T:
-    """Return the figures of several rounds as one: counts are added up, of all else the median counts.
-
-    A round in which there is no such figure (NaN) has no say.
-    """
-    found = {}
-    for figure in fields(type(rounds[0])):
-        values = [getattr(one, figure.name) for one in rounds]
-        found[figure.name] = sum(values) if figure.type is int else _median(values)
-    return type(rounds[0])(**found)
-
-
-def _median(values: Iterable[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return statistics.median(finite) if finite else math.nan
+def _held_ns(turn: Turn, window: range) -> int:
+    return max(0, min(turn.releasing_ns, window.stop) - max(turn.acquired_ns, window.start))
 
 
 def percentile(values: Sequence[float], rank: float) -> float:
@@ -110,3 +84,47 @@ def jain(counts: Sequence[int]) -> float:
     """Return Jain's fairness index: the square of the sum over n times the sum of the squares; NaN where all are 0."""
     squares = len(counts) * sum(count * count for count in counts)
     return sum(counts) ** 2 / squares if squares else math.nan
+
+
+def middle(rounds: Sequence[T]) -> T:
+    """Return the figures of several rounds as one: counts are added up, of all else the median counts.
+
+    A round in which there is no such figure (NaN) has no say.
+    """
+    found = {}
+    for figure in fields(type(rounds[0])):
+        values = [value for one in rounds if math.isfinite(value := getattr(one, figure.name))]
+        found[figure.name] = sum(values) if figure.type is int else statistics.median(values or [math.nan])
+    return type(rounds[0])(**found)
+
+
+def in_turn(ways: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, T]:
+    """Measure everybody once in each of the rounds; return the figures of each, put together by `middle`."""
+    played = [{name: measure() for name, measure in ways.items()} for _ in range(rounds)]
+    return {name: middle([found[name] for found in played]) for name in ways}
+
+
+@frozen
+class Beside(Generic[T]):
+    """Figures of relock and of the floor, from rounds in turn: disturbances strike both."""
+
+    relock: T
+    floor: T | None
+
+    def ratio(self, figure: str) -> float:
+        """Return relock's figure as a multiple of the floor's; NaN where one of them has none."""
+        floor = 0.0 if self.floor is None else getattr(self.floor, figure)
+        return getattr(self.relock, figure) / floor if floor else math.nan
+
+    def as_json(self, *figures: str) -> dict[str, Any]:
+        """Return the figures of relock, with the floor's, and the ratios of `figures`."""
+        own = without_nan(asdict(self.relock))
+        if self.floor is None:
+            return {**own, "floor": None, "of_floor": None}
+        ratios = {figure: self.ratio(figure) for figure in figures}
+        return {**own, "floor": without_nan(asdict(self.floor)), "of_floor": without_nan(ratios)}
+
+
+def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same, with None for what is no number: JSON has no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -1,26 +1,25 @@
 """One run of ``relock bench``: relock and the floor, in turn, alone and with other workers that want the lock."""
 
-import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from secrets import token_hex
 
 from attrs import frozen
 
 from relock import Lock
-from relock.cli._bench.beside import Beside, in_turn
-from relock.cli._bench.crew import CrewFailedError, Part, Program, play, start
-from relock.cli._bench.figures import Figures, figures
-from relock.cli._bench.floor.floor import Floor
+from relock.cli._bench.crew import CrewFailedError, Program, play, start
+from relock.cli._bench.figures import Beside, Figures, Pairs, in_turn, percentile
+from relock.cli._bench.floor.floor import floor_of
 from relock.cli._bench.floor.masters import FLOOR_ERRORS
 from relock.cli._bench.floor.pairs import Pair
-from relock.cli._bench.pairs import Pairs, measure_lock, measure_pairs
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK
 from relock.cli._bench.work import Job
 from relock.cli._nodes import Where
 
 TTL_SECONDS = 5.0  # of the lock: what a worker leaves behind that is killed is gone after it
-WARM_SECONDS, WARM_SECONDS_EACH = 0.1, 0.002  # until all workers are at it
+WARM_PAIRS = 20
 ROUNDS_ALONE, ROUNDS_OF_WORKERS = 5, 3
 
 
@@ -54,17 +53,11 @@ class BenchPlan:
 
 @frozen
 class Found:
-    """Results of a run.
+    """Results of a run."""
 
-    Attributes:
-        alone: pairs while nobody else wants the lock, and re-entries.
-        by_workers: hand-offs, by the number of workers.
-        missing: why some figures have no floor, in words.
-    """
-
-    alone: Mapping[str, Beside[Pairs]]
-    by_workers: Mapping[int, Beside[Figures]]
-    missing: Sequence[str]
+    alone: Mapping[str, Beside[Pairs]]  # pairs while nobody else wants the lock, and re-entries
+    by_workers: Mapping[int, Beside[Figures]]  # hand-offs, by the number of workers
+    missing: Sequence[str]  # why some figures have no floor, in words
 
 
 def run(where: Where, plan: BenchPlan, progress: Callable[[str], None]) -> Found:
@@ -75,12 +68,11 @@ def run(where: Where, plan: BenchPlan, progress: Callable[[str], None]) -> Found
         CrewFailedError: a program or a master went away.
     """
     name = f"relock-bench-{token_hex(4)}"
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         progress("alone")
         client = stack.enter_context(where.client(ttl=TTL_SECONDS, client_name="bench"))
         client.check()  # says what is wrong before anybody is started
-        floor = stack.enter_context(contextlib.closing(Floor(plan.job(where, name))))
-        floor.open()
+        floor = stack.enter_context(floor_of(plan.job(where, name)))
         alone = _alone(client.lock(name), floor.pair, plan.seconds / ROUNDS_ALONE)
         program = start("relock.cli._bench.worker")
         stack.callback(program.close)
@@ -88,38 +80,53 @@ def run(where: Where, plan: BenchPlan, progress: Callable[[str], None]) -> Found
         by_workers = {}
         for count in plan.workers:
             progress(f"{count} workers")
-            jobs = {one: plan.job(where, name, count, one) for one in contestants}
-            by_workers[count] = _handed_over(program, jobs, plan.seconds / ROUNDS_OF_WORKERS)
+            ways = {
+                one: partial(_handed_over, program, plan.job(where, name, count, one), plan.seconds / ROUNDS_OF_WORKERS)
+                for one in contestants
+            }
+            found = in_turn(ways, ROUNDS_OF_WORKERS)
+            by_workers[count] = Beside(found[RELOCK], found.get(ONE_HOP))
         return Found(alone, by_workers, floor.missing)
 
 
-def _alone(lock: Lock, pair: Pair | None, seconds: float) -> dict[str, Beside[Pairs]]:
-    ways = {RELOCK: partial(measure_lock, lock, seconds), REENTRY: partial(_reentries, lock, seconds)}
-    if pair is not None:
-        ways = {BARE: partial(_bare_pairs, pair, seconds), **ways}
-    found = in_turn(ways, ROUNDS_ALONE)
+def _alone(lock: Lock, bare_pair: Pair | None, seconds: float) -> dict[str, Beside[Pairs]]:
+    def pair() -> None:
+        lock.acquire()
+        lock.release()
+
+    def reentries() -> Pairs:
+        with lock:
+            return measure_pairs(pair, seconds)
+
+    ways: dict[str, Callable[[], Pairs]] = {RELOCK: partial(measure_pairs, pair, seconds), REENTRY: reentries}
+    if bare_pair is not None:
+        ways = {BARE: partial(measure_pairs, bare_pair, seconds), **ways}
+    try:
+        found = in_turn(ways, ROUNDS_ALONE)
+    except FLOOR_ERRORS as error:
+        raise CrewFailedError(f"a master went away while the floor was measured: {error}") from None
     return {way: Beside(found[way], found.get(BARE)) for way in (RELOCK, REENTRY)}
 
 
-def _reentries(lock: Lock, seconds: float) -> Pairs:
-    with lock:
-        return measure_lock(lock, seconds)
+def measure_pairs(pair: Pair, seconds: float) -> Pairs:
+    """Measure pairs for so many seconds, after some that do not count."""
+    for _ in range(WARM_PAIRS):
+        pair()
+    times_ns: list[int] = []
+    begin_ns = now_ns = time.monotonic_ns()
+    until_ns = begin_ns + int(seconds * 1e9)
+    while now_ns < until_ns or not times_ns:
+        pair_ns = now_ns
+        pair()
+        now_ns = time.monotonic_ns()
+        times_ns.append(now_ns - pair_ns)
+    return Pairs(
+        pairs=len(times_ns),
+        median_us=percentile(times_ns, 50) / 1e3,
+        p99_us=percentile(times_ns, 99) / 1e3,
+        pairs_per_second=len(times_ns) * 1e9 / (now_ns - begin_ns),
+    )
 
 
-def _bare_pairs(pair: Pair, seconds: float) -> Pairs:
-    try:
-        return measure_pairs(pair, seconds)
-    except FLOOR_ERRORS as error:
-        raise CrewFailedError(f"a master went away while the floor was measured: {error}") from None
-
-
-def _handed_over(program: Program, jobs: Mapping[str, Job], seconds: float) -> Beside[Figures]:
-    found = in_turn({name: partial(_turns, program, job, seconds) for name, job in jobs.items()}, ROUNDS_OF_WORKERS)
-    return Beside(found[RELOCK], found.get(ONE_HOP))
-
-
-def _turns(program: Program, job: Job, seconds: float) -> Figures:
-    """Let these workers play one round; return the figures of their turns."""
-    workers = job.processes * job.threads
-    played = play([Part(program, job)], warm_seconds=WARM_SECONDS + WARM_SECONDS_EACH * workers, seconds=seconds)
-    return figures(played.turns, workers, played.window)
+def _handed_over(program: Program, job: Job, seconds: float) -> Figures:
+    return play([(program, job)], seconds=seconds).figures

@@ -2,22 +2,33 @@
 
 import logging
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
+from relock import Client, Lock
 from relock.cli._bench.floor import hops
-from relock.cli._bench.site import Site
 from relock.cli._bench.words import ONE_HOP, RELOCK
 from relock.cli._bench.work import Enter, Job, serve
-from relock.cli._bench.work import Site as AnySite
-
-SITES: dict[str, Enter] = {RELOCK: Site, ONE_HOP: hops.Site}
 
 
-def enter(job: Job) -> AnySite:
-    """Return the site with which a process begins a job."""
-    return SITES[job.contestant](job)
+@contextmanager
+def site(job: Job, **options: Any) -> Iterator[Callable[[], Lock]]:
+    """Open the client that the workers of one process share, as the documentation advises."""
+    with Client(list(job.urls), prefix=job.prefix, ttl=job.ttl, **options) as client:
+
+        def locker() -> Lock:
+            lock = client.lock(job.name)
+            with lock:  # connects, with patience: masters are slow to answer while many processes start
+                return lock
+
+        yield locker
+
+
+SITES: dict[str, Enter] = {RELOCK: site, ONE_HOP: hops.site}
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")  # the command has said it, once
     logging.getLogger("relock").addHandler(logging.NullHandler())
-    serve(enter)
+    serve(lambda job: SITES[job.contestant](job))

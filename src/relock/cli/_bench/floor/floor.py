@@ -1,65 +1,51 @@
 """Floor of one run of ``relock bench``: the parts that can be measured on these masters, and why others can't be."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+from attrs import frozen
 
 from relock.cli._bench.floor.hops import rehearse
 from relock.cli._bench.floor.masters import FLOOR_ERRORS, bare_sockets, floor_keys, sweep
-from relock.cli._bench.floor.pairs import Pair, pair_at_the_quorum, pair_of_one, with_small_scripts
-from relock.cli._bench.floor.sockets import HAS_HIREDIS, BareSocket
+from relock.cli._bench.floor.pairs import Pair, pair_of, with_small_scripts
+from relock.cli._bench.floor.sockets import HAS_HIREDIS
 from relock.cli._bench.words import NO_HOPS_OF_SEVERAL
 from relock.cli._bench.work import Job
 
 NO_HIREDIS = "hiredis is not installed, and the floor's replies are read by it: install the extra hiredis"
 
 
+@frozen
 class Floor:
-    """Floor of one run. Call `close` after it, also where `open` was interrupted: then nothing stays on the masters.
+    """The floor of one run."""
 
-    Attributes:
-        pair: an uncontended pair; None where there is none.
-        has_hops: whether hand-offs can be measured.
-        missing: why there is no more of it, in words.
-    """
+    pair: Pair | None  # an uncontended pair, if there is one
+    has_hops: bool  # whether hand-offs can be measured
+    missing: list[str]  # why there is no more of it, in words
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._sockets: list[BareSocket] = []
-        self.pair: Pair | None = None
-        self.has_hops = False
-        self.missing: list[str] = []
 
-    def open(self) -> None:
-        """Connect, and try all that is measured later."""
-        if not HAS_HIREDIS:
-            self.missing.append(NO_HIREDIS)
-            return
-        self._try("a pair", self._open_pair)
-        if len(self._job.urls) > 1:
-            self.missing.append(NO_HOPS_OF_SEVERAL)
-        else:
-            self._try("a hand-off", self._try_hops)
-
-    def close(self) -> None:
-        """Close the sockets, and delete what the floor has left."""
-        for bare in self._sockets:
-            bare.close()
-        if HAS_HIREDIS:
-            sweep(self._job)
-
-    def _try(self, what: str, part: Callable[[], None]) -> None:
+@contextmanager
+def floor_of(job: Job) -> Iterator[Floor]:
+    """Connect, and try all that is measured later; in the end, delete what the floor has left on the masters."""
+    if not HAS_HIREDIS:
+        yield Floor(None, False, [NO_HIREDIS])
+        return
+    with ExitStack() as stack:
+        stack.callback(sweep, job)
+        pair, has_hops, missing = None, False, []
         try:
-            part()
+            asked = [stack.enter_context(closing(bare)) for bare in bare_sockets(job)]
+            tried = pair_of([with_small_scripts(bare, floor_keys(job).pair) for bare in asked])
+            tried()  # whatever a master refuses, it refuses here
+            pair = tried
         except FLOOR_ERRORS as error:
-            self.missing.append(f"{what} has no floor here: {error}")
-
-    def _open_pair(self) -> None:
-        key = floor_keys(self._job).pair
-        self._sockets = bare_sockets(self._job)
-        asked = [with_small_scripts(bare, key) for bare in self._sockets]
-        pair = pair_of_one(asked[0]) if len(asked) == 1 else pair_at_the_quorum(asked)
-        pair()  # whatever a master refuses, it refuses here
-        self.pair = pair
-
-    def _try_hops(self) -> None:
-        rehearse(self._job)
-        self.has_hops = True
+            missing.append(f"a pair has no floor here: {error}")
+        if len(job.urls) > 1:
+            missing.append(NO_HOPS_OF_SEVERAL)
+        else:
+            try:
+                rehearse(job)
+                has_hops = True
+            except FLOOR_ERRORS as error:
+                missing.append(f"a hand-off has no floor here: {error}")
+        yield Floor(pair, has_hops, missing)

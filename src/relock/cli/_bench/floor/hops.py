@@ -3,7 +3,9 @@
 Each worker has two sockets, one for its commands and one for the messages to it, and a queue decides who is next.
 """
 
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from importlib.resources.abc import Traversable
 from secrets import token_hex
 
@@ -39,29 +41,19 @@ class OneHop:
         """Take the lock if it is free and nobody waits, else a place in the queue; return whether it took the lock."""
         return bool(self._commands.call(self._enter))
 
-    def acquire(self) -> int:
-        """Take the lock at once if it is free, else wait for the message; return 0, as there is no fencing token."""
+    def acquire(self) -> None:
+        """Take the lock at once if it is free, else wait for the message."""
         if not self.enter():
             self._messages.receive()
-        return 0
 
     def release(self) -> None:
         """Release the lock with one script."""
         self._commands.call(self._leave)
 
 
-class Site:
-    """Stand-in for a client: the workers of one process share nothing."""
-
-    def __init__(self, job: Job, kind: type[OneHop] = OneHop) -> None:
-        self._job, self._kind = job, kind
-
-    def locker(self) -> OneHop:
-        """Return a lock for another worker."""
-        return self._kind(self._job)
-
-    def close(self) -> None:
-        """Do nothing: the sockets end with their process."""
+def site(job: Job, kind: type[OneHop] = OneHop) -> AbstractContextManager[Callable[[], OneHop]]:
+    """Return a function that makes a lock for one more worker. The sockets end with their process."""
+    return nullcontext(partial(kind, job))
 
 
 def rehearse(job: Job) -> None:
@@ -70,8 +62,7 @@ def rehearse(job: Job) -> None:
     Raises:
         relock.cli._bench.floor.masters.FLOOR_ERRORS: it refuses something, or can't be reached.
     """
-    with ExitStack() as stack:
-        holder, waiter = (stack.enter_context(closing(OneHop(job))) for _ in range(2))
+    with closing(OneHop(job)) as holder, closing(OneHop(job)) as waiter:
         holder.acquire()
         waiter.enter()
         holder.release()

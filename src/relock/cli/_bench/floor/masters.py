@@ -24,27 +24,18 @@ FLOOR_ERRORS = (*NETWORK_ERRORS, RefusedError, ConfigurationError)
 
 
 class FloorKeys(NamedTuple):
-    """Keys of the floor on a master, in the slot of the job's lock and below its prefix.
+    """Keys of the floor on a master, in the slot of the job's lock and below its prefix."""
 
-    Attributes:
-        pair: the key of the pairs.
-        lock: the key of the lock that is handed over.
-        queue: the key of the waiters, without a time to live, as the floor does the least; gone when nobody waits.
-        channel: what the names of the waiters' channels begin with.
-    """
-
-    pair: bytes
-    lock: bytes
-    queue: bytes
-    channel: str
+    pair: bytes  # the key of the pairs
+    lock: bytes  # the key of the lock that is handed over
+    queue: bytes  # the key of the waiters, without a time to live, as the floor does the least; gone when nobody waits
+    channel: str  # what the names of the waiters' channels begin with
 
 
 def floor_keys(job: Job) -> FloorKeys:
     """Return the floor's keys beside the lock of a job."""
-    lock = lock_keys(job.prefix, job.name).lock
-    return FloorKeys(
-        lock + b":floor-pair", lock + b":floor", lock + b":floor-queue", client_channel(job.prefix, job.name)
-    )
+    lock, channel = lock_keys(job.prefix, job.name).lock, client_channel(job.prefix, job.name)
+    return FloorKeys(lock + b":floor-pair", lock + b":floor", lock + b":floor-queue", channel)
 
 
 def bare_sockets(job: Job, timeout: float | None = TIMEOUT_SECONDS) -> list[BareSocket]:

@@ -28,9 +28,12 @@ def with_small_scripts(bare: BareSocket, key: str | bytes) -> Asked:
     return Asked(bare, packed("EVALSHA", take, 1, key, OWNER, LEASE_MS), packed("EVALSHA", give, 1, key, OWNER))
 
 
-def pair_of_one(asked: Asked) -> Pair:
-    """Return a function that does a pair on one master."""
+def pair_of(masters: Sequence[Asked]) -> Pair:
+    """Return a function that does a pair, at the quorum of several masters."""
+    return _pair_of_one(masters[0]) if len(masters) == 1 else _pair_at_the_quorum(masters)
 
+
+def _pair_of_one(asked: Asked) -> Pair:
     def pair() -> None:
         asked.bare.call(asked.take)
         asked.bare.call(asked.give)
@@ -38,7 +41,7 @@ def pair_of_one(asked: Asked) -> Pair:
     return pair
 
 
-def pair_at_the_quorum(masters: Sequence[Asked]) -> Pair:
+def _pair_at_the_quorum(masters: Sequence[Asked]) -> Pair:
     """Return a function that does a pair: it writes to all masters, and reads whichever is ready up to a quorum."""
     by_fileno = {master.bare.fileno(): master for master in masters}
     poller = select.poll()
