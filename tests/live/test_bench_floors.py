@@ -11,7 +11,7 @@ from bench import floors
 from bench.contestants import CONTESTANTS
 from bench.floors import BareSocket, TwoHops
 from bench.names import LOOP_HOP, THREADS_HOP, TWO_HOPS, is_floor
-from bench.page import README
+from bench.page import USERS_PAGE
 from support.bench import figures_of, leftovers, relock_bench, the_floor_is_all_there
 from support.servers import Server
 from support.tls import Tls
@@ -127,9 +127,9 @@ def test_the_bench_measures_the_floor_beside_relock_and_leaves_nothing_of_it(ser
     assert not [key for key in leftovers(server) if b":floor" in key]
 
 
-def test_people_see_the_table_of_the_readme_with_the_floor(server: Server) -> None:
+def test_people_see_the_table_of_the_page_about_performance_with_the_floor(server: Server) -> None:
     shown = " ".join(relock_bench("--workers", "2", nodes=server.url).stdout.split())
-    heads = [line for line in README.read_text().splitlines() if line.startswith("|  | **relock**")]
+    heads = [line for line in USERS_PAGE.read_text().splitlines() if line.startswith("|  | **relock**")]
     columns = [cell.strip(" *") for cell in heads[0].split("|")[2:5]]
     assert columns == list(SUMMARY_HEAD)
     for part in (*columns, "hand-offs among 2 processes"):

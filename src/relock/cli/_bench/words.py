@@ -14,8 +14,8 @@ ALONE = "acquire and release, nobody else wants it"
 ONE_MORE_LEVEL = "one more level of a lock that is held"
 JAIN = "Jain's index of the turns"
 NO_HOPS_OF_SEVERAL = (
-    "a hand-off over several masters has no bare floor: the masters must agree on who is next, and the smallest script "
-    "that sees to that would be a lock of its own"
+    "a hand-off over several masters has no bare floor: the masters must agree on the next holder, and the smallest "
+    "script that does this is already a distributed lock"
 )
 
 
