@@ -102,7 +102,7 @@ end
 --#include on_own
 --#include holder
 --#include lengthen
---#include counts
+--#include tell
 --#include queue
 --#include waiter
 --#include grant

@@ -100,7 +100,7 @@ end
 --#include lengthen
 --#include remember
 --#include vote
---#include counts
+--#include tell
 --#include queue
 --#include waiter
 --#include grant

@@ -27,7 +27,7 @@
 --#include remember
 --#include last_token
 --#include on_own
---#include counts
+--#include tell
 --#include queue
 
 local lock = KEYS[1]

@@ -53,7 +53,7 @@ end
 
 ended = ended or on_own('HDEL', lock, owner) == 1 -- again: another error than that of a key of another type is raised
 if redis.call('EXISTS', queue) == 1 and redis.call('EXISTS', lock) == 0 then
-  --#include counts
+  --#include tell
   --#include queue
 
   drop_overdue(queue, waiters, now_us)

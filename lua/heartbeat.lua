@@ -55,7 +55,7 @@ end
 --#include digits
 --#include on_own
 --#include holder
---#include counts
+--#include tell
 --#include queue
 --#include waiter
 

@@ -36,7 +36,7 @@ left = left or on_own('ZREM', queue, owner) == 1 -- again: another error than th
 on_own('ZREM', waiters, owner)
 if redis.call('EXISTS', lock) == 0 then
   --#include digits
-  --#include counts
+  --#include tell
   --#include queue
 
   drop_overdue(queue, waiters, now_us)

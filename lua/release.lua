@@ -31,7 +31,6 @@
 
 --#include time
 --#include now
---#include counts
 --#include just_now
 
 local lock = KEYS[1]
@@ -57,7 +56,7 @@ if ended == 1 then
     return 'released ' .. now
   end
   -- The waiter's token is larger than the fence, so writing it takes the place of writing the fence.
-  if kept == 1 and hand == '1' and publish_counts and (fence == '0' or (#fence == #now and fence < now))
+  if kept == 1 and hand == '1' and (fence == '0' or (#fence == #now and fence < now))
     and (now <= not_after_us or tonumber(now) <= tonumber(not_after_us)) then
     --#include has_vote
     --#include hand_usual
@@ -85,6 +84,7 @@ if fence ~= '0' and tonumber(fence) > last_token(token) then
   remember(token, tonumber(fence), now_us, token_ms)
 end
 if redis.call('EXISTS', queue) == 1 then
+  --#include tell
   --#include queue
   --#include waiter
   --#include vote

@@ -10,8 +10,8 @@
 -- it for `enqueue`: a later waiter gets a larger ticket also while nobody knows
 -- whether this one takes the lock.
 --
--- Where PUBLISH does not count, nobody knows whether the first waiter lives. There,
--- waiters are only woken.
+-- Where PUBLISH does not count, or is refused, nobody knows whether the first waiter lives.
+-- There, waiters are only woken.
 local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
   local room = string.sub(string.match(releaser, '^[^:]*:([^@~&#]*)'), -16) .. '.'
   local server = string.match(incarnation, '^[^?]+') or '-'
@@ -34,7 +34,7 @@ local function hand_over(lock, queue, waiters, token_key, releaser, incarnation,
   if told > 1 then
     remember(token_key, token, now_us, kept_ms) -- the last one, for longer than any of the leases
   end
-  if grantee and lease_ms then
+  if grantee and lease_ms and publish_counts then -- it was counted, so it was told
     redis.call('HSET', lock, grantee .. '~' .. hold, 1)
     redis.call('PEXPIRE', lock, lease_ms)
     redis.call('ZREM', queue, grantee)

@@ -1,13 +1,14 @@
 -- Provides is_handed: true if the lock is the first waiter's now. That is the usual case
 -- of hand_over, and this writes and says the same: the lock is free, nobody is overdue,
--- and the first one listens and takes grants. If it is false, hand_over must decide, and
--- `last` is the token that was overwritten, if one was.
+-- and the first one listens and takes grants. If it is false, hand_over must decide, also
+-- where the message was refused, and `last` is the token that was overwritten, if one was.
 --
 -- It comes where either the lock or the queue exists: if somebody is queued, the lock is
 -- free. It reads what the script has named, has_vote and now. It is no function, because
 -- to define one takes a good part of the time.
+--#include tell counts
 local is_handed = false
-local head = has_vote and redis.pcall('ZCOUNT', waiters, '-inf', string.sub(now, 1, -4)) == 0
+local head = publish_counts and has_vote and redis.pcall('ZCOUNT', waiters, '-inf', string.sub(now, 1, -4)) == 0
   and redis.pcall('ZRANGE', queue, '0', '0', 'WITHSCORES')
 local grantee, ticket = head and head[1] or '', head and head[2]
 local own, room = string.match(owner, '^([^:]*:([^@~&#]*)[^~]*)')
@@ -23,7 +24,8 @@ if client and lease_ms + 1000 <= tonumber(token_ms) and not string.find(ticket, 
     local server = string.match(incarnation, '^[^?]+') or '-'
     local message = 'grant ' .. uuid .. ' ' .. hold .. ' ' .. now .. ' ' .. now .. ' ' .. lease_ms .. ' ' .. server
       .. ' ' .. name
-    if redis.call('PUBLISH', prefix .. 'client:' .. client, message) > 0 then
+    --#include tell heard
+    if heard > 0 then
       redis.call('HSET', lock, grantee .. '~' .. hold, '1')
       redis.call('PEXPIRE', lock, lease_ms)
       redis.call('ZREM', queue, grantee, own) -- a healing may have left the second one behind

@@ -1,10 +1,10 @@
 -- Provides drop_overdue, tell_first and wake_first: who waits, and whose turn it is.
 --
--- A waiter's name is <client>:<uuid>; its client listens on one channel. PUBLISH
--- returns how many clients received the message. If none did, the waiter's process has
--- died, and the script passes it over at once. The waiter keeps its entry until its
--- deadline, which is its score in `waiters`, because a live client whose subscription
--- just broke looks the same. Where PUBLISH does not count, nobody is passed over.
+-- A waiter's name is <client>:<uuid>. If no client received a message to its client, the
+-- waiter's process has died, and the script passes it over at once. The waiter keeps its
+-- entry until its deadline, which is its score in `waiters`, because a live client whose
+-- subscription just broke looks the same. Where PUBLISH does not count, or is refused,
+-- nobody is passed over.
 
 -- A longer name is no waiter's: a client's name has at most 64 readable characters and
 -- less than 64 others, and a uuid with its lease less than 64. To read a megabyte takes
@@ -51,7 +51,7 @@ local function tell_first(lock, queue, waiters, me, message)
   end
   local client, uuid = parts_of(head[1])
   if client and publish_counts then
-    if redis.call('PUBLISH', prefix .. 'client:' .. client, message(uuid, name, head[1], head[2])) > 0 then
+    if tell(prefix, client, message(uuid, name, head[1], head[2])) > 0 then
       return head[1] -- the usual case ends here, before it pays for the functions below
     end
   end
@@ -82,19 +82,19 @@ local function tell_first(lock, queue, waiters, me, message)
     return all_have_deadlines or on_own('ZSCORE', waiters, waiter)
   end
 
-  -- The waiters among these whose clients do not listen; none, if PUBSUB is refused: an error has no counts.
+  -- The waiters among these whose clients do not listen; none, if nobody says who listens.
   local function find_deaf(names)
     local asked, askers, found = {}, {}, {}
     for i = 1, #names do
       local client = parts_of(names[i])
       if client then
-        asked[#asked + 1] = prefix .. 'client:' .. client
+        asked[#asked + 1] = client
         askers[#asked] = names[i]
       end
     end
-    local counts = redis.pcall('PUBSUB', 'NUMSUB', unpack(asked))
+    local counts = count_listeners(prefix, asked)
     for i = 1, #asked do
-      found[askers[i]] = counts[2 * i] == 0
+      found[askers[i]] = counts[i] == 0
     end
     return found
   end
@@ -111,8 +111,8 @@ local function tell_first(lock, queue, waiters, me, message)
       if not client then
         client, uuid = parts_of(waiter)
         if client and not deaf[client] and (publish_counts or has_deadline(waiter)) then
-          local heard = redis.call('PUBLISH', prefix .. 'client:' .. client, message(uuid, name, waiter))
-          if heard > 0 or not publish_counts then
+          local heard = tell(prefix, client, message(uuid, name, waiter))
+          if heard > 0 or (not publish_counts and has_deadline(waiter)) then
             return true, waiter
           end
           deaf[client] = true

@@ -7,7 +7,8 @@ body disagree is refused when it is loaded.
 A reply is an array, or *words*, which take a master less time: see `relock._replies`. The header has the latter in
 quotation marks.
 
-Fragments of ``lua/_lib/`` are put in by ``--#include NAME``, where the line stands.
+Fragments of ``lua/_lib/`` are put in by ``--#include NAME``, where the line stands. ``--#include NAME PIECE`` puts in
+one piece of a fragment, the lines from ``--#piece PIECE`` to ``--#end``.
 
 The wheel carries ``lua/`` as ``relock/_lua``, which may be in a zip file (zipapp, PEX); an editable install and a
 checkout use the top-level folder.
@@ -37,10 +38,11 @@ REST = "..."
 # The beginning of a command but for the lock's key, which stands between each two of these parts.
 Frame = tuple[bytes, ...]
 
-# The only line of `lua/_lib/counts.lua` in which a cluster's scripts differ.
+# The only line of `lua/_lib/tell.lua` in which a cluster's scripts differ.
 _COUNTS, _COUNTS_NOT = b"local publish_counts = true\n", b"local publish_counts = false\n"
 
-_INCLUDE = re.compile(r"^ *--#include (\w+)$", re.MULTILINE)
+_INCLUDE = re.compile(r"^ *--#include (\w+)(?: (\w+))?$", re.MULTILINE)
+_PIECE = re.compile(r"^ *--#piece (\w+)\n(.*?)\n *--#end$", re.MULTILINE | re.DOTALL)
 _USE = {kind: re.compile(rf"^local (\w+) = {kind}\[(\d+)\]$", re.MULTILINE) for kind in ("KEYS", "ARGV")}
 _INDEX = {kind: re.compile(rf"{kind}\[(\w+)") for kind in ("KEYS", "ARGV")}
 _STATUS = re.compile(r"(?:return|and) \{ ?(?:\w+ and )?'(\w+)'(?: or '(\w+)')?")
@@ -323,7 +325,7 @@ def load(name: str, folder: Traversable | None = None) -> Script:
     keys = _parameters(path, "KEYS", sections, body)
     arguments = _parameters(path, "ARGV", sections, body)
     _check_order(path, arguments)
-    source = _INCLUDE.sub(lambda match: _fragment(folder, match[1]), body).encode()
+    source = _expand(folder, body).encode()
     statuses, in_words = _statuses(path, sections, body, source.decode())
     return Script(
         name=name,
@@ -402,8 +404,21 @@ def _check_order(path: Traversable, arguments: tuple[Parameter, ...]) -> None:
         raise ScriptError(f"{path}: the header has {names}: its own come first, then {CONNECTION_ARGUMENTS}, then ...")
 
 
-def _fragment(folder: Traversable, name: str) -> str:
-    return _read(folder / "_lib" / f"{name}.lua").rstrip()
+def _expand(folder: Traversable, text: str) -> str:
+    """Return the text with its fragments, and theirs, put in."""
+    return _INCLUDE.sub(lambda match: _expand(folder, _fragment(folder, match[1], match[2])), text)
+
+
+def _fragment(folder: Traversable, name: str, piece: str | None = None) -> str:
+    """Return a fragment, or one piece of it."""
+    path = folder / "_lib" / f"{name}.lua"
+    text = _read(path).rstrip()
+    if piece is None:
+        return text
+    pieces: dict[str, str] = dict(_PIECE.findall(text))
+    if piece not in pieces:
+        raise ScriptError(f"{path}: there is no piece {piece}")
+    return pieces[piece]
 
 
 def _statuses(

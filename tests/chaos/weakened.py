@@ -115,11 +115,11 @@ def believe_sockets() -> None:
     _scripts.load.cache_clear()
 
 
-def _never_asking(fragment: Callable[[Path, str], str]) -> Callable[[Path, str], str]:
+def _never_asking(fragment: Callable[[Path, str, str | None], str]) -> Callable[[Path, str, str | None], str]:
     """The scripts' parts, without the question what the server is."""
 
-    def changed(folder: Path, name: str) -> str:
-        text = fragment(folder, name)
+    def changed(folder: Path, name: str, piece: str | None = None) -> str:
+        text = fragment(folder, name, piece)
         if name != "just_now":
             return text
         assert text.count("just_now_us = 1000") == 1, "the script has changed: nothing would be weakened"

@@ -34,6 +34,23 @@ def test_a_user_whose_waiters_can_not_be_woken_is_told(
         server.cli("ACL", "DELUSER", "deaf")
 
 
+@pytest.mark.every_server
+def test_a_user_whose_releases_can_tell_nobody_is_told(server: Server, connect: Callable[..., Client]) -> None:
+    """No call fails for it, so nobody else says so."""
+    server.cli("ACL", "SETUSER", "mute", "reset", *RIGHTS, "&*", "-publish")
+    try:
+        client = connect(f"redis://mute:x@127.0.0.1:{server.port}")
+        (problem,) = client.check()
+        assert "PUBLISH is refused" in problem
+        assert f"127.0.0.1:{server.port}" in problem
+        assert "lock:client:*" in problem
+        assert client.statistics().masters[0].problems == (problem,)
+        server.cli("ACL", "SETUSER", "mute", "+publish")
+        assert client.check() == ()
+    finally:
+        server.cli("ACL", "DELUSER", "mute")
+
+
 def test_looking_whether_one_may_subscribe_is_no_subscription_of_the_clients(client: Client, server: Server) -> None:
     """A client that only looks like a listener would make a release wake nobody."""
     with client.lock("a"):

@@ -238,3 +238,13 @@ def test_a_right_that_is_missing_is_named(own_server: Server, denied: str, check
     code, found = doctor(f"redis://127.0.0.1:{own_server.port}", **environment)
     assert code == 1
     assert verdicts(found["masters"][0])[check] == "wrong"
+
+
+def test_a_refused_publish_is_named_once(own_server: Server) -> None:
+    """The scripts do without it; that no wake-up comes then is nothing to be found besides."""
+    own_server.cli("ACL", "SETUSER", "limited", "on", f">{SECRET}", "~*", "&*", "+@all", "-publish")
+    environment = {"RELOCK_USERNAME": "limited", "RELOCK_PASSWORD": SECRET}
+    _, found = doctor(f"redis://127.0.0.1:{own_server.port}", **environment)
+    said = verdicts(found["masters"][0])
+    assert (said["PUBLISH"], said["scripts"]) == ("wrong", "ok")
+    assert "Pub/Sub" not in said

@@ -11,7 +11,7 @@ import pytest
 from support.masters import Deployment
 from support.until import until
 
-from relock import Client, ClientClosedError, Lock
+from relock import Client, ClientClosedError, Lock, ReleaseUnconfirmed
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._runtime.machine import Machine
 from relock._runtime.session import closing
@@ -180,3 +180,26 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
     assert errors
     until(lambda: not holder.info(name).held, within=HANDED_LEASE_SECONDS, what="it is free")
     assert time.monotonic() - released_at[0] < HANDED_LEASE_SECONDS, "else its lease may have ended it"
+
+
+def test_a_release_that_may_tell_nobody_is_confirmed_and_the_waiter_gets_the_lock_by_its_heartbeat(
+    server: Deployment, connect: Connect, name: str
+) -> None:
+    """The user of both has no right to publish. Meanwhile the lock goes to nobody else."""
+    events: list[Any] = []
+    for one in server.members:
+        one.cli("ACL", "SETUSER", "mute", "reset", "on", "nopass", "~*", "&*", "+@all", "-publish")
+    urls = [f"redis://mute:x@127.0.0.1:{one.port}" for one in server.members]
+    try:
+        holder, waiter = connect(urls, on_event=events.append), connect(urls)
+        lock = holder.lock(name, ttl=TTL)
+        lock.acquire()
+        with waiting(waiter.lock(name, ttl=TTL), owner_of) as found:
+            until(lambda: is_queued(server, name), within=30, what="it waits")
+            lock.release()
+            assert all(one.cli("EXISTS", f"lock:{{{name}}}:waiters") for one in server.members)
+        assert not is_given(found[0])
+        assert not any(isinstance(event, ReleaseUnconfirmed) for event in events)
+    finally:
+        for one in server.members:
+            one.cli("ACL", "DELUSER", "mute")

@@ -452,6 +452,108 @@ def test_release_only_wakes_where_nobody_counts_who_listens(master: Master, monk
     assert master.woken() == [b"wake 1@3000 a"]
 
 
+FORBID = {"no command": ["allchannels", "-publish"], "no channel": ["resetchannels"]}
+
+
+@pytest.fixture(params=FORBID)
+def mute(request: pytest.FixtureRequest, server: Server) -> Iterator[Master]:
+    """A real server that refuses the scripts' messages; somebody with all rights has put its state there."""
+    server.cli("ACL", "SETUSER", "mute", "reset", "on", ">x", "~*", "+@all", *FORBID[request.param])
+    with closing(redis.Redis.from_url(server.url)) as admin, closing(redis.Redis.from_url(server.url)) as client:
+        admin.flushall()
+        client.auth("x", "mute")
+        yield Master(client)
+    server.cli("ACL", "DELUSER", "mute")
+
+
+def listening(server: Server, name: str) -> Any:
+    """What a client that may listen hears."""
+    client: Any = redis.Redis.from_url(server.url)
+    subscriber = client.pubsub()
+    subscriber.subscribe(f"lock:client:{name}")
+    assert subscriber.get_message(timeout=5)["type"] == "subscribe"
+    return closing(subscriber)
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize(
+    ("queue", "fence"),
+    [([GRANTEE], 0), ([THEY], 0), ([GRANTEE, THEY], FAR), ([b"dead:1@3000", GRANTEE], 0)],
+    ids=["takes grants", "takes none", "with a token to write", "perhaps dead"],
+)
+def test_a_release_whose_message_is_refused_is_done_and_the_next_one_keeps_its_place_and_its_turn(
+    server: Server, mute: Master, queue: list[bytes], fence: int
+) -> None:
+    mute.put(State(holder={HOLDER: 1}, queue=queue))
+    with listening(server, "you"), listening(server, "they"):
+        assert release(mute, HOLDER, fence=fence)[0] == b"released"
+        assert mute.holder() == {}, "a waiter that was not told does not have it"
+        assert mute.queue() == queue
+        assert int(mute.redis.get(KEYS.token) or 0) >= fence
+        assert release(mute, HOLDER, fence=fence)[0] == b"absent"
+        assert acquire(mute, b"other:1")[:1] == [b"refused"], "nobody passes the first one"
+        client = queue[0].partition(b":")[0].decode()
+        assert heartbeat(mute, 1, queue[0], client=client)[3] == queue[0], "the reply says whose turn it is"
+        assert enqueue(mute, queue[0])[0] == b"granted"
+    assert mute.queue() == queue[1:]
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("name", ["leave", "give_back", "force_release", "enqueue"])
+def test_no_script_fails_where_messages_are_refused(mute: Master, name: str) -> None:
+    mute.put(State(holder={} if name in ("leave", "enqueue") else {b"me:1~1": 1}, queue=[YOU, THEY]))
+    if name == "leave":
+        assert mute.call("leave", owner=YOU)[0] == b"left"
+    elif name == "give_back":
+        assert give_back(mute)[0] == b"released"
+    elif name == "enqueue":
+        assert enqueue(mute, b"other:1")[0] == b"queued"
+    else:
+        assert mute.call("force_release", fence=0, lease_ms=LEASE_MS)[0] == b"released"
+    assert mute.holder() == {}
+    assert set(mute.queue()) >= {THEY}
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("heard", [[], [b"dead:1"]], ids=["first", "behind one whose channel is allowed"])
+def test_where_messages_are_refused_who_has_no_deadline_goes(server: Server, mute: Master, heard: list[bytes]) -> None:
+    """As where nobody counts who listens: it would keep the lock from all others for ever."""
+    if heard:
+        server.cli("ACL", "SETUSER", "mute", "resetchannels", "+publish", "&lock:client:d*")
+        queue_up(mute, heard)
+    queue_up(mute, [b"nobody:1"], deadline_ms=None, ticket=2)
+    queue_up(mute, [YOU], ticket=3)
+    assert acquire(mute)[0] == b"refused"
+    assert mute.queue() == [*heard, YOU]
+
+
+@pytest.mark.every_server
+def test_a_message_that_is_refused_behind_one_that_nobody_hears_gives_the_lock_to_nobody(
+    server: Server, mute: Master
+) -> None:
+    """The user may use some channels: here those of clients whose names begin with a d."""
+    server.cli("ACL", "SETUSER", "mute", "resetchannels", "+publish", "&lock:client:d*")
+    mute.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", GRANTEE, b"dead:2@3000"]))
+    with listening(server, "you"):
+        assert release(mute, HOLDER)[0] == b"released"
+    assert mute.holder() == {}
+    assert mute.queue() == [b"dead:1@3000", GRANTEE, b"dead:2@3000"]
+    assert heartbeat(mute, 2, GRANTEE, client="you")[3] == GRANTEE
+
+
+@pytest.mark.every_server
+def test_a_server_without_publish_ends_holds_as_well(start_server: Callable[..., Server]) -> None:
+    server = start_server("--rename-command", "PUBLISH", "hidden-from-relock")
+    with closing(redis.Redis.from_url(server.url)) as client:
+        master = Master(client)
+        master.put(State(holder={HOLDER: 1}, queue=[GRANTEE]))
+        master.listen("you")
+        assert release(master, HOLDER)[0] == b"released"
+        assert master.holder() == {}
+        assert master.queue() == [GRANTEE]
+        master.subscribers.pop().close()
+
+
 def test_a_release_that_comes_twice_gives_nothing_twice(master: Master) -> None:
     master.put(State(holder={HOLDER: 1}, queue=[GRANTEE, b"they:1@3000"]))
     master.listen("you")

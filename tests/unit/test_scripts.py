@@ -7,7 +7,7 @@ import pytest
 
 from relock._core.lock_spec import TOKEN_SPARE_MS, token_ms
 from relock._keys import lock_keys
-from relock._scripts import TOKEN_MAX, ScriptError, _fragment, find_folder, load, script_names
+from relock._scripts import TOKEN_MAX, ScriptError, _expand, find_folder, load, script_names
 
 GOOD = """\
 -- Does a thing.
@@ -211,8 +211,7 @@ def test_the_usual_case_ends_before_anything_is_defined_and_makes_no_table(name:
     usual = {"acquire": "granted", "release": "released", "count": "counted", "extend": "extended"}[name]
     text = (find_folder() / f"{name}.lua").read_text().partition("\n\n")[2]
     text = re.sub(r"^if not has_vote then\n(?:(?: .*)?\n)*end$", "", text, flags=re.MULTILINE)  # not so usual
-    text = re.sub(r"^ *--#include (\w+)$", lambda match: _fragment(find_folder(), match[1]), text, flags=re.MULTILINE)
-    code = re.sub(r"--.*", "", text)
+    code = re.sub(r"--.*", "", _expand(find_folder(), text))
     before, is_there, _ = code.partition(f"return '{usual} '")
     assert is_there
     assert not {"function", "{", "string.format", "unpack"} & set(re.findall(r"[\w.]+|\{", before))
@@ -221,6 +220,34 @@ def test_the_usual_case_ends_before_anything_is_defined_and_makes_no_table(name:
 def test_scripts_and_clients_agree_for_how_long_a_token_outlives_its_lease() -> None:
     assert f"\nlocal token_spare_ms = {TOKEN_SPARE_MS}\n" in (find_folder() / "_lib" / "spare.lua").read_text()
     assert token_ms(0.0001) == 1 + TOKEN_SPARE_MS
+
+
+def test_a_piece_of_a_fragment_is_put_in_alone_also_in_another_fragment(folder: Path) -> None:
+    (folder / "_lib" / "clock.lua").write_text("--#include time now\n")
+    (folder / "_lib" / "time.lua").write_text("local other\n--#piece now\nlocal now_us = 2\n--#end\nlocal more\n")
+    source = load("thing", write(folder, GOOD)).source
+    assert source.startswith(b"local now_us = 2\n\nlocal lock")
+
+
+def test_a_piece_that_a_fragment_does_not_have_is_refused(folder: Path) -> None:
+    with pytest.raises(ScriptError, match=r"clock\.lua: there is no piece now"):
+        load("thing", write(folder, GOOD.replace("--#include clock", "--#include clock now")))
+
+
+@pytest.mark.parametrize("word", ["PUBLISH", "NUMSUB", "'client:'"])
+def test_one_fragment_alone_sends_messages_and_names_channels(word: str) -> None:
+    """A server may refuse a message, and what follows from that is decided there."""
+    using = set()
+    for path in Path(str(find_folder())).rglob("*.lua"):
+        if word in re.sub(r"--.*", "", path.read_text()):
+            using.add(path.stem)
+    assert using == {"tell"}
+
+
+def test_no_script_fails_because_a_message_is_refused() -> None:
+    code = re.sub(r"--.*", "", (find_folder() / "_lib" / "tell.lua").read_text())
+    assert "redis.call" not in code
+    assert code.count("redis.pcall") == 2
 
 
 def test_numbers_become_text_only_by_digits() -> None:

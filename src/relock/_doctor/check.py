@@ -5,7 +5,7 @@ import os
 from relock._core.info import read_info
 from relock._doctor.asking import close, try_to_ask
 from relock._doctor.commands import ADVICE, missing_commands
-from relock._doctor.scratch import refusal_to_subscribe
+from relock._doctor.scratch import refusal_to_publish, refusal_to_subscribe
 from relock._runtime.net.node import Node
 
 KINDS = ("commands", "waking")  # what `look_at` may find wrong: commands that the server lacks, and Pub/Sub
@@ -31,7 +31,10 @@ def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, dict[str, str
         info = try_to_ask(listener, "INFO", "server")
         missing = missing_commands(listener)
         # Not on the channel of a client in use: while this listens, a message there would count as received.
-        refusal = refusal_to_subscribe(listener, prefix, f"check-{os.urandom(8).hex()}")
+        client = f"check-{os.urandom(8).hex()}"
+        # Publish first: a connection that listens may not.
+        unheard = None if "PUBLISH" in missing else refusal_to_publish(listener, prefix, client)
+        refusal = refusal_to_subscribe(listener, prefix, client) or unheard
     finally:
         close(listener)
     run_id = "" if isinstance(info, Exception) else read_info(info).run_id

@@ -101,11 +101,9 @@ def try_locks(node: Node, scratch: Scratch, found: Examination, timeout: float) 
     listener = node.raw_connection(timeout)
     try:
         listener.connect()
-        listens = _subscribe(listener, scratch, found)
-        if listens:
-            _count_receivers(scratch.raw, listener, scratch, found)
+        is_heard = _subscribe(listener, scratch, found) and _count_receivers(scratch.raw, listener, scratch, found)
         _run_scripts(scratch, found)
-        if listens:
+        if is_heard:
             _await_wake_up(listener, found, timeout)
     finally:
         close(listener)
@@ -128,18 +126,32 @@ def refusal_to_subscribe(listener: RawConnection, prefix: str, client: str) -> F
     return Finding("Pub/Sub", Verdict.WRONG, says, advice)
 
 
-def _count_receivers(raw: RawConnection, listener: RawConnection, scratch: Scratch, found: Examination) -> None:
+def refusal_to_publish(raw: RawConnection, prefix: str, client: str) -> Finding | None:
+    """Publish to the channel of `client`; return what is wrong if that is refused, else None."""
+    reply = try_to_ask(raw, "PUBLISH", client_channel(prefix, client), "hello")
+    return _judge_refusal(reply, prefix) if isinstance(reply, Exception) else None
+
+
+def _judge_refusal(refusal: Exception, prefix: str) -> Finding:
+    """Return the finding for a refused message. No script fails for it, so nobody else would say so."""
+    says = f"PUBLISH is refused: {refusal}; a release tells nobody, and waiters only look with their heartbeats"
+    return Finding("PUBLISH", Verdict.WRONG, says, f"allow this user PUBLISH and the channels {prefix}:client:*")
+
+
+def _count_receivers(raw: RawConnection, listener: RawConnection, scratch: Scratch, found: Examination) -> bool:
+    """Add what PUBLISH says of one receiver; return False if it is refused."""
     receivers = try_to_ask(raw, "PUBLISH", scratch.channel, "doctor")
     if isinstance(receivers, Exception):
-        advice = f"allow this user PUBLISH and the channels {scratch.prefix}:client:*"
-        found.add("PUBLISH", Verdict.WRONG, f"refused: {receivers}", advice)
-    elif receivers == 1:
+        found.findings.append(_judge_refusal(receivers, scratch.prefix))
+        return False
+    if receivers == 1:
         found.add("PUBLISH", Verdict.OK, "it counts its receivers")
         listener.read_response()
         _ask_who_listens(raw, scratch, found)
     else:
         says = f"it counted {receivers} receivers where there is one"
         found.add("PUBLISH", Verdict.WRONG, says, "connect to the master itself, without a proxy between")
+    return True
 
 
 def _ask_who_listens(raw: RawConnection, scratch: Scratch, found: Examination) -> None:
