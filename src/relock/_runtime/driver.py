@@ -5,10 +5,10 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from relock._core.call_record import Enter, Step
-from relock._core.clocks import propose
-from relock._core.effects import Answer, Ask, Clock, Exchange, Handed, Leave, Listen, Park, Pause, Undo
+from relock._core.clocks import Offset
+from relock._core.effects import Answer, Ask, Exchange, Handed, Leave, Listen, Park, Pause, Undo
+from relock._core.host import Host
 from relock._core.quorum import quorum_of
-from relock._keys import LockKeys
 from relock._runtime.masters.fan_out import FanOut
 from relock._runtime.masters.make import lone_master, make_fan_out
 from relock._runtime.masters.master import Master
@@ -20,27 +20,25 @@ Flow = Generator[Step, Any, Any]
 Handlers = dict[type, Callable[[Any], Any]]
 
 
-class Driver:
+class Driver(Host):
     """Runs flows over the masters and the hub of one session.
 
     Attributes:
         fan_out: asks all masters.
         lone: the only master, if it can be asked without a detour.
-        closed: True once no call may wait or ask for anything.
     """
 
-    clock: Clock
-    closed: bool
     fan_out: FanOut
     lone: Master | None
     masters: tuple[Master, ...]
     hub: Hub
+    platform: Platform
     quorum: int
 
-    def __init__(self, masters: tuple[Master, ...], platform: Platform) -> None:
+    def __init__(self, masters: tuple[Master, ...], platform: Platform, owner_head: bytes, node_timeout: float) -> None:
+        super().__init__(owner_head, node_timeout, platform.clock)
         self.masters = masters
         self.platform = platform
-        self.clock = platform.clock
         self.quorum = quorum_of(len(masters))
         self.lone = lone_master(masters)
         self.fan_out = make_fan_out(masters, platform)
@@ -58,10 +56,6 @@ class Driver:
         self._shielded_handlers = {**self._handlers, Ask: self.ask_shielded}
 
     @abstractmethod
-    def check_open(self) -> None:
-        """Raise `ClientClosedError` once the client was closed."""
-
-    @abstractmethod
     def begin_park(self, waiter: Waiter, park: Park) -> None:
         """Note that `waiter` is about to sleep: if it has a ticket, heartbeats are due from now on."""
 
@@ -69,22 +63,13 @@ class Driver:
     def warn_if_a_loop_waits(self, name: str) -> None:
         """Warn once if the calling thread, which is about to wait for the lock `name`, runs an event loop."""
 
-    @abstractmethod
-    def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> None:
-        """End, in the background, whatever `owner` may have on any master."""
+    def offsets(self) -> list[Offset]:
+        """Return what is known of each master's clock."""
+        return [master.offset for master in self.masters]
 
-    @abstractmethod
-    def undo_attempt(self, undo: Undo) -> None:
-        """Carry out an `Undo` in the background."""
-
-    def propose(self) -> int:
-        """Return a number that several masters may all give as a token or ticket: a time (us) just above their clocks.
-
-        Return 0 for a lone master, which gives its own numbers, and while no clock is known.
-        """
-        if len(self.masters) == 1:
-            return 0
-        return propose([master.known.offset for master in self.masters], self.clock())
+    def is_down(self, master: int) -> bool:
+        """Return whether the master with this number is known to be down."""
+        return self.masters[master].down is not None
 
     @abstractmethod
     def enter(self, enter: Enter) -> bool:

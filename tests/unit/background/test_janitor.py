@@ -15,9 +15,9 @@ from relock._core.effects import Ask, Failure
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.patience import EXPIRY_SECONDS
+from relock._core.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, UndoTask
 from relock._keys import lock_keys
 from relock._runtime.background.janitor import BATCH, CHECK_SECONDS, OUTDATED_SECONDS, Janitor
-from relock._runtime.background.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, UndoTask
 from relock._runtime.machine import THREADS, Machine
 from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.waiter import Waiter
@@ -74,9 +74,9 @@ class FakeMaster:
 def test_a_master_that_could_not_be_told_of_its_step_is_told_again(says: Any, again: bool) -> None:
     session: Any = FakeSession(says)
     janitor = Janitor(session)
-    task = Accuse(session.masters[0], STEP)
+    task = Accuse(STEP)
     janitor._act(task)
-    assert [due.task for due in janitor._due] == ([Accuse(session.masters[0], STEP, 2 * task.pause)] if again else [])
+    assert [due.task for due in janitor._due] == ([Accuse(STEP, 2 * task.pause)] if again else [])
     for due in janitor._due:
         assert due.at == 10.0 + task.pause
 
@@ -84,7 +84,7 @@ def test_a_master_that_could_not_be_told_of_its_step_is_told_again(says: Any, ag
 def test_the_janitor_gives_up_a_master_that_it_can_not_tell_for_long() -> None:
     session: Any = FakeSession(UNTOLD)
     janitor = Janitor(session)
-    janitor._act(Accuse(session.masters[0], STEP, 100.0))
+    janitor._act(Accuse(STEP, 100.0))
     assert janitor._due == []
 
 
@@ -107,11 +107,11 @@ def test_nobody_is_accused_before_a_step_is_told_that_another_thread_has_seen(
     session.steps += told
     session.masters[1].offset.stepped_at = 9.9
     janitor = Janitor(session)
-    task = Accuse(session.masters[0], STEP, waits=is_first)
+    task = Accuse(STEP, waits=is_first)
     janitor._act(task)
     waited = waits and is_first
     assert session.runs == (1 if waited else 2), "a look at the clocks, and the accusation"
-    assert [due.task for due in janitor._due] == ([Accuse(session.masters[0], STEP, waits=False)] if waited else [])
+    assert [due.task for due in janitor._due] == ([Accuse(STEP, waits=False)] if waited else [])
 
 
 @pytest.mark.parametrize("seen_at", [10.0, 14.9])
@@ -119,7 +119,7 @@ def test_a_step_of_ours_is_known_as_such_however_long_a_silent_master_was_waited
     session: Any = FakeSession(UNTOLD)
     session.steps.append(ClockStep(seen_at, 1, 5.0, 0))
     session.seconds = 10.0
-    Janitor(session)._act(Accuse(session.masters[0], STEP))
+    Janitor(session)._act(Accuse(STEP))
     assert session.runs == 1, "a look at the clocks, and no accusation"
     assert session.masters[0].trusted == [STEP.shown_us]
 

@@ -14,10 +14,10 @@ from relock._core.effects import Answer, Failure, Undo
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Grant
+from relock._core.tasks import PendingCheck, Settle, Task
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import current_thread
-from relock._runtime.background.tasks import PendingCheck, Settle, Task
 from relock._runtime.machine import THREADS
 from relock._runtime.session.gates import Gates
 

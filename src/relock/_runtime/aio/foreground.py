@@ -13,6 +13,7 @@ from relock._core.effects import Answer, Ask, Exchange, Failure, Handed, Leave, 
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER, quorum_of
+from relock._core.tasks import GoOn
 from relock._errors import ClientClosedError, ConfigurationError
 from relock._runtime.aio.deadlines import Deadlines
 from relock._runtime.aio.line import Line
@@ -20,7 +21,6 @@ from relock._runtime.aio.link import Link, wait_for_others
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.loop_reader import LoopReader
 from relock._runtime.aio.loop_round import LoopRound
-from relock._runtime.background.tasks import GoOn
 from relock._runtime.masters.master import Master
 from relock._runtime.session.calls import Calls
 from relock._runtime.session.session import Session

@@ -25,10 +25,10 @@ from relock._core.flows.extend import heal
 from relock._core.flows.quarantine import is_own_step, is_undecided, quarantine, sample
 from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import NEVER, is_status
+from relock._core.tasks import Accuse, GoOn, Heal, PassOn, PendingCheck, Sample, Settle, Task, UndoTask
 from relock._owner import waiter_name
 from relock._runtime.background.places import Places, beat_pause
 from relock._runtime.background.session_view import SessionView
-from relock._runtime.background.tasks import Accuse, GoOn, Heal, PassOn, PendingCheck, Sample, Settle, Task, UndoTask
 from relock._runtime.service import Service
 from relock._scripts import Call
 
@@ -338,12 +338,12 @@ class Janitor(Service):
         """Take the vote of a master whose clock stepped, for all clients, after a look at the clocks of the others."""
         session = self._session
         sampled = session.ask_shielded(sample(session.prefix, session.clock() + session.node_timeout))
-        shown = task.step
+        shown, master = task.step, session.masters[task.step.master]
         # Counted from that step, not from now: a silent master has kept the sample for as long as a node_timeout.
         steps = [step for step in session.steps.copy() if abs(step.seen_at - shown.seen_at) < SAME_STEP_SECONDS]
         count = len(session.masters)
         if is_own_step(shown, steps, count):
-            task.master.trust(shown.shown_us)
+            master.trust(shown.shown_us)
             text = "a quorum of the masters shows the same step: it was this machine's clock"
             session.platform.log.warning(logger, text)
             return
@@ -352,11 +352,11 @@ class Janitor(Service):
             self._later(session.clock() + session.node_timeout, task._replace(waits=False))
             return
         until = session.clock() + session.node_timeout
-        answers = session.ask_shielded(quarantine(session.prefix, session.client_id, task.master.incarnation, until))
-        if not is_status(answers[task.master.index][0], b"quarantined"):
+        answers = session.ask_shielded(quarantine(session.prefix, session.client_id, master.incarnation, until))
+        if not is_status(answers[master.index][0], b"quarantined"):
             text = "%s keeps its vote, though its clock stepped: %s"
-            session.platform.log.warning(logger, text, task.master.address, answers)
-            if isinstance(answers[task.master.index][0], Failure) and task.pause <= RETRY_SECONDS_MAX:
+            session.platform.log.warning(logger, text, master.address, answers)
+            if isinstance(answers[master.index][0], Failure) and task.pause <= RETRY_SECONDS_MAX:
                 self._later(session.clock() + task.pause, task._replace(pause=2 * task.pause))
 
     def _unheard(self, sampled: Sequence[Answer], told: Sequence[ClockStep], since: float) -> set[int]:

@@ -9,10 +9,10 @@ from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.flows.heartbeat import heartbeat, judge_heartbeat
 from relock._core.patience import EXPIRY_SECONDS
 from relock._core.pulse import Pulse
+from relock._core.tasks import PassOn
 from relock._core.turns import Turns
 from relock._keys import LockKeys
 from relock._runtime.background.session_view import SessionView
-from relock._runtime.background.tasks import PassOn
 from relock._runtime.wakeups.waiter import Waiter
 
 logger = logging.getLogger(__name__)

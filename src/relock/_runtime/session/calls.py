@@ -9,13 +9,13 @@ usual step is an `Exchange`. A thread that has a lone master asks it in the call
 detour over the driver would add 1.7 % to the time of an acquire and its release.
 """
 
-import logging
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
 from attrs import evolve
 
+from relock._core import tasks
 from relock._core.book import HoldKey, lost_error, stand_in
 from relock._core.call_record import CallRecord, Enter, Step
 from relock._core.effects import Answer, Exchange, Failure, Handed, Listen
@@ -43,7 +43,6 @@ from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._keys import LockKeys
 from relock._options import LockOptions
 from relock._owner import Who, may_nest, still_inside, taker_of
-from relock._runtime.background import tasks
 from relock._runtime.session.gates import GIVE_WAY_SECONDS
 from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
@@ -186,7 +185,7 @@ class Calls:
             session.hub.forget(waiter, served=hold)
         session.watchdog.watch(hold)
         session.counters.grants += 1
-        if session.hears(logging.DEBUG):
+        if session.logs_events():
             session.emit(Granted(spec.keys.name, session.clock() - started_at, outcome.token))
         return None
 
@@ -241,7 +240,7 @@ class Calls:
         """Tell that the caller which came at `came_at` has given up, because somebody else has the lock."""
         session = self._session
         session.counters.refusals += 1
-        if session.hears(logging.DEBUG):
+        if session.logs_events():
             session.emit(NotGranted(spec.keys.name, session.clock() - came_at))
 
     def _count_steps(self, hold: Hold) -> None:
@@ -371,7 +370,7 @@ class Calls:
             self._end_elsewhere(hold, answers)
             return
         hold.count = 0
-        if session.hears(logging.DEBUG):
+        if session.logs_events():
             session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
 
     def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer]) -> None:
@@ -396,7 +395,7 @@ class Calls:
             session.janitor.hand(session.undo_hold(hold))
         if not ending.is_confirmed:
             session.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(session.clock())))
-        elif session.hears(logging.DEBUG):
+        elif session.logs_events():
             session.emit(Released(hold.keys.name, session.clock() - hold.granted_at))
 
     # A condition's wait ---------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from functools import partial
 from relock._core.book import stand_in
 from relock._core.call_record import CallRecord
 from relock._core.hold import FOREVER, Hold
+from relock._core.tasks import GoOn
 from relock._owner import Who, may_call_at_once
-from relock._runtime.background.tasks import GoOn
 from relock._runtime.session.keeper import Keeper
 
 

@@ -2,6 +2,7 @@
 
 import logging
 
+from relock._core import tasks
 from relock._core.clocks import ClockStep
 from relock._core.hold import FOREVER
 from relock._core.info import one_server, shared_servers
@@ -9,7 +10,6 @@ from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError
 from relock._events import MasterBack, MasterDown, MasterWithoutVote
 from relock._keys import LockKeys
-from relock._runtime.background import tasks
 from relock._runtime.masters.known import NAMELESS, MasterListener, MasterState, server_of
 from relock._runtime.session.keeper import Keeper
 
@@ -109,7 +109,7 @@ class Reports(MasterListener):
                 hold.shift(step)
             session.watchdog.poke()
         if len(session.masters) > 1:
-            session.janitor.hand(tasks.Accuse(master, step))
+            session.janitor.hand(tasks.Accuse(step))
         text = "the clock of %s and ours moved apart by %+.3f s at once"
         session.platform.log.warning(logger, text, master.address, seconds)
 

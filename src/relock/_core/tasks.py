@@ -7,7 +7,6 @@ from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Failure
 from relock._core.hold import Hold
 from relock._keys import LockKeys
-from relock._runtime.masters.known import MasterState
 
 RETRY_SECONDS_MIN = 0.1
 HEAL_RETRY_SECONDS_MIN = 0.002
@@ -91,7 +90,6 @@ class Heal(NamedTuple):
 class Accuse(NamedTuple):
     """Task to take a master's vote after `step` of its clock, unless a quorum shows that it was a step of our clock."""
 
-    master: MasterState
     step: ClockStep
     pause: float = RETRY_SECONDS_MIN  # until it is tried again, where the master could not be told
     waits: bool = True  # once, where masters that are not heard may show the same step
