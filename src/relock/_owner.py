@@ -98,24 +98,19 @@ class Who(NamedTuple):
         thread: a reference to the thread or task that is the owner: dead once that has ended, or the task's loop is
             closed. None where ``owner=`` names the owner.
         name: what ``owner=`` names, or None.
+        takes_turns: True if the owner may have several calls under way, which take turns at a gate; a thread has one at
+            a time. A task may have other tasks carry its calls out, as ``asyncio.gather`` and ``asyncio.wait_for`` do.
     """
 
     key: OwnerKey
     thread: ThreadRef | TaskRef | None
     name: str | None
-
-
-def may_call_at_once(thread: ThreadRef | TaskRef | None) -> bool:
-    """Return whether an owner may have several calls under way; a thread has one at a time.
-
-    A task may have other tasks carry its calls out, as ``asyncio.gather`` and ``asyncio.wait_for`` do.
-    """
-    return thread is None or isinstance(thread, TaskRef)
+    takes_turns: bool = False
 
 
 def named(owner: str) -> Who:
     """Return the owner of the callers that name this ``owner=``."""
-    return Who(("owner", owner), None, owner)
+    return Who(("owner", owner), None, owner, takes_turns=True)
 
 
 class _Local(threading.local):
@@ -155,7 +150,7 @@ def current_task() -> Who | None:
     tasks = _tasks
     who = tasks.known.get(weakref.ref(task))
     if who is None:
-        who = tasks.known[weakref.ref(task, tasks.forget)] = Who(next(_serials), TaskRef(task), None)
+        who = tasks.known[weakref.ref(task, tasks.forget)] = Who(next(_serials), TaskRef(task), None, takes_turns=True)
     return who
 
 

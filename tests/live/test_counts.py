@@ -24,11 +24,10 @@ from support.urls import options_for
 
 import relock
 from relock import AsyncClient, Client, Lock
-from relock._core import hold
+from relock._core import calls, hold
 from relock._core.effects import Answer, Ask
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._runtime.machine import Machine
-from relock._runtime.session import calls
 from relock._scripts import Prepared, load, script_names
 
 PATIENCE_SECONDS = 60.0

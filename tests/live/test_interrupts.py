@@ -23,9 +23,9 @@ from support.until import until
 from relock import Client, Lock, LockLostError, NotOwnedError, QuorumError
 from relock._core.call_record import CallRecord
 from relock._core.hold import Hold
+from relock._core.interrupts import Interrupted
 from relock._runtime.machine import Machine
 from relock._runtime.session import closing
-from relock._runtime.session.interrupts import Interrupted
 
 pytestmark = pytest.mark.every_quorum
 

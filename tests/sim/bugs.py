@@ -422,23 +422,23 @@ BUGS = [
     ),
     Bug(
         "an interrupted wait keeps its place in the queue",
-        f"{RUNTIME}/session/interrupts.py",
-        "            session.hub.forget(owners[0])\n            session.holds.forget",
-        "            session.holds.forget",
+        f"{CORE}/interrupts.py",
+        "            host.hub.forget(owners[0])\n            host.holds.forget",
+        "            host.holds.forget",
         seed=1073,
     ),
     Bug(
         "an interrupted acquire is not undone",
-        f"{RUNTIME}/session/interrupts.py",
-        "            for owner in owners:\n                session.undo(",
-        "            for owner in ():\n                session.undo(",
+        f"{CORE}/interrupts.py",
+        "            for owner in owners:\n                host.undo(",
+        "            for owner in ():\n                host.undo(",
         seed=1389,
     ),
     Bug(
         "a hold whose release was interrupted is renewed for nobody",
-        f"{RUNTIME}/session/interrupts.py",
-        "            elif hold.loss is None:\n                session.holds.pop(",
-        "            elif False:\n                session.holds.pop(",
+        f"{CORE}/interrupts.py",
+        "            elif hold.loss is None:\n                host.holds.pop(",
+        "            elif False:\n                host.holds.pop(",
         seed=1057,
     ),
     Bug(
@@ -479,7 +479,7 @@ BUGS = [
     ),
     Bug(
         "a nested acquire with a longer ttl does not ask for it",
-        f"{RUNTIME}/session/calls.py",
+        f"{CORE}/calls.py",
         "        if options.ttl > hold.ttl:\n",
         "        if False:\n",
         seed=1008,
@@ -545,9 +545,9 @@ BUGS = [
     ),
     Bug(
         "a task's lease counts from the answer",
-        f"{RUNTIME}/session/calls.py",
+        f"{CORE}/calls.py",
         "            first = started_at, answers\n            outcome",
-        "            first = (session.clock() if self._by_tasks else started_at), answers\n            outcome",
+        "            first = (host.clock() if self._is_crowded else started_at), answers\n            outcome",
         seed=1705,
     ),
     Bug(

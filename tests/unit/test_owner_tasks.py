@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from relock._core.loops import inside_already
 from relock._owner import A_CALLBACK, Taker, may_nest, running_task, runs_on, still_inside, taker_of
-from relock._runtime.session.loops import inside_already
 
 
 class Task:

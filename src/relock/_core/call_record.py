@@ -1,11 +1,20 @@
 """Notes of one call, made before anything is sent: an interrupt undoes the call from them."""
 
-from typing import Any, NamedTuple
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
 
 from relock._core.book import HoldKey
 from relock._core.effects import Effect
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
+
+LOOK_SECONDS = (
+    1.0  # between two looks at a gate: the caller that was to wake the next in line may have been struck before
+)
+SILENT_SECONDS = 0.75  # without an answer, after which an event loop counts as one that stands still
+GIVE_WAY_SECONDS = SILENT_SECONDS + LOOK_SECONDS  # within which callers that can't go on have given way
+
+T = TypeVar("T")
 
 
 class CallRecord:
@@ -54,3 +63,6 @@ class Enter(NamedTuple):
 
 
 Step = Effect | Enter
+
+CallFlow = Generator[Step, Any, T]
+"""Flow of a call: it yields steps, is sent the answer of each, and returns a result."""

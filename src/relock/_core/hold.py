@@ -55,6 +55,7 @@ class Hold:
         settling: True while its count is written to the masters again, in the background.
         is_stalled: True while its owner's event loop stands still for too long; the hold is not renewed then.
         is_short: True if a releaser gave it with a short lease, and no quorum has confirmed more.
+        takes_turns: True if its owner may have several calls under way, which take turns at a gate.
         taker: the task of the owner thread's event loop that is inside; None where that does not count.
         loss: the `Loss`, set once, when the hold is lost.
     """
@@ -91,6 +92,7 @@ class Hold:
         "settling",
         "spec",
         "taker",
+        "takes_turns",
         "thread",
         "token",
         "ttl",
@@ -117,6 +119,7 @@ class Hold:
     settled: bool
     settling: bool
     spec: LockSpec
+    takes_turns: bool
     thread: ThreadRef | TaskRef | None
     token: int
     ttl: float
@@ -129,6 +132,7 @@ class Hold:
         self.owner = owner
         self.key = who.key
         self.thread = who.thread
+        self.takes_turns = who.takes_turns
         self.ttl = spec.ttl
         self.leased: float | None = None
         self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.is_short, self.healed = grant

@@ -15,7 +15,9 @@ from attrs import Factory, define
 from redis import exceptions as redis_errors
 
 from relock import Client, Lock, RelockError
+from relock._core import calls
 from relock._core.call_record import Step
+from relock._core.calls import Calls
 from relock._core.effects import Answer, Ask
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
@@ -27,8 +29,6 @@ from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.fan_out import FanOut
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
-from relock._runtime.session import calls
-from relock._runtime.session.calls import Calls
 from relock._runtime.session.session import Session
 from relock._scripts import TOKEN_MAX, Script, load, script_names
 

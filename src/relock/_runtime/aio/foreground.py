@@ -9,6 +9,7 @@ from queue import Empty
 from typing import Any
 
 from relock._core.call_record import CallRecord, Enter, OvertakenError, Step
+from relock._core.calls import Calls
 from relock._core.effects import Answer, Ask, Exchange, Failure, Handed, Leave, Listen, Park, Pause, Undo
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
@@ -22,7 +23,6 @@ from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.loop_reader import LoopReader
 from relock._runtime.aio.loop_round import LoopRound
 from relock._runtime.masters.master import Master
-from relock._runtime.session.calls import Calls
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.waiter import Waiter
@@ -72,7 +72,7 @@ class Foreground:
         self._lone = self._lanes[0][0] if [*map(len, self._lanes)] == [1] else None
         self._inboxes = Inboxes(loop, session.clock, self._reader, self.pulse, self._orphaned)
         self._inbox = partial(LoopInbox, self._inboxes)
-        self.calls = Calls(session, session.interrupted_of_tasks, is_crowded=lambda: self._room() <= 0, by_tasks=True)
+        self.calls = Calls(session, session.interrupted_of_tasks, is_crowded=lambda: self._room() <= 0)
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way
         self._busy = 0  # calls under way, but for those that sleep until they are woken; a `Pause` counts

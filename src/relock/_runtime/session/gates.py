@@ -24,14 +24,11 @@ from typing import Any
 from weakref import ref
 
 from relock._core.book import HoldKey
-from relock._core.call_record import CallRecord
+from relock._core.call_record import LOOK_SECONDS, SILENT_SECONDS, CallRecord
 from relock._owner import loop_of, runs_on
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.bell import Rung
 
-LOOK_SECONDS = 1.0  # between two looks: the caller that was to wake the next in line may have been struck before
-SILENT_SECONDS = 0.75  # without an answer, after which an event loop counts as one that stands still
-GIVE_WAY_SECONDS = SILENT_SECONDS + LOOK_SECONDS  # within which callers that can't go on have given way
 AHEAD_MAX = 16  # places in line whose event loops are asked at once: thousands may be in line, and each looks
 _INSIDE, _LINE = "inside", "line"
 _NOBODY = None, None

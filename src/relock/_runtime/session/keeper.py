@@ -13,6 +13,8 @@ from functools import partial
 from relock._core.call_record import Enter
 from relock._core.effects import Park
 from relock._core.hold import Hold
+from relock._core.loops import text_of_wait
+from relock._core.quorum import NEVER
 from relock._errors import ClientClosedError, RelockError
 from relock._events import Event, Granted, Loss, MasterBack, NotGranted, Released
 from relock._options import ClientOptions, default_client_name
@@ -26,7 +28,6 @@ from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 from relock._runtime.session.gates import Gates
-from relock._runtime.session.loops import text_of_wait
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.waiter import Waiter
 
@@ -112,17 +113,30 @@ class Keeper(Driver):
         if self.closed:  # Mark, then look: `close` finds the waiter, or this finds the client closed
             self.check_open()
 
+    def _may_block_a_loop(self) -> bool:
+        """Return whether the calling thread runs an event loop, and has not been warned of waiting."""
+        return not self.has_warned_of_loops and self.platform.task() is not None
+
     def warn_if_a_loop_waits(self, name: str) -> None:
         """Warn once that a wait for the lock `name`, which is about to begin, blocks the caller's event loop."""
-        if not self.has_warned_of_loops and self.platform.task() is not None:
+        if self._may_block_a_loop():
             self.has_warned_of_loops = True
             text = text_of_wait(name)
             self.platform.log.warning(logger, text)
             warn_at_once(text)
 
     def enter(self, enter: Enter) -> bool:
-        """Wait at the gate of an owner that may call several times at once; return whether the caller is in."""
-        return self.gates.enter(*enter)
+        """Wait at the gate of an owner that may call several times at once; return whether the caller is in.
+
+        A caller that would block an event loop so is warned, unless the owner has the lock and the wait is short.
+        """
+        record, key, until = enter
+        hold = self.holds.get(key)
+        if (hold is None or hold.count == 0) and until > self.clock() and self._may_block_a_loop():
+            if self.gates.enter(record, key, NEVER):
+                return True
+            self.warn_if_a_loop_waits(key[0])
+        return self.gates.enter(record, key, until)
 
     def renewed(self) -> None:
         """Count a renewal that a quorum has confirmed."""

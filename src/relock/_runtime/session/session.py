@@ -7,6 +7,10 @@ from contextlib import suppress
 from functools import partial
 from types import FrameType
 
+from relock._core.call_record import CallRecord
+from relock._core.calls import Calls
+from relock._core.interrupts import Interrupted
+from relock._core.tasks import GoOn
 from relock._options import ClientOptions
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.watchdog import Watchdog
@@ -16,8 +20,6 @@ from relock._runtime.masters.master import Reconnector
 from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
 from relock._runtime.session import closing
-from relock._runtime.session.calls import Calls
-from relock._runtime.session.interrupts import Interrupted
 from relock._runtime.session.keeper import Keeper
 from relock._runtime.session.renewals import Renewals
 from relock._runtime.session.reports import Reports
@@ -55,13 +57,33 @@ class Session(Keeper):
         self.watchdog = Watchdog(self)
         self.interrupted = Interrupted(self, may_wait=True)
         self.interrupted_of_tasks = Interrupted(self, may_wait=False)
-        self.gates.overtake = self.interrupted_of_tasks.overtake_later
+        self.gates.overtake = self.overtake_later
         self.calls = Calls(self, self.interrupted, None if self.lone is None else self.lone.exchange)
         self.renewals = Renewals(self)
         self._is_half_closed = False  # an interrupt came before its end
         self._closers = itertools.count()
         if platform is THREADS:
             closing.end_with_process(self)
+
+    def overtake_later(self, record: CallRecord) -> None:
+        """Have the janitor undo a call whose event loop stands still; an interrupt of the caller can't cut that short.
+
+        If the loop turns first, its task goes on, and nothing is undone. Asking twice does no harm.
+        """
+        self.janitor.hand(GoOn(partial(self._overtake, record)))
+
+    def _overtake(self, record: CallRecord) -> None:
+        if record.claim():  # Claim, then act
+            for owner in record.owners[:1]:
+                self.hub.look_again(owner)  # the task may sleep for long, and must begin anew
+                with suppress(RuntimeError):  # the loop is closed
+                    record.task.get_loop().call_soon_threadsafe(self._end_wait, owner)
+            self.interrupted_of_tasks.abandon(record)
+
+    def _end_wait(self, owner: bytes) -> None:
+        """End, on its loop, the wait of an overtaken call that was just about to wait when it was undone."""
+        self.hub.look_again(owner)
+        self.hub.forget(owner)
 
     def close(self) -> None:
         """End threads, waits and connections; leave the holds to their leases.

@@ -5,15 +5,13 @@ the background, or give it back to the caller's hold.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 
 from relock._core.book import stand_in
 from relock._core.call_record import CallRecord
 from relock._core.hold import FOREVER, Hold
+from relock._core.host import Host
 from relock._core.tasks import GoOn
-from relock._owner import Who, may_call_at_once
-from relock._runtime.session.keeper import Keeper
+from relock._owner import Who
 
 
 class _Errand:
@@ -22,18 +20,16 @@ class _Errand:
     A caller that leaves the gate wakes it as any other. Then the janitor looks, so that no caller is kept.
     """
 
-    def __init__(
-        self, session: Keeper, hold: Hold, do: Callable[[CallRecord], object], open_ones: set["_Errand"]
-    ) -> None:
-        self._hand = session.janitor.hand
+    def __init__(self, host: Host, hold: Hold, do: Callable[[CallRecord], object], open_ones: set["_Errand"]) -> None:
+        self._hand = host.janitor.hand
         self._record = CallRecord()
-        self._waiting = session.gates.wait(self._record, (hold.keys.name, hold.key), FOREVER, self._record, self)
+        self._waiting = host.gates.wait(self._record, (hold.keys.name, hold.key), FOREVER, self._record, self)
         self._do = do
         self._is_done = False
         self._open_ones = open_ones
 
     def empty(self) -> bool:
-        """Return True, as `Rung` asks: an errand is always ready to look."""
+        """Return True, as `Token` asks: an errand is always ready to look."""
         return True
 
     def put(self, _token: None = None, /) -> None:
@@ -50,14 +46,14 @@ class _Errand:
 
 
 class Interrupted:
-    """Undoing of what interrupted calls of one session have left.
+    """Undoing of what interrupted calls of one client have left.
 
     Args:
-        may_wait: the callers are threads, which may wait at a gate while they clean up; tasks may not.
+        may_wait: the callers may wait at a gate while they clean up.
     """
 
-    def __init__(self, session: Keeper, *, may_wait: bool) -> None:
-        self._session = session
+    def __init__(self, host: Host, *, may_wait: bool) -> None:
+        self._host = host
         self._may_wait = may_wait
         self._errands: set[_Errand] = set()
 
@@ -74,7 +70,7 @@ class Interrupted:
                 record.over = None  # already noted: noting it twice would release one level too many
         self._take_back(record)
         record.over = None, 0
-        self._session.gates.leave(record)  # also where the call has not come in yet
+        self._host.gates.leave(record)  # also where the call has not come in yet
 
     def abandon_again(self, record: CallRecord) -> None:
         """Do the rest of `abandon`, which another exception may have cut off, and leave the gate in any case.
@@ -84,50 +80,30 @@ class Interrupted:
         try:
             self.abandon(record)
         finally:
-            self._session.gates.leave(record)
-
-    def overtake_later(self, record: CallRecord) -> None:
-        """Have the janitor undo a call whose event loop stands still; an interrupt of the caller can't cut that short.
-
-        If the loop turns first, its task goes on, and nothing is undone. Asking twice does no harm.
-        """
-        self._session.janitor.hand(GoOn(partial(self._overtake, record)))
-
-    def _overtake(self, record: CallRecord) -> None:
-        if record.claim():  # Claim, then act
-            for owner in record.owners[:1]:
-                self._session.hub.look_again(owner)  # the task may sleep for long, and must begin anew
-                with suppress(RuntimeError):  # the loop is closed
-                    record.task.get_loop().call_soon_threadsafe(self._end_wait, owner)
-            self.abandon(record)
-
-    def _end_wait(self, owner: bytes) -> None:
-        """End, on its loop, the wait of an overtaken call that was just about to wait when it was undone."""
-        self._session.hub.look_again(owner)
-        self._session.hub.forget(owner)
+            self._host.gates.leave(record)
 
     def fail(self, record: CallRecord) -> None:
         """Let in other calls of the owner: this call ends with an error of its own, and leaves nothing."""
         record.over = None, 0
-        self._session.gates.leave(record)
+        self._host.gates.leave(record)
 
     def _take_back(self, record: CallRecord) -> None:
-        session = self._session
+        host = self._host
         hold, spec = record.hold, record.spec
         if spec is not None:
             owners = record.owners[:1] + record.owners[1:][-2:]  # the names between have left nothing
-            session.hub.forget(owners[0])
-            session.holds.forget(spec.keys.name, owners)
+            host.hub.forget(owners[0])
+            host.holds.forget(spec.keys.name, owners)
             for owner in owners:
-                session.undo(spec.keys, owner, 0, spec.ttl, session.clock() + spec.node_timeout)
+                host.undo(spec.keys, owner, 0, spec.ttl, host.clock() + spec.node_timeout)
         elif hold is not None:
             hold.count = hold.wanted = record.count
             if record.count:
                 hold.settling = False  # the interrupt may have kept the janitor from hearing of it; twice does no harm
-                session.settle(hold)
+                host.settle(hold)
             elif hold.loss is None:
-                session.holds.pop((hold.keys.name, hold.key), None)
-                session.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, session.clock()))
+                host.holds.pop((hold.keys.name, hold.key), None)
+                host.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, host.clock()))
             else:
                 self.end_stand_in(hold)
 
@@ -138,21 +114,21 @@ class Interrupted:
         """
         if hold is None:
             return
-        if record.errand is not None or (may_call_at_once(hold.thread) and not self._come_in(record, hold)):
+        if record.errand is not None or (hold.takes_turns and not self._come_in(record, hold)):
             self._give_back_later(record, hold, levels)
         else:
             self._note(record, hold, levels)
 
     def _come_in(self, record: CallRecord, hold: Hold) -> bool:
         """Keep out the owner's other calls; return False where the caller can't wait for that (any longer)."""
-        session, key = self._session, (hold.keys.name, hold.key)
-        session.gates.leave(record)  # the interrupt may have struck inside the gate
-        if self._may_wait and session.platform.loop() is None:
-            return session.gates.enter(record, key, session.clock() + session.node_timeout)
-        return session.gates.try_enter(record, key, record)
+        host, key = self._host, (hold.keys.name, hold.key)
+        host.gates.leave(record)  # the interrupt may have struck inside the gate
+        if self._may_wait and host.platform.loop() is None:
+            return host.gates.enter(record, key, host.clock() + host.node_timeout)
+        return host.gates.try_enter(record, key, record)
 
     def _note(self, record: CallRecord, hold: Hold, levels: int) -> None:
-        if self._session.holds.get((hold.keys.name, hold.key)) is hold and hold.count > 0:
+        if self._host.holds.get((hold.keys.name, hold.key)) is hold and hold.count > 0:
             record.count = max(0, hold.count - levels) if levels else 0
             record.hold = hold  # last: a record with the hold has the count
 
@@ -160,10 +136,10 @@ class Interrupted:
         def do(own: CallRecord) -> None:
             self._note(own, hold, levels)
             self._take_back(own)
-            self._session.gates.leave(own)
+            self._host.gates.leave(own)
 
         if record.errand is None:  # an interrupt of this clean-up finds the errand, or none was begun
-            record.errand = _Errand(self._session, hold, do, self._errands)
+            record.errand = _Errand(self._host, hold, do, self._errands)
         errand = record.errand
         self._errands.add(errand)  # a place in line is known by a weak reference
         errand.put()
@@ -174,7 +150,7 @@ class Interrupted:
         A caller that leaves a ``with`` block by an interrupt in its last step no longer holds the lock.
         """
         if record.hold is None and record.over is None:
-            record.over = self._session.holds.get((name, who.key)), levels
+            record.over = self._host.holds.get((name, who.key)), levels
         self.abandon(record)
 
     def give_up_again(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
@@ -182,11 +158,11 @@ class Interrupted:
         try:
             self.give_up(record, name, who, levels)
         finally:
-            self._session.gates.leave(record)
+            self._host.gates.leave(record)
 
     def end_stand_in(self, hold: Hold) -> None:
         """End in the background the hold that a wait has taken in the place of a lost one, whose levels are left."""
-        session = self._session
-        other = session.holds.pop((hold.keys.name, stand_in(hold)), None)
+        host = self._host
+        other = host.holds.pop((hold.keys.name, stand_in(hold)), None)
         if other is not None and other.loss is None:
-            session.undo(other.keys, other.owner, other.token, other.ttl, max(other.late_until, session.clock()))
+            host.undo(other.keys, other.owner, other.token, other.ttl, max(other.late_until, host.clock()))

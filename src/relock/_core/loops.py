@@ -1,13 +1,26 @@
-"""Errors and warnings for a caller that uses a lock for threads on the thread of an event loop."""
+"""Use of a lock for threads on the thread of an event loop, whose tasks share its holds: one at a time is inside."""
 
 from collections.abc import Callable
 
-from relock._owner import Taker
+from relock._core.hold import Hold
+from relock._owner import Taker, may_nest, still_inside, taker_of
 
 INSTEAD = (
     "Tasks use a lock of relock.AsyncClient; or do all that needs this one in a function of its own, and call that by "
     "asyncio.to_thread"
 )
+
+
+def let_in(hold: Hold, running: object | None) -> None:
+    """Let the running task or callback in on a level of the thread's hold, unless another task is inside.
+
+    Raises:
+        RuntimeError: another task is inside.
+    """
+    taker = still_inside(hold.taker, hold.count)
+    if not may_nest(taker, running):
+        raise inside_already(hold.keys.name, taker, running)
+    hold.taker = taker or taker_of(running, hold.count)
 
 
 def inside_already(name: str, taker: Taker | None, running: object) -> RuntimeError:
