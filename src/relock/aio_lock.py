@@ -13,6 +13,7 @@ from relock._core.flows.inspect import LockInfo
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Outcome
+from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import RelockError
 from relock._holding import HasSession, Holding
 from relock._options import LockOptions, called_as, check_keywords, check_seconds
@@ -295,7 +296,7 @@ class AsyncLock(Holding):
         session.check_valid(hold)
         left = hold.remaining(session.clock())
         if left < seconds and hold.is_short:
-            left = await self._client._foreground().run(session.renewals.confirm(hold))
+            left = await self._client._foreground().run(confirm_lease(session, hold))
         if left < seconds:
             raise self._too_little(hold, left, seconds)
         return hold.token
@@ -322,7 +323,7 @@ class AsyncLock(Holding):
 
     async def _extend(self, hold: Hold, ttl: float | None) -> float:
         session = self._client._session
-        failures = await self._client._foreground().run(session.renewals.extend(hold, ttl))
+        failures = await self._client._foreground().run(renew_now(session, hold, ttl))
         if failures is not None:
             raise self._too_few(failures)
         return hold.remaining(session.clock())

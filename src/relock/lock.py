@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, Self
 from relock._core.call_record import CallRecord
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
+from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import ConfigurationError, LockLostError, RelockError
 from relock._holding import HasSession, Holding
 from relock._options import called_as, check_keywords, check_seconds
@@ -219,7 +220,7 @@ class Lock(Holding):
         session.check_valid(hold)
         left = hold.remaining(session.clock())
         if left < seconds and hold.is_short:
-            left = session.run(session.renewals.confirm(hold))
+            left = session.run(confirm_lease(session, hold))
         if left < seconds:
             raise self._too_little(hold, left, seconds)
         return hold.token
@@ -244,7 +245,7 @@ class Lock(Holding):
         """
         self._check_ttl(ttl)
         session, hold = self._client._session, self._held()
-        failures = session.run(session.renewals.extend(hold, ttl))
+        failures = session.run(renew_now(session, hold, ttl))
         if failures is not None:
             raise self._too_few(failures)
         return hold.remaining(session.clock())

@@ -1,7 +1,7 @@
-"""Watchdog as a state machine: which holds to renew, which are lost, and when to look again.
+"""Renewals: which holds the watchdog renews, which are lost, and when it looks again; and those that callers ask for.
 
-The module owns nothing and never sleeps: a driver calls `plan_renewals` at the moment that the last call named, or when
-a hold is granted that is due before that moment.
+The watchdog is a state machine here, which owns nothing and never sleeps: a driver calls `plan_renewals` at the moment
+that the last call named, or when a hold is granted that is due before that moment.
 
 Holds that were granted together are due together, for as long as they last. So renewals are spread over the time by
 which one may come early: a few in each write, so that they keep neither a master nor a thread of this process busy.
@@ -11,11 +11,15 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from relock._core.hold import AHEAD_PART, Hold
+from relock._core.call_record import CallFlow
+from relock._core.effects import Failure, Pause, Reply
+from relock._core.flows.extend import extend, is_confirmed, needs_healing
+from relock._core.hold import AHEAD_PART, FOREVER, Hold
+from relock._core.host import Host
 
-FOREVER = float("inf")
 BATCH_MIN = 50  # holds that one write renews: few enough that nobody waits a millisecond for them
 BATCH_MAX = 500  # bounds what a reply buffer takes, and for how long a thread is busy with the replies
+CONNECTING_SECONDS_MIN = 0.005  # before a master is asked again that was being connected; then twice as long
 PAUSE_SECONDS = 0.002  # between two writes, at least, while they are few enough to be done in time
 
 
@@ -81,3 +85,57 @@ def plan_renewals(holds: Iterable[Hold], now: float) -> RenewalPlan:
             look_at = min(look_at, due if hold.renew_at > now else hold.deadline)
     renew.sort(key=lambda hold: hold.lease)
     return RenewalPlan(tuple(renew), tuple(lost), look_at)
+
+
+def renew_now(host: Host, hold: Hold, ttl: float | None) -> CallFlow[list[Failure] | None]:
+    """Renew `hold` for its owner. Return the failures if no quorum confirmed the renewal, None if one did.
+
+    Raises:
+        LockLostError: the hold was lost, before or by now.
+    """
+    host.check_valid(hold)
+    hold.ask_for(ttl or 0.0)
+    answers = yield from _renew(host, hold)
+    if needs_healing(hold, answers):
+        host.heal((hold,))
+    host.check_valid(hold)
+    host.watchdog.watch(hold)
+    if is_confirmed(hold, answers):
+        return None
+    return [answer for answer in answers if isinstance(answer, Failure)]
+
+
+def _renew(host: Host, hold: Hold) -> CallFlow[Sequence[Reply | Failure]]:
+    """Renew `hold`; return what the masters answer.
+
+    Without a quorum they are asked again, for a node timeout, if a master that seems to be well could not be asked,
+    because no connection to it was free.
+    """
+    until, pause = host.clock() + host.node_timeout, CONNECTING_SECONDS_MIN
+    while True:
+        by_hold = yield from extend((hold,), host.clock, host.node_timeout)
+        answers = by_hold[0]
+        if is_confirmed(hold, answers) or not _is_connecting(host, answers) or host.clock() + pause > until:
+            return answers
+        yield Pause(pause)
+        pause *= 2
+
+
+def _is_connecting(host: Host, answers: Sequence[Reply | Failure]) -> bool:
+    """Return whether one of the masters could not be asked, though it is not known to be down."""
+    unasked = [i for i, answer in enumerate(answers) if isinstance(answer, Failure) and not answer.sent]
+    return any(not host.is_down(master) for master in unasked)
+
+
+def confirm_lease(host: Host, hold: Hold) -> CallFlow[float]:
+    """Have the masters confirm the full lease of a hold that a releaser gave; return what then remains (s).
+
+    A client that was closed asks no master any more.
+
+    Raises:
+        LockLostError: the hold was lost by now.
+    """
+    if not host.closed:
+        yield from extend((hold,), host.clock, host.node_timeout, ends=True)
+    host.check_valid(hold)
+    return hold.remaining(host.clock())

@@ -11,6 +11,7 @@ from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows.extend import extend, heal
 from relock._core.hold import (
     EXPIRED,
+    FOREVER,
     FORGOTTEN,
     HANDED_SETTLE_SECONDS,
     MAX_HOLD,
@@ -20,7 +21,7 @@ from relock._core.hold import (
 )
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, deadline_of, quorum_of
-from relock._core.renewal import BATCH_MAX, FOREVER, pace_of, plan_renewals
+from relock._core.renewal import BATCH_MAX, pace_of, plan_renewals
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Who

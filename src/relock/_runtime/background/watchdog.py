@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
 from relock._core.flows.extend import extend, is_confirmed, needs_healing
-from relock._core.hold import RENEW_PART, Hold
-from relock._core.renewal import FOREVER, Pace, pace_of, plan_renewals
+from relock._core.hold import FOREVER, RENEW_PART, Hold
+from relock._core.renewal import Pace, pace_of, plan_renewals
 from relock._errors import ConfigurationError
 from relock._events import LoopStalled, RenewalFailing
 from relock._runtime.background.session_view import ForegroundView, SessionView

@@ -21,7 +21,6 @@ from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
 from relock._runtime.session import closing
 from relock._runtime.session.keeper import Keeper
-from relock._runtime.session.renewals import Renewals
 from relock._runtime.session.reports import Reports
 from relock._runtime.wakeups.hub import Hub
 
@@ -31,7 +30,6 @@ class Session(Keeper):
 
     Attributes:
         calls: the calls of threads, as flows.
-        renewals: the renewals that callers ask for.
         interrupted: undoes what an interrupted call of a thread has left.
         interrupted_of_tasks: the same for tasks.
         reports: hears of everything that happens to the masters.
@@ -42,7 +40,6 @@ class Session(Keeper):
     interrupted: Interrupted
     interrupted_of_tasks: Interrupted
     janitor: Janitor
-    renewals: Renewals
     reports: Reports
     watchdog: Watchdog
 
@@ -59,7 +56,6 @@ class Session(Keeper):
         self.interrupted_of_tasks = Interrupted(self, may_wait=False)
         self.gates.overtake = self.overtake_later
         self.calls = Calls(self, self.interrupted, None if self.lone is None else self.lone.exchange)
-        self.renewals = Renewals(self)
         self._is_half_closed = False  # an interrupt came before its end
         self._closers = itertools.count()
         if platform is THREADS:
