@@ -3,9 +3,12 @@
 Whoever is inside may come in again.
 """
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 import pytest
+from support.instructions import Interrupt, Strike
 
 from relock._core.call_record import CallRecord
 from relock._runtime.machine import THREADS
@@ -153,3 +156,20 @@ def test_a_place_whose_call_is_abandoned_keeps_nobody(gates: Gates) -> None:
     gates.leave(inside)
     assert not third.wakes.empty()
     assert third.is_in()
+
+
+def test_a_gate_is_open_after_an_interrupt_at_any_instruction_of_leaving_it(gates: Gates) -> None:
+    for raise_at in itertools.count(1):
+        record, other = CallRecord(), CallRecord()
+        assert gates.enter(record, KEY, FOREVER)
+        try:
+            with Strike(raise_at, lambda code: code is Gates.leave.__code__):
+                gates.leave(record)
+        except Interrupt:
+            gates.leave(record)
+        else:
+            break
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(gates.enter, other, KEY, 0.0).result(), f"after instruction {raise_at}"
+            pool.submit(gates.leave, other).result()
+    assert raise_at > 10, "the instructions are seen"

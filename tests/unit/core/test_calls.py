@@ -1,0 +1,176 @@
+"""Calls whose callers name one ``owner=``, played without threads: an interrupt, or a loss, while another one comes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.instructions import Interrupt
+from support.pure_host import JOB, PureHost
+
+from relock import LockLostError, NotGranted
+from relock._core.call_record import CallFlow, CallRecord, Enter
+from relock._core.effects import Ask
+from relock._core.flows.inspect import QUEUE_LIMIT
+from relock._core.quorum import Refused
+from relock._core.tasks import GoOn, Settle
+from relock._scripts import load
+
+KEY = ("a", JOB.key)
+Deed = Callable[[PureHost, CallRecord], CallFlow[Any]]
+CALLS: dict[str, tuple[int, Deed, int]] = {
+    "acquire": (0, PureHost.acquire, 0),
+    "nested acquire": (1, PureHost.acquire, 1),
+    "release": (1, PureHost.release, 0),
+    "nested release": (2, PureHost.release, 1),
+}  # the levels before it, the call, and the levels that it must leave when it is interrupted
+
+
+@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("is_over", [False, True], ids=["in its work", "at its end"])
+def test_an_interrupt_takes_nothing_from_the_next_caller_of_its_owner(kind: str, *, is_over: bool) -> None:
+    """The other one comes in as soon as it can, and has a level before the interrupted call goes on."""
+    levels, call, left = CALLS[kind]
+    host, record = PureHost(), CallRecord()
+    if levels:
+        host.take(levels)
+    leave = host.gates.leave
+
+    def leave_and_let_in(own: CallRecord) -> None:
+        host.gates.leave, host.caller, host.struck = leave, "another", ()
+        leave(own)
+        host.do(host.acquire())
+        if is_over:
+            raise Interrupt
+
+    host.gates.leave = leave_and_let_in
+    host.struck = () if is_over else ("watch", "count", "release")
+    with pytest.raises(Interrupt):
+        host.do(call(host, record))
+    if call is PureHost.acquire:
+        host.interrupted.abandon(record)
+    else:
+        host.interrupted.give_up(record, "a", JOB, 1)
+    assert host.levels() == left + 1
+    assert not host.gates._gates
+
+
+def nesting(host: PureHost) -> Callable[[], object]:
+    """Another caller of the owner is inside, and has asked for a level; what is returned lets it go on to its end."""
+    host.take(1)
+    flow = host.acquire()
+    next(flow)
+    host.caller = "another"
+    return lambda: host.do(flow, [[[b"counted", 1]]])
+
+
+def strike_on_its_way_in(host: PureHost) -> CallRecord:
+    """A release is interrupted while it waits at the gate."""
+    record, host.struck = CallRecord(), ("enter",)
+    with pytest.raises(Interrupt):
+        host.do(host.release(record))
+    return record
+
+
+def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_there_are() -> None:
+    """Another caller of its owner takes a level at that moment, and has not put it into the book."""
+    host = PureHost()
+    go_on, enter = nesting(host), host.gates.enter
+    record = strike_on_its_way_in(host)
+
+    def enter_behind(*words: Any) -> bool:
+        go_on()
+        return bool(enter(*words))
+
+    host.gates.enter = enter_behind
+    host.interrupted.give_up(record, "a", JOB, 1)
+    assert host.levels() == 1
+
+
+def test_a_release_that_is_interrupted_and_can_not_come_in_gives_its_level_back_later() -> None:
+    """Another caller of its owner is inside for longer than the interrupted one waits, and takes a level meanwhile."""
+    host = PureHost()
+    go_on = nesting(host)
+    host.interrupted.give_up(strike_on_its_way_in(host), "a", JOB, 1)
+    go_on()
+    assert host.levels() == 2
+    host.go_on()
+    assert host.levels() == 1
+    assert host.handed == [Settle(host.holds[KEY])]
+    assert not host.gates._gates
+
+
+@pytest.mark.parametrize("strikes", [1, 2])
+def test_an_errand_gives_back_once_though_the_clean_up_that_began_it_is_struck(
+    monkeypatch: pytest.MonkeyPatch, *, strikes: int
+) -> None:
+    """And the errand is done before the clean-up is begun again."""
+    host, inside, record = PureHost(), CallRecord(), CallRecord()
+    host.take(3)
+    assert host.gates.try_enter(inside, KEY, "another")
+    if strikes == 2:
+        with monkeypatch.context() as patch:
+            patch.setattr(host.interrupted, "_take_back", _strike)
+            with pytest.raises(Interrupt):
+                host.interrupted.give_up(record, "a", JOB, 1)
+        host.gates.leave(inside)
+        host.go_on()
+        assert host.levels() == 2
+    host.interrupted.give_up_again(record, "a", JOB, 1)
+    host.gates.leave(inside)
+    host.go_on()
+    assert host.levels() == 2
+    assert not host.interrupted._errands
+    assert not any(isinstance(task, GoOn) for task in host.handed)
+
+
+def _strike(*_: object) -> None:
+    raise Interrupt
+
+
+def test_a_caller_that_comes_while_the_owners_hold_is_found_lost_keeps_its_own() -> None:
+    """The release has taken the old hold out of the book, and puts it back to report that it was lost."""
+    host, record = PureHost(), CallRecord()
+    lost = host.take(1)
+    leaving = host.release(record)
+    next(leaving)
+    host.caller = "another"
+    coming = host.acquire()
+    waits = next(coming)
+    assert isinstance(waits, Enter)
+    assert not host.gates.enter(*waits), "it waits behind this release"
+    with pytest.raises(LockLostError):
+        leaving.send([[[b"absent", 1]]])
+    host.interrupted.fail(record)
+    host.do(coming, host.gates.enter(*waits))
+    assert host.holds[KEY] is not lost
+    assert host.levels() == 1
+    assert lost.loss is not None
+
+
+def test_a_refusal_behind_another_caller_of_its_owner_is_counted_and_told_like_any_other() -> None:
+    host = PureHost()
+    inside = host.acquire()
+    next(inside)
+    host.caller = "another"
+    coming = host.acquire()
+    assert coming.send(host.answer(next(coming))) == Ask(
+        (load("inspect").call(host.spec.keys, limit=QUEUE_LIMIT),), 101.0
+    )
+    with pytest.raises(StopIteration) as end:
+        coming.send([[[b"held", 1, 5_000, b"you:1", 1, 7, [b"me:1", b"me:2"]]]])
+    assert end.value.value == Refused("you:1", 2, 5.0, None, undecided=False)
+    assert host.counters.refusals == 1
+    assert host.events == [NotGranted("a", 0.0)]
+
+
+def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt strikes when the hold is marked, and the janitor does not have the task yet."""
+    host, record = PureHost(), CallRecord()
+    held = host.take(2)
+    record.hold, record.count = held, 2
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "hand", _strike)
+        with pytest.raises(Interrupt):
+            host.settle(held)
+    host.interrupted.abandon(record)
+    assert host.handed == [Settle(held)]
