@@ -39,6 +39,7 @@ from relock._runtime.masters.master import Master
 from relock._runtime.net.green import warning_of_greenlets
 from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import Platform
+from relock._runtime.session import closing
 from relock._runtime.session.session import Session
 from relock._synchronized import check_template, decorator
 from relock.lock import Lock
@@ -349,7 +350,7 @@ class Client:
         Holds are not released, because a thread may still be inside: their leases run out, and a later
         `Lock.release` ends them locally.
         """
-        self._session.close()
+        closing.close(self._session)
 
     def __enter__(self) -> Self:
         return self
@@ -361,7 +362,7 @@ class Client:
 
     def __del__(self) -> None:
         text = f"unclosed {self!r}: close it" if hasattr(self, "_session") else ""  # its arguments were refused
-        if text and self._session.drop():
+        if text and closing.drop(self._session):
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def __reduce__(self) -> Never:
@@ -375,7 +376,7 @@ class Client:
         """Begin a fresh session in the child, which has neither the parent's holds nor its connections."""
         parents, self._session = self._session, Session(self._nodes, self._options, self._platform)
         self._session.closed = parents.closed
-        parents.abandon_in_child()
+        closing.abandon_in_child(parents)
 
 
 def _state_of(master: Master, now: float) -> MasterState:

@@ -160,15 +160,15 @@ def log_on_the_spot() -> None:
 @guard("one name for each hold")
 def name_threads() -> None:
     """All holds of a thread have the same name on the masters, so that a late release of one ends another."""
-    from relock._runtime.session.keeper import Keeper
+    from relock._runtime.session.session import Session
 
-    def draw_names(keeper: Keeper) -> None:
+    def draw_names(session: Session) -> None:
         def name(_: int) -> bytes:
-            return b"%bthread%x" % (keeper.owner_head, threading.get_ident())
+            return b"%bthread%x" % (session.owner_head, threading.get_ident())
 
-        keeper.names = map(name, itertools.count())  # as threads share it, it must be no generator
+        session.names = map(name, itertools.count())  # as threads share it, it must be no generator
 
-    _replace(Keeper, "draw_names", draw_names)
+    _replace(Session, "draw_names", draw_names)
 
 
 @guard("one owner for each task")

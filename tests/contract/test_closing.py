@@ -9,6 +9,7 @@ from support.proxy import Fault, Line
 from contract.rigs.calls import leave, take
 from contract.rigs.rig import BRIEF, Rig, all_struck, calls, release_all
 from relock import QuorumError
+from relock._runtime.session import closing
 
 
 def hold_all(lines: Sequence[Line]) -> list[Fault]:
@@ -25,7 +26,7 @@ def test_a_release_that_a_minority_has_not_heard_of_is_finished(rig: Rig, name: 
     rig.take_everywhere(lock, 1)
     faults = [line.hold_request(calls(name, "release")) for line in rig.lines[rig.quorum :]]
     leave(lock)
-    client._session.close()
+    closing.close(client._session)
     assert all_struck(faults)
     assert rig.is_free(name)
     release_all(faults)
@@ -39,7 +40,7 @@ def test_an_acquire_that_was_interrupted_is_undone_before_a_close_has_ended(rig:
     faults = [line.hold_request(calls(name, "acquire")) for line in rig.lines]
     rig.interrupt(lock.acquire, lambda: all_struck(faults))
     going_on = rig.start(lambda: release_all(faults))
-    client._session.close()
+    closing.close(client._session)
     going_on.result()
     assert rig.is_free(name)
 
@@ -52,7 +53,7 @@ def test_the_masters_that_are_silent_keep_a_close_for_no_longer_than_two_node_ti
     rig.go_silent()
     lock.release()
     begin = rig.clock()
-    client._session.close()
+    closing.close(client._session)
     assert rig.clock() - begin < 2 * BRIEF + rig.slack
 
 
@@ -67,7 +68,7 @@ def test_a_client_with_nothing_pending_sends_nothing_when_it_is_closed(rig: Rig,
     rig.until(lambda: rig.clock() > begin + 15 * BRIEF, "all that was pending is over")
     faults = hold_all(rig.lines)
     begin = rig.clock()
-    client._session.close()
+    closing.close(client._session)
     assert rig.clock() - begin < rig.slack
     assert all(line.disarm(fault) for line, fault in zip(rig.lines, faults, strict=True)), "nothing was sent"
     leave(others.lock(f"{name}-2"))

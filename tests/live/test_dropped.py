@@ -13,6 +13,7 @@ from support.until import until
 
 from relock import AsyncClient, Client
 from relock._runtime.service import Service
+from relock._runtime.session import closing
 
 WITHIN = 30.0
 UNCLOSED = "unclosed <open relock.Client"
@@ -117,7 +118,7 @@ def test_a_lock_keeps_its_client(server: Server, name: str) -> None:
         with lock:
             gc.collect()
             assert lock.owned()
-        lock._client._session.close()
+        closing.close(lock._client._session)
         del lock
 
 

@@ -15,7 +15,7 @@ from relock import Client, ClientClosedError, Lock, ReleaseUnconfirmed
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._runtime.machine import Machine
 from relock._runtime.session import closing
-from relock._runtime.session.keeper import Keeper
+from relock._runtime.session.session import Session
 from relock._runtime.wakeups import hub
 from relock._runtime.wakeups.waiter import Waiter
 
@@ -161,11 +161,11 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
             is_left_and_waits.set()
             time.sleep(seconds)
 
-    def release_and_leave(keeper: Keeper, waiters: list[Waiter]) -> list[Waiter]:
+    def release_and_leave(session: Session, waiters: list[Waiter]) -> list[Waiter]:
         if not released_at:
             released_at.append(time.monotonic())
             lock.release()
-        return leave_queues(keeper, waiters)
+        return leave_queues(session, waiters)
 
     def come_late(master: int, payload: bytes) -> None:
         assert is_left_and_waits.wait(10)

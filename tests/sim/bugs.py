@@ -116,7 +116,7 @@ BUGS = [
     ),
     Bug(
         "one uuid for all holds of a client",
-        f"{RUNTIME}/session/keeper.py",
+        f"{RUNTIME}/session/session.py",
         ".__mod__, self._serials)",
         ".__mod__, itertools.repeat(1))",
         seed=1005,
@@ -416,7 +416,7 @@ BUGS = [
     Bug(
         "a forked child keeps its parent's connections",
         "src/relock/client.py",
-        "        parents.abandon_in_child()\n",
+        "        closing.abandon_in_child(parents)\n",
         "",
         seed=1046,
     ),

@@ -21,6 +21,7 @@ from support.until import until
 import relock
 from relock import AsyncClient, AsyncLock, Client, ClientClosedError, ConfigurationError, LockLostError, LoopStalled
 from relock._runtime.aio.link import IN_FLIGHT_MAX
+from relock._runtime.session import closing
 
 
 async def use(client: AsyncClient, name: str) -> None:
@@ -359,7 +360,7 @@ async def test_a_client_that_is_dropped_open_says_so(server: Server, name: str) 
     await client.lock(name).locked()
     with pytest.warns(ResourceWarning, match="unclosed <open relock.AsyncClient"):
         del client
-    session.close()
+    closing.close(session)
     closed, unused, of_another = AsyncClient(server.url), AsyncClient(server.url), Client(server.url)
     async with closed:
         await closed.lock(name).locked()

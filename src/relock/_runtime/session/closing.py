@@ -7,17 +7,20 @@ no thread can be started any more.
 """
 
 import atexit
+import itertools
 import logging
 import sys
-import weakref
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from types import FrameType
 
 from relock._core.effects import Ask
 from relock._core.flows import release as release_flows
 from relock._core.quorum import is_status
 from relock._runtime.driver import Driver
-from relock._runtime.session.keeper import Keeper
+from relock._runtime.machine import THREADS
+from relock._runtime.session.session import Session, sessions
 from relock._runtime.wakeups.waiter import Waiter
 
 logger = logging.getLogger(__name__)
@@ -26,11 +29,84 @@ GRANTEES_SECONDS = 0.5  # a client that is closed waits this long for waiters th
 GRANTEES_LOOK_SECONDS = 0.001  # between two looks whether these waiters have given it back
 JOIN_SECONDS = 2.0
 SETTLE_SECONDS = 0.5  # a client that is closed waits this long for the log
-_sessions: "weakref.WeakSet[Keeper]" = weakref.WeakSet()  # those of this process, until nothing refers to them
 
 
-def close(session: Keeper) -> None:
-    """End threads, waits and connections; leave the holds to their leases, and nothing else on any master."""
+def close(session: Session) -> None:
+    """End threads, waits and connections; leave the holds to their leases.
+
+    A signal handler may call it in the middle of a call. That call can't end before the handler returns. So another
+    thread closes the session then, and what the call leaves is ended as well.
+    """
+    if session.closed and not session.is_half_closed:
+        return
+    door = _door_of_call() if session.platform is THREADS else None
+    if door is not None:
+        session.is_closing = session.closed = True  # the interrupted call finds this when it goes on
+        with suppress(RuntimeError):  # there can't be another thread now
+            session.platform.start(partial(_close_after, session, door), "relock-closer")
+            return
+    _close(session)
+
+
+def _close_after(session: Session, door: FrameType) -> None:
+    _see_off(session, door)
+    _close(session)
+
+
+def _close(session: Session) -> None:
+    session.is_half_closed = False  # another thread that closes meanwhile has nothing to do
+    try:
+        _end(session)
+    except BaseException:  # an interrupt: the next call of `close` begins again
+        session.is_half_closed = True
+        raise
+
+
+def drop(session: Session) -> bool:
+    """Have the session end once nothing is held: its client is unreachable, so no call can come.
+
+    A finalizer calls this, at any instruction of any thread. So this takes no lock and waits for nothing. Return
+    whether there is anything to end.
+    """
+    if session.closed or session.platform is not THREADS or sys.is_finalizing():
+        return False
+    services = [service for service in session.services() if service.has_begun]
+    for service in services:
+        service.call_after_steps(partial(_end_if_idle, session))
+    if services or not any(master.connections or master.loop_connections for master in session.masters):
+        return bool(services)
+    for master in session.masters:
+        master.close()
+    for foreground in session.foregrounds.copy():
+        foreground.close()
+    session.losses.stop()
+    session.events.stop()
+    return True
+
+
+def _end_if_idle(session: Session) -> None:
+    """Close the session unless something is held: an owner may be inside, and its hold is renewed while it lives.
+
+    Any of the threads may find that. One that closed the session itself would wait for itself.
+    """
+    is_idle = all(hold.loss is not None for hold in session.holds.copy().values())
+    if is_idle and not session.closed and next(session.closers) == 0:
+        try:
+            session.platform.start(partial(close, session), "relock-closer")
+        except RuntimeError:  # there can't be another thread now
+            session.closers = itertools.count()
+
+
+def abandon_in_child(session: Session) -> None:
+    """Close the copies of the parent's sockets in a forked child, without a word to any server."""
+    session.closed = True
+    session.hub.abandon()
+    for master in session.masters:
+        master.abandon()
+
+
+def _end(session: Session) -> None:
+    """End threads, waits and connections, and leave nothing but the holds on any master."""
     services = (session.watchdog, session.hub)
     waiters = _finish(session)
     session.is_closing = False
@@ -51,7 +127,7 @@ def close(session: Keeper) -> None:
     session.platform.log.settle(SETTLE_SECONDS)
 
 
-def _finish(session: Keeper) -> list[Waiter]:
+def _finish(session: Session) -> list[Waiter]:
     """Give up all places in queues, and end what calls have left on the masters; return all waiters.
 
     This takes no time where nothing is pending. Otherwise it lasts until the last not-after time of the requests that
@@ -68,12 +144,12 @@ def _finish(session: Keeper) -> list[Waiter]:
     return waiters
 
 
-def door_of_call() -> FrameType | None:
+def _door_of_call() -> FrameType | None:
     """Return the frame that has begun the call which the caller has interrupted on its thread; None without one."""
     return next((frame.f_back for frame in _stack(sys._getframe(1)) if frame.f_code is Driver.run.__code__), None)
 
 
-def see_off(session: Keeper, door: FrameType) -> None:
+def _see_off(session: Session, door: FrameType) -> None:
     """Wait until a call that was interrupted has ended, and what it leaves was handed over; a node timeout at most."""
     until = session.clock() + session.node_timeout
     while session.clock() < until and any(door in _stack(top) for top in sys._current_frames().values()):
@@ -86,27 +162,22 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def end_with_process(session: Keeper) -> None:
-    """Register `session`, to finish what is pending there at the end of the interpreter if it is still open then."""
-    _sessions.add(session)
-
-
 def _finish_at_exit() -> None:
-    for session in list(_sessions):
+    for session in list(sessions):
         try:
             _wait_until_closed(session) if session.closed else _finish_for_exit(session)
         except Exception:
             session.platform.log.error(logger, "what was pending at the end is left to its lease", exc_info=True)
 
 
-def _wait_until_closed(session: Keeper) -> None:
+def _wait_until_closed(session: Session) -> None:
     """Wait for another thread that is closing the session: the end of the interpreter would cut that off."""
     until = session.clock() + JOIN_SECONDS + 4 * session.node_timeout
     while session.is_closing and session.clock() < until:
         session.platform.sleep(GRANTEES_LOOK_SECONDS)
 
 
-def _finish_for_exit(session: Keeper) -> None:
+def _finish_for_exit(session: Session) -> None:
     session.is_ending = True
     try:
         for foreground in session.foregrounds.copy():
@@ -116,7 +187,7 @@ def _finish_for_exit(session: Keeper) -> None:
         session.is_closing = session.is_ending = session.closed = False
 
 
-def _leave_queues(session: Keeper, waiters: list[Waiter]) -> list[Waiter]:
+def _leave_queues(session: Session, waiters: list[Waiter]) -> list[Waiter]:
     """Give up the places of `waiters`; return the waiters that had no place any more on some master.
 
     A master that does not answer is left out: its messages for these waiters would not come either.
@@ -126,7 +197,7 @@ def _leave_queues(session: Keeper, waiters: list[Waiter]) -> list[Waiter]:
     return [w for i, w in enumerate(waiters) if any(is_status(answer[i], b"absent") for answer in answers)]
 
 
-def _see_grantees_off(session: Keeper, grantees: list[Waiter]) -> None:
+def _see_grantees_off(session: Session, grantees: list[Waiter]) -> None:
     """Wait until `grantees` have given back what they were given.
 
     A waiter that has lost its place was given the lock, as a rule. It hears of that, finds the client closed, and gives
@@ -137,7 +208,7 @@ def _see_grantees_off(session: Keeper, grantees: list[Waiter]) -> None:
         session.platform.sleep(GRANTEES_LOOK_SECONDS)
 
 
-def _see_calls_off(session: Keeper) -> None:
+def _see_calls_off(session: Session) -> None:
     """Wait for the answers that are under way: a caller that is cut off from one may have the lock and not know it."""
     until = session.clock() + session.node_timeout
     masters, loops = session.masters, session.foregrounds.copy()

@@ -1,8 +1,12 @@
 """Reports of the masters and the hub, and what the session does about them."""
 
 import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
 
 from relock._core import tasks
+from relock._core.book import Book
 from relock._core.clocks import ClockStep
 from relock._core.hold import FOREVER
 from relock._core.info import one_server, shared_servers
@@ -10,16 +14,41 @@ from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError
 from relock._events import MasterBack, MasterDown, MasterWithoutVote
 from relock._keys import LockKeys
+from relock._options import ClientOptions
+from relock._runtime.background.janitor import Janitor
+from relock._runtime.background.session_view import SessionView
+from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.masters.known import NAMELESS, MasterListener, MasterState, server_of
-from relock._runtime.session.keeper import Keeper
+from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
+
+
+class ReportedSession(SessionView, Protocol):
+    """Session, as its reports see it."""
+
+    connection_name: str
+    holds: Book
+    janitor: Janitor
+    may_be_handed: bool
+    options: ClientOptions
+    unsaid: deque[str]
+    watchdog: Watchdog
+
+    def draw_names(self) -> None:
+        """Draw the beginning of the names that this client's holds have from now on."""
+
+    def services(self) -> Iterator[Service]:
+        """Yield the services, whose threads must not be kept from their work."""
+
+    def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> None:
+        """Have the janitor end whatever `owner` may have on any master."""
 
 
 class Reports(MasterListener):
     """Listener to the masters of one session, as `MasterListener`, and to its hub, as `HubListener`."""
 
-    def __init__(self, session: Keeper) -> None:
+    def __init__(self, session: ReportedSession) -> None:
         self._session = session
 
     @property

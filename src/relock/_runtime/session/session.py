@@ -1,65 +1,186 @@
-"""Session of a client in one process: its parts, its beginning and its end."""
+"""Session of a client in one process: the book of its holds, its services, and what goes to the background.
+
+The book of holds is a dict, whose single operations are atomic, because an interrupt may strike between any two
+instructions of a caller.
+"""
 
 import itertools
-import sys
-from collections.abc import Sequence
+import logging
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from types import FrameType
 
-from relock._core.call_record import CallRecord
+from relock._core.call_record import CallRecord, Enter
 from relock._core.calls import Calls
+from relock._core.effects import Park
+from relock._core.hold import Hold
 from relock._core.interrupts import Interrupted
+from relock._core.loops import text_of_wait
+from relock._core.quorum import NEVER
 from relock._core.tasks import GoOn
-from relock._options import ClientOptions
+from relock._errors import ClientClosedError, RelockError
+from relock._events import Event, Granted, Loss, MasterBack, NotGranted, Released
+from relock._options import ClientOptions, default_client_name
+from relock._owner import readable
 from relock._runtime.background.janitor import Janitor
+from relock._runtime.background.session_view import ForegroundView
+from relock._runtime.background.telling import Teller, warn_at_once, warn_caller
 from relock._runtime.background.watchdog import Watchdog
+from relock._runtime.driver import Driver
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.make import make_masters
 from relock._runtime.masters.master import Reconnector
 from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
-from relock._runtime.session import closing
-from relock._runtime.session.keeper import Keeper
+from relock._runtime.service import Service
+from relock._runtime.session.gates import Gates
 from relock._runtime.session.reports import Reports
 from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.waiter import Waiter
+
+logger = logging.getLogger(__name__)
+event_logger = logging.getLogger("relock.events")
+
+UNSAID_MAX = 100  # warnings that wait for a caller
+sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()  # those of this process, until nothing refers to them
 
 
-class Session(Keeper):
+class Session(Driver):
     """Session: all that a client has in one process: connections, threads, holds. A forked child makes a new one.
+
+    `relock._runtime.session.closing` ends it.
 
     Attributes:
         calls: the calls of threads, as flows.
+        closers: counts the threads that would close the session because its client is unreachable.
+        foregrounds: the drivers of flows on event loops.
         interrupted: undoes what an interrupted call of a thread has left.
         interrupted_of_tasks: the same for tasks.
+        is_ending: True while the session is being closed because the interpreter ends.
+        is_half_closed: True if an interrupt came before the end of a `close`.
         reports: hears of everything that happens to the masters.
+        unsaid: what callers must be warned of.
     """
 
     calls: Calls
+    client_id: str
+    connection_name: str
+    events: Teller
+    foregrounds: set[ForegroundView]
+    gates: Gates
+    has_warned_of_loops: bool
     hub: Hub
     interrupted: Interrupted
     interrupted_of_tasks: Interrupted
+    is_ending: bool
+    is_half_closed: bool
     janitor: Janitor
+    losses: Teller
+    prefix: str
     reports: Reports
+    unsaid: deque[str]
     watchdog: Watchdog
 
     def __init__(self, nodes: Sequence[Node], options: ClientOptions, platform: Platform = THREADS) -> None:
         self.reports = Reports(self)
-        super().__init__(make_masters(nodes, options, platform, self.reports), options, platform)
-        if len(self.masters) > 1:
-            for master in self.masters:
+        masters = make_masters(nodes, options, platform, self.reports)
+        self.client_id = f"{readable(options.client_name or default_client_name())}-{platform.random_hex(8)}"
+        node_timeout = options.node_timeout_for(options.ttl)
+        super().__init__(masters, platform, f"{self.client_id}:".encode(), node_timeout)
+        self.options = options
+        self.prefix = options.prefix
+        self.connection_name = f"relock:{self.client_id}"
+        self._serials = itertools.count(1)
+        self.draw_names()
+        self.foregrounds = set()
+        self.losses = Teller(platform, "relock-losses")
+        self.events = Teller(platform, "relock-events")
+        is_heard = event_logger.isEnabledFor if options.on_event is None else bool
+        self.logs_events = partial(is_heard, logging.DEBUG)
+        self.unsaid = deque(maxlen=UNSAID_MAX)
+        self.is_ending = self.is_half_closed = self.has_warned_of_loops = False
+        self.closers = itertools.count()
+        if len(masters) > 1:
+            for master in masters:
                 master.reconnector = Reconnector(master)
-        self.hub = Hub(self.client_id, options.prefix, self.masters, platform, self.reports)
+        self.hub = Hub(self.client_id, options.prefix, masters, platform, self.reports)
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)
+        self.gates = Gates(platform)
+        self.gates.overtake = self.overtake_later
         self.interrupted = Interrupted(self, may_wait=True)
         self.interrupted_of_tasks = Interrupted(self, may_wait=False)
-        self.gates.overtake = self.overtake_later
         self.calls = Calls(self, self.interrupted, None if self.lone is None else self.lone.exchange)
-        self._is_half_closed = False  # an interrupt came before its end
-        self._closers = itertools.count()
         if platform is THREADS:
-            closing.end_with_process(self)
+            sessions.add(self)
+
+    def draw_names(self) -> None:
+        """Draw the beginning of the names that this client's holds have from now on.
+
+        This is done afresh whenever a connection is opened: a copy of a virtual machine's memory has to open its own,
+        and its holds then have other names than those of the original.
+        """
+        head = self.owner_head + self.platform.random_hex(4).encode()
+        self.names = map((head + b"%08x").__mod__, self._serials)
+
+    # What the driver leaves to it -----------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise `ClientClosedError` once the client was closed.
+
+        While the interpreter ends, a thread that calls is a daemon. It ends silently, by `SystemExit`, as do all daemon
+        threads a moment later.
+        """
+        if self.closed:
+            if self.is_ending and self.platform.loop() is None:
+                raise SystemExit
+            raise ClientClosedError("the client is closed: make a new one")
+
+    def begin_park(self, waiter: Waiter, park: Park) -> None:
+        """Note that `waiter` is about to sleep; if it has a ticket, heartbeats are due from now on."""
+        if not waiter.parks:
+            self.counters.waits += 1
+            self.waited_at = self.clock()
+        waiter.parks += 1
+        waiter.due_at = min(waiter.due_at, park.until)
+        if park.ticket is not None:
+            waiter.tickets[:] = [park.ticket]
+            self.janitor.ensure_beating(park.lease_end)
+        if self.closed:  # Mark, then look: `close` finds the waiter, or this finds the client closed
+            self.check_open()
+
+    def _may_block_a_loop(self) -> bool:
+        """Return whether the calling thread runs an event loop, and has not been warned of waiting."""
+        return not self.has_warned_of_loops and self.platform.task() is not None
+
+    def warn_if_a_loop_waits(self, name: str) -> None:
+        """Warn once that a wait for the lock `name`, which is about to begin, blocks the caller's event loop."""
+        if self._may_block_a_loop():
+            self.has_warned_of_loops = True
+            text = text_of_wait(name)
+            self.platform.log.warning(logger, text)
+            warn_at_once(text)
+
+    def enter(self, enter: Enter) -> bool:
+        """Wait at the gate of an owner that may call several times at once; return whether the caller is in.
+
+        A caller that would block an event loop so is warned, unless the owner has the lock and the wait is short.
+        """
+        record, key, until = enter
+        hold = self.holds.get(key)
+        if (hold is None or hold.count == 0) and until > self.clock() and self._may_block_a_loop():
+            if self.gates.enter(record, key, NEVER):
+                return True
+            self.warn_if_a_loop_waits(key[0])
+        return self.gates.enter(record, key, until)
+
+    def renewed(self) -> None:
+        """Count a renewal that a quorum has confirmed."""
+        self.counters.renewals += 1
+
+    # Calls of a loop that stands still --------------------------------------------------------------------------------
 
     def overtake_later(self, record: CallRecord) -> None:
         """Have the janitor undo a call whose event loop stands still; an interrupt of the caller can't cut that short.
@@ -81,70 +202,50 @@ class Session(Keeper):
         self.hub.look_again(owner)
         self.hub.forget(owner)
 
-    def close(self) -> None:
-        """End threads, waits and connections; leave the holds to their leases.
+    # The book of holds ----------------------------------------------------------------------------------------------
 
-        A signal handler may call it in the middle of a call. That call can't end before the handler returns. So another
-        thread closes the session then, and what the call leaves is ended as well.
+    def all_holds(self) -> list[Hold]:
+        """Return every hold of this client, and the lost ones whose owners have not noticed yet."""
+        return self.holds.all()
+
+    def is_current(self, hold: Hold) -> bool:
+        """Return whether `hold` is held still: neither released nor lost."""
+        return self.holds.has(hold)
+
+    def tell_loss(self, hold: Hold, loss: Loss) -> None:
+        """Have the hold's callbacks and the client's called, in the background."""
+        for callback in hold.callbacks:
+            self.losses.hand(callback, loss)
+        if self.options.on_lost is not None:
+            self.losses.hand(self.options.on_lost, loss)
+
+    def sweep(self, now: float) -> float:
+        """Close connections that nobody has needed for long; return when there may be more."""
+        return min(master.sweep(now) for master in self.masters)
+
+    def services(self) -> Iterator[Service]:
+        """Yield the services, whose threads must not be kept from their work."""
+        yield from (self.watchdog, self.janitor, *self.hub.subscriptions)
+        yield from (master.reconnector for master in self.masters if master.reconnector is not None)
+
+    # What is told ---------------------------------------------------------------------------------------------------
+
+    def emit(self, event: Event) -> None:
+        """Report an event to the logger ``relock.events`` and to the client's callback."""
+        is_ordinary = isinstance(event, _ORDINARY_EVENTS)
+        if self.options.on_event is not None:
+            self.events.hand(self.options.on_event, event, is_ordinary=is_ordinary)
+        self.platform.log.write(event_logger, logging.DEBUG if is_ordinary else logging.WARNING, "%s", event)
+
+    def say_warnings(self, stacklevel: int = 3, *, beside: BaseException | None = None) -> None:
+        """Warn a caller, whose call has done its work, of what was found, as `telling.warn_caller` does.
+
+        Args:
+            stacklevel: as for `warnings.warn`, where this is the second.
+            beside: the error that the call ends with.
         """
-        if self.closed and not self._is_half_closed:
-            return
-        door = closing.door_of_call() if self.platform is THREADS else None
-        if door is not None:
-            self.is_closing = self.closed = True  # the interrupted call finds this when it goes on
-            with suppress(RuntimeError):  # there can't be another thread now
-                self.platform.start(partial(self._close_after, door), "relock-closer")
-                return
-        self._close()
+        if beside is None or isinstance(beside, RelockError):  # an interrupt is in a hurry
+            warn_caller(self.unsaid, stacklevel + 1, beside)
 
-    def _close_after(self, door: FrameType) -> None:
-        closing.see_off(self, door)
-        self._close()
 
-    def _close(self) -> None:
-        self._is_half_closed = False  # another thread that closes meanwhile has nothing to do
-        try:
-            closing.close(self)
-        except BaseException:  # an interrupt: the next call of `close` begins again
-            self._is_half_closed = True
-            raise
-
-    def drop(self) -> bool:
-        """Have the session end once nothing is held: its client is unreachable, so no call can come.
-
-        A finalizer calls this, at any instruction of any thread. So this takes no lock and waits for nothing. Return
-        whether there is anything to end.
-        """
-        if self.closed or self.platform is not THREADS or sys.is_finalizing():
-            return False
-        services = [service for service in self.services() if service.has_begun]
-        for service in services:
-            service.call_after_steps(self._end_if_idle)
-        if services or not any(master.connections or master.loop_connections for master in self.masters):
-            return bool(services)
-        for master in self.masters:
-            master.close()
-        for foreground in self.foregrounds.copy():
-            foreground.close()
-        self.losses.stop()
-        self.events.stop()
-        return True
-
-    def _end_if_idle(self) -> None:
-        """Close the session unless something is held: an owner may be inside, and its hold is renewed while it lives.
-
-        Any of the threads may find that. One that closed the session itself would wait for itself.
-        """
-        is_idle = all(hold.loss is not None for hold in self.holds.copy().values())
-        if is_idle and not self.closed and next(self._closers) == 0:
-            try:
-                self.platform.start(self.close, "relock-closer")
-            except RuntimeError:  # there can't be another thread now
-                self._closers = itertools.count()
-
-    def abandon_in_child(self) -> None:
-        """Close the copies of the parent's sockets in a forked child, without a word to any server."""
-        self.closed = True
-        self.hub.abandon()
-        for master in self.masters:
-            master.abandon()
+_ORDINARY_EVENTS = (Granted, NotGranted, Released, MasterBack)
