@@ -64,23 +64,9 @@ class Session(Driver):
         unsaid: what callers must be warned of.
     """
 
-    calls: Calls
-    client_id: str
-    connection_name: str
-    events: Teller
-    foregrounds: set[ForegroundView]
     gates: Gates
-    has_warned_of_loops: bool
     hub: Hub
-    interrupted: Interrupted
-    interrupted_of_tasks: Interrupted
-    is_ending: bool
-    is_half_closed: bool
     janitor: Janitor
-    losses: Teller
-    prefix: str
-    reports: Reports
-    unsaid: deque[str]
     watchdog: Watchdog
 
     def __init__(self, nodes: Sequence[Node], options: ClientOptions, platform: Platform = THREADS) -> None:
@@ -94,12 +80,12 @@ class Session(Driver):
         self.connection_name = f"relock:{self.client_id}"
         self._serials = itertools.count(1)
         self.draw_names()
-        self.foregrounds = set()
+        self.foregrounds: set[ForegroundView] = set()
         self.losses = Teller(platform, "relock-losses")
         self.events = Teller(platform, "relock-events")
         is_heard = event_logger.isEnabledFor if options.on_event is None else bool
         self.logs_events = partial(is_heard, logging.DEBUG)
-        self.unsaid = deque(maxlen=UNSAID_MAX)
+        self.unsaid: deque[str] = deque(maxlen=UNSAID_MAX)
         self.is_ending = self.is_half_closed = self.has_warned_of_loops = False
         self.closers = itertools.count()
         if len(masters) > 1:
