@@ -45,7 +45,7 @@ class NotOwnedError(RelockError, RuntimeError):
 
 
 class LockLostError(RelockError, RuntimeError):
-    """The caller's hold ended before the caller released it; somebody else may have the lock.
+    """The caller's hold ended before the caller released it; another owner may have the lock.
 
     Attributes:
         token: the fencing token of the hold that was lost.

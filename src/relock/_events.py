@@ -41,7 +41,7 @@ class Granted(Event):
 
 @frozen
 class NotGranted(Event):
-    """An acquire gave up after `waited` seconds because somebody else has the lock."""
+    """An acquire gave up after `waited` seconds because another owner has the lock."""
 
     waited: float
 

@@ -62,7 +62,7 @@ class Holding(ABC):
 
     @property
     def token(self) -> int | None:
-        """Fencing token of the caller's hold, greater than every earlier holder's; None when not owned."""
+        """Fencing token of the caller's hold, greater than every earlier holder's; None without a hold."""
         hold = self._valid_hold()
         return None if hold is None else hold.token
 
@@ -76,10 +76,10 @@ class Holding(ABC):
         return hold.loss is not None
 
     def remaining(self) -> float:
-        """Return for how many seconds the caller's hold is surely still valid: local, conservative; 0.0 without a hold.
+        """Return for how many seconds the caller's hold is still valid, at least; local, no I/O; 0.0 without a hold.
 
-        For half a second after a releaser has handed the lock over, this is less than 3 s, until the full lease is
-        confirmed.
+        After a release has given the caller the lock, this is less than 3 s until the full lease is confirmed, about
+        half a second later.
         """
         hold = self._valid_hold()
         return 0.0 if hold is None else hold.remaining(self._client._session.clock())

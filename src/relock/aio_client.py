@@ -58,24 +58,38 @@ class _OwnClient(Client):
 class AsyncClient:
     """Locks for tasks, on one Redis or Valkey master, or on a quorum of several independent ones.
 
-    Making one checks the arguments, sends nothing and needs no event loop; it connects when it is first used. It may be
-    a module's global, and be used in several loops, one after the other or at once. After ``fork()`` the child's copy
-    works as a fresh client that holds nothing.
+    Making a client checks the arguments, sends nothing and needs no event loop; the client connects when it is first
+    used. A client may be a module's global, and be used in several loops, one after the other or at once. After
+    ``fork()`` the child's copy is a fresh client that holds nothing.
 
     The watchdog that renews is a thread: a loop that stands still keeps its holds.
 
     Args:
-        nodes: as for `Client`; or a `Client`: then threads and tasks have one session, and exclude each other.
-        stall_limit: seconds, at least 0.05, for which an event loop may stand still before the holds of its tasks are
-            renewed no more, so that others get their turn. That is looked at with each renewal, so a hold ends within
-            this and two more leases at most. None, which is the default, keeps the holds: nobody else comes in while a
-            task is inside. Either way there is an event, `LoopStalled`.
-        options: as for `Client`, and only where `nodes` is none; ``on_lost`` and ``on_event`` are called as those of
-            `lock`.
+        nodes: as for `Client`; or a `Client`, with no further option but ``stall_limit``: then threads and tasks have
+            one session, and exclude each other.
+        stall_limit: seconds, from 0.05, for which an event loop may stand still before relock stops renewing the holds
+            of its tasks, so that other owners get their turn. The holds end within this time and two more leases.
+            Default None: relock goes on renewing. In either case there is an event, `LoopStalled`.
+        ttl: lease of a hold in seconds, 0.05 to 10 years; default 30.0.
+        renew: the watchdog renews the lease after each third of it, while the owner lives; default True.
+        fair: first come, first served; False lets a newcomer take a free lock before the queue; default True.
+        node_timeout: longest wait for a master in seconds, 0.001 to ttl/3 or a day; default None: ttl/10, 0.1 to 1.0.
+        max_hold: seconds, above 0, after which the watchdog renews a hold no more; default None: no limit.
+        patience: seconds, 0 to ``math.inf``, for which an acquire goes on without a quorum; default 30.0.
+        restart_guard: seconds without grants after a restart, 0 to 10 years; default None: one master 0, more the ttl.
+        min_replicas: replicas that must confirm a grant and a renewal, 0 to 2147483647; default 0.
+        replica_timeout: longest wait for these replicas in seconds, above 0; default 1.0.
+        max_connections: connections for calls to each master, from 1; default 64.
+        handoff: ``"grant"``, the default: a release gives the lock to the first waiter; ``"wake"``: only wakes it.
+        drift_factor: allowance for clocks of different rates, as a part of the ttl, 0.0 to 0.5; default 0.01.
+        prefix: first part of every key and channel, not empty, without braces; default ``"lock"``.
+        client_name: readable part of the client's name on the server; default None: host and process id.
+        on_lost: called with a `Loss` for each hold that was lost, as that of `lock`; default None.
+        on_event: called with each `Event`, in the same way; default None.
 
     Raises:
-        TypeError: an argument of a wrong type.
-        ConfigurationError: one that can't work.
+        TypeError: an argument of a wrong type, an unknown option.
+        ConfigurationError: a value that can't work.
     """
 
     @lists(ClientArguments, ClientOptions)
@@ -143,27 +157,27 @@ class AsyncClient:
 
     @lists(LockArguments)
     def lock(self, name: str, *, cancel_on_lost: bool = False, **options: Unpack[LockArguments]) -> AsyncLock:
-        """Return a lock; sends nothing. An option that is None is as the client says.
+        """Return a lock; send nothing.
 
         Args:
             name: any non-empty str that has a UTF-8 form and does not begin with ``}``.
-            ttl: lease in seconds, from 0.05 to 10 years; with several masters at most their restart guard.
-            renew: whether the watchdog extends the lease while the owner lives.
-            fair: first come, first served.
-            timeout: seconds that `AsyncLock.acquire` and ``async with`` wait at most, when no other timeout is passed;
-                -1, or None where the client has none: as long as it takes.
-            owner: tasks and threads of this client that name the same owner share the hold. None: the calling task has
-                it.
-            max_hold: seconds after which the watchdog renews the hold no more.
-            on_lost: called once with a `Loss` when the hold was lost, on the loop that uses the client: a function by
-                ``call_soon``, a coroutine function as a task. Where no loop runs, on a thread of its own.
-            cancel_on_lost: when the hold is lost in the body of an ``async with``, that body is cancelled, and leaving
-                it raises `LockLostError`. A cancellation from elsewhere at the same moment goes on as that. Not
-                promised: that the body stops before somebody else has the lock. `AsyncLock.acquire` cancels nothing.
+            ttl: lease in seconds, 0.05 to 10 years; with several masters at most the guard; default: the client's.
+            renew: whether the watchdog renews the lease while the owner lives; default: the client's.
+            fair: first come, first served; False lets a newcomer take a free lock; default: the client's.
+            timeout: longest wait in seconds, from 0, of ``async with`` and of `AsyncLock.acquire` without a timeout; -1
+                or None, the default: as long as it takes.
+            owner: tasks and threads of this client that name the same owner share the hold; default None: the calling
+                task.
+            max_hold: seconds, above 0, after which the watchdog renews the hold no more; default: the client's.
+            on_lost: called once with a `Loss` if the hold is lost, on the loop that uses the client: a function by
+                ``call_soon``, a coroutine function as a task. If no loop runs, on a thread of its own. Default None.
+            cancel_on_lost: whether relock cancels the body of an ``async with`` if the hold is lost; leaving the body
+                then raises `LockLostError`. A cancellation from elsewhere at the same moment goes on as such. Another
+                owner may have the lock before the body stops. `AsyncLock.acquire` cancels nothing. Default False.
 
         Raises:
-            TypeError: an argument of a wrong type; a keyword that there is not, with what was probably meant.
-            ConfigurationError: one that can't work.
+            TypeError: an argument of a wrong type, an unknown option.
+            ConfigurationError: a value that can't work.
         """
         check_lock_keywords("lock", options)
         check_flag("cancel_on_lost", cancel_on_lost)
@@ -184,11 +198,9 @@ class AsyncClient:
             lock_options: as for `lock`.
 
         Raises:
-            ConfigurationError: when it decorates, if the template is no format, or uses an argument that the function
-                does not have; also for an option that can't work.
-            TypeError: when it decorates anything but a coroutine function: a generator function of either kind, a
-                context manager, a class, a function that is not awaited. For an option that there is not, or of a wrong
-                type; for a function in the place of the template.
+            ConfigurationError: a value or template that can't work, or an argument that the function does not have.
+            TypeError: a wrong type, an unknown option; anything but a coroutine function: a generator function of
+                either kind, a context manager, a class, a function that is not awaited.
         """
         check_template(template)
         check_lock_keywords("synchronized", lock_options)
@@ -225,11 +237,11 @@ class AsyncClient:
 
         Args:
             pattern: a glob for the whole name, as in Redis: ``*``, ``?`` (one byte), ``[ab]``, ``[a-c]``, ``[^ab]``; a
-                backslash before what is meant literally.
+                backslash escapes the next character. Default: all names.
 
         Raises:
             ConfigurationError: the pattern has no UTF-8 form.
-            QuorumError: too few masters answered. What changes while it runs may or may not be named.
+            QuorumError: too few masters answered. A lock that changes meanwhile may be listed or not.
         """
         self._check_open()
         names = self._client.names(pattern)
@@ -238,13 +250,13 @@ class AsyncClient:
                 yield name
 
     async def check(self) -> tuple[str, ...]:
-        """Connect, and return what is wrong with these masters, in words; empty when all is well.
+        """Connect, and return the faults of the masters, in words; empty if all is well.
 
-        A master that does not answer is named too, while a quorum of the others does.
+        If a quorum answers, a master that does not answer is one of the faults.
 
         Raises:
             QuorumError: too few masters answered.
-            ConfigurationError: one of them can't be used at all, or two are the same server.
+            ConfigurationError: a master can't be used at all, or two are the same server.
         """
         self._check_open()
         return await self._on_thread(self._client.check)
@@ -262,10 +274,10 @@ class AsyncClient:
         """End the waits of tasks and the connections of all loops; close the `Client`, if none was given.
 
         A `Client` that was given stays open. For a loop that stands still, this waits a node timeout at most, and two
-        more where calls of the loop's tasks are under way.
+        more if calls of the loop's tasks are under way.
 
-        Holds are not released, because a task may still be inside: their leases run out, and a later
-        `AsyncLock.release` ends them locally. Where a `Client` was given, that release ends them on the masters, too.
+        Holds are not released, because a task may still be inside: they end with their leases, and a later
+        `AsyncLock.release` ends them locally. If a `Client` was given, that release ends them on the masters, too.
         """
         self._is_closed = True
         if self._is_own:

@@ -49,8 +49,8 @@ class AsyncLock(Holding):
     A cancelled `acquire` leaves nothing behind, and a cancelled `release` is carried out. In a callback, which is no
     task, each member that concerns the caller's hold raises `RuntimeError`, unless the lock has an ``owner=``.
 
-    Not promised: that a holder which was paused past its lease notices before somebody else has the lock. Check
-    `ensure` before what must not happen twice, and `token` where it happens.
+    A holder that was paused past its lease may notice only after another owner has the lock. Check `ensure` before what
+    must not happen twice, and `token` where it happens.
     """
 
     __slots__ = ("_bodies",)
@@ -80,23 +80,22 @@ class AsyncLock(Holding):
     ) -> Coroutine[Any, Any, bool]:
         """Take the lock, or one more level of it if the caller has it. The caller is the task that calls this.
 
-        The call sends nothing; what it returns is carried out when it is awaited, once. Before that, it is neither true
-        nor false: ``if lock.acquire():`` without ``await`` raises `TypeError`, and so does each member that is
-        awaited.
+        The call sends nothing: awaiting the result, once, takes the lock. The result itself is neither true nor false:
+        ``if lock.acquire():`` without ``await`` raises `TypeError`, and so does each member that is awaited.
 
         Args:
-            blocking: False looks once and never queues; with ``fair=True`` that fails while others wait.
-            timeout: the longest wait in seconds; -1 for as long as it takes. Where none is passed, the lock's own
-                ``timeout=`` counts. A wait ends at its timeout plus at most one ``node_timeout``; and another one where
-                the event loop stood still for as long.
+            blocking: False tries once and never queues; with ``fair=True`` that fails while others wait. Default True.
+            timeout: longest wait in seconds, 0 to `threading.TIMEOUT_MAX`; -1: as long as it takes. Default: the lock's
+                own ``timeout=``. A wait ends at its timeout plus at most one ``node_timeout``, and another one if the
+                event loop stood still for as long.
 
         Returns:
-            True if the caller has the lock now, False if *somebody else* has it.
+            True if the caller has the lock now, False if *another owner* has it.
 
         Raises:
             ValueError: a timeout below 0 other than -1, NaN, or any with ``blocking=False``.
             OverflowError: a timeout above `threading.TIMEOUT_MAX`, also an infinite one of either sign.
-            TypeError: a timeout that is no number; a keyword that there is not, with what was probably meant.
+            TypeError: a timeout that is no number, an unknown keyword.
             QuorumError: too few masters answered the last attempt, and ``patience`` or the timeout is over.
             LockLostError: the caller's hold was lost, and it has not left all its levels yet.
             RuntimeError: it is called outside a task, without ``owner=``.
@@ -142,9 +141,9 @@ class AsyncLock(Holding):
     def release(self) -> Coroutine[Any, Any, None]:
         """Give back one level; the last one ends the hold, whatever the masters do, and whatever cancels the caller.
 
-        The coroutine that this returns must be awaited, or made a task: else nothing is given back.
+        The returned coroutine must be awaited, or made a task: otherwise nothing is released.
 
-        If fewer than a quorum confirm it, there is an event and a log line, no error: the lease runs out by itself.
+        If fewer than a quorum confirm it, there is an event and a log line, no error: the lease ends by itself.
 
         Raises:
             NotOwnedError: the caller holds nothing.
@@ -202,7 +201,7 @@ class AsyncLock(Holding):
         """Take the lock, waiting for the lock's own ``timeout=`` at most.
 
         Raises:
-            AcquireTimeoutError: somebody else had it for all that time. The body does not run.
+            AcquireTimeoutError: another owner had it for all that time. The body does not run.
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
         who = self._who()
@@ -271,19 +270,19 @@ class AsyncLock(Holding):
     # Asking the masters ---------------------------------------------------------------------------------------------
 
     def ensure(self, seconds: float = 0.0) -> Coroutine[Any, Any, int]:
-        """Check that the caller's hold is valid for `seconds` more; usually, send nothing.
+        """Check, usually without I/O, that the caller's hold is valid for `seconds` more.
 
-        One case sends a request, and is why this is awaited: a releaser has just handed the lock over, its lease is 3 s
-        at first, and `seconds` is more than what is left of these. Then the masters are asked for the full lease, once.
+        One case sends a request: a release has just given the caller the lock, with a lease of 3 s at first, and less
+        than `seconds` is left of it. Then the masters are asked for the full lease, once.
 
         Args:
-            seconds: what must be left at least, from 0.
+            seconds: the time that must be left at least, 0 to infinity; default 0.0.
 
         Returns:
             The fencing token of the hold, to go with what must not happen twice.
 
         Raises:
-            LockLostError: the hold was lost, or has less left than that; in the second case it goes on.
+            LockLostError: the hold was lost, or has less left than `seconds`; in the second case it goes on.
             NotOwnedError: the caller holds nothing.
             TypeError, ConfigurationError: `seconds` is no number of seconds from 0.
             RuntimeError: it is called outside a task, without ``owner=``.
@@ -305,7 +304,7 @@ class AsyncLock(Holding):
         """Renew the caller's hold now, on a quorum.
 
         Args:
-            ttl: the lease from now on, in seconds from 0.05 to 10 years; later renewals use the larger ttl. None for
+            ttl: the lease from now on, in seconds, 0.05 to 10 years; later renewals use the larger ttl. Default None:
                 the hold's own. The lease never gets shorter than it was.
 
         Returns:
@@ -330,7 +329,7 @@ class AsyncLock(Holding):
 
     @awaited
     async def locked(self) -> bool:
-        """Ask the masters whether anybody has the lock. Return True unless a quorum says that the lock is free.
+        """Ask the masters whether the lock is held. Return True unless a quorum says that the lock is free.
 
         Raises:
             QuorumError: too few masters answered.
@@ -343,12 +342,12 @@ class AsyncLock(Holding):
 
     @awaited
     async def force_release(self) -> bool:
-        """End any hold of the lock, as an operator's way out: the queue goes on, tokens go on rising.
+        """End any hold of the lock, for operators: the queue goes on, tokens go on rising.
 
-        The owner is not asked; it learns with its next renewal, nested acquire or release that the hold is lost.
+        The owner learns of the loss with its next renewal, nested acquire or release.
 
         Returns:
-            True if anybody held the lock.
+            True if the lock was held.
 
         Raises:
             QuorumError: too few masters answered.

@@ -58,14 +58,13 @@ class MasterState:
     """State of one master, as a client knows it.
 
     Attributes:
-        address: where the master is; never holds a password.
+        address: URL of the master, without a password.
         version: the server's version, once connected.
         down: why the master does not answer, or None.
-        vote_in: seconds until the master has a vote again; 0.0 when it has one, as far as this client knows.
-        problems: what is wrong with the master, in words.
-        connections: how many this client has open for calls, renewals and undoing, and in event loops; a subscription
-            is one more.
-        idle_connections: how many of these nobody uses at this moment.
+        vote_in: seconds until the master has a vote again; 0.0 if the master has one, as far as this client knows.
+        problems: faults of the master, in words.
+        connections: open connections of this client, also those of event loops; a subscription is one more.
+        idle_connections: how many of these are not in use.
     """
 
     address: str
@@ -82,9 +81,16 @@ class Statistics:
     """Counts of one client since it was made (or forked), and the state of its masters.
 
     Attributes:
-        callbacks_dropped: calls of ``on_lost`` and ``on_event`` that were not made, because too many waited behind one
-            that takes too long.
+        grants: outermost acquires that got the lock.
+        refusals: acquires that gave up because another owner has the lock.
+        waits: acquires that waited.
+        renewals: confirmed renewals of the watchdog.
+        losses: holds that were lost.
+        callbacks_dropped: calls of ``on_lost`` and ``on_event`` that were dropped, because one before them hangs.
         records_dropped: log records of all clients of this process that were dropped in the same way.
+        held: holds at this moment.
+        waiting: waiters at this moment.
+        masters: state of each master.
     """
 
     grants: int
@@ -102,20 +108,34 @@ class Statistics:
 class Client:
     """Locks on one Redis or Valkey master, or on a quorum of several independent ones.
 
-    Making one checks the arguments and sends nothing; it connects when it is first used. A client may be shared
-    by threads: make one, keep it, and `close` it. One that is dropped open ends once nothing is held, and says so by a
-    ``ResourceWarning``. After ``fork()`` the child's copy works as a fresh client that holds nothing.
+    Making a client checks the arguments and sends nothing; the client connects when it is first used. Threads may share
+    one: make it, keep it, and `close` it. A client that is dropped open is a ``ResourceWarning``, and ends once nothing
+    is held. After ``fork()`` the child's copy is a fresh client that holds nothing.
 
     Args:
         nodes: a URL (``redis://``, ``rediss://``, ``valkey://``, ``valkeys://``, ``unix://``, ``redis+sentinel://``,
-            ``redis+cluster://``) or a client of redis-py, also a ``RedisCluster`` or one of ``redis.asyncio``, or of
-            valkey-py, also one that a ``Sentinel.master_for`` made; or a sequence of these, one for each independent
-            master. A cluster is one master, and goes with no others.
-        options: ``ttl``, ``patience`` and so on: the reference lists them, and so does `ClientOptions`.
+            ``redis+cluster://``, ``rediss+cluster://``), a client of redis-py or valkey-py, or a sequence of these, one
+            for each independent master. A cluster counts as one master, and goes with no others.
+        ttl: lease of a hold in seconds, 0.05 to 10 years; default 30.0.
+        renew: the watchdog renews the lease after each third of it, while the owner lives; default True.
+        fair: first come, first served; False lets a newcomer take a free lock before the queue; default True.
+        node_timeout: longest wait for a master in seconds, 0.001 to ttl/3 or a day; default None: ttl/10, 0.1 to 1.0.
+        max_hold: seconds, above 0, after which the watchdog renews a hold no more; default None: no limit.
+        patience: seconds, 0 to ``math.inf``, for which an acquire goes on without a quorum; default 30.0.
+        restart_guard: seconds without grants after a restart, 0 to 10 years; default None: one master 0, more the ttl.
+        min_replicas: replicas that must confirm a grant and a renewal, 0 to 2147483647; default 0.
+        replica_timeout: longest wait for these replicas in seconds, above 0; default 1.0.
+        max_connections: connections for calls to each master, from 1; default 64.
+        handoff: ``"grant"``, the default: a release gives the lock to the first waiter; ``"wake"``: only wakes it.
+        drift_factor: allowance for clocks of different rates, as a part of the ttl, 0.0 to 0.5; default 0.01.
+        prefix: first part of every key and channel, not empty, without braces; default ``"lock"``.
+        client_name: readable part of the client's name on the server; default None: host and process id.
+        on_lost: called with a `Loss` for each hold that was lost, on a thread of its own; default None.
+        on_event: called with each `Event`, on a thread of its own; default None.
 
     Raises:
-        TypeError: an argument of a wrong type.
-        ConfigurationError: one that can't work.
+        TypeError: an argument of a wrong type, an unknown option.
+        ConfigurationError: a value that can't work.
     """
 
     _session: Session
@@ -148,21 +168,22 @@ class Client:
 
     @lists(LockArguments)
     def lock(self, name: str, **options: Unpack[LockArguments]) -> Lock:
-        """Return a lock; sends nothing. An option that is None is as the client says.
+        """Return a lock; send nothing.
 
         Args:
             name: any non-empty str that has a UTF-8 form and does not begin with ``}``.
-            ttl: lease in seconds, from 0.05 to 10 years; with several masters at most their restart guard.
-            renew: whether the watchdog extends the lease while the owner lives.
-            fair: first come, first served.
-            timeout: seconds that `Lock.acquire` and ``with`` wait at most, when no other timeout is passed.
-            owner: threads of this client that name the same owner share the hold. None: the calling thread has it.
-            max_hold: seconds after which the watchdog renews the hold no more.
-            on_lost: called once with a `Loss` when the hold was lost, on a thread of its own.
+            ttl: lease in seconds, 0.05 to 10 years; with several masters at most the guard; default: the client's.
+            renew: whether the watchdog renews the lease while the owner lives; default: the client's.
+            fair: first come, first served; False lets a newcomer take a free lock; default: the client's.
+            timeout: longest wait in seconds, from 0, of ``with`` and of `Lock.acquire` without a timeout; -1 or None,
+                the default: as long as it takes.
+            owner: threads of this client that name the same owner share the hold; default None: the calling thread.
+            max_hold: seconds, above 0, after which the watchdog renews the hold no more; default: the client's.
+            on_lost: called once with a `Loss` if the hold is lost, on a thread of its own; default None.
 
         Raises:
-            TypeError: an argument of a wrong type; a keyword that there is not, with what was probably meant.
-            ConfigurationError: one that can't work.
+            TypeError: an argument of a wrong type, an unknown option.
+            ConfigurationError: a value that can't work.
         """
         if options:
             check_lock_keywords("lock", options)
@@ -196,16 +217,12 @@ class Client:
             lock_options: as for `lock`.
 
         Raises:
-            ConfigurationError: when it decorates, if the template is no format, or uses an argument that the function
-                does not have; also for an option that can't work.
-            TypeError: when it decorates a coroutine function, or a generator function, whose body runs later; also an
-                object that is called as one, and what ``contextlib.contextmanager`` made; a class, and a static method
-                or property: those decorators belong above this one. When the function is called, if it returns what is
-                to be awaited: a coroutine that has not begun is closed, a task or future cancelled. For an option that
-                there is not, or of a wrong type; for a function in the place of the template.
+            ConfigurationError: a value or template that can't work, or an argument that the function does not have.
+            TypeError: a wrong type, an unknown option; a coroutine function, a generator function, a context manager, a
+                class, or a static method or property, whose decorators belong above this one. Calling the function
+                raises it if the function returns an awaitable, which is closed or cancelled.
 
-        A `RelockWarning`, once for each function, says that the name has the address of an object in it, because an
-        argument has no ``__str__`` of its own. Each process, and each object, then has a lock of its own.
+        A `RelockWarning` says that the name contains an object's address, so each object has a lock of its own.
         """
         check_template(template)
         check_lock_keywords("synchronized", lock_options)
@@ -259,11 +276,11 @@ class Client:
 
         Args:
             pattern: a glob for the whole name, as in Redis: ``*``, ``?`` (one byte), ``[ab]``, ``[a-c]``, ``[^ab]``; a
-                backslash before what is meant literally.
+                backslash escapes the next character. Default: all names.
 
         Raises:
             ConfigurationError: the pattern has no UTF-8 form.
-            QuorumError: too few masters answered. What changes while it runs may or may not be named.
+            QuorumError: too few masters answered. A lock that changes meanwhile may be listed or not.
         """
         if not isinstance(pattern, str):
             raise TypeError(f"pattern must be a str, not {type(pattern).__name__}")
@@ -289,13 +306,13 @@ class Client:
             raise quorum_error(None, failures, quorum_of(len(self._session.masters)), answered)
 
     def check(self) -> tuple[str, ...]:
-        """Connect, and return what is wrong with these masters, in words; empty when all is well.
+        """Connect, and return the faults of the masters, in words; empty if all is well.
 
-        A master that does not answer is named too, while a quorum of the others does.
+        If a quorum answers, a master that does not answer is one of the faults.
 
         Raises:
             QuorumError: too few masters answered.
-            ConfigurationError: one of them can't be used at all, or two are the same server.
+            ConfigurationError: a master can't be used at all, or two are the same server.
         """
         failures, run_ids = [], []
         for master in self._session.masters:
@@ -347,8 +364,7 @@ class Client:
     def close(self) -> None:
         """End the watchdog, the waits and relock's own connections; may be called again.
 
-        Holds are not released, because a thread may still be inside: their leases run out, and a later
-        `Lock.release` ends them locally.
+        Holds are not released: they end with their leases, and a later `Lock.release` ends them locally.
         """
         closing.close(self._session)
 
@@ -406,15 +422,13 @@ def synchronized(
     """Return the decorator of `Client.synchronized` for a client made later: a factory's, or one in each test.
 
     Args:
-        get_client: returns the client; it is called at each call of the decorated function, and never before.
+        get_client: returns the client; each call of the decorated function calls it.
         template: the lock's name, as for `Client.synchronized`.
         lock_options: as for `Client.lock`.
 
     Raises:
-        ConfigurationError: as for `Client.synchronized`; when the decorated function is called, where only the client
-            shows that an option can't work (a ttl above its restart guard).
-        TypeError: as for `Client.synchronized`; also where `get_client` is no function, and when the decorated function
-            is called, if that returned no client.
+        ConfigurationError: as for `Client.synchronized`; calling the function raises it for a ttl above the guard.
+        TypeError: as for `Client.synchronized`; also if `get_client` is no function, or returns no client.
     """
     if not callable(get_client):
         raise TypeError(

@@ -116,3 +116,25 @@ def test_every_logger_that_speaks_is_in_the_table() -> None:
     chosen_as_it_runs = {(logger, level) for logger, level in told if logger == "relock.events"}
     service = {("relock._runtime.service", "WARNING")}  # by `write`: DEBUG from the second time on
     assert told - chosen_as_it_runs - service == _used_loggers()
+
+
+def _told_options(docstring: str) -> dict[str, str]:
+    """The entries below Args, by their names."""
+    entries = docstring.partition("Args:")[2].partition("Raises:")[0]
+    return dict(re.findall(r"^ {8}(\w+): (.*(?:\n {9,}.*)*)", entries, re.MULTILINE))
+
+
+@pytest.mark.parametrize("client", [relock.Client, relock.AsyncClient])
+@pytest.mark.parametrize("option", list(attrs.fields(ClientOptions)), ids=lambda field: str(field.name))
+def test_the_docstring_of_a_client_has_each_option_and_its_default(
+    client: type, option: "attrs.Attribute[object]"
+) -> None:
+    told = _told_options(client.__doc__ or "")[option.name]
+    default = f'"{option.default}"' if isinstance(option.default, str) else str(option.default)
+    assert re.search(rf"default `*{re.escape(default)}|{re.escape(default)}`*, the default", told), told
+
+
+def test_both_clients_say_the_same_of_each_number() -> None:
+    one, other = (_told_options(client.__doc__ or "") for client in (relock.Client, relock.AsyncClient))
+    for option in set(one) - {"nodes", "on_lost", "on_event"}:
+        assert one[option] == other[option]

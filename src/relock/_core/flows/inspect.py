@@ -23,10 +23,10 @@ class LockInfo:
 
     Attributes:
         name: the lock's name.
-        owner: ``<client>:<uuid>`` of the holder; None when the lock is free, or another library's.
-        hold_count: how many levels the holder has; 0 when the lock is free, or another library's.
-        ttl: seconds until the lease ends; 0.0 when the lock is free, infinity for another library's without an end.
-        token: the last fencing token that is remembered; None when there is none.
+        owner: ``<client>:<uuid>`` of the holder; None if the lock is free, or another library's.
+        hold_count: how many levels the holder has; 0 if the lock is free, or another library's.
+        ttl: seconds until the lease ends; 0.0 if the lock is free, infinity if another library's has no end.
+        token: the last fencing token that the masters remember; None if they remember none.
         queue: the waiters, in the order in which they will be served.
     """
 
@@ -39,7 +39,7 @@ class LockInfo:
 
     @property
     def held(self) -> bool:
-        """True if anybody has the lock."""
+        """True if the lock is held, also by another library."""
         return self.ttl != 0.0
 
 
