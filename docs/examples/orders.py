@@ -47,13 +47,13 @@ async def ship(order_id: int, request: Request) -> dict[str, str]:
 
 @app.exception_handler(AcquireTimeoutError)
 async def busy(_request: Request, error: AcquireTimeoutError) -> JSONResponse:
-    """Somebody else had the lock for all of WAIT_SECONDS, and the body of the endpoint has not run."""
+    """Another request had the lock for all of WAIT_SECONDS, and the body of the endpoint has not run."""
     return JSONResponse({"detail": f"{error.lock} is busy"}, 409, {"Retry-After": "1"})
 
 
 @app.exception_handler(QuorumError)
 async def away(_request: Request, error: QuorumError) -> JSONResponse:
-    """The server of the locks does not answer, so nobody knows who has the lock."""
+    """The server of the locks does not answer, so nothing is known about the lock."""
     logger.error("%s", error)
     return JSONResponse({"detail": "try again later"}, 503, {"Retry-After": "5"})
 
@@ -82,7 +82,7 @@ def read_label(database: sqlite3.Connection, order_id: int) -> str | None:
 
 
 def write_label(database: sqlite3.Connection, order_id: int, label: str, fence: int) -> None:
-    """Writes the label, unless somebody with a newer token has written the order."""
+    """Writes the label, unless a holder with a newer token has written the order."""
     with database:  # one transaction
         written = database.execute(
             "UPDATE orders SET label = ?, fence = ? WHERE id = ? AND fence <= ?", (label, fence, order_id, fence)
