@@ -12,7 +12,9 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
     *(page for page in sorted((ROOT / "docs").rglob("*.md")) if not {"results", "decisions"} & {*page.parts}),
 ]
-NO_PROSE = re.compile(r"^(```|:::)[^\n]*\n.*?^\1[^\n]*$|<!--.*?-->|^#.*$|(?<=\])\([^)]*\)", re.MULTILINE | re.DOTALL)
+NO_PROSE = re.compile(
+    r"^(```|:::)[^\n]*\n.*?^\1[^\n]*$|<!--.*?-->|^#[^\n]*$|(?<=\])\([^)]*\)", re.MULTILINE | re.DOTALL
+)
 WORDS_MAX = 30  # of a sentence
 NO_BEGINNING = re.compile(
     r"\W*(Another|As|Does|For|From|Has|How|If|In|It|Its|Lets|Of|See|So|Somebody|Something|That|Those|What|When|Where|Whether|"
@@ -74,6 +76,12 @@ def test_no_sentence_of_a_page_is_long() -> None:
 
 def test_a_long_sentence_of_a_page_is_found_wherever_it_stands() -> None:
     long = " ".join(["word"] * (WORDS_MAX + 1))
-    for page in (long, f"* short\n* {long}", f"| a | b |\n|---|---|\n| short | {long} |", f"Short. {long}."):
+    for page in (
+        long,
+        f"# Head\n\n{long}",
+        f"* short\n* {long}",
+        f"| a | b |\n|---|---|\n| short | {long} |",
+        f"Short. {long}.",
+    ):
         assert [fault for block in blocks(page) for fault in long_sentences(block)] == [f"31 words: {long[:60]}"], page
     assert [fault for block in blocks(f"```\n{long}\n```\n\n# {long}") for fault in long_sentences(block)] == []
