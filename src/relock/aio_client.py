@@ -73,10 +73,10 @@ class AsyncClient:
         ttl: lease of a hold in seconds, 0.05 to 10 years; default 30.0.
         renew: the watchdog renews the lease after each third of it, while the owner lives; default True.
         fair: first come, first served; False lets a newcomer take a free lock before the queue; default True.
-        node_timeout: longest wait for a master in seconds, 0.001 to ttl/3 or a day; default None: ttl/10, 0.1 to 1.0.
+        node_timeout: longest wait for a master (s), 0.001 to ttl/3 and to a day; default None: ttl/10, in 0.1 to 1.
         max_hold: seconds, above 0, after which the watchdog renews a hold no more; default None: no limit.
         patience: seconds, 0 to ``math.inf``, for which an acquire goes on without a quorum; default 30.0.
-        restart_guard: seconds without grants after a restart, 0 to 10 years; default None: one master 0, more the ttl.
+        restart_guard: seconds, 0 to 10 years, without grants after a restart; default None: 0 for one master, else ttl.
         min_replicas: replicas that must confirm a grant and a renewal, 0 to 2147483647; default 0.
         replica_timeout: longest wait for these replicas in seconds, above 0; default 1.0.
         max_connections: connections for calls to each master, from 1; default 64.

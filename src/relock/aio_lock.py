@@ -97,7 +97,7 @@ class AsyncLock(Holding):
             OverflowError: a timeout above `threading.TIMEOUT_MAX`, also an infinite one of either sign.
             TypeError: a timeout that is no number, an unknown keyword.
             QuorumError: too few masters answered the last attempt, and ``patience`` or the timeout is over.
-            LockLostError: the caller's hold was lost, and it has not left all its levels yet.
+            LockLostError: the caller's hold was lost, and the caller has not left all its levels yet.
             RuntimeError: it is called outside a task, without ``owner=``.
             ClientClosedError: the client is closed.
         """
@@ -139,11 +139,12 @@ class AsyncLock(Holding):
         return False
 
     def release(self) -> Coroutine[Any, Any, None]:
-        """Give back one level; the last one ends the hold, whatever the masters do, and whatever cancels the caller.
+        """Release one level; releasing the last one ends the hold, whatever the masters do.
 
-        The returned coroutine must be awaited, or made a task: otherwise nothing is released.
+        A cancelled release is carried out. The returned coroutine must be awaited, or made a task: otherwise nothing is
+        released.
 
-        If fewer than a quorum confirm it, there is an event and a log line, no error: the lease ends by itself.
+        If less than a quorum confirms this, there is an event and a log line, no error: the lease ends by itself.
 
         Raises:
             NotOwnedError: the caller holds nothing.
@@ -201,7 +202,7 @@ class AsyncLock(Holding):
         """Take the lock, waiting for the lock's own ``timeout=`` at most.
 
         Raises:
-            AcquireTimeoutError: another owner had it for all that time. The body does not run.
+            AcquireTimeoutError: another owner had the lock for all that time. The body does not run.
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
         who = self._who()
@@ -234,15 +235,15 @@ class AsyncLock(Holding):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give back one level; an exception of the body is never hidden, nor does it hide an error of leaving.
+        """Release one level; an exception of the body propagates.
 
         Beside an exception of the body, the errors below are a note on that exception and a warning in the log. They
-        are raised where the body succeeded, where it was cancelled because the hold was lost, and where a generator is
-        closed in it (`GeneratorExit`).
+        are raised if the body succeeded, if it was cancelled because the hold was lost, or if Python closes a generator
+        in it (`GeneratorExit`).
 
         Raises:
             LockLostError: the hold was lost during the body.
-            NotOwnedError: the body gave back more than it took, or another task has entered the block.
+            NotOwnedError: the body released more than it acquired, or another task has entered the block.
         """
         who = self._who()
         body = None if self._bodies is None else self._end_body(self._bodies, who)
@@ -282,7 +283,7 @@ class AsyncLock(Holding):
             The fencing token of the hold, to go with what must not happen twice.
 
         Raises:
-            LockLostError: the hold was lost, or has less left than `seconds`; in the second case it goes on.
+            LockLostError: the hold was lost, or has less left than `seconds`; in the second case the hold goes on.
             NotOwnedError: the caller holds nothing.
             TypeError, ConfigurationError: `seconds` is no number of seconds from 0.
             RuntimeError: it is called outside a task, without ``owner=``.

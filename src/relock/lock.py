@@ -68,8 +68,8 @@ class Lock(Holding):
             OverflowError: a timeout above `threading.TIMEOUT_MAX`, also an infinite one of either sign.
             TypeError: a timeout that is no number, an unknown keyword.
             QuorumError: too few masters answered the last attempt, and ``patience`` or the timeout is over.
-            LockLostError: the caller's hold was lost, and it has not left all its levels yet.
-            RuntimeError: another task of the event loop that runs in this thread is inside.
+            LockLostError: the caller's hold was lost, and the caller has not left all its levels yet.
+            RuntimeError: another task of the event loop that runs in this thread has the lock.
             ClientClosedError: the client is closed.
         """
         if _unknown:
@@ -100,9 +100,9 @@ class Lock(Holding):
             raise
 
     def release(self) -> None:
-        """Give back one level; the last one ends the hold, whatever the masters do.
+        """Release one level; releasing the last one ends the hold, whatever the masters do.
 
-        If fewer than a quorum confirm it, there is an event and a log line, no error: the lease ends by itself.
+        If less than a quorum confirms this, there is an event and a log line, no error: the lease ends by itself.
 
         Raises:
             NotOwnedError: the caller holds nothing.
@@ -131,7 +131,7 @@ class Lock(Holding):
         """Take the lock, waiting for the lock's own ``timeout=`` at most.
 
         Raises:
-            AcquireTimeoutError: another owner had it for all that time. The body does not run.
+            AcquireTimeoutError: another owner had the lock for all that time. The body does not run.
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
         record = CallRecord()
@@ -157,14 +157,14 @@ class Lock(Holding):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give back one level; an exception of the body is never hidden, nor does it hide an error of leaving.
+        """Release one level; an exception of the body propagates.
 
         Beside an exception of the body, the errors below are a note on that exception and a warning in the log. They
-        are raised where the body succeeded, and where a generator is closed in it (`GeneratorExit`).
+        are raised if the body succeeded, or if Python closes a generator in it (`GeneratorExit`).
 
         Raises:
             LockLostError: the hold was lost during the body.
-            NotOwnedError: the body gave back more than it took, or another thread has entered the block.
+            NotOwnedError: the body released more than it acquired, or another thread has entered the block.
         """
         record = CallRecord()
         session = self._client._session
@@ -210,7 +210,7 @@ class Lock(Holding):
             The fencing token of the hold, to go with what must not happen twice.
 
         Raises:
-            LockLostError: the hold was lost, or has less left than `seconds`; in the second case it goes on.
+            LockLostError: the hold was lost, or has less left than `seconds`; in the second case the hold goes on.
             NotOwnedError: the caller holds nothing.
             TypeError, ConfigurationError: `seconds` is no number of seconds from 0.
         """
