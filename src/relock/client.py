@@ -328,7 +328,7 @@ class Client:
         for addresses in shared_servers(run_ids):
             raise ConfigurationError(one_server(addresses), option="nodes")
         self._session.say_warnings()
-        problems = [text for master in self._session.masters for text in master.problems.values()]
+        problems = [text for master in self._session.masters for text in master.facts.problems.values()]
         return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))
 
     def _look_at(self, master: Master) -> str:
@@ -336,10 +336,10 @@ class Client:
         from relock._doctor.check import KINDS, look_at
 
         with understood():
-            run_id, problems = look_at(master.node, self._options.prefix, master.node_timeout)
+            run_id, problems = look_at(master.opener.node, self._options.prefix, master.node_timeout)
         for kind in KINDS:
-            master.problems.pop(kind, None)
-        master.problems.update(problems)
+            master.facts.problems.pop(kind, None)
+        master.facts.problems.update(problems)
         return run_id
 
     def statistics(self) -> Statistics:
@@ -396,14 +396,15 @@ class Client:
 
 
 def _state_of(master: Master, now: float) -> MasterState:
+    facts, of_calls = master.facts, sum(pool.connections for pool in master.pools)
     return MasterState(
-        address=master.address,
-        version=master.version,
-        down=master.down,
-        vote_in=max(0.0, master.vote_at - now),
-        problems=tuple(master.problems.values()),
-        connections=master.connections + master.loop_connections,
-        idle_connections=min(master.idle_connections, master.connections),
+        address=facts.address,
+        version=facts.version,
+        down=facts.down,
+        vote_in=max(0.0, facts.vote_at - now),
+        problems=tuple(facts.problems.values()),
+        connections=of_calls + sum(pool.loop_connections for pool in master.pools),
+        idle_connections=min(sum(pool.idle_connections for pool in master.pools), of_calls),
     )
 
 

@@ -57,14 +57,15 @@ def send_again() -> None:
     from relock import _scripts
     from relock._runtime.masters.connections import Connection
     from relock._runtime.masters.errors import NETWORK_ERRORS
-    from relock._runtime.masters.master import Master
+    from relock._runtime.masters.opener import Opener
+    from relock._runtime.masters.pool import Pool
     from relock._runtime.masters.round import InFlight, Round
     from relock._runtime.net.channel import open_channel
 
-    receive, request, introduce = Connection.receive, Connection.request, Master.introduce
+    receive, request, introduce = Connection.receive, Connection.request, Opener.introduce
 
-    def introduce_once(master: Master, replies: Sequence[Any]) -> bytes:
-        return master.incarnation or introduce(master, replies)
+    def introduce_once(opener: Opener, replies: Sequence[Any]) -> bytes:
+        return opener.facts.incarnation or introduce(opener, replies)
 
     def connect_again(connection: Connection) -> None:
         in_flight = list(connection.in_flight)
@@ -75,7 +76,7 @@ def send_again() -> None:
                 connection.raw.connect()
                 break
             time.sleep(RECONNECT_SECONDS)
-        connection.channel = open_channel(connection.raw, connection.master.node_timeout)
+        connection.channel = open_channel(connection.raw, connection.pool.opener.node_timeout)
         for one in in_flight:
             connection._send(one if isinstance(one, InFlight) else InFlight.all_of(one, one.sent_at), source=True)
 
@@ -91,7 +92,7 @@ def send_again() -> None:
         except NETWORK_ERRORS:
             connect_again(connection)
 
-    def always_sound(master: Master, connection: Connection) -> bool:
+    def always_sound(pool: Pool, connection: Connection) -> bool:
         return True
 
     def never_straight(*_: object) -> None:
@@ -99,11 +100,11 @@ def send_again() -> None:
 
     _replace(_scripts, "_fragment", _never_asking(_scripts._fragment))
     _scripts.load.cache_clear()
-    _replace(Master, "introduce", introduce_once)
-    _replace(Master, "exchange", never_straight)
+    _replace(Opener, "introduce", introduce_once)
+    _replace(Pool, "exchange", never_straight)
     _replace(Connection, "receive", patient_receive)
     _replace(Connection, "request", patient_request)
-    _replace(Master, "_is_sound", always_sound)
+    _replace(Pool, "_is_sound", always_sound)
 
 
 @guard("sockets that prove what they are")

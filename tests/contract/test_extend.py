@@ -14,7 +14,7 @@ def test_a_master_without_a_free_connection_is_asked_again_where_a_quorum_lacks_
     rig.take_everywhere(lock, 1)
     for master in range(rig.quorum - 1):
         rig.ask(master, "DEL", key_of(name))
-    client._session.masters[-1]._drop_idle()
+    client._session.masters[-1].pool.drop_idle()
     assert lock.extend() > 0.0
     lock.release()
     rig.until_free(name, "its release")

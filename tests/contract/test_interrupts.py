@@ -207,10 +207,10 @@ def test_an_interrupt_between_any_two_steps_of_a_wait_for_a_connection(rig: Rig,
         taken: list[Connection] = []
         for master in masters:
             rig.until(partial(take_connection, master, clock, taken), "a connection is free: nobody has lost one")
-        is_waiting, give = partial(bool, masters[0].line.waiting), partial(give_connections_back, taken, clock)
+        is_waiting, give = partial(bool, masters[0].pool.line.waiting), partial(give_connections_back, taken, clock)
         where = wait_and_be_interrupted(rig, lock, number, is_waiting, give)
         rig.until_free(lock.name, f"an interrupt {where}")
-        assert all(len(master._connections) <= 1 for master in masters)
+        assert all(len(master.pool._connections) <= 1 for master in masters)
         if not where:
             break
     assert number > 5, "the watch sees the steps"
@@ -218,7 +218,7 @@ def test_an_interrupt_between_any_two_steps_of_a_wait_for_a_connection(rig: Rig,
 
 def take_connection(master: Master, clock: Clock, taken: list[Connection]) -> bool:
     """Has the connection for calls in use, if it is free."""
-    connection = master.check_out(clock()) or master.open_for_call()
+    connection = master.pool.check_out(clock()) or master.pool.open_for_call()
     if connection is not None:
         taken.append(connection)
     return connection is not None
@@ -228,4 +228,4 @@ def give_connections_back(taken: list[Connection], clock: Clock) -> None:
     """The calls that had them end."""
     while taken:
         connection = taken.pop()
-        connection.master.give_back(connection, clock())
+        connection.pool.give_back(connection, clock())

@@ -90,15 +90,15 @@ def test_each_node_has_as_many_connections_as_there_may_be_and_knows_whose_they_
             assert f"relock:{client._session.client_id}" in [found["name"] for found in plain.client_list()]
     shards = {shard.address: shard for shard in cast("Any", client._session.masters[0]).shards.values()}
     crowded = next(shard for shard in shards.values() if shard.address.endswith(f":{cluster.members[0].port}/0"))
-    taken = crowded.check_out(client._session.clock())
+    taken = crowded.pool.check_out(client._session.clock())
     waiting = threading.Thread(target=lambda: client.info(names[0]))
     waiting.start()
-    until(lambda: crowded.line.waiting, within=20, what="a call waits for a connection to that node")
+    until(lambda: crowded.pool.line.waiting, within=20, what="a call waits for a connection to that node")
     assert [client.info(one).owner for one in names[1:]] == [None] * (len(names) - 1)
-    crowded.give_back(taken, client._session.clock())
+    crowded.pool.give_back(taken, client._session.clock())
     waiting.join()
     assert client.statistics().masters[0].connections == len(names)
-    assert all(shard.connections == 1 for shard in shards.values())
+    assert all(shard.pool.connections == 1 for shard in shards.values())
 
 
 @pytest.mark.every_server
@@ -119,7 +119,7 @@ def test_waiters_are_woken_in_their_order_whichever_nodes_they_listen_at(
         # Each client asks another node first, and listens at another one.
         client = connect(cluster.url_by(cluster.members[number % 3]))
         for _ in range(number):
-            client._session.masters[0].raw_connection()
+            client._session.masters[0].opener.raw_connection()
         threads.append(threading.Thread(target=wait, args=(number, client)))
         threads[-1].start()
         until(lambda: len(looker.info(name).queue) == len(threads), within=10, what="it waits")

@@ -179,7 +179,7 @@ def note_asks(client: Client, *books: list[Asked]) -> None:
     if lone is None:
         return
     calls: Any = client._session.calls
-    exchange = lone.exchange
+    exchange = lone.pool.exchange
 
     def note_exchange(request: Prepared, *words: Any) -> Sequence[Answer] | None:
         answers: Sequence[Answer] | None = exchange(request, *words)

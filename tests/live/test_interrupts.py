@@ -460,7 +460,7 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
     assert started
     if not is_connected:
         for master in client._session.masters:
-            master._drop_idle()
+            master.pool.drop_idle()
     client.close()
     masters = [one.client() for one in server.members]
     until(lambda: is_free(masters, name), within=10.0, what="the grant is undone")
@@ -484,7 +484,7 @@ def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
             client.close()
     client.close()
     until(lambda: not watchdog.running, within=10, what="its thread has ended")
-    assert not any(master._idle for master in client._session.masters)
+    assert not any(master.pool._idle for master in client._session.masters)
 
 
 def test_a_signal_handler_that_does_not_wait_leaves_the_wait_that_it_interrupts_alone(

@@ -363,7 +363,7 @@ def test_a_black_hole_ends_a_try_after_the_node_timeout(
 
 def kill_connections(client: Client, server: Deployment) -> None:
     """Have the servers close a client's connections, and wait until the client can see that."""
-    fds = [idle.channel.fileno for master in client._session.masters for idle in master._idle]
+    fds = [idle.channel.fileno for master in client._session.masters for idle in master.pool._idle]
     server.cli("CLIENT", "KILL", "TYPE", "normal")
     until(lambda: all(map(has_ended, fds)), within=20, what="all have ended")
 

@@ -39,13 +39,13 @@ def calls_under_way(client: Client, count: int) -> Iterator[None]:
     taken: list[Connection] = []
     for master in client._session.masters:
         for _ in range(count):
-            connection = master.check_out(client._session.clock()) or master.open_for_call()
+            connection = master.pool.check_out(client._session.clock()) or master.pool.open_for_call()
             assert connection is not None
             taken.append(connection)
     yield
     while taken:
         connection = taken.pop()
-        connection.master.give_back(connection, client._session.clock())
+        connection.pool.give_back(connection, client._session.clock())
 
 
 # What nobody needs ----------------------------------------------------------------------------------------------------
@@ -76,9 +76,9 @@ def test_a_client_without_threads_closes_them_with_its_next_call(
     with calls_under_way(client, BURST):
         pass
     assert named(server, client) == BURST
-    for connection in master._idle:  # half a minute goes by
+    for connection in master.pool._idle:  # half a minute goes by
         connection.idle_since -= pool.UNUSED_SECONDS
-    master.sweep_at -= pool.UNUSED_SECONDS
+    master.pool.sweep_at -= pool.UNUSED_SECONDS
     client.info(name)
     until(lambda: named(server, client) == 1, within=SOON, what="the server has seen the ends of the others")
     assert not client._session.watchdog.running
@@ -119,7 +119,7 @@ def test_many_threads_share_as_many_connections_as_there_may_be(
     # Beside the one for calls there are the watchdog's and the janitor's; and a busy server may list one for a moment
     # after it is closed. Without the bound there would be 24.
     assert all(1 <= count <= 4 for count in most), most
-    assert all(len(master._connections) <= 1 for master in client._session.masters)
+    assert all(len(master.pool._connections) <= 1 for master in client._session.masters)
 
 
 def test_calls_beyond_the_bound_wait_and_take_no_more(
@@ -128,10 +128,10 @@ def test_calls_beyond_the_bound_wait_and_take_no_more(
     client = connect(server.url, max_connections=3, node_timeout=SOON, ttl=3 * SOON)
     with calls_under_way(client, 3), ThreadPoolExecutor(10) as pool:
         looks = [pool.submit(client.info, name) for _ in range(10)]
-        until(lambda: len(client._session.masters[0].line.waiting) == 10, within=SOON, what="all of them wait")
+        until(lambda: len(client._session.masters[0].pool.line.waiting) == 10, within=SOON, what="all of them wait")
         assert named(server, client) == 3
         assert not any(look.done() for look in looks)
-        for connection in list(client._session.masters[0]._connections):
+        for connection in list(client._session.masters[0].pool._connections):
             connection.close()  # those of others, which then give closed ones back; there is room for as many
         assert [look.result(SOON).owner for look in looks] == [None] * 10
         assert named(server, client) <= 3

@@ -139,8 +139,8 @@ def warm(client: Client, name: str) -> None:
         pair(client.lock(f"{name}-warm"))
         time.sleep(0.03)
         for master in client._session.masters:
-            master.drain()
-        return all(master._idle and not master._idle[-1].in_flight for master in client._session.masters)
+            master.pool.drain()
+        return all(master.pool._idle and not master.pool._idle[-1].in_flight for master in client._session.masters)
 
     until(all_are_up, within=20, what="all masters are connected")
 
@@ -233,7 +233,7 @@ def test_partial_renewals_count_for_the_qth_last_lease(server: Masters, connect:
             else:
                 assert after > before + 0.1, "four new leases: the third last is a new one"
             masters = lock._client._session.masters
-            until(lambda: not any(one.down for one in masters), within=20, what="all are back")  # noqa: B023
+            until(lambda: not any(one.facts.down for one in masters), within=20, what="all are back")  # noqa: B023
         leases = sorted(int(member.cli("PTTL", key_of(name))) for member in server.members)
         assert lock.remaining() <= leases[2] / 1000 + 0.01
         lock.release()
@@ -1073,9 +1073,9 @@ def test_only_a_master_without_the_hold_is_given_it_again(
 @pytest.mark.parametrize("masters_count", [3])
 def take_owing(master: Master, taken: list[Connection]) -> bool:
     """Takes a connection with a reply in flight, as another thread may; returns whether there was one."""
-    for connection in list(master._idle):
+    for connection in list(master.pool._idle):
         if connection.in_flight:
-            master._idle.remove(connection)
+            master.pool._idle.remove(connection)
             taken.append(connection)
             return True
     return False
@@ -1110,7 +1110,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
             until(lambda: take_owing(master, taken), within=2, what="it is waited for no more")
         if taken:
             master.open_later(None, is_call=True)
-            until(lambda: master._idle, within=20, what="there is another connection")
+            until(lambda: master.pool._idle, within=20, what="there is another connection")
         other.release()
         thread.join()
         assert other.acquire(timeout=20)
@@ -1118,7 +1118,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
         fault.release()
         until(fault.done.is_set, within=30, what="the request arrives")
         for connection in taken:
-            master.give_back(connection, CLOCK())
+            master.pool.give_back(connection, CLOCK())
         until(lambda: are_queued(server.members, name, 0), within=20, what="nobody is queued")
         other.release()
         return bool(taken)

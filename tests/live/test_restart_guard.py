@@ -191,7 +191,7 @@ def test_a_guard_that_is_found_on_one_master_stops_nobody_on_the_others(
 
     def has_taken_it_over() -> bool:
         gets(newcomer, name)
-        return newcomer._session.masters[1].guard_ms == 612_000
+        return newcomer._session.masters[1].facts.guard_ms == 612_000
 
     with pytest.warns(RelockWarning, match="relock guard --lower"):
         until(has_taken_it_over, within=20, what="it is connected to the first master")

@@ -249,7 +249,7 @@ def test_an_acquire_that_is_under_way_when_the_client_is_closed_keeps_nobody_out
     with ThreadPoolExecutor(2) as pool:
         acquiring = pool.submit(client.lock(name).acquire)
         masters = client._session.masters
-        until(lambda: any(master.is_in_use for master in masters), within=5, what="its request is under way")
+        until(lambda: any(master.pool.is_in_use for master in masters), within=5, what="its request is under way")
         closing = pool.submit(client.close)
         wait([closing], timeout=0.5)  # it has cut the connections by then, or waits for the answers
         own_server.cont()

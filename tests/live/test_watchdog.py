@@ -285,8 +285,8 @@ def test_a_clock_of_the_master_that_steps_ahead_shortens_what_is_trusted(
     lock.acquire()
     before = lock.remaining()
     for master in client._session.masters:
-        master.offset.low -= 10.0
-        master.offset.high -= 10.0
+        master.facts.offset.low -= 10.0
+        master.facts.offset.high -= 10.0
     with client.lock(f"{name}-other"):
         pass
     assert lock.remaining() < before - 9.5

@@ -495,7 +495,7 @@ BUGS = [
     Bug(
         "a subscription stays where it was when its master has moved",
         f"{RUNTIME}/wakeups/subscription.py",
-        "return self._is_misled or self._incarnation != self._master.incarnation",
+        "return self._is_misled or self._incarnation != self._master.facts.incarnation",
         "return False",
         seed=1001,
     ),
@@ -602,7 +602,7 @@ BUGS = [
     Bug(
         "a loop's connection is used on though it leads to another server",
         f"{RUNTIME}/aio/link.py",
-        "        if connection.is_retired or connection.incarnation != self.master.known.incarnation:\n",
+        "        if shown.is_retired or shown.incarnation != self.master.facts.known.incarnation:\n",
         "        if False:\n",
         seed=1053,
     ),
@@ -617,8 +617,8 @@ BUGS = [
     # Only runs in which strangers come find these.
     Bug(
         "a client that has reached no quorum begins a guard",
-        f"{RUNTIME}/masters/introduction.py",
-        "self.guard_ms if master.may_begin_guard else -self.guard_ms",
+        f"{CORE}/socket_facts.py",
+        "self.guard_ms if facts.may_begin_guard else -self.guard_ms",
         "self.guard_ms",
         seed=1071,
     ),

@@ -12,8 +12,8 @@ from attrs import define, field, frozen
 
 from relock._core.clocks import STEP_SECONDS
 from relock._core.hold import Hold
+from relock._core.master_facts import MasterFacts, News, Stepped
 from relock._core.quorum import NEVER, deadline_of, quorum_of
-from relock._runtime.masters.known import MasterState
 from relock._runtime.session.session import Session
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -87,25 +87,28 @@ class Clocks:
 
     def meet(self, process: Process, session: Session) -> None:
         """A client takes part. Each step that it notices is noted here, too."""
-        tell = session.reports.master_stepped
+        tell = session.reports.hear
         self._sessions.append((process, session))
 
-        def master_stepped(master: MasterState, seconds: float, shown_us: int) -> None:
-            ahead = self.servers[master.index].clock() - process.local()
+        def hear(facts: MasterFacts, news: News) -> None:
+            if not isinstance(news, Stepped):
+                tell(facts, news)
+                return
+            ahead, seconds = self.servers[facts.index].clock() - process.local(), news.seconds
             notice = Notice(self.world.now, seconds)
             early = self._early[process.name]
-            if master.index in early.masters and early.is_shown(process, seconds):
-                early.masters.remove(master.index)
-                self._undecided[process.name, master.index] = self.world.now
-            self.world.note(process.name, f"sees the clock of master-{master.index} step by {seconds:+.3f} s")
-            is_latest = ahead <= master.offset.high + STEP_SECONDS  # else the clock moved again after this reply
+            if facts.index in early.masters and early.is_shown(process, seconds):
+                early.masters.remove(facts.index)
+                self._undecided[process.name, facts.index] = self.world.now
+            self.world.note(process.name, f"sees the clock of master-{facts.index} step by {seconds:+.3f} s")
+            is_latest = ahead <= facts.offset.high + STEP_SECONDS  # else the clock moved again after this reply
             try:
-                tell(master, seconds, shown_us)
+                tell(facts, news)
             finally:
                 if is_latest:  # not earlier: `tell` may hold this thread up, while others still believe
-                    self._noticed[process.name, master.index].append(notice)
+                    self._noticed[process.name, facts.index].append(notice)
 
-        session.reports.master_stepped = master_stepped  # type: ignore[method-assign]
+        session.reports.hear = hear  # type: ignore[method-assign]
 
     def stands_still(self, process: Process) -> None:
         """The clock of a client is about to stand still with its machine."""
@@ -134,9 +137,9 @@ class Clocks:
         server = self.servers[number]
         doubts = {}
         for process, session in self._sessions:
-            master = session.masters[number]
-            offset, now = master.offset, process.local()
-            knows = master.incarnation.startswith(server.master.incarnation.encode()) and offset.low > float("-inf")
+            facts = session.masters[number].facts
+            offset, now = facts.offset, process.local()
+            knows = facts.incarnation.startswith(server.master.incarnation.encode()) and offset.low > float("-inf")
             if knows and not process.is_dead:
                 widened = offset.drift_factor * (now - offset.seen_at)
                 doubts[process.name] = offset.high + widened - (server.clock() - now)

@@ -81,11 +81,12 @@ def _subscription(subscription: Subscription, reading: Reading, child: Process) 
 
 def _master(master: Master, child: Process) -> Master:
     """A master as a child has it, with the connections that threads of the parent use at this moment, too."""
-    open_: Any = sorted(filter(_is_open, [*master._connections, *master._own_connections]), key=_number)
+    open_: Any = sorted(filter(_is_open, [*master.pool._connections, *master.pool._own_connections]), key=_number)
     connections: Any = dict.fromkeys(_connection(connection, child) for connection in open_)
     own = copy(master)
-    own._connections, own._own_connections = connections, Living()
-    own._idle, own._own_idle = deque(), deque()
+    own.pool = copy(master.pool)
+    own.pool._connections, own.pool._own_connections = connections, Living()
+    own.pool._idle, own.pool._own_idle = deque(), deque()
     return own
 
 

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from relock._core.hold import Hold
 from relock._core.quorum import drift_of
-from relock._runtime.masters.pool import RETRY_SECONDS_MAX
+from relock._runtime.masters.master import RETRY_SECONDS_MAX
 from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World

@@ -9,6 +9,7 @@ import pytest
 from attrs import define, evolve
 
 from relock._core.clocks import Offset
+from relock._core.master_facts import News, Stepped
 from relock._core.quorum import NEVER, quorum_of
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
@@ -216,6 +217,10 @@ class Knower:
     incarnation: bytes
     offset: Offset
 
+    @property
+    def facts(self) -> "Knower":
+        return self
+
 
 @define(slots=False)
 class Known:
@@ -229,7 +234,7 @@ class Known:
         """The object that hears of steps."""
         return self
 
-    def master_stepped(self, master: Knower, seconds: float, shown_us: int) -> None:  # noqa: ARG002
+    def hear(self, facts: Knower, news: News) -> None:  # noqa: ARG002
         self.count()
 
 
@@ -252,7 +257,7 @@ class Two:
         now = self.holder.local()
         ahead = self.clocks.servers[master].clock() - now
         self.session.masters[master].offset.see(ahead - 0.001, ahead + 0.001, now)
-        self.session.reports.master_stepped(self.session.masters[master], seconds, 0)
+        self.session.reports.hear(self.session.masters[master], Stepped(seconds, 0))
 
 
 def two(masters: int, *, other_knows: bool = True) -> Two:
@@ -326,7 +331,7 @@ def test_a_step_that_an_old_reply_shows_after_another_step_ends_no_excuse() -> N
     game.session.masters[0].offset.see(EPOCH_SECONDS + 0.299, EPOCH_SECONDS + 0.301, now)
     game.clocks.step(0, 5.0)
     game.world.run(0.1)
-    game.session.reports.master_stepped(game.session.masters[0], 0.3, 0)
+    game.session.reports.hear(game.session.masters[0], Stepped(0.3, 0))
     assert game.is_deceived()
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from attrs import field, frozen
 
 from relock._core.flows.quarantine import NOBODY
+from relock._core.master_facts import as_guard_ms
 from relock._doctor.asking import ask, close
 from relock._keys import lock_keys, master_key
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
-from relock._runtime.masters.known import as_guard_ms
 from relock._runtime.net.failures import failure_of
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection

@@ -12,6 +12,7 @@ from relock._core.quorum import quorum_of
 from relock._runtime.masters.fan_out import FanOut
 from relock._runtime.masters.make import lone_master, make_fan_out
 from relock._runtime.masters.master import Master
+from relock._runtime.masters.pool import Pool
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.waiter import Waiter
@@ -63,13 +64,18 @@ class Driver(Host):
     def warn_if_a_loop_waits(self, name: str) -> None:
         """Warn once if the calling thread, which is about to wait for the lock `name`, runs an event loop."""
 
+    @property
+    def pools(self) -> list[Pool]:
+        """Pools of all connections to the masters."""
+        return [pool for master in self.masters for pool in master.pools]
+
     def offsets(self) -> list[Offset]:
         """Return what is known of each master's clock."""
-        return [master.offset for master in self.masters]
+        return [master.facts.offset for master in self.masters]
 
     def is_down(self, master: int) -> bool:
         """Return whether the master with this number is known to be down."""
-        return self.masters[master].down is not None
+        return self.masters[master].facts.down is not None
 
     @abstractmethod
     def enter(self, enter: Enter) -> bool:

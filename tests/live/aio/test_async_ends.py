@@ -90,10 +90,10 @@ async def test_a_client_that_is_closed_takes_the_connections_of_the_loops_that_u
     async with AsyncClient(threads).lock(name):
         pass
     masters = threads._session.masters
-    assert any(master.loop_connections for master in masters)
+    assert any(master.pool.loop_connections for master in masters)
     await asyncio.to_thread(threads.close)
     await until(lambda: not threads._session.foregrounds, "the loop has closed its links")
-    await until(lambda: not any(master.loop_connections for master in masters), "nothing is left")
+    await until(lambda: not any(master.pool.loop_connections for master in masters), "nothing is left")
 
 
 async def test_tasks_that_sleep_end_with_a_client_for_threads_that_is_closed(

@@ -19,7 +19,7 @@ from relock._core.effects import Exchange
 from relock._core.quorum import is_attempt_certain
 from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
 from relock._runtime.masters.connections import Connection
-from relock._runtime.masters.master import Master
+from relock._runtime.masters.pool import Pool
 
 pytestmark = pytest.mark.every_quorum
 
@@ -117,7 +117,7 @@ async def test_a_connection_that_is_given_up_is_closed_when_it_owes_nothing(
     for link, connection in zip(links, old, strict=True):
         assert connection is not None
         assert connection.in_flight
-        connection.is_retired = True
+        connection.shown.is_retired = True
         assert not link.is_connected
         assert link._retired
     await asyncio.gather(*calls)
@@ -132,11 +132,11 @@ async def test_whoever_waits_for_a_connection_hears_whatever_kept_it_from_being_
     """Also an error that nobody expects; and the loop's handler of exceptions hears of it."""
     client, heard = connect(server.url, patience=0.0), []
 
-    def fail(_: Master) -> Connection:
+    def fail(_: Pool) -> Connection:
         raise ZeroDivisionError("there is always one more error")
 
     asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context["exception"]))
-    monkeypatch.setattr(Master, "open_for_loop", fail)
+    monkeypatch.setattr(Pool, "open_for_loop", fail)
     with pytest.raises(QuorumError, match="there is always one more error"):
         await client.lock(name).acquire()
     monkeypatch.undo()
@@ -145,11 +145,11 @@ async def test_whoever_waits_for_a_connection_hears_whatever_kept_it_from_being_
 
 
 def _retire(link: Link, connection: Connection) -> None:
-    connection.is_retired = True
+    connection.shown.is_retired = True
 
 
 def _lead_elsewhere(link: Link, connection: Connection) -> None:
-    connection.incarnation = b"another server's"
+    connection.shown.incarnation = b"another server's"
 
 
 def _fill(link: Link, connection: Connection) -> None:

@@ -64,6 +64,10 @@ class FakeMaster:
         self.offset = Offset(0.01)
         self.trusted: list[int] = []
 
+    @property
+    def facts(self) -> "FakeMaster":
+        return self
+
     def trust(self, shown_us: int) -> None:
         self.trusted.append(shown_us)
 
@@ -173,7 +177,8 @@ def test_a_check_that_comes_while_the_janitor_looks_at_others_does_not_keep_late
             janitor.look_later(CHECK)
         return float(session.now)
 
-    session.masters = (SimpleNamespace(drain=come if meanwhile == "drain" else lambda: None),)
+    pool = SimpleNamespace(drain=come if meanwhile == "drain" else lambda: None)
+    session.masters = (SimpleNamespace(pools=[pool]),)
     session.clock = come if meanwhile == "clock" else session.clock
     janitor._run_checks()
     while not janitor._incoming.empty():
@@ -432,7 +437,7 @@ def test_waiters_that_leave_together_are_taken_out_in_one_round() -> None:
 class Burst(Waiting):
     """One of several masters is slow in each round; this notes what is done at which moment."""
 
-    client_id, masters = "me", (SimpleNamespace(vote_at=0.0),)
+    client_id, masters = "me", (SimpleNamespace(facts=SimpleNamespace(vote_at=0.0)),)
 
     def __init__(self, seconds: float, waiters: Sequence[Waiter] = ()) -> None:
         super().__init__(waits=False, leaves=False)

@@ -125,7 +125,7 @@ class Scene:
             clock=self.clock,
             foregrounds=self.foregrounds,
             hub=self,
-            masters=(SimpleNamespace(vote_at=0.0),),
+            masters=(SimpleNamespace(facts=SimpleNamespace(vote_at=0.0)),),
             node_timeout=1.0,
             platform=THREADS,
             ask_shielded=self.ask_shielded,

@@ -4,13 +4,14 @@ from typing import Any, cast
 
 import pytest
 from redis import exceptions as redis_errors
+from support.listener import NewsListener
 
 from relock import Client, ConfigurationError
+from relock._core.master_facts import Down, InDoubt, Moved, Problem, Seen, Stepped
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.cluster import Cluster
-from relock._runtime.masters.known import MasterListener
 from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.node import Node, Seeds
 from relock._runtime.net.parse import parse_nodes
@@ -154,7 +155,32 @@ def test_what_no_node_says_is_an_error_of_its_connection(reply: Any) -> None:
     """So the client asks another node; if there is none, there is no quorum, and the error has the reason."""
     odd = OddNode(reply)
     node = cast("Node", odd)
-    cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, MasterListener())
+    cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, NewsListener())
     with pytest.raises(redis_errors.InvalidResponse, match="no server gives"):
         cluster.look(THREADS.clock() + 1)
     assert not odd.is_open
+
+
+def test_news_of_a_node_are_summed_up_and_passed_on_where_they_concern_a_session() -> None:
+    """A step may have ended any hold early, so it is the cluster's; which server a node is concerns nobody."""
+    listener, (node,) = NewsListener(), parse_nodes("redis+cluster://a:1")
+    cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, listener)
+    shard = cluster.shard_at("b", 2)
+    shard.act([Moved(), Seen(), InDoubt(), Down("reset"), Stepped(5.0, 7), Problem("it may evict")])
+    assert listener.heard == [
+        (shard.facts, Down("reset")),
+        (cluster.facts, Stepped(5.0, 7)),
+        (shard.facts, Problem("it may evict")),
+    ]
+    shard.facts.down = "reset"
+    shard.act([Down("reset")])
+    assert cluster.facts.down == f"{shard.address}: reset"
+    assert list(cluster.facts.problems.values()) == [f"{shard.address}: reset"]
+
+
+def test_the_connections_of_a_cluster_are_those_to_its_nodes() -> None:
+    (node,) = parse_nodes("redis+cluster://a:1")
+    cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, NewsListener())
+    shards = [cluster.shard_at("b", port) for port in (2, 3)]
+    assert cluster.pools == [shard.pool for shard in shards]
+    assert cluster.shard_at("b", 3) is shards[1]

@@ -1,4 +1,4 @@
-"""How much a master's grants to waiters count, by what the client knows of its clock."""
+"""A master's connections: what their replies count, when they are given up, and how they are opened."""
 
 import sys
 from collections import deque
@@ -9,18 +9,19 @@ from typing import Any, cast
 
 import pytest
 import redis
+from support.listener import NewsListener
 
-from relock._core.clocks import LOOK_SECONDS, Offset
+from relock._core.clocks import LOOK_SECONDS
 from relock._core.effects import Failure
+from relock._core.master_facts import Down, InDoubt, MasterFacts, Moved, News, Seen, Stepped, make_facts
 from relock._core.quorum import NEVER
 from relock._errors import ConfigurationError
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import THREADS
-from relock._runtime.masters import known
 from relock._runtime.masters.connections import NOT_AFTER_PART, Connection
-from relock._runtime.masters.known import NAMELESS, Known, MasterListener, MasterState
 from relock._runtime.masters.master import Master, Reconnector
+from relock._runtime.masters.opener import MasterListener, Opener
 from relock._runtime.masters.round import Round
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
@@ -55,66 +56,53 @@ class FakeNode:
 
 def make(node: FakeNode | None = None, listener: MasterListener | None = None) -> Master:
     """One of several masters; at our time 10 its clock showed 110, as the client knows to the microsecond."""
-    listener = listener or MasterListener()
-    made = Master(0, cast("Node", node or FakeNode()), ClientOptions(restart_guard=30.0), THREADS, listener)
-    made.reconnector = Reconnector(made)
-    made.see_incarnation(SERVER)
-    made.offset.see(100.0, 100.0, 10.0)
+    options = ClientOptions(restart_guard=30.0)
+    facts, _ = make_facts(["a", "b"], options)
+    node = node or FakeNode()
+    made = Master(Opener(cast("Node", node), facts, options, THREADS, listener or NewsListener()))
+    see_server(made, SERVER)
+    facts.offset.see(100.0, 100.0, 10.0)
     return made
 
 
-def test_a_grant_has_its_time_from_a_sample_of_the_same_server() -> None:
-    assert make().granted_at(110_000_000, SERVER, 10.0) == 10.0
-    assert make().granted_at(110_000_000, OTHER, 10.0) == NEVER
+def see_server(master: Master, incarnation: bytes) -> None:
+    """A new socket leads there."""
+    master.act(master.facts.see_incarnation(incarnation))
 
 
-def test_a_grant_of_a_master_whose_clock_stepped_a_moment_ago_counts_for_nothing() -> None:
-    """It may have ended a lease early; a request of our own would count for nothing, too."""
-    master = make()
-    step = master.offset.see(105.0, 105.0, 10.5)
-    master.stepped(step, [b"tended", 115_500_000])
-    assert master.granted_at(116_000_000, SERVER, 11.0) == NEVER
-    master.trust(115_500_000)
-    assert master.granted_at(116_000_000, SERVER, 11.0) == pytest.approx(11.0, abs=0.01)
+class Interrupted(NewsListener):
+    """A signal interrupts it when it begins to act on news, once."""
 
+    strikes = 0
 
-class Interrupted(MasterListener):
-    """A signal interrupts it when it begins to cut leases."""
-
-    def __init__(self) -> None:
-        self.cut: list[float] = []
-        self.strikes = 1
-
-    def master_stepped(self, master: MasterState, seconds: float, shown_us: int) -> None:  # noqa: ARG002
+    def hear(self, facts: MasterFacts, news: News) -> None:
         if self.strikes:
             self.strikes -= 1
             raise KeyboardInterrupt
-        self.cut.append(seconds)
+        super().hear(facts, news)
 
 
 def test_a_step_counts_though_a_signal_interrupts_the_thread_that_saw_it() -> None:
     """No later reply shows the step: the bounds are those of the new time by then, and leases would count in full."""
     listener = Interrupted()
     master = make(listener=listener)
-    step = master.offset.see(105.0, 105.0, 10.5)
+    connection, listener.strikes = connected(master, SERVER), 1
     with pytest.raises(KeyboardInterrupt):
-        master.stepped(step, [b"tended", 115_500_000])
-    assert listener.cut == [step]
-    assert master.offset.see(105.0, 105.0, 10.6) == 0.0
+        see(connection, 105.0, 105.0, 10.5)
+    moved, seen, stepped = listener.news
+    assert (moved, seen, isinstance(stepped, Stepped)) == (Moved(), Seen(), True)
+    assert master.facts.offset.see(105.0, 105.0, 10.6) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("own", "trusted_at"), [([1, 0], 11.0), ([0, 1], 11.0), ([0], 11.0 + GUARD), ([1], 10.5 + GUARD)]
-)
-def test_a_step_that_was_ours_excuses_no_other_one(own: list[int], trusted_at: float) -> None:
-    """The other step may be judged later, and the client may not have told the master yet that it has no vote."""
-    master = make()
-    for ahead, now in ((105.0, 10.5), (110.0, 11.0)):
-        step = master.offset.see(ahead, ahead, now)
-        master.stepped(step, [b"tended", int((ahead + now) * 1e6)])
-    for number in own:
-        master.trust((115_500_000, 121_000_000)[number])
-    assert master.trusted_from == pytest.approx(trusted_at)
+@pytest.mark.parametrize(("down", "is_tried"), [(Down("reset"), True), (Down("a replica", is_mistake=True), False)])
+def test_a_master_that_goes_down_is_tried_again_at_once(
+    down: Down, is_tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But one that turned out to be a replica is not: its address must come to mean another server first."""
+    master, tried = make(), list[bool]()
+    monkeypatch.setattr(master.reconnector, "probe", lambda: tried.append(True))
+    master.act([down])
+    assert tried == [True] * is_tried
 
 
 class SlowLine:
@@ -149,9 +137,9 @@ def test_a_server_that_is_asked_for_its_name_has_a_node_timeout_for_all_replies(
 ) -> None:
     master = make()
     line = SlowLine(0.7 * master.node_timeout)
-    monkeypatch.setattr(master, "clock", line.clock)
+    monkeypatch.setattr(master.opener, "clock", line.clock)
     with pytest.raises(redis.TimeoutError):
-        Connection(master, cast("RawConnection", line)).open()
+        Connection(master.pool, cast("RawConnection", line)).open()
     assert line.now == pytest.approx(10.0 + master.node_timeout)
 
 
@@ -163,7 +151,7 @@ def test_a_connection_that_another_thread_closes_while_it_is_introduced_is_not_o
     monkeypatch.setattr(line, "_sock", None, raising=False)
     monkeypatch.setattr(line, "can_read", lambda _timeout: pytest.fail("it was opened again"))
     with pytest.raises(redis.ConnectionError, match="closed"):
-        Connection(make(), cast("RawConnection", line)).open()
+        Connection(make().pool, cast("RawConnection", line)).open()
 
 
 class FakeChannel:
@@ -179,11 +167,11 @@ class FakeChannel:
 def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() -> None:
     """The client knows nothing of the other server's clock until the new connection has asked for it."""
     master = make()
-    connection = Connection(master, cast("RawConnection", None))
-    connection.incarnation = SERVER
+    connection = Connection(master.pool, cast("RawConnection", None))
+    connection.shown.incarnation = SERVER
     channel = FakeChannel()
     connection.channel = cast("Channel", channel)
-    master.see_incarnation(OTHER)
+    see_server(master, OTHER)
     call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000, token_ms=2000)
     connection.request(Round((call,), 12.0, 10.0, []))
     assert channel.sent.endswith(b"$16\r\n%016d\r\n" % 0)
@@ -192,9 +180,9 @@ def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() 
 def test_a_grant_counts_for_nothing_as_soon_as_another_thread_has_seen_a_step() -> None:
     """Even before that thread reports it. Else the hold would be lost with the step, though others granted it, too."""
     master = make()
-    connection = Connection(master, cast("RawConnection", None))
-    connection.incarnation = SERVER
-    assert master.offset.see(105.0, 105.0, 10.5)
+    connection = Connection(master.pool, cast("RawConnection", None))
+    connection.shown.incarnation = SERVER
+    assert master.facts.offset.see(105.0, 105.0, 10.5)
     granted = [b"granted", 115_600_000, 115_600_000]
     assert isinstance(connection._judge(granted, load("acquire"), 10.4, 10.6), Failure)
     assert connection._judge(granted, load("acquire"), 10.55, 10.6) == granted
@@ -202,9 +190,9 @@ def test_a_grant_counts_for_nothing_as_soon_as_another_thread_has_seen_a_step() 
 
 def connected(master: Master, incarnation: bytes) -> Connection:
     """A connection to `incarnation`, opened when that was the master."""
-    connection = Connection(master, cast("RawConnection", Line()))
+    connection = Connection(master.pool, cast("RawConnection", Line()))
     cast("Line", connection.raw).is_open = True
-    connection.incarnation = incarnation
+    connection.shown.incarnation = incarnation
     return connection
 
 
@@ -212,29 +200,19 @@ def is_open(connection: Connection) -> bool:
     return cast("Line", connection.raw).is_open
 
 
-class Moves(MasterListener):
-    """Counts the moves that it is told of."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def master_moved(self, master: MasterState) -> None:  # noqa: ARG002
-        self.count += 1
-
-
 def test_sockets_to_the_server_that_was_the_master_are_given_up() -> None:
     """Idle ones at once, and the others when they are given back."""
-    moves = Moves()
-    master = make(listener=moves)
+    listener = NewsListener()
+    master = make(listener=listener)
     idle, used, new = connected(master, SERVER), connected(master, SERVER), connected(master, OTHER)
-    master.give_back(idle, 10.0)
-    assert (is_open(idle), moves.count) == (True, 1)
-    master.see_incarnation(OTHER)
-    master.give_back(used, 10.0)
-    master.give_back(new, 10.0)
+    master.pool.give_back(idle, 10.0)
+    assert (is_open(idle), listener.news.count(Moved())) == (True, 1)
+    see_server(master, OTHER)
+    master.pool.give_back(used, 10.0)
+    master.pool.give_back(new, 10.0)
     assert [is_open(connection) for connection in (idle, used, new)] == [False, False, True]
-    assert master.check_out(10.0) is new
-    assert moves.count == 2
+    assert master.pool.check_out(10.0) is new
+    assert listener.news.count(Moved()) == 2
 
 
 @pytest.mark.parametrize("status", [b"granted", b"released", b"refused"])
@@ -242,48 +220,37 @@ def test_what_the_server_says_that_was_the_master_counts_for_nothing(status: byt
     """Its clock does not count either: the master's clock would seem to step."""
     master = make()
     connection = connected(master, SERVER)
-    master.see_incarnation(OTHER)
+    see_server(master, OTHER)
     reply = {b"granted": b"granted 1 1", b"released": b"released 1", b"refused": [status, 1, 0, 0, b""]}[status]
     script = load("release" if status == b"released" else "acquire")
     failure = connection._judge(reply, script, 10.0, 10.1)
     assert isinstance(failure, Failure)
     assert failure.sent, "it may have done what it was asked"
-    assert connection.is_retired
-    assert master.offset.low == NEVER
+    assert connection.shown.is_retired
+    assert master.facts.offset.low == NEVER
 
 
 @pytest.mark.parametrize("words", ["READONLY You can't write", "ERR Error running script: -READONLY You can't write"])
 def test_a_replica_is_not_believed_to_be_the_master_any_more(words: str) -> None:
     """Redis 6.2 puts more words before it. Each idle connection to it would meet the same, and cost a call."""
-    moves = Moves()
-    master = make(listener=moves)
+    listener = NewsListener()
+    master = make(listener=listener)
     connection, idle = connected(master, SERVER), connected(master, SERVER)
-    master.give_back(idle, 10.0)
+    master.pool.give_back(idle, 10.0)
     connection._judge(redis.ResponseError(words), load("acquire"), 10.0, 10.1)
-    assert (connection.is_retired, is_open(idle), moves.count) == (True, False, 2)
+    assert (connection.shown.is_retired, is_open(idle), listener.news.count(Moved())) == (True, False, 2)
     connection._judge(redis.ResponseError(words), load("acquire"), 10.0, 10.1)
-    assert moves.count == 2, "that is known by now"
+    assert listener.news.count(Moved()) == 2, "that is known by now"
 
 
 def test_a_replica_that_is_found_at_the_address_gives_no_socket_to_the_master_up() -> None:
     master = make()
     connection = connected(master, SERVER)
-    master.give_back(connection, 10.0)
+    master.pool.give_back(connection, 10.0)
     said = [b"run_id:replica\r\n", b"role:slave\r\nmaster_replid:repl\r\n", b""]
     with pytest.raises(ConfigurationError, match="is a replica"):
-        master.introduce(said)
-    assert master.check_out(10.0) is connection
-
-
-def test_a_server_that_refuses_info_gets_an_unknown_incarnation() -> None:
-    """So the client can't tell whether that server made a grant of its scripts."""
-    told = Warned()
-    made = Master(0, cast("Node", FakeNode()), ClientOptions(), THREADS, told)
-    refused = redis.ResponseError("this user has no permissions to run the 'info' command")
-    assert made.introduce([refused] * 3) == NAMELESS
-    made.offset.see(100.0, 100.0, 10.0)
-    assert made.granted_at(110_000_000, NAMELESS, 10.0) == NEVER
-    assert ["refuses INFO" in text for text in told.texts] == [True]
+        master.opener.introduce(said)
+    assert master.pool.check_out(10.0) is connection
 
 
 def packed_us(connection: Connection, until: float) -> int:
@@ -293,23 +260,38 @@ def packed_us(connection: Connection, until: float) -> int:
 
 def test_a_not_after_time_is_packed_for_the_requests_of_a_moment() -> None:
     master = make()
-    connection, offset = connected(master, SERVER), master.offset
-    first, spare = offset.not_after_us(20.0), NOT_AFTER_PART * master.node_timeout
+    connection, facts = connected(master, SERVER), master.facts
+    first, spare = facts.offset.not_after_us(20.0), NOT_AFTER_PART * master.node_timeout
     assert [packed_us(connection, 20.0 + later) for later in (0.0, spare / 2, spare)] == [first] * 3
     late = 20.0 + 1.01 * spare
-    assert packed_us(connection, late) == offset.not_after_us(late) > first, "a request has most of its time"
+    assert packed_us(connection, late) == facts.offset.not_after_us(late) > first, "a request has most of its time"
     assert packed_us(connection, 20.0) == first, "nor is it too late for one that has less time"
 
 
 @pytest.mark.parametrize("bounds", [(100.05, 100.06), (105.0, 105.0), (95.0, 95.0)], ids=["tighter", "ahead", "back"])
 def test_a_not_after_time_is_that_of_the_bounds_that_are_known(bounds: tuple[float, float]) -> None:
     master = make()
-    connection = connected(master, SERVER)
+    connection, facts = connected(master, SERVER), master.facts
     before = packed_us(connection, 20.0)
-    master.offset.see(*bounds, 15.0)
-    assert packed_us(connection, 20.0) == master.offset.not_after_us(20.0) != before
-    master.see_incarnation(OTHER)
-    assert packed_us(connection, 20.0) == 0
+    facts.offset.see(*bounds, 15.0)
+    assert packed_us(connection, 20.0) == facts.offset.not_after_us(20.0) != before
+    facts.see_incarnation(OTHER)
+    assert packed_us(connection, 20.0) == 0, "nothing is known of another server's clock"
+
+
+def test_a_request_names_the_guard_that_is_known_by_then() -> None:
+    """Also on a connection from before: a quorum was reached since, or another master has shown a larger one."""
+    master = make()
+    connection, facts = connected(master, SERVER), master.facts
+
+    def named() -> bytes:
+        return connection._own_arguments(load("acquire"), 11.0).split(b"\r\n")[-2]
+
+    assert named() == named() == b"-30600"
+    connection._credit([b"granted", 110_000_000, 1], facts.offset, 10.0, 10.0)
+    assert named() == b"30600", "a vote shows a marker"
+    facts.peers[1].found_guard(60_000)
+    assert named() == b"+60000"
 
 
 def see(connection: Connection, low: float, high: float, now: float) -> Any:
@@ -319,7 +301,7 @@ def see(connection: Connection, low: float, high: float, now: float) -> Any:
 
 def test_a_reply_that_shows_nothing_new_changes_nothing_for_a_moment() -> None:
     master = make()
-    connection, offset = connected(master, SERVER), master.offset
+    connection, offset = connected(master, SERVER), master.facts.offset
     see(connection, 99.9, 100.1, 10.0 + LOOK_SECONDS / 2)
     assert offset.seen_at == 10.0
     see(connection, 99.9, 100.1, 10.0 + LOOK_SECONDS * 2)
@@ -331,28 +313,19 @@ def test_a_reply_that_shows_nothing_new_changes_nothing_for_a_moment() -> None:
 def test_a_step_is_seen_at_once(ahead: float) -> None:
     master = make()
     see(connected(master, SERVER), 100.0 + ahead, 100.0 + ahead, 10.0 + LOOK_SECONDS / 10)
-    assert master.offset.stepped_at == 10.0 + LOOK_SECONDS / 10
-
-
-class Doubter(MasterListener):
-    """Notes how often a new sample of a clock is asked for."""
-
-    doubts = 0
-
-    def clock_in_doubt(self, master: MasterState) -> None:  # noqa: ARG002
-        self.doubts += 1
+    assert master.facts.offset.stepped_at == 10.0 + LOOK_SECONDS / 10
 
 
 def test_a_step_of_unknown_direction_is_looked_into_at_once() -> None:
     """Two replies were under way together, and don't agree. If the clock went ahead, leases end earlier."""
-    listener = Doubter()
+    listener = NewsListener()
     master = make(listener=listener)
     connection = connected(master, SERVER)
     absent = [b"absent", 139_805_000]  # 30 s after the known sample, by which either may be right
     assert connection._judge(absent, load("extend"), 40.0, 40.01) == absent
     granted = [b"granted", 140_140_000, 140_140_000]
     assert isinstance(connection._judge(granted, load("acquire"), 39.98, 40.02), Failure)
-    assert listener.doubts == 1
+    assert listener.news.count(InDoubt()) == 1
 
 
 @pytest.mark.parametrize(
@@ -435,12 +408,12 @@ def test_a_connection_is_not_overdue_with_what_it_was_sent_while_its_late_replie
     """That is a script that the master did not know, and has had no time to run yet."""
     master = make()
     clock = iter([12.0, 12.001, 12.002])
-    master.clock = lambda: next(clock)
-    connection = Connection(master, cast("RawConnection", None))
+    master.opener.clock = lambda: next(clock)
+    connection = Connection(master.pool, cast("RawConnection", None))
     channel = connection.channel = cast("Any", LateChannel(*replies))
     call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000, token_ms=2000)
     connection.in_flight.append(Round((call,), 10.5, 10.0, [(Failure("a", "silent", awaited=True),)]))
-    assert master.is_drained(connection, master.clock()) is is_drained
+    assert master.pool.is_drained(connection, master.opener.clock()) is is_drained
     assert len(connection.in_flight) == in_flight
     assert (b"EVAL\r\n" in channel.sent) is (is_drained and in_flight == 1), (
         "it is sent, and the connection must wait for it"
@@ -449,8 +422,8 @@ def test_a_connection_is_not_overdue_with_what_it_was_sent_while_its_late_replie
 
 def test_a_script_that_was_not_known_is_not_sent_behind_a_later_request() -> None:
     """That may be the release of what it would take: it would be there for good."""
-    connection = Connection(make(), cast("RawConnection", None))
-    connection.incarnation = SERVER
+    connection = Connection(make().pool, cast("RawConnection", None))
+    connection.shown.incarnation = SERVER
     channel = connection.channel = cast("Any", LateChannel())
     call = load("leave").call(lock_keys("lock", "a"), owner=b"me:1")
     rounds = [Round((call,), 12.0, 10.0, [(Failure("a", "silent", awaited=True),)]) for _ in range(2)]
@@ -521,28 +494,13 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_another_servers_samples_are_gone_before_its_name_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub may judge a message between any two steps of a thread that connects."""
-    master = make()
-    seen: list[float] = []
-
-    def offset(drift_factor: float) -> Any:
-        seen.append(master.granted_at(110_000_000, OTHER, 10.0))
-        return Offset(drift_factor)
-
-    monkeypatch.setattr(known, "Offset", offset)
-    master.see_incarnation(OTHER)
-    assert seen == [NEVER]
-    assert master.granted_at(110_000_000, OTHER, 10.0) == NEVER
-
-
 def test_a_connection_that_is_opened_while_the_client_is_closed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """To look a name up, ask Sentinels or shake hands takes time, and there is nothing to close yet."""
     node = FakeNode()
     master = make(node)
 
     def open_(connection: Connection) -> None:
-        master.close()
+        master.pool.close()
         cast("Line", connection.raw).is_open = True
 
     monkeypatch.setattr(Connection, "open", open_)
@@ -550,7 +508,7 @@ def test_a_connection_that_is_opened_while_the_client_is_closed_is_closed(monkey
         master.probe()
     assert [line.is_open for line in node.lines] == [False]
     master.failed(caught.value, sent=False)
-    assert master.down is None, "nothing is wrong with it"
+    assert master.facts.down is None, "nothing is wrong with it"
 
 
 def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being_closed(
@@ -560,112 +518,16 @@ def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being
     node = FakeNode()
     master = make(node)
     monkeypatch.setattr(Connection, "open", lambda connection: setattr(connection.raw, "is_open", True))
-    connections = [master.open() for _ in range(3)]
+    connections = [master.pool.open() for _ in range(3)]
 
     def open_another(frame: FrameType, event: str, _: Any) -> None:
         if "living" in frame.f_code.co_filename and event in ("call", "c_call") and len(node.lines) < 20:
             with suppress(redis.ConnectionError):
-                connections.append(master.open())
+                connections.append(master.pool.open())
 
     sys.setprofile(open_another)
     try:
-        master.close()
+        master.pool.close()
     finally:
         sys.setprofile(None)
     assert not any(line.is_open for line in node.lines)
-
-
-class Warned(MasterListener):
-    """Keeps the warnings for its user."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.texts.append(text)
-
-
-def test_a_larger_guard_is_told_of_once() -> None:
-    """Connections to several masters are opened side by side, and each finds it."""
-    told = Warned()
-    first, second = make(listener=told), make(listener=told)
-    connections = [Connection(master, cast("RawConnection", None)) for master in (first, second)]
-    connections[0]._learn_marker([b"60000"])
-    first.guard_ms = second.guard_ms = 60_000  # as the session does for all
-    connections[1]._learn_marker([b"60000"])
-    assert [connection.guard_ms for connection in connections] == [60_000, 60_000]
-    (text,) = told.texts
-    assert "60.00 s, not 30.60 s" in text
-
-
-def named_guard(connection: Connection) -> bytes:
-    """The guard that a request names, as it is packed."""
-    return connection._own_arguments(load("acquire"), 11.0).split(b"\r\n")[-2]
-
-
-def test_a_guard_is_named_below_0_until_a_quorum_is_judged_or_a_marker_was_seen() -> None:
-    for seen in ("is_quorum_judged", "has_shown_marker"):
-        master = make()
-        connection = Connection(master, cast("RawConnection", None))
-        assert named_guard(connection) == named_guard(connection) == b"-30600"
-        setattr(master, seen, True)
-        assert named_guard(connection) == b"30600", "on a connection from before as well"
-
-
-def test_a_guard_that_others_have_is_named_as_theirs() -> None:
-    master = make()
-    connection = Connection(master, cast("RawConnection", None))
-    master.is_quorum_judged = True
-    assert named_guard(connection) == b"30600"
-    master.guard_ms = 60_000  # as the session does where another master shows that
-    assert named_guard(connection) == b"+60000"
-
-
-def test_a_vote_shows_a_marker_though_no_quorum_is_judged() -> None:
-    master = make()
-    connection = Connection(master, cast("RawConnection", None))
-    assert named_guard(connection) == b"-30600"
-    connection._credit([b"granted", 110_000_000, 1], master.offset, 10.0, 10.0)
-    assert named_guard(connection) == b"30600"
-
-
-def test_a_refusal_at_a_first_contact_is_no_time_without_a_vote() -> None:
-    told = Told()
-    master = make(listener=told)
-    connection = Connection(master, cast("RawConnection", None))
-    named_guard(connection)
-    failure = connection._credit([b"no_vote", 110_000_000, 110_000_000], master.offset, 10.0, 10.0)
-    assert isinstance(failure, Failure)
-    assert (failure.sent, failure.permanent, master.has_shown_marker) == (False, False, False)
-    assert "before a quorum of the masters was reached" in failure.why
-    connection._credit([b"no_vote", 110_000_000, 140_000_000], master.offset, 10.0, 10.0)
-    assert (told.seconds, master.has_shown_marker) == ([30.0], True)
-
-
-class Told(MasterListener):
-    """Notes for how long masters have no vote, as it is told."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def master_without_vote(self, master: MasterState, seconds: float) -> None:  # noqa: ARG002
-        self.seconds.append(round(seconds, 3))
-
-
-@pytest.mark.parametrize(
-    ("read_at", "told"), [(10.0, [30.0]), (35.0, [5.0]), (45.0, [])], ids=["at once", "late", "when the guard is over"]
-)
-def test_a_guard_ends_when_it_ends_though_the_refusal_is_read_late(read_at: float, told: list[float]) -> None:
-    """A reply that no call waited for stays on an idle connection until the next call reads it."""
-    listener = Told()
-    master = make(listener=listener)
-    master.without_vote(110_000_000, 140_000_000, read_at)
-    assert master.vote_at == pytest.approx(40.0)
-    assert listener.seconds == told
-
-
-def test_a_guard_of_a_master_whose_clock_is_not_known_counts_from_the_reading() -> None:
-    master = make()
-    master.known = Known(SERVER, Offset(0.01))
-    master.without_vote(110_000_000, 140_000_000, 35.0)
-    assert master.vote_at == pytest.approx(65.0)

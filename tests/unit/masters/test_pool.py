@@ -10,19 +10,22 @@ from types import FrameType
 from typing import Any, cast
 
 import pytest
-from attrs import define, field
+from attrs import define
 from support.instructions import Interrupt, Strike
+from support.listener import NewsListener
 
 from relock._core.effects import Answer, Ask, Failure
+from relock._core.master_facts import make_facts
 from relock._core.quorum import NEVER
 from relock._options import ClientOptions
 from relock._runtime.machine import Machine
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.fan_out import CROWDED_SECONDS, FanOut
-from relock._runtime.masters.known import MasterListener
 from relock._runtime.masters.lines import LOOK_SECONDS, Line
 from relock._runtime.masters.master import Master, Reconnector
+from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.pool import UNUSED_SECONDS
+from relock._runtime.masters.pool import Pool as RealPool
 from relock._runtime.masters.round import Round
 from relock._runtime.net.node import Node
 from relock._scripts import Call
@@ -98,16 +101,6 @@ class Nowhere:
         return sum(raw.is_open for raw in self.raws)
 
 
-@define(eq=False)
-class Listener(MasterListener):
-    """Notes when it was asked to look after the connections."""
-
-    moments: list[float] = field(factory=list)
-
-    def sweep_by(self, moment: float) -> None:
-        self.moments.append(moment)
-
-
 class PromptReconnector(Reconnector):
     """Opens at once what a real one opens in the background; if it is `late`, only when the test tells it to."""
 
@@ -125,13 +118,13 @@ def _without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def request(connection: Connection, round_: Round) -> None:
         assert cast("FakeConnection", connection.raw).is_open
-        assert round_.answers[connection.master.index][0].awaited  # type: ignore[union-attr]
-        round_.answers[connection.master.index] = ANSWER
+        assert round_.answers[connection.facts.index][0].awaited  # type: ignore[union-attr]
+        round_.answers[connection.facts.index] = ANSWER
         round_.missing -= 1
 
     monkeypatch.setattr(Connection, "open", lambda connection: setattr(connection.raw, "is_open", True))
     monkeypatch.setattr(Connection, "request", request)
-    monkeypatch.setattr(Master, "_is_sound", lambda *_: True)
+    monkeypatch.setattr(RealPool, "_is_sound", lambda *_: True)
     monkeypatch.setattr(FanOut, "_read_whoever_is_ready", lambda *_: None)
 
 
@@ -141,10 +134,12 @@ class Pool:
     def __init__(self, maximum: int, masters: int = 1) -> None:
         self.desk = Desk()
         self.nodes = [Nowhere() for _ in range(masters)]
-        self.listener = Listener()
+        self.listener = NewsListener()
         options = ClientOptions(max_connections=maximum, restart_guard=0.0)
+        facts = make_facts(["a"] * masters, options)
         self.masters = tuple(
-            Master(i, cast("Node", node), options, self.desk, self.listener) for i, node in enumerate(self.nodes)
+            Master(Opener(cast("Node", node), own, options, self.desk, self.listener))
+            for node, own in zip(self.nodes, facts, strict=True)
         )
         if masters > 1:
             for master in self.masters:
@@ -163,7 +158,7 @@ class Pool:
         """Takes so many connections to a master, as calls of other threads do."""
         taken = []
         for _ in range(count):
-            connection = self.masters[master].check_out(self.desk.now) or self.masters[master].open_for_call()
+            connection = self.masters[master].pool.check_out(self.desk.now) or self.masters[master].pool.open_for_call()
             assert connection is not None
             taken.append(connection)
         return taken
@@ -171,7 +166,7 @@ class Pool:
     def end(self, connections: list[Connection]) -> None:
         while connections:
             connection = connections.pop()
-            connection.master.give_back(connection, self.desk.now)
+            connection.pool.give_back(connection, self.desk.now)
 
 
 @pytest.fixture(autouse=True)
@@ -199,8 +194,8 @@ def test_the_last_connection_is_kept_for_rare_calls() -> None:
     pool = Pool(64)
     pool.end(pool.take(2))
     pool.desk.now += UNUSED_SECONDS
-    assert pool.master.sweep(pool.desk.now) == float("inf"), "there is nothing to look after"
-    assert (pool.nodes[0].open, pool.master.connections) == (1, 1)
+    assert pool.master.pool.sweep(pool.desk.now) == float("inf"), "there is nothing to look after"
+    assert (pool.nodes[0].open, pool.master.pool.connections) == (1, 1)
 
 
 def test_the_sweeper_of_connections_is_told_when() -> None:
@@ -211,12 +206,12 @@ def test_the_sweeper_of_connections_is_told_when() -> None:
     pool.desk.now += 5.0
     second = pool.take(1)
     assert pool.listener.moments == [pool.desk.now + UNUSED_SECONDS]
-    assert pool.master.sweep(pool.desk.now) == pool.desk.now + UNUSED_SECONDS, "both are in use"
+    assert pool.master.pool.sweep(pool.desk.now) == pool.desk.now + UNUSED_SECONDS, "both are in use"
     pool.end(first)
     pool.desk.now += 1.0
     pool.end(second)
     pool.desk.now += UNUSED_SECONDS - 1.0
-    assert pool.master.sweep(pool.desk.now) == float("inf")
+    assert pool.master.pool.sweep(pool.desk.now) == float("inf")
     assert pool.nodes[0].open == 1
 
 
@@ -225,7 +220,7 @@ def test_what_was_used_a_moment_ago_stays() -> None:
     pool.end(pool.take(2))
     pool.desk.now += UNUSED_SECONDS - 1.0
     pool.end(pool.take(2))
-    assert pool.master.sweep(pool.desk.now) == pool.desk.now + UNUSED_SECONDS
+    assert pool.master.pool.sweep(pool.desk.now) == pool.desk.now + UNUSED_SECONDS
     assert pool.nodes[0].open == 2
 
 
@@ -240,7 +235,7 @@ def test_a_call_that_finds_none_free_waits_until_one_is_given_back() -> None:
     assert pool.desk.sleeps == 1, "it is woken"
     assert pool.desk.now == 100.0
     assert len(pool.nodes[0].raws) == 2
-    assert not pool.master.line.waiting
+    assert not pool.master.pool.line.waiting
 
 
 def test_calls_that_come_at_once_have_no_more_opened_than_there_may_be() -> None:
@@ -252,7 +247,7 @@ def test_calls_that_come_at_once_have_no_more_opened_than_there_may_be() -> None
         pool.master.open_later(reports, is_call=True)
     for _ in range(5):
         reconnector.step()
-    assert (pool.nodes[0].open, pool.master.idle_connections) == (2, 2)
+    assert (pool.nodes[0].open, pool.master.pool.idle_connections) == (2, 2)
     assert [reports.get_nowait() for _ in range(5)] == [(pool.master, None)] * 5, "nobody waits for it in vain"
     pool.master.open_later(reports, is_call=False)
     reconnector.step()
@@ -268,7 +263,7 @@ def test_a_call_waits_no_longer_than_it_has_time() -> None:
     assert (failure.sent, failure.awaited, failure.permanent) == (False, False, False)
     assert "max_connections=2" in failure.why
     assert pool.desk.now == pytest.approx(began + TIME)
-    assert not pool.master.line.waiting
+    assert not pool.master.pool.line.waiting
     pool.end(taken)
     assert pool.ask() == [ANSWER]
 
@@ -287,7 +282,7 @@ def test_a_call_that_has_some_connections_when_its_time_is_over_asks_nobody(monk
 
     monkeypatch.setattr(FanOut, "_takes_turn", take_some)
     assert all(isinstance(answer[0], Failure) and not answer[0].sent for answer in pool.ask())
-    assert not pool.master.is_in_use
+    assert not pool.master.pool.is_in_use
     pool.end(taken)
 
 
@@ -329,7 +324,7 @@ def test_what_is_no_call_has_its_own_beside_them() -> None:
     pool.end(taken)
     assert pool.ask(is_call=False) == [ANSWER]
     pool.desk.now += UNUSED_SECONDS
-    pool.master.sweep(pool.desk.now)
+    pool.master.pool.sweep(pool.desk.now)
     assert pool.nodes[0].open == 1
 
 
@@ -348,11 +343,11 @@ def test_two_calls_at_once_open_no_more_connections_than_there_may_be() -> None:
     def other(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code is Connection.__init__.__code__:
             sys.setprofile(None)
-            found.append(pool.master.open_for_call())
+            found.append(pool.master.pool.open_for_call())
 
     sys.setprofile(other)
     try:
-        found.append(pool.master.open_for_call())
+        found.append(pool.master.pool.open_for_call())
     finally:
         sys.setprofile(None)
     assert sum(connection is not None for connection in found) <= 1
@@ -390,13 +385,13 @@ def test_a_newcomer_does_not_pass_those_that_wait() -> None:
     pool = Pool(1)
     taken = pool.take(1)
     order: list[str] = []
-    waiting = pool.master.line.place(pool.desk.now + 10.0)
-    pool.master.line.join(waiting)
+    waiting = pool.master.pool.line.place(pool.desk.now + 10.0)
+    pool.master.pool.line.join(waiting)
     pool.end(taken)
 
     def served() -> None:
         order.append("first")
-        pool.master.line.leave(waiting)
+        pool.master.pool.line.leave(waiting)
 
     pool.desk.meanwhile = served
     pool.ask()
@@ -413,7 +408,7 @@ def test_a_call_that_waits_for_one_master_holds_no_connection_to_another() -> No
     taken = pool.take(1, master=1)
 
     def look() -> None:
-        assert [master.is_in_use for master in pool.masters] == [False, True, False]
+        assert [master.pool.is_in_use for master in pool.masters] == [False, True, False]
         pool.end(taken)
 
     pool.desk.meanwhile = look
@@ -493,10 +488,10 @@ def test_an_idle_connection_that_ends_says_something_of_the_master_only_where_it
     pool.desk.now += 10 * TIME
     monkeypatch.setattr(Connection, "drain", drain)
     if is_drain:
-        pool.master.drain()
+        pool.master.pool.drain()
     else:
-        assert pool.master.check_out(pool.desk.now) is None
-    assert (pool.master.down is not None) is owes
+        assert pool.master.pool.check_out(pool.desk.now) is None
+    assert (pool.master.facts.down is not None) is owes
     assert pool.nodes[0].open == 0
 
 
@@ -525,11 +520,11 @@ def test_an_interrupt_at_any_instruction_of_a_wait_loses_no_connection_and_no_pl
     for number, (pool, taken) in enumerate(crowded(masters), 1):
         is_struck = interrupted(pool, number)
         pool.end(taken)  # if it came before the wait, or when they were given back
-        assert not any(master.is_in_use for master in pool.masters), f"after {number}"
+        assert not any(master.pool.is_in_use for master in pool.masters), f"after {number}"
         assert pool.ask().count(ANSWER) >= pool.fan_out._quorum, "where one was lost, another one is opened meanwhile"
         assert pool.ask() == [ANSWER] * masters
         assert pool.desk.now == 100.0, "nobody waits"
-        assert [master.connections for master in pool.masters] == [1] * masters
+        assert [master.pool.connections for master in pool.masters] == [1] * masters
         if not is_struck:
             break
     assert number > 300
@@ -537,10 +532,10 @@ def test_an_interrupt_at_any_instruction_of_a_wait_loses_no_connection_and_no_pl
 
 def test_what_is_known_of_a_master_at_its_bound() -> None:
     pool = Pool(1)
-    assert (pool.master.has_room, pool.master.is_full, pool.master.is_crowded) == (True, False, False)
+    assert (pool.master.pool.has_room, pool.master.pool.is_full, pool.master.pool.is_crowded) == (True, False, False)
     taken = pool.take(1)
-    assert (pool.master.has_room, pool.master.is_full, pool.master.is_crowded) == (False, True, True)
+    assert (pool.master.pool.has_room, pool.master.pool.is_full, pool.master.pool.is_crowded) == (False, True, True)
     assert "max_connections=1" in pool.master.unconnected().why
     pool.end(taken)
-    assert (pool.master.has_room, pool.master.is_full, pool.master.is_crowded) == (False, False, False)
-    assert pool.master.trusted_from == NEVER
+    assert (pool.master.pool.has_room, pool.master.pool.is_full, pool.master.pool.is_crowded) == (False, False, False)
+    assert pool.master.facts.trusted_from == NEVER

@@ -293,13 +293,15 @@ class Play:
             "waiting": list(session.hub.waiters),
             "served": list(session.hub._served),
             "beats_at": session.janitor._asked_for,
-            "idle": [link_state(connection) for connection in master._idle],
-            "open": master.connections,
-            "down": master.down,
-            "vote_at": master.vote_at,
-            "trusted_from": master.trusted_from,
-            "incarnation": master.incarnation,
-            "clock": [getattr(master.offset, name) for name in ("low", "high", "seen_at", "stepped_at", "_rivals")],
+            "idle": [link_state(connection) for connection in master.pool._idle],
+            "open": master.pool.connections,
+            "down": master.facts.down,
+            "vote_at": master.facts.vote_at,
+            "trusted_from": master.facts.trusted_from,
+            "incarnation": master.facts.incarnation,
+            "clock": [
+                getattr(master.facts.offset, name) for name in ("low", "high", "seen_at", "stepped_at", "_rivals")
+            ],
             "watch_at": session.watchdog._pokes.qsize(),
             "started": set(session.platform.started),  # again and again: here none of them runs
             "unsaid": list(session.unsaid),
@@ -314,11 +316,11 @@ def hold_state(hold: Hold) -> dict[str, Any]:
 
 def link_state(connection: Connection) -> list[Any]:
     return [
-        connection.is_retired,
-        connection.guard_ms,
-        connection._voted_us,
+        connection.shown.is_retired,
+        connection.shown.guard_ms,
+        connection.shown.voted_us,
         len(connection.in_flight),
-        connection.incarnation,
+        connection.shown.incarnation,
     ]
 
 
@@ -364,10 +366,11 @@ def _play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str
         session.waited_at = scene.now
         session.hub.listen(scene.now)
         session.hub.subscriptions[0].is_confirmed = True
-        session.hub.subscriptions[0]._incarnation = session.masters[0].incarnation
+        session.hub.subscriptions[0]._incarnation = session.masters[0].facts.incarnation
     for _ in range(LEVELS_BEFORE.get(call, 0)):
         made.lock.acquire()
-    scene.move = session.masters[0].see_incarnation
+    master = session.masters[0]
+    scene.move = lambda incarnation: master.act(master.facts.see_incarnation(incarnation))
     scene.sent.clear()
     scene.said[:] = said(scene)
     made.do(call)

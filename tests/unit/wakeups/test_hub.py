@@ -35,6 +35,10 @@ class FakeMaster:
     trusted_from = NEVER
     incarnation = b"run:repl"
 
+    @property
+    def facts(self) -> "FakeMaster":
+        return self
+
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         assert arrived_at == NOW
         return granted_us / 1e6 if incarnation == b"run:repl" else NEVER

@@ -55,6 +55,12 @@ class FakeMaster:
         ours, self.server = socket.socketpair()
         self.line = Line(ours)
 
+    @property
+    def facts(self) -> "FakeMaster":
+        return self
+
+    opener = facts
+
     def raw_connection(self) -> Any:
         return self.line
 

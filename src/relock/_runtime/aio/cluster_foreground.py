@@ -11,9 +11,10 @@ from relock._runtime.aio.foreground import Foreground
 from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
 from relock._runtime.aio.loop_round import LoopRound
 from relock._runtime.aio.on_thread import on_thread
-from relock._runtime.masters.cluster import Cluster, Shard
+from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.cluster_parts import HOPS_MAX, Part, Routed
 from relock._runtime.masters.errors import NETWORK_ERRORS
+from relock._runtime.masters.master import Master
 from relock._runtime.session.session import Session
 
 
@@ -23,7 +24,7 @@ class ClusterForeground(Foreground):
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop, stall_limit: float, cluster: Cluster) -> None:
         super().__init__(session, loop, stall_limit)
         self._cluster = cluster
-        self._links_of: dict[Shard, list[Link]] = {}
+        self._links_of: dict[Master, list[Link]] = {}
 
     def _make_lanes(self) -> list[list[Link]]:
         return []
@@ -70,7 +71,7 @@ class ClusterForeground(Foreground):
         link.ask(round_)
         return link
 
-    def _link_for(self, shard: Shard) -> Link:
+    def _link_for(self, shard: Master) -> Link:
         """Return the link to a node that has the least to do."""
         links = self._links_of.get(shard)
         if links is None:

@@ -247,7 +247,7 @@ class Foreground:
 
     def _raise_mistakes(self, links: Iterable[Link]) -> None:
         for link in links:
-            if link.config_error is not None and not link.master.was_sound:
+            if link.config_error is not None and not link.master.facts.was_sound:
                 raise link.config_error
 
     async def _listen(self, listen: Listen) -> bool:

@@ -80,7 +80,8 @@ class Link:
         connection = self.connection
         if connection is None:
             return False
-        if connection.is_retired or connection.incarnation != self.master.known.incarnation:
+        shown = connection.shown
+        if shown.is_retired or shown.incarnation != self.master.facts.known.incarnation:
             self._retire(connection)
             return False
         return True
@@ -132,8 +133,8 @@ class Link:
             connection is None
             or len(connection.in_flight) >= IN_FLIGHT_MAX
             or self.waiting
-            or connection.is_retired
-            or connection.incarnation != master.known.incarnation
+            or connection.shown.is_retired
+            or connection.shown.incarnation != master.facts.known.incarnation
         ):
             return None
         done = self._loop.create_future()
@@ -230,7 +231,7 @@ class Link:
         """Open a connection, on a thread; return the connection, or why there is none."""
         master = self.master
         try:
-            return master.open_for_loop()
+            return master.pool.open_for_loop()
         except NETWORK_ERRORS as error:
             return master.failed(error, sent=False)
         except ConfigurationError as error:
@@ -248,7 +249,7 @@ class Link:
         if isinstance(opened, Failure):
             self._fail_waiting(opened)
         elif isinstance(opened, ConfigurationError):
-            if not self.master.was_sound:
+            if not self.master.facts.was_sound:
                 self.config_error = opened
             self._fail_waiting(self.master.misconfigured(opened))
         elif self._is_closed:
@@ -306,7 +307,7 @@ class Link:
             self.connection = None
         self._unwatch(connection)  # before its socket is closed, for then another socket may get its number
         if connection.in_flight:
-            self._end(connection, self.master.broke(connection, error))
+            self._end(connection, self.master.pool.broke(connection, error))
         else:
             log = self.master.platform.log
             log.debug(logger, "an idle connection to %s has ended: %s", self.master.address, error)

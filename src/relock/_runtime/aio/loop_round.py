@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from relock._core.effects import Answer, Ask, Exchange, Failure
-from relock._runtime.masters.known import MasterState
-from relock._runtime.masters.round import Round
+from relock._runtime.masters.round import Asked, Round
 from relock._scripts import Call
 
 
@@ -82,7 +81,7 @@ class LoopRound(Round):
         if not missing or (missing <= self._spared and is_certain is not None and is_certain(self.answers)):
             self.wake()
 
-    def miss(self, master: MasterState, failure: Failure) -> None:
+    def miss(self, master: Asked, failure: Failure) -> None:
         """Note that `master` does not answer the round any more, if it has not answered."""
         if self.awaits_answer_of(master):
             self.answered(master.index, (failure,) * len(self.calls))

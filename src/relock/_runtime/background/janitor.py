@@ -251,7 +251,8 @@ class Janitor(Service):
         """Undo what the answers that have come by now leave in doubt, unless more answers may come."""
         self._checks_at = FOREVER
         for master in self._session.masters:
-            master.drain()
+            for pool in master.pools:
+                pool.drain()
         now = self._session.clock()
         for _ in range(len(self._checks)):
             check = self._checks.popleft()
@@ -343,7 +344,7 @@ class Janitor(Service):
         steps = [step for step in session.steps.copy() if abs(step.seen_at - shown.seen_at) < SAME_STEP_SECONDS]
         count = len(session.masters)
         if is_own_step(shown, steps, count):
-            master.trust(shown.shown_us)
+            master.facts.trust(shown.shown_us)
             text = "a quorum of the masters shows the same step: it was this machine's clock"
             session.platform.log.warning(logger, text)
             return
@@ -352,7 +353,7 @@ class Janitor(Service):
             self._later(session.clock() + session.node_timeout, task._replace(waits=False))
             return
         until = session.clock() + session.node_timeout
-        answers = session.ask_shielded(quarantine(session.prefix, session.client_id, master.incarnation, until))
+        answers = session.ask_shielded(quarantine(session.prefix, session.client_id, master.facts.incarnation, until))
         if not is_status(answers[master.index][0], b"quarantined"):
             text = "%s keeps its vote, though its clock stepped: %s"
             session.platform.log.warning(logger, text, master.address, answers)
@@ -365,7 +366,7 @@ class Janitor(Service):
         return {
             master.index
             for master, answer in zip(self._session.masters, sampled, strict=True)
-            if isinstance(answer[0], Failure) or master.offset.stepped_at > told_at.get(master.index, since)
+            if isinstance(answer[0], Failure) or master.facts.offset.stepped_at > told_at.get(master.index, since)
         }
 
     def _beat(self) -> None:

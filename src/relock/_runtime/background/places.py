@@ -85,7 +85,7 @@ class Places:
         next_at = self._turns.next_look(waiters, now)
         if not queues:
             return Kept(next_at, [])
-        votes = [master.vote_at <= session.clock() for master in session.masters]
+        votes = [master.facts.vote_at <= session.clock() for master in session.masters]
         until = session.clock() + session.node_timeout
         answers = session.ask_shielded(heartbeat(session.client_id, tuple(queues.items()), until))
         self._turns.woke(until, session.clock())

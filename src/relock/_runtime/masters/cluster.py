@@ -21,13 +21,13 @@ from attrs import field, frozen
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Failure
-from relock._core.hold import FOREVER
-from relock._core.info import ServerInfo
+from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, News, Problem, Stepped
 from relock._errors import ConfigurationError
 from relock._options import ClientOptions
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
-from relock._runtime.masters.known import MasterListener, MasterState
 from relock._runtime.masters.master import Master
+from relock._runtime.masters.opener import MasterListener, Opener
+from relock._runtime.masters.pool import Pool
 from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.green import check_threads
 from relock._runtime.net.node import Node, Place, Seeds
@@ -46,25 +46,26 @@ _MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY")
 class Redirect(Failure):
     """Failure of a node that sent the call on, and did nothing else; `asking`: once, as the slot is being moved."""
 
-    target: "Shard | None" = field(default=None, repr=False, eq=False)
+    target: Master | None = field(default=None, repr=False, eq=False)
     asking: bool = False
 
 
-class Shard(Master):
-    """One node of a cluster, a master of some slots."""
+class OpenerToNode(Opener):
+    """Opener to one node of a cluster."""
 
     def __init__(self, cluster: "Cluster", node: Node) -> None:
-        super().__init__(0, node, cluster.options, cluster.platform, cluster)
-        self.marker = None  # it would be in another slot than the locks
+        options = cluster.opener.options
+        facts = MasterFacts(0, node.address, options, is_node=True)
+        super().__init__(node, facts, options, cluster.platform, cluster)
         self._cluster = cluster
 
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
-        """Return the `Failure`, as `Master.failed` does, and have the slots looked up: a replica may have them."""
+        """Return the `Failure`, as `Opener.failed` does, and have the slots looked up: a replica may have them."""
         self._cluster.may_have_changed()
         return super().failed(error, sent=sent)
 
     def refused(self, error: redis_errors.ResponseError) -> Failure:
-        """Return the `Failure`, as `Master.refused` does, or a `Redirect` where another node must be asked."""
+        """Return the `Failure`, as `Opener.refused` does, or a `Redirect` where another node must be asked."""
         failure = super().refused(error)
         words = words_of(error)
         if _MAY_HAVE_CHANGED.match(words):
@@ -77,65 +78,94 @@ class Shard(Master):
             self._cluster.moved(found.slot, target)
         return Redirect(failure.master, failure.why, sent=False, target=target, asking=found.asking)
 
-    def check_info(self, info: ServerInfo) -> None:
-        """Judge what INFO says, as `Master.check_info` does; a replica counts as down: another node has its slots.
 
-        Raises:
-            redis.ConnectionError: the node has become a replica.
-        """
-        if info.is_replica:
-            raise redis_errors.ConnectionError("it has become a replica: another node of the cluster has its slots")
-        super().check_info(info)
+class OpenerToAny(Opener):
+    """Opener to any node of a cluster: what is published on one is heard on each.
 
-    def retire(self) -> None:
-        """Close the idle connections to a node that serves no slot any more; what is under way goes on."""
-        self._drop_idle()
+    Attributes:
+        latest: the latest connection, and to where.
+    """
+
+    introduction = ()
+    latest: tuple[weakref.ref[RawConnection], str] | None = None
+
+    def __init__(
+        self, node: Node, options: ClientOptions, platform: Platform, cluster: "Cluster", listener: MasterListener
+    ) -> None:
+        super().__init__(node, MasterFacts(0, node.address, options), options, platform, listener)
+        self._cluster = cluster
+        self._turns = itertools.count()
+
+    def raw_connection(self) -> RawConnection:
+        """Make a connection to any node, another one each time, rather to one that is up."""
+        check_threads()
+        nodes = self._cluster.nodes()
+        node = nodes[next(self._turns) % len(nodes)]
+        raw = node.raw_connection(self.node_timeout)
+        self.latest = weakref.ref(raw), node.address
+        return raw
+
+    def introduce(self, replies: Sequence[Any]) -> bytes:  # noqa: ARG002
+        """Return that nothing is known of the incarnation: a cluster has none."""
+        return UNKNOWN
 
 
-class Cluster(Master, MasterListener):
-    """A cluster, as one master; what it is asked goes through `ClusterFanOut`, never over its own connection."""
+class Cluster(Master):
+    """A cluster, as one master; what it is asked goes through `ClusterFanOut`, never over its own connection.
+
+    Attributes:
+        shards: its nodes, by what the cluster calls them.
+    """
+
+    opener: OpenerToAny
 
     def __init__(
         self, node: Node, seeds: Seeds, options: ClientOptions, platform: Platform, listener: MasterListener
     ) -> None:
-        super().__init__(0, node, options, platform, listener)
         if options.guard_ms:
             raise ConfigurationError(
                 f"restart_guard={options.restart_guard} can't be had with a Cluster: the marker of a restart would be "
                 "in another slot than the locks; leave it out, and see the documentation's page on clusters",
                 option="restart_guard",
             )
-        self.introduction = ()  # a subscription to any node that is up hears what is published on each
-        self.shards: dict[Place, Shard] = {}  # by what the cluster calls them
+        super().__init__(OpenerToAny(node, options, platform, self, listener))
+        self.shards: dict[Place, Master] = {}
+        self._listener = listener
         self._seeds = seeds
         self._sources = list(seeds.nodes)  # the nodes to ask which node serves what, in this order
-        self._slots: list[Shard | None] = []  # empty until they are known
+        self._slots: list[Master | None] = []  # empty until they are known
         self._stale = True
         self._looked_at = float("-inf")
-        self._listener_at: tuple[weakref.ref[RawConnection], str] | None = (
-            None  # its own latest connection, and to where
-        )
-        self._turns = itertools.count()
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """Pools of the connections to all nodes."""
+        return [shard.pool for shard in self.shards.copy().values()]
+
+    def nodes(self) -> Sequence[Node]:
+        """Return the nodes that are up, as far as is known; if none is, all that may be asked."""
+        shards = self.shards.copy().values()
+        return [shard.opener.node for shard in shards if shard.facts.down is None] or self._sources
 
     # Which node serves what -----------------------------------------------------------------------------------------
 
-    def shard_of(self, call: Call) -> "Shard | None":
+    def shard_of(self, call: Call) -> Master | None:
         """Return the node that serves the call's lock, as far as is known; None where no node does."""
         return self._slots[slot_of(call.keys)]
 
-    def shard_at(self, host: str, port: int) -> Shard:
+    def shard_at(self, host: str, port: int) -> Master:
         """Return the node at that place, as the cluster names it."""
         place = host, port
         shard = self.shards.get(place)
         if shard is None:
-            shard = Shard(self, self._seeds.node_at(host, port))
+            shard = Master(OpenerToNode(self, self._seeds.node_at(host, port)))
         return self.shards.setdefault(place, shard)  # another thread may have been faster
 
     def may_have_changed(self) -> None:
         """Have the next call look again which node serves what."""
         self._stale = True
 
-    def moved(self, slot: int, shard: Shard) -> None:
+    def moved(self, slot: int, shard: Master) -> None:
         """Note that `shard` serves the slot now, as a node has said."""
         if self._slots:
             self._slots[slot] = shard
@@ -192,16 +222,16 @@ class Cluster(Master, MasterListener):
         shard = shards.get(source.address)
         if shard is None:
             return 1
-        return 0 if shard.down is None else 2
+        return 0 if shard.facts.down is None else 2
 
     def _take(self, ranges: Sequence[Range], source: Node) -> None:
-        slots: list[Shard | None] = [None] * SLOTS
+        slots: list[Master | None] = [None] * SLOTS
         for first, last, host, port in ranges:
             slots[first : last + 1] = [self.shard_at(host or source.kwargs["host"], port)] * (last + 1 - first)
         self._slots = slots
         serving = {shard.address for shard in slots if shard is not None}
-        self.node = source
-        nodes = [shard.node for shard in self.shards.copy().values() if shard.address in serving]
+        self.opener.node = source
+        nodes = [shard.opener.node for shard in self.shards.copy().values() if shard.address in serving]
         seeds = [seed for seed in self._seeds.nodes if seed.address not in serving]
         others = [node for node in (*nodes, *seeds) if node.address != source.address]
         self._sources = [*others, source]
@@ -209,32 +239,19 @@ class Cluster(Master, MasterListener):
             if shard.address not in serving:
                 self._retire(place, shard)
 
-    def _retire(self, place: Place, shard: Shard) -> None:
+    def _retire(self, place: Place, shard: Master) -> None:
         """Drop a node that serves nothing: it may have left the cluster, and then hears of no wake-up either."""
         self.shards.pop(place, None)
-        shard.retire()
-        if self._listener_at is not None and self._listener_at[1] == shard.address:
-            sock: socket.socket | None = getattr(self._listener_at[0](), "_sock", None)
+        shard.pool.drop_idle()
+        latest = self.opener.latest
+        if latest is not None and latest[1] == shard.address:
+            sock: socket.socket | None = getattr(latest[0](), "_sock", None)
             if sock is not None:
                 with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)  # a reader finds the end, and connects elsewhere
         self._sum_up()
 
     # What a session asks of a master --------------------------------------------------------------------------------
-
-    def raw_connection(self) -> RawConnection:
-        """Make a connection to any node, another one each time, rather to one that is up."""
-        check_threads()
-        shards = list(self.shards.copy().values())
-        nodes = [shard.node for shard in shards if shard.down is None] or self._sources
-        node = nodes[next(self._turns) % len(nodes)]
-        raw = node.raw_connection(self.node_timeout)
-        self._listener_at = weakref.ref(raw), node.address
-        return raw
-
-    def introduce(self, replies: Sequence[Any]) -> bytes:  # noqa: ARG002
-        """Return the incarnation as it was, whatever the node has said: a cluster has none of its own."""
-        return self.incarnation
 
     def probe(self) -> None:
         """Look which node serves what, and connect to each; one that can't be reached is named as a problem.
@@ -267,69 +284,31 @@ class Cluster(Master, MasterListener):
         """Return the `Failure` for what went wrong; which node is down, the nodes say."""
         return failure_of(self.address, error, sent=sent)
 
-    @property
-    def connections(self) -> int:
-        """Number of the connections to all nodes that are open, or being opened."""
-        return sum(shard.connections for shard in self.shards.copy().values())
+    # What the nodes report, as `MasterListener` ---------------------------------------------------------------------
 
     @property
-    def idle_connections(self) -> int:
-        """Number of the connections to all nodes that nobody uses."""
-        return sum(shard.idle_connections for shard in self.shards.copy().values())
-
-    def sweep(self, now: float) -> float:
-        """Close the unused connections to all nodes, as `Master.sweep` does; return when there may be more."""
-        return min([shard.sweep(now) for shard in self.shards.copy().values()], default=FOREVER)
-
-    def drain(self) -> None:
-        """Read what has come for idle connections to any node, as `Master.drain` does."""
-        for shard in list(self.shards.copy().values()):
-            shard.drain()
-
-    def close(self) -> None:
-        """Close every connection to every node."""
-        for shard in list(self.shards.copy().values()):
-            shard.close()
-
-    # What the nodes report ------------------------------------------------------------------------------------------
-
-    @property
-    def connection_name(self) -> str:  # type: ignore[override]
+    def connection_name(self) -> str:
         """Name of the client's connections on the server, as its listener gives it."""
         return self._listener.connection_name
+
+    def hear(self, facts: MasterFacts, news: News) -> None:
+        """Pass on news of a node; a step as the cluster's: any hold may be on that node, so all lose the time."""
+        if isinstance(news, Down | Back):
+            self._sum_up()
+        if isinstance(news, Down | Back | Problem | Stepped):
+            self._listener.hear(self.facts if isinstance(news, Stepped) else facts, news)
 
     def sweep_by(self, moment: float) -> None:
         """Pass on that connections must be looked at by `moment`."""
         self._listener.sweep_by(moment)
 
-    def master_down(self, master: MasterState, why: str) -> None:
-        """Note that a node does not answer, and pass that on."""
-        self._sum_up()
-        self._listener.master_down(master, why)
-
-    def master_back(self, master: MasterState) -> None:
-        """Note that a node answers again, and pass that on."""
-        self._sum_up()
-        self._listener.master_back(master)
-
-    def master_without_vote(self, master: MasterState, seconds: float) -> None:
-        """Pass on that a node has no vote; it does not happen, because there is no guard."""
-        self._listener.master_without_vote(master, seconds)
-
-    def warn(self, text: str) -> None:
-        """Pass on a warning."""
-        self._listener.warn(text)
-
-    def master_stepped(self, master: MasterState, seconds: float, shown_us: int) -> None:  # noqa: ARG002
-        """Pass on a node's step as the cluster's: any hold may be on that node, so all of them lose the time."""
-        self._listener.master_stepped(self, seconds, shown_us)
-
     def _sum_up(self) -> None:
         """Sum up what is known of the cluster, from what is known of its nodes."""
-        shards = list(self.shards.copy().values())
-        self.version = max((shard.version for shard in shards), default="")
-        self.down = next((f"{shard.address}: {shard.down}" for shard in shards if shard.down is not None), None)
-        own = {kind: text for kind, text in self.problems.items() if kind in ("commands", "waking")}
-        found = {f"{kind} {shard.address}": text for shard in shards for kind, text in shard.problems.items()}
-        down = {f"down {shard.address}": f"{shard.address}: {shard.down}" for shard in shards if shard.down is not None}
-        self.problems = own | found | down
+        every = [shard.facts for shard in self.shards.copy().values()]
+        silent = {f"down {one.address}": f"{one.address}: {one.down}" for one in every if one.down is not None}
+        facts = self.facts
+        facts.version = max((one.version for one in every), default="")
+        facts.down = next(iter(silent.values()), None)
+        own = {kind: text for kind, text in facts.problems.items() if kind in ("commands", "waking")}
+        found = {f"{kind} {one.address}": text for one in every for kind, text in one.problems.items()}
+        facts.problems = own | found | silent

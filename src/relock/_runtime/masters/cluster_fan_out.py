@@ -67,8 +67,8 @@ class ClusterFanOut(FanOut):
             part.round = Round(part.calls_of(calls), until, now, part.no_reply_yet)
             shard = part.shard
             connection = None
-            if not shard.line.waiting or not is_call:
-                connection = shard.check_out(now) if is_call else shard.check_out_own(now)
+            if not shard.pool.line.waiting or not is_call:
+                connection = shard.pool.check_out(now) if is_call else shard.pool.check_out_own(now)
             if connection is None:
                 unconnected.append(part)
             else:
@@ -100,4 +100,4 @@ def _send(part: Part, connections: list[Connection]) -> None:
         except NETWORK_ERRORS as error:
             connections.remove(connection)
             round_.missing = 0
-            round_.fail(part.shard, part.shard.broke(connection, error))
+            round_.fail(part.shard, part.shard.pool.broke(connection, error))

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from relock._core.effects import Answer, Failure, Reply
-from relock._runtime.masters.cluster import Cluster, Redirect, Shard
+from relock._runtime.masters.cluster import Cluster, Redirect
+from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import Round
 from relock._runtime.net.slots import slot_of
 from relock._scripts import Call
@@ -24,7 +25,7 @@ class Part:
 
     round: Round
 
-    def __init__(self, shard: Shard, places: list[int], *, asking: bool) -> None:
+    def __init__(self, shard: Master, places: list[int], *, asking: bool) -> None:
         self.shard = shard
         self.places = places
         self.asking = asking
@@ -50,7 +51,7 @@ class Routed(Sequence[Reply | Failure]):
         self.calls = [call._replace(script=call.script.uncounted) for call in calls]
         self.parts: list[Part] = []
         self._answers: list[tuple[list[Answer], int]] = []  # for each call, a round's answers, and which of them
-        places: defaultdict[Shard, list[int]] = defaultdict(list)
+        places: defaultdict[Master, list[int]] = defaultdict(list)
         for place, call in enumerate(self.calls):
             why = f"CLUSTERDOWN: no node serves slot {slot_of(call.keys)}"
             self._answers.append(([(Failure(cluster.address, why, sent=False),)], 0))
@@ -63,7 +64,7 @@ class Routed(Sequence[Reply | Failure]):
 
     def go_on(self) -> bool:
         """Take the answers to the parts; make parts of calls that nodes sent on, and return whether there are any."""
-        places: defaultdict[tuple[Shard, bool], list[int]] = defaultdict(list)
+        places: defaultdict[tuple[Master, bool], list[int]] = defaultdict(list)
         for part in self.parts:
             answers = part.round.answers
             for nth, place in enumerate(part.places):

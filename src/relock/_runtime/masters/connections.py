@@ -6,23 +6,24 @@ wrong, the connection is not given back: what it owes dies with its socket.
 """
 
 import logging
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from operator import call as apply
-from typing import Any
+from typing import Any, Protocol
 
 from attrs import evolve
 from redis import exceptions as redis_errors
 
 from relock._core.clocks import Offset
 from relock._core.effects import Failure, Reply
+from relock._core.master_facts import server_of
 from relock._core.quorum import NEVER, is_given
+from relock._core.socket_facts import SocketFacts
 from relock._keys import LockKeys
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.masters.introduction import Introduced, NamingMaster
-from relock._runtime.masters.known import server_of
+from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.round import InFlight, Pending, Round
+from relock._runtime.net.channel import Channel
 from relock._runtime.net.failures import words_of
 from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import TOKEN_MAX, Call, Prepared, Script, pack_argument
@@ -35,68 +36,63 @@ PATIENT_PART = 0.9  # of the node timeout; a master that has owed a reply for lo
 NOT_AFTER_PART = 0.1  # of the node timeout, by which a not-after time may be too early
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 _VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
-_FIRST_CONTACT = (
-    "it gives no vote before a quorum of the masters was reached: this client has seen no restart guard there, and may "
-    "not begin one alone"
-)
 NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
-class ConnectionOwner(NamingMaster):
-    """A master, as its connections see it."""
+class Home(Protocol):
+    """Pool of a connection, as the connection and its users see it."""
 
-    asked_late: Failure
-    asked_shortly: Failure
-    overtaken: Failure
+    opener: Opener
 
-    @abstractmethod
     def forget(self, connection: "Connection") -> None:
         """Forget a connection that is closed."""
 
-    @abstractmethod
     def give_back(self, connection: "Connection", now: float) -> None:
         """Let the next caller use the connection."""
 
-    @abstractmethod
     def drop(self, connection: "Connection", round_: Round, error: BaseException) -> None:
         """Give up a connection that broke while a round was asked on it."""
 
-    @abstractmethod
     def put_back(self, connection: "Connection", round_: Round, now: float) -> None:
         """Give back a connection on which a round was asked, unless the master was silent on it for too long."""
 
-    @abstractmethod
-    def is_drained(self, connection: "Connection", now: float) -> bool:
-        """Read, without waiting, the replies that a connection owes at `now`; return whether all have come."""
 
-    @abstractmethod
-    def broke(self, connection: "Connection", error: BaseException) -> Failure:
-        """Give up a connection that broke, and return the `Failure`."""
+class Connection:
+    """One open connection.
 
+    Args:
+        is_own: it is for what has connections of its own, never for calls.
 
-class Connection(Introduced):
-    """One open connection, with what its socket has shown of the master: incarnation, marker and clock."""
+    Attributes:
+        shown: what its socket has shown of the master: incarnation, marker and clock.
+    """
 
-    idle_since: float
-    is_own: bool
-    is_retired: bool
+    channel: Channel
 
-    def __init__(self, master: ConnectionOwner, raw: RawConnection, *, is_own: bool = False) -> None:
-        super().__init__(master, raw)
-        self.master: ConnectionOwner = master
-        self.is_own = is_own  # it is for what has connections of its own, never for calls
+    def __init__(self, pool: Home, raw: RawConnection, *, is_own: bool = False) -> None:
+        self.pool = pool
+        self.raw = raw
+        self.is_own = is_own
         self.idle_since = 0.0
-        self._min_replicas = master.options.min_replicas
-        self._patience_ms = master.node_timeout * 1000
-        self.is_retired = False  # it is not to be used again
         self.in_flight: deque[Round | InFlight] = deque()
+        opener = self._opener = pool.opener
+        self.facts = opener.facts
+        self._clock = opener.clock
+        self._node_timeout = opener.node_timeout
+        self._patience_ms = opener.node_timeout * 1000
+        self._min_replicas = opener.options.min_replicas
+        self.shown = SocketFacts(opener.facts, opener.options)
         self._unlearned: set[str] = set()  # names of scripts that the master did not know, and was not sent since
         self._is_amid = False  # what comes next may be the rest of a reply that the parser has begun
-        self._voted_us = 0  # the master's clock when a vote was written on this socket last
         self._not_after = b""  # the not-after time, packed, of requests until `_until` and a little later
         self._until = self._until_low = NEVER
-        self._until_spare = NOT_AFTER_PART * master.node_timeout
+        self._until_spare = NOT_AFTER_PART * opener.node_timeout
+
+    def open(self) -> None:
+        """Connect; raise as `Opener.open` does."""
+        self._opener.open(self.raw, self.shown)
+        self.channel = self._opener.platform.open_channel(self.raw, self._node_timeout)
 
     # Requests and replies -------------------------------------------------------------------------------------------
 
@@ -107,7 +103,7 @@ class Connection(Introduced):
             return
         script = round_.script
         own = self._own_arguments(script, round_.until)
-        guarded = self.guarded and script.is_vote
+        guarded = self.shown.guarded and script.is_vote
         packed = (round_.packed[guarded] or round_.pack(guarded)) + own
         self.in_flight.append(round_)
         self.channel.send(packed)
@@ -124,26 +120,17 @@ class Connection(Introduced):
         count = script.connection_argument_count
         if not count:
             return b""
-        offset = self.master.known.offset
+        offset, shown = self.facts.known.offset, self.shown
         if not self._until <= until <= self._until + self._until_spare or offset.low != self._until_low:
             self._pack_not_after(offset, until)
         if count == 1:
             return self._not_after
-        if self._named_ms < self.master.guard_ms:  # also where that is below 0, which may be over by now
-            self._identify()
-        if not self.guarded:
-            return self._not_after + self._identity
+        if shown.named_ms < self.facts.guard_ms:  # also where that is below 0, which may be over by now
+            shown.identify()
+        if not shown.guarded:
+            return self._not_after + shown.identity
         # The script must prove the incarnation: see lua/_lib/vote.lua.
-        return b"%b%b%016d%b" % (self._not_after, self._identity_head, self._voted_us, self._identity_tail)
-
-    def _identify(self) -> None:
-        self._note_marker()
-        super()._identify()
-
-    def _note_marker(self) -> None:
-        """Note that the master has shown its marker, if a vote with a guard was given: that needs one."""
-        if self._voted_us and self.guarded:
-            self.master.has_shown_marker = True
+        return b"%b%b%016d%b" % (self._not_after, shown.identity_head, shown.voted_us, shown.identity_tail)
 
     def _pack_not_after(self, offset: Offset, until: float) -> None:
         """Pack the not-after time for `until`, for requests of the next moment as well: theirs would be later.
@@ -165,21 +152,21 @@ class Connection(Introduced):
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
-        master, channel, script = self.master, self.channel, request.script
+        facts, channel, script = self.facts, self.channel, request.script
         own = self._own_arguments(script, until)
-        channel.send(request.pack(keys, owner, own, self.guarded and script.is_vote))
+        channel.send(request.pack(keys, owner, own, self.shown.guarded and script.is_vote))
         if not channel.ready(self._patience_ms):  # as in `read`
             raise redis_errors.TimeoutError("Timeout reading from the master")
-        taken, now = channel.take(), master.clock()
-        incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
-        is_known = incarnation == self.incarnation and taken.__class__ is bytes
+        taken, now = channel.take(), self._clock()
+        incarnation, offset = facts.known  # Receive, then judge: another thread may have found another server there
+        is_known = incarnation == self.shown.incarnation and taken.__class__ is bytes
         found = script.match_usual(taken) if is_known else None
         if found is not None:
             return self._credit([*map(apply, script.usual_types, found.groups())], offset, sent_at, now)
         replies = channel.parse(taken)
         if len(replies) == 1 and replies[0].__class__ is list and not channel.has_part():
             return self._judge(replies[0], script, sent_at, now)
-        round_ = Round((request.call(keys, owner),), until, sent_at, [master.no_reply_yet])
+        round_ = Round((request.call(keys, owner),), until, sent_at, [facts.no_reply_yet])
         round_.missing = 1
         self.in_flight.append(round_)
         return Pending(round_, replies, now)
@@ -195,7 +182,7 @@ class Connection(Introduced):
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
-        clock, longest = self.master.clock, self.master.node_timeout
+        clock, longest = self._clock, self._node_timeout
         while round_.missing:
             left = round_.until - clock()
             is_short = left < PATIENT_PART * longest
@@ -227,15 +214,15 @@ class Connection(Introduced):
 
     def _wait_for_replicas(self, until: float) -> bytes:
         """Pack a WAIT, for the connection that wrote, short enough for the reply to come before `until`."""
-        options = self.master.options
-        left = WAIT_PART * (until - self.master.clock())
+        options = self._opener.options
+        left = WAIT_PART * (until - self._clock())
         words = b"%d" % options.min_replicas, b"%d" % max(1, min(left, options.replica_timeout) * 1000)
         return b"*3\r\n$4\r\nWAIT\r\n" + b"".join(map(pack_argument, words))
 
     def _pack(self, call: Call, until: float, *, source: bool) -> bytes:
         """Return the call as bytes, with what only the connection knows."""
         own = self._own_arguments(call.script, until)
-        return call.pack(own, self.guarded and call.script.is_vote, source)
+        return call.pack(own, self.shown.guarded and call.script.is_vote, source)
 
     def receive(self) -> None:
         """Take the replies that are there, waiting for the first, and give each to the round that asked for it.
@@ -243,19 +230,19 @@ class Connection(Introduced):
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
-        channel, in_flight, master = self.channel, self.in_flight, self.master
+        channel, in_flight, facts = self.channel, self.in_flight, self.facts
         sent: Any = in_flight[0] if in_flight and not self._is_amid else None
-        taken, now = channel.take(), master.clock()
-        incarnation, offset = master.known  # Receive, then judge: another thread may have found another server there
+        taken, now = channel.take(), self._clock()
+        incarnation, offset = facts.known  # Receive, then judge: another thread may have found another server there
         is_round = sent is not None and sent.__class__ is not InFlight
-        if is_round and incarnation == self.incarnation and taken.__class__ is bytes:
+        if is_round and incarnation == self.shown.incarnation and taken.__class__ is bytes:
             script = sent.script
             found = script.match_usual(taken)
             if found is not None:
                 reply = [*map(apply, script.usual_types, found.groups())]
                 answer = (self._credit(reply, offset, sent.sent_at, now),)
                 in_flight.popleft()
-                sent.answered(master.index, answer)
+                sent.answered(facts.index, answer)
                 return
         self._hand_out(channel.parse(taken), now)
 
@@ -307,11 +294,13 @@ class Connection(Introduced):
                 least = 1 if status == b"granted" else 0  # 0: a master that knows no token says so
                 if not least <= reply[place] <= TOKEN_MAX:
                     raise _unknown(reply)
-            incarnation, offset = self.master.known
-            if incarnation != self.incarnation:
-                self.is_retired = True
-                if server_of(incarnation) != server_of(self.incarnation):
-                    return self._from_elsewhere()
+            incarnation, offset = self.facts.known
+            shown = self.shown
+            if incarnation != shown.incarnation:
+                shown.is_retired = True
+                if server_of(incarnation) != server_of(shown.incarnation):
+                    # What that server gave counts for nothing, and of its clock nothing is known any more.
+                    return Failure(self.facts.address, "another server has taken its place")
             return self._credit(reply, offset, sent_at, now)
         if isinstance(reply, redis_errors.ResponseError):
             return self._failure(reply)
@@ -324,60 +313,34 @@ class Connection(Introduced):
         if low > offset.low or high < offset.high or now > offset.look_by:  # else it shows nothing new
             step = offset.see(low, high, now)
         # Date, then change: another thread may have dated a step, and have yet to say from when the master is trusted.
-        if step or sent_at < self.master.trusted_from or sent_at < offset.stepped_at or status == b"no_vote":
-            return self._look_into(reply, step, sent_at, now)
+        if step or sent_at < self.facts.trusted_from or sent_at < offset.stepped_at or status == b"no_vote":
+            answer, news = self.shown.look_into(reply, step, sent_at, now)
+            self._opener.act(news)
+            return answer
         if status in _VOTES:
-            self._voted_us = reply[1]
-        return reply
-
-    def _from_elsewhere(self) -> Failure:
-        """Return the `Failure` for a reply of a server that another one has replaced, as a newer socket has shown.
-
-        Whatever that server gave counts for nothing, and of its clock nothing is known any more.
-        """
-        return Failure(self.master.address, "another server has taken its place")
-
-    def _look_into(self, reply: Reply, step: float, sent_at: float, now: float) -> Reply | Failure:
-        """Judge a reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart."""
-        if reply[0] == b"no_vote":
-            if self._named_ms < 0 and reply[2] <= reply[1]:
-                return Failure(self.master.address, _FIRST_CONTACT, sent=False)
-            self.master.has_shown_marker = True
-            self.master.without_vote(reply[1], reply[2], now)
-            if reply[2] <= reply[1]:
-                self.is_retired = True  # the next one reads the marker: others have a larger guard by now
-            if reply[2] - self.guard_ms * 1000 > self._opened_us:
-                # The guard began after this socket was opened: a server that runs on may have another replication id by
-                # now. A socket that goes on naming the old one would begin the guard again, and so would those of the
-                # others in turn: nobody would ever get a vote.
-                self.is_retired = True
-        if step:
-            return self.master.stepped(step, reply)
-        if self.master.offset.is_in_doubt:
-            self.master.doubt_clock()
-        # A hold that is there still may be extended; but not if nobody knows whether the new lease began before a step.
-        if is_given(reply) and (reply[0] != b"extended" or sent_at < self.master.known.offset.stepped_at):
-            return Failure(self.master.address, "its clock and ours moved apart all at once a moment ago")
+            self.shown.voted_us = reply[1]
         return reply
 
     def _count_replicas(self, sent: InFlight, confirmed: Any) -> None:
         """Let a `Failure` take the place of what was granted or renewed, unless enough replicas have confirmed it."""
         count = confirmed if confirmed.__class__ is int else 0
         if isinstance(confirmed, redis_errors.ResponseError):  # to WAIT; what was granted before it is there
-            failure = evolve(self.master.refused(confirmed), sent=True)
-        elif count >= self.master.options.min_replicas:
+            failure = evolve(self._opener.refused(confirmed), sent=True)
+        elif count >= self._min_replicas:
             return
         else:
-            failure = self.master.lacks_replicas(count)
+            why = f"NOREPLICAS: {count} of {self._min_replicas} replicas confirmed in time"
+            failure = Failure(self.facts.address, why)
         sent.replies[:] = [failure if is_given(reply) else reply for reply in sent.replies]
 
     def _failure(self, error: redis_errors.ResponseError) -> Failure:
         if isinstance(error, redis_errors.NoScriptError) or str(error).startswith("NOSCRIPT"):
             return _UNKNOWN_SCRIPT
         if any(sign in words_of(error) for sign in _OF_A_REPLICA):
-            self.is_retired = True  # the next connection looks where the master is now
-            self.master.demoted(self.incarnation)
-        return self.master.refused(error)
+            self.shown.is_retired = True  # the next connection looks where the master is now
+            if news := self.facts.demoted(self.shown.incarnation):
+                self._opener.found(news)
+        return self._opener.refused(error)
 
     def _answer(self, round_: Round, replies: Sequence[Reply | Failure], now: float, *, is_known: bool) -> None:
         """Hand over a complete answer, or first send the scripts that the master did not know, and so did not run.
@@ -391,10 +354,11 @@ class Connection(Introduced):
             self._send(InFlight(round_, now, list(replies), unknown[::-1]), source=True)
             return
         if not is_known:
-            overtaken, calls = self.master.overtaken, round_.calls
+            calls, why = round_.calls, "it did not know a script, and has been asked more since"
+            overtaken = Failure(self.facts.address, why, sent=False)
             self._unlearned |= {calls[i].script.name for i, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT}
             replies = [overtaken if reply is _UNKNOWN_SCRIPT else reply for reply in replies]
-        round_.answered(self.master.index, replies)
+        round_.answered(self.facts.index, replies)
 
     # Between two uses -----------------------------------------------------------------------------------------------
 
@@ -409,13 +373,13 @@ class Connection(Introduced):
 
     def close(self) -> None:
         """Close the socket; may be called again, and from another thread."""
-        self._note_marker()
-        self.master.forget(self)
+        self.shown.note_marker()
+        self.pool.forget(self)
         try:
             self.raw.disconnect()
         except NETWORK_ERRORS:
-            log = self.master.platform.log
-            log.debug(logger, "closing a connection to %s failed", self.master.address, exc_info=True)
+            log = self._opener.platform.log
+            log.debug(logger, "closing a connection to %s failed", self.facts.address, exc_info=True)
 
 
 def _unknown(reply: Any) -> redis_errors.InvalidResponse:

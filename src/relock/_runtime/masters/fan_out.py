@@ -42,9 +42,9 @@ class FanOut:
         self._spared = len(masters) - self._quorum
         self._bundles: deque[Bundle] = deque()  # those that no call has just now; the last one is used next
         self._no_replies_yet: list[Answer] = [master.no_reply_yet for master in masters]
-        self._line = masters[0].line
+        self._line = masters[0].pool.line
         for master in masters:
-            master.line = self._line  # a call that needs several of them at once stands in one line
+            master.pool.line = self._line  # a call that needs several of them at once stands in one line
 
     def ask(self, ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
         """Ask the masters, and return the answers when the outcome is certain; later ones are written into that list.
@@ -65,7 +65,7 @@ class FanOut:
         try:
             if not self._line.waiting or not is_call:
                 for master in masters:
-                    connection = master.check_out(now) if is_call else master.check_out_own(now)
+                    connection = master.pool.check_out(now) if is_call else master.pool.check_out_own(now)
                     if connection is not None:
                         connections.append(connection)
             if len(connections) < len(masters):
@@ -76,7 +76,7 @@ class FanOut:
                     connection.request(round_)
                 except NETWORK_ERRORS as error:
                     connections.remove(connection)
-                    connection.master.drop(connection, round_, error)
+                    connection.pool.drop(connection, round_, error)
             if len(connections) == 1:
                 self._read_one(round_, connections)
             elif connections:
@@ -115,17 +115,17 @@ class FanOut:
                 break
             is_over = self._do_without(masters, round_, connections, strict=strict, is_call=is_call)
         for connection in connections:
-            round_.awaits(connection.master)
+            round_.awaits(connection.facts)
         time = round_.until - round_.sent_at
         round_.sent_at = self._clock()  # opening the others took time, for which nobody here was silent
         if round_.until - round_.sent_at < PATIENT_PART * time:
             for connection in connections:
-                owner = connection.master
-                round_.fail(owner, owner.asked_late if round_.sent_at >= round_.until else owner.asked_shortly)
+                facts = connection.facts
+                round_.fail(facts, facts.asked_late if round_.sent_at >= round_.until else facts.asked_shortly)
 
     def _is_to_wait(self, masters: Sequence[Master], connections: Sequence[Connection]) -> bool:
         """Return whether a call must wait: others came first, or have what is needed, and will give it back."""
-        return bool(masters[0].line.waiting) or bool(_without_room(masters, connections))
+        return bool(masters[0].pool.line.waiting) or bool(_without_room(masters, connections))
 
     def _wait_in_line(self, masters: Sequence[Master], round_: Round, connections: list[Connection]) -> bool:
         """Wait for connections, or for room to open them, behind the calls before this one, and hold none meanwhile.
@@ -135,7 +135,7 @@ class FanOut:
         the others has free ones, that delays a call by `CROWDED_SECONDS` at most.
         """
         self._give_back(round_, connections)
-        line = masters[0].line
+        line = masters[0].pool.line
         place = line.place(round_.until)
         content_at = min(self._clock() + CROWDED_SECONDS, round_.until)
         try:
@@ -160,11 +160,11 @@ class FanOut:
         is_content = now >= content_at and len(masters) > 1
         if not is_content and not line.is_first(place, now):
             return False
-        full = sum(master.is_full for master in masters)
+        full = sum(master.pool.is_full for master in masters)
         if full and (not is_content or len(masters) - full < self._quorum):
             return False
         for master in masters:
-            connection = master.check_out(now)
+            connection = master.pool.check_out(now)
             if connection is not None:
                 connections.append(connection)
         lacking = len(_without_room(masters, connections))
@@ -192,10 +192,10 @@ class FanOut:
         self, unconnected: list[Master], round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
     ) -> None:
         for master in unconnected:
-            if strict and master.config_error is not None:
+            if strict and master.facts.config_error is not None:
                 self._give_back(round_, connections)
-                raise master.config_error
-            if master.has_room:
+                raise master.facts.config_error
+            if master.pool.has_room:
                 master.open_later(None, is_call=is_call)
             round_.fail(master, master.unconnected())
 
@@ -204,17 +204,16 @@ class FanOut:
     ) -> bool:
         """Open a connection; return False where there is no room for one."""
         try:
-            connection = master.open_for_call() if is_call else master.open()
+            connection = master.pool.open_for_call() if is_call else master.pool.open()
             if connection is None:
                 return False
             connections.append(connection)
         except NETWORK_ERRORS as error:
             round_.fail(master, master.failed(error, sent=False))
         except ConfigurationError as error:
-            if strict and not master.was_sound:
+            if strict and not master.facts.was_sound:
                 raise
-            master.turned_out(error)
-            round_.fail(master, master.misconfigured(error))
+            round_.fail(master, master.turned_out(error))
         return True
 
     def _open_side_by_side(
@@ -234,7 +233,7 @@ class FanOut:
         reports: SimpleQueue[tuple[Master, Failure | ConfigurationError | None]] = self._platform.queue()
         waiting = dict.fromkeys(unconnected)  # in their order
         for master in unconnected:
-            if master.has_room or not is_call:
+            if master.pool.has_room or not is_call:
                 master.open_later(reports, is_call=is_call)
         began, until = self._clock(), round_.until
         while waiting and self._clock() < until:
@@ -277,7 +276,7 @@ class FanOut:
         """Take connections to the masters that are waited for: opened for us, or given back by others meanwhile."""
         now = self._clock()
         for master in list(waiting):
-            connection = master.check_out(now) if is_call else master.check_out_own(now)
+            connection = master.pool.check_out(now) if is_call else master.pool.check_out_own(now)
             if connection is not None:
                 waiting.pop(master)
                 connections.append(connection)
@@ -290,7 +289,7 @@ class FanOut:
             connection.read(round_)
         except NETWORK_ERRORS as error:
             connections.remove(connection)
-            connection.master.drop(connection, round_, error)
+            connection.pool.drop(connection, round_, error)
 
     def _read_whoever_is_ready(self, round_: Round, connections: list[Connection], ask: Ask) -> None:
         try:
@@ -312,7 +311,7 @@ class FanOut:
                 except NETWORK_ERRORS as error:
                     bundle.drop(fileno)
                     connections.remove(connection)
-                    connection.master.drop(connection, round_, error)
+                    connection.pool.drop(connection, round_, error)
         self._bundles.append(bundle)
 
     def _give_back(self, round_: Round, connections: list[Connection]) -> None:
@@ -320,12 +319,12 @@ class FanOut:
         now = self._clock()
         while connections:
             connection = connections.pop()  # Let go, then share: in its pool it may be another caller's at once
-            connection.master.put_back(connection, round_, now)
+            connection.pool.put_back(connection, round_, now)
 
 
 def _unconnected(masters: Sequence[Master], connections: Sequence[Connection]) -> list[Master]:
-    present = {connection.master for connection in connections}
-    return [master for master in masters if master not in present]
+    present = {connection.facts for connection in connections}
+    return [master for master in masters if master.facts not in present]
 
 
 def _without_room(masters: Sequence[Master], connections: Sequence[Connection]) -> list[Master]:
@@ -336,5 +335,5 @@ def _without_room(masters: Sequence[Master], connections: Sequence[Connection]) 
     """
     unconnected = _unconnected(masters, connections)
     if len(masters) == 1:
-        return [master for master in unconnected if not master.has_room]
-    return [master for master in unconnected if master.is_crowded]
+        return [master for master in unconnected if not master.pool.has_room]
+    return [master for master in unconnected if master.pool.is_crowded]

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from relock._core.master_facts import make_facts
 from relock._options import ClientOptions
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.cluster_fan_out import ClusterFanOut
 from relock._runtime.masters.fan_out import FanOut
-from relock._runtime.masters.known import MasterListener
 from relock._runtime.masters.master import Master
+from relock._runtime.masters.opener import MasterListener, Opener
 from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
 
@@ -23,7 +24,9 @@ def make_masters(
     first = nodes[0]
     if first.cluster is not None:
         return (Cluster(first, first.cluster, options, platform, listener),)
-    return tuple(Master(i, node, options, platform, listener) for i, node in enumerate(nodes))
+    facts = make_facts([node.address for node in nodes], options)
+    openers = [Opener(node, own, options, platform, listener) for node, own in zip(nodes, facts, strict=True)]
+    return tuple(map(Master, openers))
 
 
 def make_fan_out(masters: tuple[Master, ...], platform: Platform) -> FanOut:
@@ -38,4 +41,4 @@ def lone_master(masters: tuple[Master, ...]) -> Master | None:
     Which node of a Cluster is asked depends on the call, and a grant that waits for replicas has two replies.
     """
     first = masters[0]
-    return None if len(masters) > 1 or isinstance(first, Cluster) or first.options.min_replicas else first
+    return None if len(masters) > 1 or isinstance(first, Cluster) or first.opener.options.min_replicas else first

@@ -1,6 +1,7 @@
 """One master: its connections, what is known of its state, and what it is asked beside scripts."""
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, TypeVar
@@ -8,15 +9,20 @@ from typing import NamedTuple, TypeVar
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Failure
+from relock._core.master_facts import Down, Moved, News, Problem, Stepped
 from relock._errors import ConfigurationError
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
-from relock._runtime.masters.pool import RETRY_SECONDS_MAX, Pool
+from relock._runtime.masters.opener import Opener
+from relock._runtime.masters.pool import Pool
 from relock._runtime.net.failures import is_break
 from relock._runtime.net.green import check_threads
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.service import Service
 
+logger = logging.getLogger(__name__)
+
 RETRY_SECONDS_MIN = 0.05
+RETRY_SECONDS_MAX = 1.0
 
 T = TypeVar("T")
 
@@ -24,17 +30,55 @@ T = TypeVar("T")
 Report = tuple["Master", Failure | ConfigurationError | None]
 
 
-class Master(Pool):
-    """One master: a pool of connections, and what they have shown of it."""
+class Master:
+    """One master: what is known of it, how it is reached, and the connections to it.
 
-    config_error: ConfigurationError | None
-    down: str | None
+    Attributes:
+        facts: what its connections have shown of it.
+        opener: opens sockets to it.
+        pool: the connections to it.
+        reconnector: opens connections in the background; None for a lone master, where a call opens its own.
+    """
+
     reconnector: "Reconnector | None"
 
+    def __init__(self, opener: Opener) -> None:
+        self.opener = opener
+        self.facts = facts = opener.facts
+        self.index = facts.index
+        self.address = facts.address
+        self.no_reply_yet = facts.no_reply_yet
+        self.platform = opener.platform
+        self.clock = opener.clock
+        self.node_timeout = opener.node_timeout
+        opener.act = self.act
+        self.pool = Pool(opener)
+        self.reconnector = Reconnector(self) if facts.is_one_of_several else None
+
+    def act(self, news: Iterable[News]) -> None:
+        """Act on news of the master: log it, give up what leads elsewhere, have a connection opened, and pass it on."""
+        for one in news:
+            try:
+                self._act(one)
+            except BaseException:
+                if isinstance(one, Stepped):
+                    # An interrupt: no later reply shows this step; leases cut twice end too early at worst.
+                    self._act(one)
+                raise
+
+    def _act(self, news: News) -> None:
+        if isinstance(news, Moved):
+            self.pool.give_up_others()
+        elif isinstance(news, Problem):
+            self.platform.log.warning(logger, news.text)
+        self.opener.listener.hear(self.facts, news)
+        if isinstance(news, Down) and not news.is_mistake and self.reconnector is not None:
+            self.reconnector.probe()
+
     @property
-    def is_one_of_several(self) -> bool:
-        """True if a quorum of masters decides: only then does a master have a reconnector."""
-        return self.reconnector is not None
+    def pools(self) -> Sequence[Pool]:
+        """Pools of all connections to it: only one."""
+        return (self.pool,)
 
     # Where it can't be asked ----------------------------------------------------------------------------------------
 
@@ -46,28 +90,29 @@ class Master(Pool):
 
     def unconnected(self) -> Failure:
         """Return the `Failure` for a master that can't be asked right now: nothing has been sent to it."""
-        why = self.down
-        if why is None and self.is_crowded:
+        why = self.facts.down
+        if why is None and self.pool.is_crowded:
             return self.out_of_time()
         return Failure(self.address, why or "it is being connected, or has not answered for a while", sent=False)
 
     def out_of_time(self) -> Failure:
         """Return the `Failure` for a call that waited in vain for a connection: nothing has been sent."""
-        why = self.down or f"it was not asked: no connection was free in time (max_connections={self._connections_max})"
-        return Failure(self.address, why, sent=False, no_time=self.down is None)
+        down, most = self.facts.down, self.opener.options.max_connections
+        why = down or f"it was not asked: no connection was free in time (max_connections={most})"
+        return Failure(self.address, why, sent=False, no_time=down is None)
 
-    def turned_out(self, error: ConfigurationError) -> None:
-        """Note a mistake in the configuration; if the master could be used before, that is one more way to be down."""
-        self._answers_since = None
-        if not self.was_sound:
-            self.config_error = error
-        if self.down is None:
-            self.down = str(error)
-            self._listener.master_down(self, self.down)
+    def failed(self, error: BaseException, *, sent: bool) -> Failure:
+        """Return the `Failure` for a connection that broke or was never made, and note that the master is down."""
+        return self.pool.failed(error, sent=sent)
+
+    def turned_out(self, error: ConfigurationError) -> Failure:
+        """Note a mistake in the configuration, and return the `Failure`."""
+        self.act(self.facts.turned_out(error))
+        return self.misconfigured(error)
 
     def misconfigured(self, error: ConfigurationError) -> Failure:
         """Return the `Failure` for a server that turned out to be no master; if it was one before, it may be again."""
-        return Failure(self.address, str(error), permanent=not self.was_sound, sent=False)
+        return Failure(self.address, str(error), permanent=not self.facts.was_sound, sent=False)
 
     # Commands of its own --------------------------------------------------------------------------------------------
 
@@ -78,13 +123,13 @@ class Master(Pool):
             redis.RedisError, OSError: it can't be reached.
             ConfigurationError: it can't be used.
         """
-        self.give_back(self.open(), self.clock())
+        self.pool.give_back(self.pool.open(), self.clock())
 
     def open_ahead(self) -> None:
         """Open a connection for a call that waits for one, if there is room for it. Raises as `probe` does."""
-        connection = self.open_for_call()
+        connection = self.pool.open_for_call()
         if connection is not None:
-            self.give_back(connection, self.clock())
+            self.pool.give_back(connection, self.clock())
 
     def scan(self, pattern: str, count: int) -> Iterator[str]:
         """Yield the keys that match the glob `pattern`, by SCAN on a connection of its own; a key may come twice.
@@ -102,7 +147,7 @@ class Master(Pool):
         def ask() -> tuple[bytes, list[str]]:
             try:
                 if not opened:
-                    opened.append(self.raw_connection())
+                    opened.append(self.opener.raw_connection())
                     self._connect(opened[0])
                 opened[0].send_command("SCAN", cursor, "MATCH", pattern, "COUNT", count, check_health=False)
                 with understood():
@@ -137,7 +182,7 @@ class Master(Pool):
     def _connect(self, raw: RawConnection) -> None:
         with understood():
             raw.connect()
-        for words in self.naming:
+        for words in self.opener.naming:
             raw.send_command(*words, check_health=False)
             with suppress(redis_errors.ResponseError):  # it may be forbidden
                 raw.read_response()
@@ -173,7 +218,7 @@ class Reconnector(Service):
         for those of the others.
         """
         # The call that finds the master down wakes it. If an interrupt comes between, the next call does.
-        trying = (self._master.down is not None and not self._is_idle) or not self._wanted.empty()
+        trying = (self._master.facts.down is not None and not self._is_idle) or not self._wanted.empty()
         if reports is not None or not trying:
             self._wanted.put(Wish(reports, is_call))
         if not self.ensure() and reports is not None:
@@ -187,7 +232,7 @@ class Reconnector(Service):
 
     def step(self) -> None:
         """Wait until a connection is wanted or the master must be tried again, and open one."""
-        self._is_idle = self._master.down is None
+        self._is_idle = self._master.facts.down is None
         try:
             wish = self._wanted.get(timeout=None if self._is_idle else self._pause())
         except Empty:
@@ -219,8 +264,8 @@ class Reconnector(Service):
             return self._master.failed(error, sent=False)
         except ConfigurationError as error:
             self._failures += 1
-            self._master.turned_out(error)
-            return error if self._master.config_error else self._master.misconfigured(error)
+            failure = self._master.turned_out(error)
+            return error if self._master.facts.config_error else failure
         self._failures = 0
         return None
 

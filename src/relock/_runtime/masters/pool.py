@@ -4,89 +4,62 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from attrs import evolve
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Answer, Failure
 from relock._core.hold import FOREVER
-from relock._errors import ConfigurationError
 from relock._keys import LockKeys
-from relock._options import ClientOptions
-from relock._runtime.masters.connections import PATIENT_PART, Connection, ConnectionOwner
+from relock._runtime.masters.connections import PATIENT_PART, Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.masters.known import MasterListener
 from relock._runtime.masters.lines import Line
 from relock._runtime.masters.living import Living
+from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.round import Pending, Round
-from relock._runtime.net.failures import failure_of, is_break, is_refusal
-from relock._runtime.net.green import check_threads
-from relock._runtime.net.node import Node
-from relock._runtime.net.raw_connection import RawConnection
-from relock._runtime.platform import Platform
+from relock._runtime.net.failures import is_break, is_refusal
 from relock._scripts import Prepared
 
 logger = logging.getLogger(__name__)
 
 FRESH_SECONDS = 1.0  # a connection that was used within this time is taken without a look at it
 IN_FLIGHT_MAX = 64  # requests that a slow connection may owe replies to before it is spared
-RETRY_SECONDS_MAX = 1.0
 DRAIN_SECONDS = 0.02
 UNUSED_SECONDS = 30.0  # a connection that was not needed for so long is closed, but for the last one
 
 
-class Prober(Protocol):
-    """Thread that tries a master that is down."""
-
-    def probe(self) -> None:
-        """Try the master, which has just gone down."""
-
-
-class Pool(ConnectionOwner):
+class Pool:
     """The connections to one master.
 
     Of the connections, ``max_connections`` are for everybody. Renewals, undoing and heartbeats use connections of their
     own when none of these is free, so that they neither wait for calls nor block them.
+
+    Attributes:
+        line: the calls that wait for a connection; masters that are asked together have one.
+        sweep_at: our time at which a connection may have been unused for too long.
     """
 
-    asked_late: Failure
-    asked_shortly: Failure
-    config_error: ConfigurationError | None
-    down: str | None
-    line: Line
-    overtaken: Failure
-    sweep_at: float
-    was_sound: bool
-
-    def __init__(
-        self, index: int, node: Node, options: ClientOptions, platform: Platform, listener: MasterListener
-    ) -> None:
-        super().__init__(index, node, options, platform, listener)
-        self.down = None
-        self._answers_since: float | None = None  # since then it does again, while it is down
-        asked_late = "it is connected; there was no time left to ask it"
-        self.asked_late = Failure(node.address, asked_late, awaited=True, no_time=True)
-        self.asked_shortly = Failure(node.address, "it has not answered", awaited=True, no_time=True)
-        self.overtaken = Failure(node.address, "it did not know a script, and has been asked more since", sent=False)
-        self.reconnector: Prober | None = None  # one of several masters has one, so that nobody waits for a connection
-        self.line = Line(platform)  # of calls that wait for a connection; masters that are asked together have one
+    def __init__(self, opener: Opener) -> None:
+        self.opener = opener
+        self.facts = opener.facts
+        self._clock = opener.clock
+        self._node_timeout = opener.node_timeout
+        self.line = Line(opener.platform)
         # What was used last is at the end, and is used next: those that nobody needs gather at the beginning.
         self._idle: deque[Connection] = deque()
         self._own_idle: deque[Connection] = deque()
         self._connections: Living[Connection] = Living()  # all for everybody, in use or idle
         self._own_connections: Living[Connection] = Living()  # those beside
         self._loop_connections: Living[Connection] = Living()  # those of event loops
-        self._connections_max = options.max_connections
-        self.sweep_at = FOREVER  # our time at which a connection may have been unused for too long
+        self._connections_max = opener.options.max_connections
+        self.sweep_at = FOREVER
         self._is_closed = False
-        self.was_sound = False
-        self.config_error = None  # why it was never a master that can be used
 
-    def give_up_others(self, incarnation: bytes) -> None:
-        """Give up the idle connections that lead to any other server than this one."""
+    def give_up_others(self) -> None:
+        """Give up the idle connections that lead to any other server than the master: they are of no use any more."""
+        incarnation = self.facts.known.incarnation
         for connection in [*self._idle, *self._own_idle]:
-            if connection.incarnation != incarnation:
+            if connection.shown.incarnation != incarnation:
                 self._drop(connection)
 
     def check_out(self, now: float, idle: deque[Connection] | None = None) -> Connection | None:
@@ -102,7 +75,7 @@ class Pool(ConnectionOwner):
             if not in_flight:
                 if now - connection.idle_since < FRESH_SECONDS or self._is_sound(connection):
                     return connection
-            elif now - in_flight[0].sent_at > self.node_timeout and not self.is_drained(connection, now):
+            elif now - in_flight[0].sent_at > self._node_timeout and not self.is_drained(connection, now):
                 self._ended(connection, redis_errors.TimeoutError("Timeout waiting for a reply"))
             elif len(in_flight) < IN_FLIGHT_MAX:
                 return connection
@@ -117,7 +90,7 @@ class Pool(ConnectionOwner):
 
         Return its answer, which goes on being filled; None where nothing was sent: take the general way.
         """
-        if self.line.waiting or until - sent_at < PATIENT_PART * self.node_timeout:
+        if self.line.waiting or until - sent_at < PATIENT_PART * self._node_timeout:
             return None
         try:
             connection = self._idle.pop()
@@ -131,7 +104,7 @@ class Pool(ConnectionOwner):
             answer = connection.exchange(request, keys, owner, sent_at, until)
             if isinstance(answer, Pending):
                 connection.go_on(answer)
-            elif not connection.is_retired:
+            elif not connection.shown.is_retired:
                 is_ours = False  # Let go, then share: in the pool it may be another caller's at once
                 self.give_back(connection, sent_at)
         except NETWORK_ERRORS as error:
@@ -142,7 +115,7 @@ class Pool(ConnectionOwner):
             if not isinstance(answer, Pending):
                 return [(answer,)]
             is_ours = False
-            self.put_back(connection, answer.round, self.clock())
+            self.put_back(connection, answer.round, self._clock())
         finally:
             if is_ours:
                 connection.close()
@@ -151,23 +124,23 @@ class Pool(ConnectionOwner):
     def drop(self, connection: Connection, round_: Round, error: BaseException) -> None:
         """Give up a connection that broke: what the master has not answered of `round_` by now has failed."""
         failure = self.broke(connection, error)
-        if round_.awaits_answer_of(self):
+        if round_.awaits_answer_of(self.facts):
             round_.missing -= 1
-            round_.fail(self, failure)
+            round_.fail(self.facts, failure)
 
     def put_back(self, connection: Connection, round_: Round, now: float) -> None:
         """Take back a connection on which `round_` was asked, unless the master has been silent on it for too long."""
         in_flight = connection.in_flight
-        if connection.is_retired:
+        if connection.shown.is_retired:
             connection.close()
         elif (
             not in_flight
-            or now - in_flight[0].sent_at < PATIENT_PART * self.node_timeout
+            or now - in_flight[0].sent_at < PATIENT_PART * self._node_timeout
             or self.is_drained(connection, now)
         ):
             self.give_back(connection, now)
         else:
-            round_.fail(self, self.broke(connection, redis_errors.TimeoutError("Timeout waiting for a reply")))
+            round_.fail(self.facts, self.broke(connection, redis_errors.TimeoutError("Timeout waiting for a reply")))
 
     def check_out_own(self, now: float) -> Connection | None:
         """Check out a connection for everybody, or if there is none, one for what has connections of its own."""
@@ -179,7 +152,8 @@ class Pool(ConnectionOwner):
             if not connection.channel.wait(0.0):  # nothing is owed, so what can be read is the end, or a mistake
                 return True
         except NETWORK_ERRORS:
-            self.platform.log.debug(logger, "an idle connection to %s has broken", self.address, exc_info=True)
+            log = self.opener.platform.log
+            log.debug(logger, "an idle connection to %s has broken", self.facts.address, exc_info=True)
         connection.close()
         return False
 
@@ -204,7 +178,7 @@ class Pool(ConnectionOwner):
         """
         connection = self._admitted()
         if connection is None:
-            connection = Connection(self, self.raw_connection(), is_own=True)
+            connection = Connection(self, self.opener.raw_connection(), is_own=True)
             self._own_connections.add(connection)
         return self._opened(connection)
 
@@ -215,7 +189,7 @@ class Pool(ConnectionOwner):
 
     def open_for_loop(self) -> Connection:
         """Open a connection that an event loop keeps and closes: it is none of the pool's. Raises as `open` does."""
-        connection = Connection(self, self.raw_connection(), is_own=True)
+        connection = Connection(self, self.opener.raw_connection(), is_own=True)
         self._loop_connections.add(connection)
         return self._opened(connection)
 
@@ -226,7 +200,7 @@ class Pool(ConnectionOwner):
         """
         if not self.has_room:
             return None
-        connection = Connection(self, self.raw_connection())
+        connection = Connection(self, self.opener.raw_connection())
         self._connections.add(connection)
         if len(self._connections) <= self._connections_max:
             return connection
@@ -241,9 +215,7 @@ class Pool(ConnectionOwner):
         except BaseException:
             connection.close()
             raise
-        self.config_error, self.was_sound = None, True
-        if self.down is not None:
-            self._is_back()
+        self.opener.act(self.facts.opened())
         self._sweep_later()
         return connection
 
@@ -264,42 +236,24 @@ class Pool(ConnectionOwner):
 
     def forget(self, connection: Connection) -> None:
         """Forget a connection that is closed: its place is free for another one."""
-        self._own_connections.discard(connection)
-        self._connections.discard(connection)
-        self._loop_connections.discard(connection)
+        for some in (self._own_connections, self._connections, self._loop_connections):
+            some.discard(connection)
 
     def _sweep_later(self) -> None:
         """Plan a sweep for when a connection just opened may have been idle for too long: some may not be needed."""
         if self.connections > 1:
-            moment = self.clock() + UNUSED_SECONDS
+            moment = self._clock() + UNUSED_SECONDS
             self.sweep_at = min(self.sweep_at, moment)
-            self._listener.sweep_by(moment)
-
-    def _is_back(self) -> None:
-        self.down = None
-        self._listener.master_back(self)
-
-    @property
-    def naming(self) -> tuple[tuple[str, ...], ...]:
-        """Commands that name a new connection on the server, for people to see whose it is; none without a name.
-
-        Where that is refused, the connection has none, and all goes on.
-        """
-        name = self.node.client_name or self._listener.connection_name
-        return (("CLIENT", "SETNAME", name),) if name else ()
-
-    def raw_connection(self) -> RawConnection:
-        """Make a connection with the node timeout, and do not open it."""
-        check_threads()
-        return self.node.raw_connection(self.node_timeout)
+            self.opener.listener.sweep_by(moment)
 
     def give_back(self, connection: Connection, now: float) -> None:
         """Let the next caller use the connection; what it owes, it may go on owing."""
-        if connection.incarnation != self.known.incarnation:
+        facts = self.facts
+        if connection.shown.incarnation != facts.known.incarnation:
             connection.close()
             return
-        if self.down is not None and self.reconnector is None and not connection.in_flight:
-            self._has_answered(now)
+        if facts.down is not None and not facts.is_one_of_several and not connection.in_flight:
+            self.opener.act(facts.answered(now))
         connection.idle_since = now
         if connection.is_own:
             self._own_idle.append(connection)
@@ -309,13 +263,6 @@ class Pool(ConnectionOwner):
                 self.line.wake()
         if now >= self.sweep_at:
             self.sweep(now)
-
-    def _has_answered(self, now: float) -> None:
-        """Count a master that is down as back if it goes on answering, as no reconnector finds that out."""
-        if self._answers_since is None:
-            self._answers_since = now
-        elif now - self._answers_since > RETRY_SECONDS_MAX:  # else it might be down and back with each call
-            self._is_back()
 
     def sweep(self, now: float) -> float:
         """Close the connections that nobody has needed for `UNUSED_SECONDS`; return when there may be more.
@@ -349,7 +296,7 @@ class Pool(ConnectionOwner):
 
     def drain(self) -> None:
         """Read what has come for idle connections that have owed a reply for `DRAIN_SECONDS` or longer."""
-        now = self.clock()
+        now = self._clock()
         for idle in (self._idle, self._own_idle):
             for connection in list(idle):
                 if connection.silent_for(now) >= DRAIN_SECONDS:  # else a caller may need it now
@@ -385,18 +332,15 @@ class Pool(ConnectionOwner):
 
         Idle ones to the same server are suspect, unless only a new one was refused: our holds live on by those.
         """
-        failure = failure_of(self.address, error, sent=sent)
-        self._answers_since = None
+        failure = self.opener.failed(error, sent=sent)
         if sent or not is_refusal(error):
-            self._drop_idle()
-        if self.down is None and not self._is_closed:
-            self.down = failure.why
-            self._listener.master_down(self, failure.why)
-            if self.reconnector is not None:
-                self.reconnector.probe()
+            self.drop_idle()
+        if not self._is_closed:
+            self.opener.act(self.facts.failed(failure.why))
         return failure
 
-    def _drop_idle(self) -> None:
+    def drop_idle(self) -> None:
+        """Close the idle connections; what is under way on the others goes on."""
         for idle in (self._idle, self._own_idle):
             with suppress(IndexError):
                 while True:

@@ -1,11 +1,22 @@
 """Rounds: the calls that masters are asked together, and the replies that are owed to them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from relock._core.effects import Answer, Failure
-from relock._runtime.masters.known import MasterState
 from relock._scripts import Call, Script
+
+
+class Asked(Protocol):
+    """Master that is asked.
+
+    Attributes:
+        index: its number, and that of its answer.
+        no_reply_yet: its answer to one call until it has answered.
+    """
+
+    index: int
+    no_reply_yet: Answer
 
 
 class Round:
@@ -61,15 +72,15 @@ class Round:
         packed = self.packed[guarded] = self.calls[0].pack(b"", guarded)
         return packed
 
-    def awaits(self, master: MasterState) -> None:
+    def awaits(self, master: Asked) -> None:
         """Note that the master is about to be asked: from here on it may have run the calls, whatever failed before."""
         self.answers[master.index] = (*master.no_reply_yet,) * len(self.calls)
 
-    def awaits_answer_of(self, master: MasterState) -> bool:
+    def awaits_answer_of(self, master: Asked) -> bool:
         """Return whether the master has not answered: it owes a reply, or nothing was sent."""
         return any(isinstance(reply, Failure) and reply.awaited for reply in self.answers[master.index])
 
-    def fail(self, master: MasterState, failure: Failure) -> None:
+    def fail(self, master: Asked, failure: Failure) -> None:
         """Note that the master was not asked, or does not answer."""
         self.answers[master.index] = (failure,) * len(self.calls)
 

@@ -73,10 +73,10 @@ def drop(session: Session) -> bool:
     services = [service for service in session.services() if service.has_begun]
     for service in services:
         service.call_after_steps(partial(_end_if_idle, session))
-    if services or not any(master.connections or master.loop_connections for master in session.masters):
+    if services or not any(pool.connections or pool.loop_connections for pool in session.pools):
         return bool(services)
-    for master in session.masters:
-        master.close()
+    for pool in session.pools:
+        pool.close()
     for foreground in session.foregrounds.copy():
         foreground.close()
     session.losses.stop()
@@ -101,8 +101,8 @@ def abandon_in_child(session: Session) -> None:
     """Close the copies of the parent's sockets in a forked child, without a word to any server."""
     session.closed = True
     session.hub.abandon()
-    for master in session.masters:
-        master.abandon()
+    for pool in session.pools:
+        pool.abandon()
 
 
 def _end(session: Session) -> None:
@@ -119,7 +119,8 @@ def _end(session: Session) -> None:
     for master in session.masters:
         if master.reconnector is not None:
             master.reconnector.stop()  # Serve, then stop: the janitor needed its connections
-        master.close()
+    for pool in session.pools:
+        pool.close()
     for foreground in session.foregrounds.copy():
         foreground.close()
     session.losses.stop()
@@ -211,8 +212,8 @@ def _see_grantees_off(session: Session, grantees: list[Waiter]) -> None:
 def _see_calls_off(session: Session) -> None:
     """Wait for the answers that are under way: a caller that is cut off from one may have the lock and not know it."""
     until = session.clock() + session.node_timeout
-    masters, loops = session.masters, session.foregrounds.copy()
-    while session.clock() < until and (any(m.is_in_use for m in masters) or any(one.is_in_use for one in loops)):
+    loops = session.foregrounds.copy()
+    while session.clock() < until and (any(p.is_in_use for p in session.pools) or any(one.is_in_use for one in loops)):
         session.platform.sleep(GRANTEES_LOOK_SECONDS)
 
 

@@ -5,23 +5,23 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
-from relock._core import tasks
+from relock._core import master_facts, tasks
 from relock._core.book import Book
 from relock._core.clocks import ClockStep
 from relock._core.hold import FOREVER
-from relock._core.info import one_server, shared_servers
-from relock._core.quorum import quorum_of
-from relock._errors import ConfigurationError
+from relock._core.master_facts import NAMELESS, MasterFacts
 from relock._events import MasterBack, MasterDown, MasterWithoutVote
 from relock._keys import LockKeys
 from relock._options import ClientOptions
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.session_view import SessionView
 from relock._runtime.background.watchdog import Watchdog
-from relock._runtime.masters.known import NAMELESS, MasterListener, MasterState, server_of
+from relock._runtime.masters.opener import MasterListener
 from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
+
+_WITHOUT_VOTE = "it restarted, failed over, was flushed or is new, or its clock stepped: it may have forgotten leases"
 
 
 class ReportedSession(SessionView, Protocol):
@@ -52,7 +52,7 @@ class Reports(MasterListener):
         self._session = session
 
     @property
-    def connection_name(self) -> str:  # type: ignore[override]
+    def connection_name(self) -> str:
         """Name of the session's connections on the servers."""
         return self._session.connection_name
 
@@ -72,84 +72,60 @@ class Reports(MasterListener):
         """Have a heartbeat sent in time: it finds waiters that are stuck, and loops that are closed."""
         self._session.janitor.ensure_beating(FOREVER)
 
-    # Of the masters -------------------------------------------------------------------------------------------------
-
-    def clock_in_doubt(self, master: MasterState) -> None:  # noqa: ARG002
-        """Have the janitor look at the masters' clocks: one of them seems to have stepped."""
-        self._session.janitor.hand(tasks.Sample())
-
     def subscribed(self) -> None:
         """Have a heartbeat sent now, if there are waiters: what was published before may be lost."""
         session = self._session
         if session.hub.waiters:
             session.janitor.beat_now()
 
-    def master_down(self, master: MasterState, why: str) -> None:
-        """Report that a master is down, but not while the session closes, and its connections with it."""
+    # Of the masters -------------------------------------------------------------------------------------------------
+
+    def hear(self, facts: MasterFacts, news: master_facts.News) -> None:
+        """Act on news of a master: tell users, and have the hub and the background do what follows."""
         session = self._session
-        if not session.closed:
-            session.emit(MasterDown(None, master.address, why))
+        match news:
+            case master_facts.Moved():  # nobody is given a lock where a server has no name
+                session.may_be_handed = all(one.facts.incarnation != NAMELESS for one in session.masters)
+                session.hub.subscriptions[facts.index].look()
+            case master_facts.Seen():
+                session.draw_names()
+                if facts.incarnation == NAMELESS:
+                    session.hub.subscriptions[facts.index].doubt()
+            case master_facts.Down(why) if not session.closed:  # else its connections are closed with the session
+                session.emit(MasterDown(None, facts.address, why))
+            case master_facts.Back():
+                session.emit(MasterBack(None, facts.address))
+            case master_facts.WithoutVote(seconds):
+                session.emit(MasterWithoutVote(None, facts.address, seconds, _WITHOUT_VOTE))
+            case master_facts.InDoubt():
+                session.janitor.hand(tasks.Sample())
+            case master_facts.Stepped():
+                self._stepped(facts, news)
+            case master_facts.Problem(text):
+                self._warn(text)
 
-    def master_back(self, master: MasterState) -> None:
-        """Report that a master answers again."""
-        self._session.emit(MasterBack(None, master.address))
-
-    def master_without_vote(self, master: MasterState, seconds: float) -> None:
-        """Report that a master may have forgotten leases, and has no vote for `seconds` more."""
-        why = "it restarted, failed over, was flushed or is new, or its clock stepped: it may have forgotten leases"
-        self._session.emit(MasterWithoutVote(None, master.address, seconds, why))
-
-    def master_moved(self, master: MasterState) -> None:
-        """Have the subscription follow a master that moved. Nobody is given a lock where a server has no name."""
-        session = self._session
-        session.may_be_handed = all(one.incarnation != NAMELESS for one in session.masters)
-        session.hub.subscriptions[master.index].look()
-
-    def check_independent(self, master: MasterState) -> None:
-        """Draw new names for a new connection; raise `ConfigurationError` if its server is another master, too."""
-        session = self._session
-        session.draw_names()
-        if master.incarnation == NAMELESS:
-            session.hub.subscriptions[master.index].doubt()
-        names = [(one.address, server_of(one.incarnation).decode()) for one in session.masters if one.is_named]
-        for addresses in shared_servers(names):
-            if master.address in addresses:
-                raise ConfigurationError(one_server(addresses), option="nodes")
-
-    def master_judged(self, master: MasterState) -> None:  # noqa: ARG002
-        """Let scripts begin guards from now on, if a quorum of the masters was reached."""
-        masters = self._session.masters
-        if sum(one.is_judged for one in masters) >= quorum_of(len(masters)):
-            for one in masters:
-                one.is_quorum_judged = True
-
-    def larger_guard(self, found_ms: int) -> None:
-        """Use the longer guard of other clients on all masters."""
-        for master in self._session.masters:
-            master.guard_ms = max(master.guard_ms, found_ms)
-
-    def master_stepped(self, master: MasterState, seconds: float, shown_us: int) -> None:
+    def _stepped(self, facts: MasterFacts, news: master_facts.Stepped) -> None:
         """Note a step of a master's clock. Leases end by that clock: if it went ahead, earlier on ours."""
-        session = self._session
-        step = ClockStep(session.clock(), master.index, seconds, shown_us, master.offset.stepped_after)
+        session, after = self._session, facts.offset.stepped_after
+        step = ClockStep(session.clock(), facts.index, news.seconds, news.shown_us, after)
         session.steps.append(step)  # Mark, then look: a hold that enters the book from here on looks at the steps
-        if seconds > 0:
+        if step.seconds > 0:
             for hold in session.holds.copy().values():
                 hold.shift(step)
             session.watchdog.poke()
         if len(session.masters) > 1:
             session.janitor.hand(tasks.Accuse(step))
         text = "the clock of %s and ours moved apart by %+.3f s at once"
-        session.platform.log.warning(logger, text, master.address, seconds)
+        session.platform.log.warning(logger, text, facts.address, step.seconds)
 
-    def sweep_by(self, moment: float) -> None:
-        """Have the watchdog look by `moment` (our time) for connections that nobody needs."""
-        self._session.watchdog.look_by(moment)
-
-    def warn(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         """Have a `RelockWarning` issued: on a background thread by the log, else by a call that has done its work."""
         session = self._session
         if any(service.is_caller() for service in session.services()):
             session.platform.log.warn(text)
         else:
             session.unsaid.append(text)
+
+    def sweep_by(self, moment: float) -> None:
+        """Have the watchdog look by `moment` (our time) for connections that nobody needs."""
+        self._session.watchdog.look_by(moment)

@@ -15,7 +15,7 @@ from functools import partial
 from relock._core.call_record import CallRecord, Enter
 from relock._core.calls import Calls
 from relock._core.effects import Park
-from relock._core.hold import Hold
+from relock._core.hold import FOREVER, Hold
 from relock._core.interrupts import Interrupted
 from relock._core.loops import text_of_wait
 from relock._core.quorum import NEVER
@@ -31,7 +31,6 @@ from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.driver import Driver
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.make import make_masters
-from relock._runtime.masters.master import Reconnector
 from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
@@ -88,9 +87,6 @@ class Session(Driver):
         self.unsaid: deque[str] = deque(maxlen=UNSAID_MAX)
         self.is_ending = self.is_half_closed = self.has_warned_of_loops = False
         self.closers = itertools.count()
-        if len(masters) > 1:
-            for master in masters:
-                master.reconnector = Reconnector(master)
         self.hub = Hub(self.client_id, options.prefix, masters, platform, self.reports)
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)
@@ -98,7 +94,7 @@ class Session(Driver):
         self.gates.overtake = self.overtake_later
         self.interrupted = Interrupted(self, may_wait=True)
         self.interrupted_of_tasks = Interrupted(self, may_wait=False)
-        self.calls = Calls(self, self.interrupted, None if self.lone is None else self.lone.exchange)
+        self.calls = Calls(self, self.interrupted, None if self.lone is None else self.lone.pool.exchange)
         if platform is THREADS:
             sessions.add(self)
 
@@ -207,7 +203,7 @@ class Session(Driver):
 
     def sweep(self, now: float) -> float:
         """Close connections that nobody has needed for long; return when there may be more."""
-        return min(master.sweep(now) for master in self.masters)
+        return min((pool.sweep(now) for pool in self.pools), default=FOREVER)
 
     def services(self) -> Iterator[Service]:
         """Yield the services, whose threads must not be kept from their work."""

@@ -162,13 +162,13 @@ class Hub:
         """Return the grants to `waiter`; a grant from before a step of its master's clock has no known time."""
         grants = waiter.handed.copy()
         for place, grant in enumerate(grants):
-            if grant.begins < self._masters[grant.master].trusted_from:
+            if grant.begins < self._masters[grant.master].facts.trusted_from:
                 grants[place] = grant._replace(begins=NEVER)
         return grants
 
     def gather_seconds(self) -> float:
         """Return for how long (s) a waiter that one master has given the lock waits for a quorum of masters."""
-        round_trips = [master.offset.round_trip for master in self._masters]
+        round_trips = [master.facts.offset.round_trip for master in self._masters]
         return gather_seconds(round_trips, self._quorum, GATHER_SECONDS, self._masters[0].node_timeout)
 
     def listen(self, until: float) -> bool:

@@ -7,11 +7,12 @@ from typing import Any, Protocol
 
 from redis import exceptions as redis_errors
 
+from relock._core.clocks import NOT_YET
+from relock._core.master_facts import NAMELESS, UNKNOWN, InDoubt
 from relock._core.quorum import NEVER
 from relock._errors import ConfigurationError
 from relock._keys import client_channel
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
-from relock._runtime.masters.known import NAMELESS, UNKNOWN
 from relock._runtime.masters.master import Master
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.raw_connection import RawConnection
@@ -108,7 +109,7 @@ class Subscription(Service):
                 self._platform.log.error(logger, text, self._master.address, exc_info=True)
 
     def _connect(self) -> None:
-        raw = self._raw = self._master.raw_connection()
+        raw = self._raw = self._master.opener.raw_connection()
         if self.stopping:  # Mark, then look: `stop` closes what is here, or this finds `stop`
             raise redis_errors.ConnectionError("it was stopped before it was there")
         raw.connect()
@@ -117,11 +118,12 @@ class Subscription(Service):
             raise redis_errors.ConnectionError("it was closed before it was there")
         # Before it subscribes: messages may come right behind the confirmation, and are read together with it.
         channel = self._hub.platform.open_channel(raw, PING_SECONDS)
-        naming, questions = self._master.naming, self._master.introduction
+        opener = self._master.opener
+        naming, questions = opener.naming, opener.introduction
         words = "SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client)
         channel.send(b"".join(raw.pack_commands([*naming, *questions, words])))
         replies = self._first_replies(channel, len(naming) + len(questions) + 1)[len(naming) :]
-        self._incarnation = self._master.introduce(replies[: len(questions)])
+        self._incarnation = opener.introduce(replies[: len(questions)])
         confirmation, *messages = replies[len(questions) :]
         if confirmation[0] != b"subscribe":
             raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation[0]!r}")
@@ -192,7 +194,7 @@ class Subscription(Service):
 
     def _has_moved(self) -> bool:
         """Return whether another server is the master by now, as other sockets have found or as messages suggest."""
-        return self._is_misled or self._incarnation != self._master.incarnation
+        return self._is_misled or self._incarnation != self._master.facts.incarnation
 
     def look(self) -> None:
         """Have the subscription move at once if another server is the master now; any thread may call this."""
@@ -262,17 +264,21 @@ class Subscription(Service):
 
     def has_vote(self, now: float) -> bool:
         """Return whether the master's wake-ups count: a master that may have forgotten a hold finds every lock free."""
-        return self._master.vote_at <= now
+        return self._master.facts.vote_at <= now
 
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
-        """Return a grant's time as `Master.granted_at` does; `NEVER` from another server, or one without a vote."""
+        """Return a grant's time, as `MasterFacts` does; `NEVER` from another server, or one without a vote."""
         if incarnation != self._incarnation:
             self._heard_of(incarnation, arrived_at)
             return NEVER
-        master = self._master
-        if master.vote_at > arrived_at:  # as in `has_vote`
+        facts = self._master.facts
+        if facts.vote_at > arrived_at:  # as in `has_vote`
             return NEVER
-        return master.granted_at(granted_us, incarnation, arrived_at)
+        moment = facts.granted_at(granted_us, incarnation, arrived_at)
+        if moment == NOT_YET:
+            self._master.act([InDoubt()])  # holds must know at once which way it has stepped
+            return NEVER
+        return moment
 
     def _heard_of(self, incarnation: bytes, now: float) -> None:
         """Have the subscription move after a grant of another incarnation: a replica passed it on, or the name is new.

@@ -1,0 +1,135 @@
+"""The way to one master: how a socket is opened and named there, and how the two introduce each other."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from redis import exceptions as redis_errors
+
+from relock._core.effects import Failure
+from relock._core.master_facts import INTRODUCTION, MasterFacts, News
+from relock._core.socket_facts import SocketFacts
+from relock._options import ClientOptions
+from relock._runtime.masters.errors import understood
+from relock._runtime.net.failures import failure_of
+from relock._runtime.net.green import check_threads
+from relock._runtime.net.node import Node
+from relock._runtime.net.raw_connection import RawConnection
+from relock._runtime.platform import Platform
+
+logger = logging.getLogger(__name__)
+
+
+class MasterListener(Protocol):
+    """Listener to what becomes known of masters."""
+
+    @property
+    def connection_name(self) -> str:
+        """Name of our connections on the server, where the user has given none; may be empty."""
+
+    def hear(self, facts: MasterFacts, news: News) -> None:
+        """Act on news of a master."""
+
+    def sweep_by(self, moment: float) -> None:
+        """Have a thread, if there is one, look by `moment` (our time) which connections nobody needs."""
+
+
+class Opener:
+    """Opener of sockets to one master.
+
+    Attributes:
+        act: acts on news; set by the master.
+        introduction: what each new socket is asked first, to know which server it leads to.
+    """
+
+    act: Callable[[Iterable[News]], None]
+    introduction: tuple[tuple[str, ...], ...] = INTRODUCTION
+
+    def __init__(
+        self, node: Node, facts: MasterFacts, options: ClientOptions, platform: Platform, listener: MasterListener
+    ) -> None:
+        self.node = node
+        self.facts = facts
+        self.options = options
+        self.platform = platform
+        self.clock = platform.clock
+        self.node_timeout = options.node_timeout_for(options.ttl)
+        self.listener = listener
+
+    @property
+    def naming(self) -> tuple[tuple[str, ...], ...]:
+        """Commands that name a new connection on the server, for people to see whose it is; none without a name.
+
+        Where that is refused, the connection has none, and all goes on.
+        """
+        name = self.node.client_name or self.listener.connection_name
+        return (("CLIENT", "SETNAME", name),) if name else ()
+
+    def raw_connection(self) -> RawConnection:
+        """Make a connection with the node timeout, and do not open it."""
+        check_threads()
+        return self.node.raw_connection(self.node_timeout)
+
+    def introduce(self, replies: Sequence[Any]) -> bytes:
+        """Return the incarnation of the server that a new socket leads to, as `MasterFacts.introduce` does.
+
+        Raises:
+            ConfigurationError: as there; or the server is another master, too.
+        """
+        incarnation, news = self.facts.introduce(replies)
+        self.found(news)
+        return incarnation
+
+    def found(self, news: Iterable[News]) -> None:
+        """Act on news of which server the master is; raise `ConfigurationError` if that is another master, too."""
+        self.act(news)
+        self.facts.check_independent()
+
+    @understood()
+    def open(self, raw: RawConnection, shown: SocketFacts) -> None:
+        """Connect, and learn what a script must be told of this socket.
+
+        Raises:
+            redis.RedisError, OSError: the master can't be reached, or refuses.
+            ConfigurationError: it is a replica, or lacks what the options ask for.
+        """
+        raw.connect()
+        facts, naming = self.facts, self.naming
+        commands: list[tuple[str, ...]] = [*naming, *INTRODUCTION, ("TIME",)]
+        if facts.marker is not None:
+            commands.append(("HMGET", facts.marker, "guard_ms"))
+        sent_at = self.clock()
+        raw.send_packed_command(raw.pack_commands(commands), check_health=False)
+        until = sent_at + self.node_timeout
+        replies = [self._read(raw, until) for _ in commands][len(naming) :]
+        count = len(INTRODUCTION)
+        incarnation = self.introduce(replies[:count])
+        time, marker = replies[count], [None] if facts.marker is None else replies[-1]
+        self.act(shown.introduced(incarnation, time, marker))
+        known, offset = facts.known
+        if known == incarnation:  # else another thread has found another server there since
+            seconds, now = shown.opened_us / 1e6, self.clock()
+            step = offset.see(seconds - now, seconds - sent_at, now)
+            if step:
+                self.act(facts.stepped(step, shown.opened_us))
+
+    def _read(self, raw: RawConnection, until: float) -> Any:
+        if getattr(raw, "_sock", self) is None:  # closed by another thread: `can_read` would open it again
+            raise redis_errors.ConnectionError("the connection was closed")
+        if not raw.can_read(max(0.0, until - self.clock())):
+            raise redis_errors.TimeoutError("Timeout reading from socket")
+        try:
+            return raw.read_response()
+        except redis_errors.ResponseError as error:
+            return error
+
+    # What goes wrong ------------------------------------------------------------------------------------------------
+
+    def failed(self, error: BaseException, *, sent: bool) -> Failure:
+        """Return the `Failure` for a connection that broke, or was never made."""
+        return failure_of(self.facts.address, error, sent=sent)
+
+    def refused(self, error: redis_errors.ResponseError) -> Failure:
+        """Return the `Failure` for a script to which the master replied with an error."""
+        self.platform.log.debug(logger, "%s refused a script: %s", self.facts.address, error)
+        return failure_of(self.facts.address, error, sent=True)
